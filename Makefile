@@ -1,12 +1,12 @@
-# make demo | test | check | native | bench | chaos | papers | peers: each makes .venv and installs what it needs, in pinned versions, when it is
-# missing; make setup installs all of it.
+# make demo | test | check | docs | native | bench | chaos | papers | peers: each makes .venv and installs what it needs, in pinned versions,
+# when it is missing; make setup installs all of it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export SHOAL_DATA ?= $(abspath ../shared/data)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: setup demo test slow check native bench chaos papers peers clean
+.PHONY: setup demo test slow check docs native bench chaos papers peers tools dist sbom clean
 
 setup: $(VENV)/.dev
 
@@ -38,6 +38,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The documentation as a site in build/site, which needs no network; every link is checked.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 # The library that boards run ExecuTorch programs with, and what it needs, as a folder to copy to one of the same kind.
 native: setup deploy/.debian
 	$(BIN)/python -m host.executorch.build --out build/native
@@ -45,6 +49,20 @@ native: setup deploy/.debian
 BENCHMARKS := first_light personal native server clustering virtual_time transport export edge curves encodings attackers models dashboard
 bench: setup deploy/.debian
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+# What the checks of deploy/ need (Ansible, Helm's library, hadolint, ...), in an environment of its own.
+tools: .tools/.ready
+.tools/.ready: deploy/tools.txt
+	@$(PYTHON) -m venv .tools && .tools/bin/pip install --quiet --disable-pip-version-check -r deploy/tools.txt
+	@touch $@
+
+# What is published: the wheel of the last commit, with the same bytes wherever it is built, and what is in the environment that it was tested in.
+dist: setup
+	deploy/release dist
+
+sbom: setup tools
+	@mkdir -p dist
+	.tools/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible --of JSON -o dist/sbom.json
 
 # Real processes on which faults are brought about for 20 minutes, or ARGS="--minutes 5".
 chaos: setup deploy/.debian
@@ -64,4 +82,4 @@ deploy/.debian:
 	@deploy/install-debian mosquitto postgresql c++=g++ chromium junit5 javac=default-jdk-headless npm=npm aapt dexdump android-framework-res
 
 clean:
-	rm -rf $(VENV) build android_bridge/.out android_bridge/.tools *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .tools build dist android_bridge/.out android_bridge/.tools *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

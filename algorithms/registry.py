@@ -1,7 +1,8 @@
 """The only place that lists the choices an algorithm is made of, and what a name such as ``dbe+distfl+irls`` stands for.
 
 A name makes at most one choice of each kind, in any order, written as `algorithms.spec` says. What it does not say is FedAvg's: its
-objective, no grouping, no privacy, and the mean that the grouping's paper uses. Choices that are not listed here come from outside:
+objective, no grouping, no privacy, and the mean that the grouping's paper uses. A name that says a task alone names no algorithm, which is
+then the default. Choices that are not listed here come from outside:
 `algorithms.outside` finds them.
 """
 
@@ -70,7 +71,7 @@ from algorithms.privacy.none import NoPrivacy
 from algorithms.server_optimizers.adaptive import FedAdagrad, FedAdam, FedYogi
 from algorithms.server_optimizers.momentum import FedAvgM
 from algorithms.server_optimizers.none import NoServerOptimizer
-from algorithms.spec import Choice, Option, check, read, read_joined
+from algorithms.spec import DEFAULT_ALGORITHM, Choice, Option, check, read, read_joined
 from algorithms.tasks.balanced import ask_to_count, with_balanced_classes
 from algorithms.tasks.classification import Classification
 from algorithms.tasks.multi_label import MultiLabel
@@ -257,7 +258,7 @@ class AlgorithmSpec:
     def recipe(self) -> Recipe | None:
         """How devices make and choose what they keep; None where they do not choose by a recipe."""
         made = _make_personalisation(self)
-        return made.recipe if isinstance(made, ByRecipe) else None
+        return made.rule if isinstance(made, ByRecipe) else None
 
     @property
     def trains_as_fedavg(self) -> bool:
@@ -316,7 +317,7 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
 
     objective = usual("objective", "fedavg")
     fixed = LOOKUP.made("objective", objective).server.grouping
-    personalisation = usual("personalisation", "served")
+    personalisation = usual("personalisation", DEFAULT_ALGORITHM if chosen.keys() == {"task"} else "served")
     grouping = usual("grouping", fixed or LOOKUP.made("personalisation", personalisation).grouping or "none")
     if fixed and LOOKUP.made("grouping", grouping).name != fixed:
         raise ConfigError(f"algorithm {text!r}: {objective.name} works with the grouping {fixed!r} alone, not with {grouping.name!r}")
@@ -410,7 +411,7 @@ def objective_name(spec: AlgorithmSpec) -> str:
 
 def _make_personalisation(spec: AlgorithmSpec) -> Personalisation:
     made: Personalisation = LOOKUP.make("personalisation", spec.personalisation)
-    return made
+    return made.in_task(task_of(spec).of)
 
 
 def _make_optimizer(spec: AlgorithmSpec) -> Optimizer:
@@ -432,11 +433,10 @@ def task_of(spec: AlgorithmSpec) -> Task:
 def _check_task(spec: AlgorithmSpec, task: Task, device: type[Supervised], text: str) -> None:
     if not task.plain and not device.follows_task:
         raise ConfigError(f"algorithm {text!r}: {device.name} trains by a loss of its own, in which {str(spec.task)!r} has no place")
-    if not spec.has_classes and spec.personalisation.name != "served":
-        raise ConfigError(
-            f"algorithm {text!r}: by {spec.personalisation.name} devices choose what they keep by the class of each window, and "
-            f"in {task.name} windows have none: name an objective, as in 'fedavg+{spec.task}'"
-        )
+    try:
+        _make_personalisation(spec)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm {text!r}: {error}") from error
     if task.balanced and spec.private_step:
         raise ConfigError(
             f"algorithm {text!r}: {spec.privacy.name} bounds what a single window changes, and with class_weights=balanced each window "

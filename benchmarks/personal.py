@@ -1,9 +1,9 @@
 """What devices keep: ``python -m benchmarks.personal``.
 
-The grid of `shoal compare --scenarios` on the watches and UCI HAR, with every number of labels and three seeds; and what the choice costs a
-board beside its usual round, which nothing may run beside. The grid goes on where it was stopped, and may be made in parts (``--labels
-20,5,1``): cells that another part has made stay, so `--folder` and the results are to be emptied where the code has changed what they
-measure. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
+The grid of `shoal compare --scenarios` on four sets of sensor windows, with every number of labels and three seeds; and what the choice
+costs a board beside its usual round, which nothing may run beside. The grid goes on where it was stopped, and may be made in parts
+(``--labels 20,5,1``): cells that another part has made stay, so `--folder` and the results are to be emptied where the code has changed
+what they measure. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import numpy as np
 from algorithms.algorithm import SURVEY
 from algorithms.core.contract import ObjectiveMemory, Work
 from algorithms.registry import make_algorithm, read_algorithm
+from benchmarks import personal_tasks
 from benchmarks.results.report import describe_machine, put
 from benchmarks.stopwatch import seconds_of
 from edge_client.adapters.onnx_graphs import OnnxGraphs
@@ -41,12 +42,13 @@ VARIANTS = (
 """Where devices have many labels, other methods' worst tenth is better: whether that is for the passes they make, or for the windows that
 `personal` holds out."""
 READ_WITH_CARE = (
-    "What these numbers do not say. The constants of `personal` were chosen while cells of this grid were looked at, on these data sets; "
-    "no third one was held back. All methods have the defaults that they are registered with, and none is tuned, DBE's kappa and mu in "
-    "particular. With few labels an epoch is as long as a pass over all windows, labelled or not, and at most 16 passes over the labelled "
-    "ones, for every method alike. `personal`, `knn-per` and `recalibrated` use windows without labels besides; the others do not. With "
-    "labels `none` the row is of five newcomers: on the watches most of them are the other arm of a person who trains. A method that "
-    "answers by a model of the device's own (`local`, `ditto`, `apfl`, `pfedme`) has the initial one for a newcomer that cannot train."
+    "What these numbers do not say. The constants of `personal` were chosen while cells of the watches and UCI HAR were looked at; "
+    "the two geotec sets were run once, after that. All methods have the defaults that they are registered with, and none is tuned, "
+    "DBE's kappa and mu in particular. With few labels an epoch is as long as a pass over all windows, labelled or not, and at most "
+    "16 passes over the labelled ones, for every method alike. `personal`, `knn-per` and `recalibrated` use windows without labels "
+    "besides; the others do not. With labels `none` the row is of five newcomers: on the watches most of them are the other arm of a "
+    "person who trains. A method that answers by a model of the device's own (`local`, `ditto`, `apfl`, `pfedme`) has the initial one"
+    " for a newcomer that cannot train."
 )
 """Said above the table."""
 NEAR = 0.005
@@ -128,7 +130,7 @@ def text(results: dict[str, Any]) -> str:
         usual = 1000 * made["seconds"]["personal, usual"]
         ratios = f"{made['ratio']['personal']:.2f} | {made['ratio']['lg-net']:.2f}"
         lines += [f"| {made['data']} | {made['epochs']} | {made['windows']} | {usual:.0f} | {ratios} |"]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *personal_tasks.text(results["tasks"])] if results["tasks"] else lines)
 
 
 def variants(folder: Path, usual: list[str]) -> list[dict[str, Any]]:
@@ -145,7 +147,8 @@ def variants(folder: Path, usual: list[str]) -> list[dict[str, Any]]:
 
 def _runs(folder: Path, data: str, labels: str, algorithm: str) -> list[dict[str, Any]]:
     runs = (json.loads(path.read_text()) for path in (folder / "runs").iterdir())
-    meant = [run for run in runs if (run["data"], run["labels"], run["algorithm"]) == (data, labels, algorithm)]
+    cell = (data, "time", labels, algorithm)
+    meant = [r for r in runs if (r["data"], r["job"]["settings"]["split"], r["labels"], r["algorithm"]) == cell]
     return sorted(meant, key=lambda run: int(run["seed"]))
 
 
@@ -168,25 +171,34 @@ def main() -> None:
     """Measure, write the results, print the tables."""
     reader = argparse.ArgumentParser(description=__doc__)
     reader.add_argument("--folder", type=Path, default=Path("runs/personal-grid"), help="where finished runs are kept")
-    reader.add_argument("--data", default="watch,uci-har", help="data sets of the grid")
+    reader.add_argument("--data", default="watch,uci-har,geotec-phone,geotec-watch", help="data sets of the grid")
     reader.add_argument("--split", default="time,session", help="splits of the grid")
     reader.add_argument("--labels", default=",".join(LABELS), help="numbers of labels of the grid")
     reader.add_argument("--no-cost", action="store_true", help="leave what the choice costs as it was measured before")
     reader.add_argument("--variants", action="store_true", help="look into the cells where many labels are, too")
+    reader.add_argument("--tasks", action="store_true", help="measure tasks without classes alone: ten minutes on two cores")
     options = reader.parse_args()
     rounds = ["--rounds", "12", "--local-epochs", "2"]
     usual = ["--algorithms", ALGORITHMS, "--reference", "fedavg", *rounds]
     asked = ["--data", options.data, "--split", options.split, "--labels", options.labels]
-    results = {"cells": [], "cost": [], "variants": []} | (json.loads(OUT.read_text()) if OUT.exists() else {})
+    results = {"cells": [], "cost": [], "variants": [], "tasks": []} | (json.loads(OUT.read_text()) if OUT.exists() else {})
     results |= {"machine": describe_machine(), "arguments": usual}
-    if not options.no_cost:
-        results["cost"] = [cost(data, epochs) for data in ("watch", "uci-har") for epochs in EPOCHS]
-    results["cells"] = _merged(results["cells"], grid(options.folder, usual + asked)["cells"])
-    if options.variants:
-        results["variants"] = variants(options.folder, rounds)
+    if options.tasks:
+        results["tasks"] = personal_tasks.measure(SEEDS)
+    else:
+        _measure(results, options, rounds, usual + asked)
     OUT.write_text(json.dumps(results, indent=1) + "\n")
     put("personal", f"## What devices keep\n\n{text(results)}")
     print(text(results))
+
+
+def _measure(results: dict[str, Any], options: argparse.Namespace, rounds: list[str], asked: list[str]) -> None:
+    """What choosing costs, the grid, and a look into some of its cells, into `results`."""
+    if not options.no_cost:
+        results["cost"] = [cost(data, epochs) for data in ("watch", "uci-har") for epochs in EPOCHS]
+    results["cells"] = _merged(results["cells"], grid(options.folder, asked)["cells"])
+    if options.variants:
+        results["variants"] = variants(options.folder, rounds)
 
 
 if __name__ == "__main__":

@@ -112,16 +112,17 @@ class Executor:
         return np.concatenate(rows)[: len(x)]
 
     def evaluate(self, model: Tensors, private: Tensors, x: Array, y: Array, between: Between = lambda: None) -> Metrics:
-        """The metrics of the device's own model over examples x (n, \\*window) with the labels y (n, \\*label) of the task; of fewer than
-        the bundle's least batch there are none. `between` is called before each batch."""
-        least, held = self._bundle.manifest.min_batch, own_tensors(self._bundle, model, private)
+        """The metrics of the device's own model, with what it has kept, over examples x (n, \\*window) with the labels y (n, \\*label) of
+        the task; of fewer than the bundle's least batch there are none. `between` is called before each batch."""
+        manifest, held = self._bundle.manifest, own_tensors(self._bundle, model, private)
+        least, graph = manifest.min_batch, manifest.measuring
         if len(x) < least:
             return Metrics()
         sums = np.zeros(2)
         for rows in evaluation_slices(len(x), least, self._graphs.max_batch):
             between()
             batch = {names.X: np.ascontiguousarray(x[rows]), names.Y: np.ascontiguousarray(y[rows])}
-            outputs = self._graphs.run("evaluate", {**held, **batch})
+            outputs = self._graphs.run(graph, {**held, **batch})
             sums += float(outputs[names.LOSS_SUM]), float(outputs[names.NUM_CORRECT])
         return Metrics(len(x), float(sums[0]), round(sums[1]))
 

@@ -6,9 +6,12 @@
 """
 
 import argparse
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -20,20 +23,47 @@ class Command(NamedTuple):
 
     extra: str
     summary: str
+    examples: tuple[str, ...] = ()
+    """Lines for a shell that its help ends with; each stands in the docs, where a test runs it."""
 
 
 COMMANDS = {
-    "simulate": Command("simulation", "Simulate a fleet: the aggregator's mathematics and the devices' executor."),
-    "compare": Command("simulation", "Compare algorithms in one table and one picture."),
+    "simulate": Command(
+        "simulation",
+        "Simulate a fleet: the aggregator's mathematics and the devices' executor.",
+        ("shoal simulate --data watch --algorithm distfl --rounds 3 --out runs/try",),
+    ),
+    "compare": Command(
+        "simulation",
+        "Compare algorithms in one table and one picture.",
+        ("shoal compare --algorithms fedavg,distfl,dbe+distfl+irls --rounds 1 --devices 4 --out runs/compare",),
+    ),
+    "ui": Command("simulation", "Show the runs of a folder in a browser, and compare them.", ("shoal ui runs",)),
     "algorithms": Command("aggregator", "List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks."),
     "check": Command("simulation", "Check that a choice of your own keeps the contract of every choice of an algorithm."),
     "download": Command("simulation", "Download a public data set and check it against its SHA-256."),
-    "demo": Command("simulation", "Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."),
-    "export": Command("export", "Export the training step for devices, check it against eager torch, and sign it."),
-    "init": Command("aggregator", "Write a TOML file with every setting of `shoal serve`, its default and its meaning; set up TLS."),
-    "serve": Command("aggregator", "Run the aggregator until Ctrl-C or SIGTERM."),
+    "demo": Command(
+        "simulation",
+        "Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg.",
+        ("shoal demo --phones 3 --rounds 5",),
+    ),
+    "export": Command(
+        "export",
+        "Export the training step for devices, check it against eager torch, and sign it.",
+        ("shoal export --data watch --out runs/bundle",),
+    ),
+    "init": Command(
+        "aggregator",
+        "Write a TOML file with every setting of `shoal serve`, its default and its meaning; set up TLS.",
+        ("shoal init fleet.toml --tls localhost --folder runs/fleet --bundle runs/bundle",),
+    ),
+    "serve": Command("aggregator", "Run the aggregator until Ctrl-C or SIGTERM.", ("shoal serve --config fleet.toml --release auto",)),
     "vouch": Command("aggregator", "Sign a service's key with the root key, so that devices believe the service."),
-    "enrol": Command("aggregator", "Make tokens with which devices get certificates, and approve devices."),
+    "enrol": Command(
+        "aggregator",
+        "Make tokens with which devices get certificates, and approve devices.",
+        ("shoal enrol token runs/fleet --tags lab --expires 12h",),
+    ),
     "token": Command("aggregator", "Make, list and revoke tokens for a service's HTTP API."),
     "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
     "campaign": Command("aggregator", "Start, list, pause, resume, change, roll back and end campaigns of a service."),
@@ -43,7 +73,23 @@ COMMANDS = {
     "backup": Command("aggregator", "Copy a service's folder while the service runs: database, blobs and keys, as they are at one moment."),
     "restore": Command("aggregator", "Put a copy in the place of a service's folder, once it has been found whole."),
     "doctor": Command("aggregator", "Check everything in a service's folder, and mend what can be mended."),
+    "completion": Command(
+        "aggregator",
+        "Print what bash or zsh needs to complete commands and options.",
+        ("shoal completion bash > ~/.local/share/bash-completion/completions/shoal",),
+    ),
 }
+
+GROUPS = {
+    "try it on this machine": ("demo", "simulate", "compare", "ui", "download"),
+    "algorithms": ("algorithms", "check"),
+    "run a fleet": ("export", "init", "serve", "enrol", "token", "acl", "vouch"),
+    "look after a fleet": ("campaign", "models", "devices", "doctor", "backup", "restore", "database"),
+    "the shell": ("completion",),
+}
+"""Every command, as the list of commands has them."""
+FIRST = ("simulate", "compare", "export", "serve")
+"""The commands with an example in the help of the whole."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,13 +101,35 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="shoal",
         description="On-device federated learning: finds which devices share a data distribution and gives each the model that fits it.",
-        epilog=f"pip install {needs}. The client of a device is shoal-edge: pip install 'shoal[edge]'.",
+        epilog=_listing(f"pip install {needs}. The client of a device is shoal-edge: pip install 'shoal[edge]'."),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="shoal [-h] [--version] COMMAND ...",
     )
     top.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = top.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        commands.add_parser(name, help=command.summary, add_help=False)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
+    for name in COMMANDS:
+        commands.add_parser(name, add_help=False)
     return top
+
+
+def _listing(needs: str) -> str:
+    """The commands by groups, examples, and what to install."""
+    width = max(40, min(100, shutil.get_terminal_size().columns) - 2)
+    lines: list[str] = []
+    for title, names in GROUPS.items():
+        lines += [f"{title}:"]
+        for name in names:
+            lines += textwrap.wrap(COMMANDS[name].summary, width, initial_indent=f"  {name:<12}", subsequent_indent=" " * 14)
+        lines.append("")
+    lines += ["examples:", *(f"  {line}" for name in FIRST for line in COMMANDS[name].examples), ""]
+    lines += ["`shoal COMMAND --help` has the options of a command, and examples.", ""]
+    return "\n".join(lines + textwrap.wrap(needs, width))
+
+
+def unknown(name: str) -> str:
+    """What is said of a command that there is not."""
+    near = get_close_matches(name, COMMANDS, 1)
+    return f"there is no command {name!r}; " + (f"did you mean {near[0]}?" if near else "`shoal --help` lists all")
 
 
 @contextmanager
@@ -88,19 +156,25 @@ def application(name: str) -> Any:
     with naming_extra(name):
         import typer
 
+        from shoal.noted import NotedCommand
+
         command = getattr(import_module(f"shoal.commands.{name}"), name)
+    # \b keeps Typer from filling the lines up
+    epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in COMMANDS[name].examples)]) if COMMANDS[name].examples else None
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # without it Typer would not expect the command's name
     if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name)
+        app.add_typer(command, name=name, epilog=epilog)
     else:
-        app.command(name)(command)
+        app.command(name, cls=NotedCommand, epilog=epilog)(command)
     return app
 
 
 def main() -> None:
     """Run a command. A `ShoalError` is printed as one line and ends with its status, Ctrl-C with 130."""
     top = parser()
+    if sys.argv[1:] and not sys.argv[1].startswith("-") and sys.argv[1] not in COMMANDS:
+        top.error(unknown(sys.argv[1]))
     arguments = top.parse_args(sys.argv[1:2])
     if arguments.version:
         from importlib.metadata import version

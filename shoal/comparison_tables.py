@@ -8,7 +8,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from shoal.report import percent
+from shoal.report_words import percent
 
 Cell = Callable[[Mapping[str, Any]], str]
 """From a row to what stands in one column of it."""
@@ -43,8 +43,12 @@ def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def comparison_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
-    """One row per algorithm, without columns that say nothing here; a second table and so on where one would be wider than `width`."""
+Columns = Mapping[str, Sequence[str]]
+"""By heading, a cell for each row. A column that says nothing here is left out."""
+
+
+def comparison_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """What is said of each algorithm."""
     cells: dict[str, Cell] = {
         "accuracy %": _accuracy,
         **_WORST_AND_F1,
@@ -61,10 +65,10 @@ def comparison_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Tab
         "newcomers %": lambda r: _percent(r["newcomers"]["mean"]) if "newcomers" in r else "-",
         "s": lambda r: _number(r["wall_s"], ".0f"),
     }
-    return _tables(rows, cells, width)
+    return _columns(rows, cells)
 
 
-def cell_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
+def cell_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     """The same for a cell of a grid."""
     cells: dict[str, Cell] = {
         "accuracy %": _accuracy,
@@ -72,10 +76,10 @@ def cell_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
         "below": lambda r: _percent(r["below_best"]),
         **_against(rows),
     }
-    return _tables(rows, cells, width)
+    return _columns(rows, cells)
 
 
-def overall_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
+def overall_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     """The same for all cells of a grid together."""
     cells: dict[str, Cell] = {
         "mean %": lambda r: _percent(r["accuracy"]["mean"]),
@@ -86,7 +90,12 @@ def overall_tables(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]
         "best in": lambda r: f"{r['near_best']}/{r['cells']}",
         **_against(rows),
     }
-    return _tables(rows, cells, width)
+    return _columns(rows, cells)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Columns:
+    columns = {heading: [made(row) for row in rows] for heading, made in cells.items()}
+    return {heading: column for heading, column in columns.items() if any(cell != "-" for cell in column)}
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:
@@ -110,24 +119,23 @@ def _difference(test: Mapping[str, Any]) -> str:
     return f"{100 * test['difference']:+.1f}" + ("" if test["ci95"] is None else f" ±{100 * test['ci95']:.1f}")
 
 
-def _tables(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell], width: int) -> list[Table]:
-    columns = {heading: [made(row) for row in rows] for heading, made in cells.items()}
+def tables(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> list[Table]:
+    """One row per algorithm for a terminal; a second table and so on where one would be wider than `width`."""
     names = [row["algorithm"] for row in rows]
     name_width = min(max(map(len, ["algorithm", *names])), width // 4)
-    tables: list[dict[str, list[str]]] = []
+    parts: list[dict[str, Sequence[str]]] = []
     left = 0
     for heading, column in columns.items():
-        if any(cell != "-" for cell in column):
-            needed = GAP + max(map(len, (heading, *column)))
-            if needed > left:
-                tables.append({})
-                left = width - name_width
-            tables[-1][heading] = column
-            left -= needed
-    return [_table(names, name_width, shown) for shown in tables]
+        needed = GAP + max(map(len, (heading, *column)))
+        if needed > left:
+            parts.append({})
+            left = width - name_width
+        parts[-1][heading] = column
+        left -= needed
+    return [_table(names, name_width, shown) for shown in parts]
 
 
-def _table(names: Sequence[str], name_width: int, columns: Mapping[str, Sequence[str]]) -> Table:
+def _table(names: Sequence[str], name_width: int, columns: Columns) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), header_style="bold")  # the box adds 1
     table.add_column("algorithm", overflow="fold", width=name_width)
     for heading in columns:

@@ -25,7 +25,7 @@ def draw_holdings(path: Path, fleet: FleetData) -> Path:
     their groups where there are any (`fleet.truth`), which have a colour each."""
     order = sorted(fleet.devices, key=lambda d: (fleet.truth.get(d, ""), d))
     groups = [fleet.truth.get(d, "") for d in order]
-    counts = np.stack([_counts(fleet.devices[d].train_y, len(fleet.classes), fleet.window.steps) for d in order], axis=1)
+    counts = np.stack([class_counts(fleet.devices[d].train_y, len(fleet.classes), fleet.window.steps) for d in order], axis=1)
     cell = min(max(ROOM_IN / len(order), CELL_IN[0]), CELL_IN[1])
     size = (2.4 + cell * len(order) + max(0.0, 6 * CELL_IN[1] - cell), 1.8 + cell * len(fleet.classes))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
@@ -54,7 +54,7 @@ def draw_holdings(path: Path, fleet: FleetData) -> Path:
     return path
 
 
-def _counts(y: Array, num_names: int, steps: int) -> Array:
+def class_counts(y: Array, num_names: int, steps: int) -> Array:
     """How many examples have each name: as their class, as that of a step, as one of several labels, or as a quantity, which all have."""
     if y.dtype.kind == "f":
         return np.full(num_names, len(y))

@@ -1,24 +1,22 @@
-"""A finished run as files: ``summary.json``, pictures, and one HTML page that shows them."""
+"""A finished run as files: ``summary.json``, pictures for slides and papers, and the report (`shoal.reports`)."""
 
-import base64
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
 import msgspec
 import numpy as np
-from jinja2 import Environment, PackageLoader
 from rich.table import Table
 
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
-from aggregator.core.summary import Summary, TimeSummary
-from algorithms.personalisation.keeping import Recipe
-from shoal.kept_words import kept_text, margin_text, rule_text
+from aggregator.core.summary import Summary
+from shoal.kept_words import kept_text
+from shoal.report_words import number, percent
+from shoal.reports.run_page import Extras, run_page
 from wire.tensors import Array, decode_tensors
 
 mpl.use("Agg")
@@ -37,24 +35,13 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name)[:64]
 
 
-def write_report(
-    out: Path,
-    summary: Summary,
-    records: Sequence[RoundRecord],
-    blobs: Blobs,
-    holdings: Path | None = None,
-    recipe: Recipe | None = None,
-) -> list[Path]:
-    """Write everything a run leaves for people into `out`; returns the files. `holdings` is a picture of who holds what; `recipe` as in
-    `AlgorithmSpec.recipe`."""
-    written = [write_summary(out / "summary.json", summary)]
-    pictures = [("How close the devices are", path) for path in draw_similarity(out, summary, records, blobs)]
-    pictures.insert(0, ("Accuracy over rounds", draw_accuracy(out / "accuracy.png", summary)))
-    if holdings is not None:
-        pictures.append(("Who holds what", holdings))
-    written += [path for _, path in pictures]
-    written.append(_write_page(out / "report.html", summary, pictures, records, recipe))
-    return written
+def write_report(out: Path, summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, extras: Extras = Extras()) -> list[Path]:  # noqa: B008
+    """Write everything a run leaves for people into `out`; returns the files."""
+    written = [write_summary(out / "summary.json", summary), draw_accuracy(out / "accuracy.png", summary)]
+    written += draw_similarity(out, summary, records, blobs)
+    page = out / "report.html"
+    page.write_text(run_page(summary, records, blobs, extras))
+    return [*written, page]
 
 
 def write_summary(path: Path, summary: Summary) -> Path:
@@ -161,96 +148,3 @@ def device_table(summary: Summary) -> Table:
         cells += [percent(device.placed.sure) if device.placed else ""] if is_placed else []
         table.add_row(device_id, group, str(device.num_train), str(device.num_test), percent(device.accuracy), *cells)
     return table
-
-
-def time_text(time: TimeSummary) -> str:
-    """What a run cost on the virtual clock, in a line."""
-    devices = ", ".join(f"{count:,} {what}" for what, count in msgspec.structs.asdict(time.devices).items())
-    reached = ", ".join(f"{percent(float(a))} after {s / 3600:.2f} h" for a, s in time.time_to_accuracy_s.items() if s is not None)
-    return f"virtual time: {time.virtual_s / 3600:.2f} h; {devices}" + (f"; {reached}" if reached else "")
-
-
-def percent(value: float | None) -> str:
-    """A fraction as per cent with one digit; a dash for none."""
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def number(value: float | None) -> str:
-    """A loss with three digits; a dash for none."""
-    return "-" if value is None else f"{value:.3g}"
-
-
-def megabytes(count: int) -> str:
-    """Bytes as MB with one digit."""
-    return f"{count / 1e6:.1f} MB"
-
-
-def verdict(summary: Summary) -> str:
-    """What came out, in one or two sentences."""
-    groups, accuracy = summary.groups.count, summary.accuracy
-    devices = len(summary.devices)
-    found = f"{groups} groups among {devices} devices" if groups > 1 else f"{devices} devices in one group"
-    worst = f"worst tenth {percent(accuracy.worst_tenth)}, worst device {percent(accuracy.worst)}"
-    text = f"{summary.algorithm}: {found}, mean accuracy {percent(accuracy.mean)}, {worst}."
-    if summary.accuracy_is:
-        losses = [device.loss for device in summary.devices.values() if device.loss is not None]
-        text += f" Accuracy is the share of {summary.accuracy_is}. Mean loss {number(fmean(losses) if losses else None)}."
-    if summary.macro_f1:
-        text += f" Mean macro F1 {percent(summary.macro_f1.mean)}, worst tenth {percent(summary.macro_f1.worst_tenth)}."
-    if summary.auc:
-        text += f" Mean AUC {percent(summary.auc.mean)}, worst tenth {percent(summary.auc.worst_tenth)}."
-    for name, error in (summary.mae or {}).items():
-        text += f" Mean absolute error of {name} {number(error.mean)}, worst tenth {number(error.worst_tenth)}."
-    if summary.epsilon is not None:
-        text += f" Epsilon {summary.epsilon:.2f}."
-    if attack := summary.attack:
-        apart = "apart from" if attack.told_apart else "among"
-        text += f" {len(attack.attackers)} attackers ({attack.attack}) ended {apart} the honest devices, whose accuracy is"
-        text += f" {percent(attack.honest_accuracy.mean)}"
-        text += "." if attack.success_rate is None else f"; the attack succeeds in {percent(attack.success_rate)}."
-    if placed := [device.placed for device in summary.devices.values() if device.placed]:
-        told = sum(held.neighbours > 0 for held in placed)
-        text += f" Devices without labels: {len(placed)}, of which {told} were placed by their inputs."
-    if summary.newcomers:
-        without = " without labels" if summary.labels == "none" else ""
-        text += f" {len(summary.newcomers.devices)} newcomers{without} reach {percent(summary.newcomers.mean)}."
-    for name, other in summary.comparison.items():
-        if other.mean is not None and accuracy.mean is not None:
-            gain = 100 * (accuracy.mean - other.mean)
-            text += f" {name} on the same data: {percent(other.mean)}, {abs(gain):.1f} points {'less' if gain >= 0 else 'more'}."
-    return text
-
-
-def scenario_text(summary: Summary) -> str:
-    """What devices had of the data, where that is not all of it as it is; empty where it is."""
-    labels = {"": "", "all": "", "none": "newcomers without labels"}.get(
-        summary.labels, f"at most {summary.labels} labelled windows of each class on a device"
-    )
-    split = f"training and test parts by {summary.split}" if summary.split not in ("", "own") else ""
-    return "; ".join(filter(None, (labels, split)))
-
-
-def _write_page(
-    path: Path, summary: Summary, pictures: Sequence[tuple[str, Path]], records: Sequence[RoundRecord], recipe: Recipe | None
-) -> Path:
-    images = [(title, base64.b64encode(p.read_bytes()).decode()) for title, p in pictures]
-    tests = [test for record in records for test in record.notes.get("tests", ())][:12]
-    template = Environment(loader=PackageLoader("shoal", "templates"), autoescape=True).get_template("report.html")
-    page = template.render(
-        summary=summary,
-        images=images,
-        tests=tests,
-        verdict=verdict(summary),
-        scenario=scenario_text(summary),
-        percent=percent,
-        number=number,
-        kept_rows=[*summary.kept.candidates.items(), ("not told", summary.kept.not_told)] if summary.kept else [],
-        kept_text=kept_text,
-        rule=rule_text(recipe),
-        margin_text=margin_text,
-        candidates=list(summary.kept.candidates) if summary.kept else [],
-        is_placed=any(device.placed for device in summary.devices.values()),
-        megabytes=megabytes,
-    )
-    path.write_text(page)
-    return path

@@ -174,6 +174,7 @@ def run_job(
             "ari": agreement(truth, {d: device.group for d, device in summary.devices.items()}),
         },
         "bytes": msgspec.to_builtins(summary.bytes),
+        "bytes_by_round": msgspec.to_builtins(summary.bytes_by_round),
         "epsilon": summary.epsilon,
         "attack": msgspec.to_builtins(summary.attack),
         "newcomers": msgspec.to_builtins(summary.newcomers),

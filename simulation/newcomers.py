@@ -20,6 +20,7 @@ from algorithms.algorithm import Algorithm, Contribution
 from algorithms.core.contract import Placement, Probe, Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.personalisation.kept import Kept, kept_of
+from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor, Secret
 from simulation.datasets.windows import FleetData
@@ -41,12 +42,13 @@ def hold_out(data: FleetData, count: int, seed: int) -> tuple[FleetData, dict[st
 
 @dataclass(frozen=True)
 class Received:
-    """A newcomer: where it was placed, its metrics on its test windows, what it answers for them (n, answers) float32, and what it keeps;
-    None where it does not choose."""
+    """A newcomer: where it was placed, its metrics on its test windows, what it answers for them (n, answers) float32, every tensor that it
+    answers with, and what it keeps; None where it does not choose."""
 
     placed: Placement
     evaluated: Metrics
     answers: Array
+    tensors: Tensors
     kept: Kept | None = None
 
 
@@ -85,7 +87,8 @@ class Reception:
         result = executor.execute(self._plan(device_id, key, longer), model, kept, self._fetch)
         none = np.zeros((0, len(self._bundle.manifest.classes)), np.float32)
         answers = executor.predict(model, result.private, windows.test_x) if windows.num_test else none
-        return Received(placed, result.evaluated, answers, kept_of(self._run.settings.candidates, result.tensors))
+        own = own_tensors(self._bundle, model, result.private)
+        return Received(placed, result.evaluated, answers, own, kept_of(self._run.settings.candidates, result.tensors))
 
     def _place_unlabelled(self, device_id: str, executor: Executor) -> Placement:
         """The group of a newcomer without labels, as its inputs say."""

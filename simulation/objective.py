@@ -10,13 +10,24 @@ from algorithms.build import build_objective, outputs_of
 from algorithms.core.contract import Objective
 from algorithms.core.seeded import seeded
 from algorithms.models.from_file import as_classifier
-from algorithms.registry import AlgorithmSpec, make_objective
-from simulation.datasets.windows import FleetData
+from algorithms.registry import AlgorithmSpec, make_objective, read_algorithm
+from algorithms.spec import DEFAULT_ALGORITHM
+from simulation.datasets.windows import FleetData, task_of_labels
 from simulation.pretrain import pretrained_extractor
+from wire.tasks import CLASSIFICATION
 
 ModelMaker = Callable[[tuple[int, ...], int], nn.Module]
 """(shape of one example, number of outputs: of classes, or what the task asks for) -> a model up to them, as a function in a model file
 is."""
+
+
+def suited(algorithm: AlgorithmSpec, data: FleetData) -> AlgorithmSpec:
+    """The algorithm for these data: the one that stands where none is named is for the task that their labels are of, others are as they
+    are."""
+    task = task_of_labels(data)
+    if task == CLASSIFICATION or str(algorithm) != DEFAULT_ALGORITHM:
+        return algorithm
+    return read_algorithm(f"{DEFAULT_ALGORITHM}+{task}")
 
 
 def objective_for_fleet(data: FleetData, algorithm: AlgorithmSpec, seed: int, model: str = "", pretrain: str = "") -> Objective:

@@ -1,7 +1,7 @@
 """A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import msgspec
@@ -59,8 +59,10 @@ class SimulationResult:
     blobs: Blobs
     data: FleetData
     """What its devices had of the data; newcomers are left out."""
+    newcomers: Mapping[str, Windows]
+    """What those had who came when training was over."""
     models: HeldModels
-    """The models in the end."""
+    """The models in the end, newcomers' included."""
     predict: Callable[[str, Array], Array]
     """(device, x (n, \\*window)) -> what that device answers, class probabilities (n, classes) float32 or others in their place."""
 
@@ -138,10 +140,13 @@ def simulate(
             summary = msgspec.structs.replace(summary, time=result.schedule.report(accuracies))
         if attack is not None:
             summary = msgspec.structs.replace(summary, attack=_of_attack(attack, str(settings.attack), result, data, summary, task))
+        models = result.models
         if newcomers:
             reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
-            summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(reception.receive(newcomers), newcomers, task, data.classes))
-    return SimulationResult(summary, result.state, result.records, result.blobs, data, result.models, result.predict)
+            received = reception.receive(newcomers)
+            summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(received, newcomers, task, data.classes))
+            models = _with_newcomers(models, received)
+    return SimulationResult(summary, result.state, result.records, result.blobs, data, newcomers, models, result.predict)
 
 
 def _sources(algorithm: AlgorithmSpec) -> dict[str, str]:
@@ -238,14 +243,15 @@ def _with_measures(summary: Summary, result: EngineResult, data: FleetData, task
     """The summary with what the task measures beside every accuracy."""
     if task == RECONSTRUCTION:
         return summary
-    devices, replace = dict(summary.devices), msgspec.structs.replace
+    devices = dict(summary.devices)
     for device_id in (d for d, device in summary.devices.items() if device.accuracy is not None):
         windows = data.devices[device_id]
         found = measure(task, windows.test_y, result.predict(device_id, windows.test_x))
         mae = None if found.mae is None else {name: round(e, 6) for name, e in zip(data.classes, found.mae, strict=True)}
-        devices[device_id] = replace(devices[device_id], macro_f1=_rounded(found.macro_f1), auc=_rounded(found.auc), mae=mae)
+        said = {"macro_f1": _rounded(found.macro_f1), "auc": _rounded(found.auc), "mae": mae}
+        devices[device_id] = msgspec.structs.replace(devices[device_id], **said)
     f1, auc = _over(d.macro_f1 for d in devices.values()), _over(d.auc for d in devices.values())
-    return replace(
+    return msgspec.structs.replace(
         summary,
         devices=devices,
         macro_f1=None if task == REGRESSION else f1,
@@ -265,6 +271,11 @@ def _over(values: Iterable[float | None]) -> Spread:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
+
+
+def _with_newcomers(models: HeldModels, received: Mapping[str, Received]) -> HeldModels:
+    """The models in the end, and those of who came then."""
+    return replace(models, of_device=lambda d: received[d].tensors if d in received else models.of_device(d))
 
 
 def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Windows], task: TaskName, names: tuple[str, ...]) -> Newcomers:

@@ -132,6 +132,12 @@ class Manifest(msgspec.Struct, frozen=True):
         """The shape of what ``predict`` gives of one window: a number for each name, or for each name of each step."""
         return answer_of(self.task, len(self.classes), self.window.steps)
 
+    @property
+    def measuring(self) -> str:
+        """The graph that measures what the device answers, with what it has kept: ``assess`` where there is one, else ``evaluate``."""
+        outputs = self.graphs[names.ASSESS].outputs if names.ASSESS in self.graphs else ()
+        return names.ASSESS if {names.LOSS_SUM, names.NUM_CORRECT} <= set(outputs) else names.EVALUATE
+
     def of_role(self, *roles: str) -> tuple[TensorSpec, ...]:
         """The tensors of these roles, in the manifest's order."""
         return tuple(spec for spec in self.tensors if spec.role in roles)

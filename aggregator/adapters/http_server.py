@@ -5,6 +5,7 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from wire.errors import ConfigError
 log = logging.getLogger("shoal.aggregator")
 
 CONNECTIONS = 64
-"""Connections at a time; others are closed at once."""
+"""Connections at a time. One more takes the place of the oldest that asks nothing, of the address with the most, or is closed."""
 OF_ONE = 16
-"""Connections of one address at a time."""
+"""Connections of one address at a time. One more takes the place of the address's oldest that asks nothing, or is closed."""
 SILENT_S = 10.0
 """A connection that brings no whole request in so many seconds is closed, twice as many at most."""
 
@@ -28,18 +29,41 @@ class _Bounded(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        peers = [other.client[0] for other in self.connections if isinstance(other, _Bounded) and other.client]
-        if len(peers) > CONNECTIONS or (self.client and peers.count(self.client[0]) > OF_ONE):
-            transport.abort()
-            return
-        self.loop.call_later(SILENT_S, self._close_if_silent, None)
+        self.since_s = self.loop.time()
+        if (surplus := self._surplus()) is not None:
+            surplus.transport.abort()
+        if surplus is not self:
+            self.loop.call_later(SILENT_S, self._close_if_silent, None)
+
+    @property
+    def address(self) -> str:
+        """Where it comes from; empty where that is not known."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a whole request on it that is not answered."""
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+
+    def _surplus(self) -> "_Bounded | None":
+        """The connection that is to end for this one, or this one; None if there is room."""
+        there = [other for other in self.connections if isinstance(other, _Bounded) and not other.transport.is_closing()]
+        counts = Counter(other.address for other in there)
+        if counts[self.address] > OF_ONE:
+            crowded = self.address
+        elif len(there) > CONNECTIONS:
+            crowded = counts.most_common(1)[0][0]
+        else:
+            return None
+        quiet = [other for other in there if other.address == crowded and other is not self and not other.asks]
+        return min(quiet, key=lambda other: other.since_s, default=self)
 
     def _close_if_silent(self, before: Any) -> None:
         """`before`: the request that there was at the last look."""
         if self.transport.is_closing():
             return
         asked = self.cycle
-        if asked is before and (asked is None or asked.more_body or asked.response_complete):
+        if asked is before and not self.asks:
             self.transport.abort()
         else:
             self.loop.call_later(SILENT_S, self._close_if_silent, asked)
@@ -75,6 +99,11 @@ class HttpServer:
         self._api: Any = None
         self._server: uvicorn.Server | None = None
         self._thread = threading.Thread()
+
+    @property
+    def port(self) -> int:
+        """The port that was taken, which the system chose where 0 was asked for."""
+        return int(self._socket.getsockname()[1])
 
     def __enter__(self) -> "HttpServer":
         return self

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from aggregator.core.asking import is_missing, others, start_key, with_device
 from aggregator.core.hours import read_hours
+from aggregator.core.inputs import noted
 from aggregator.core.plan import can_train, closing_verbs, plan_for
-from aggregator.core.state import Command, Flight, RunState, SendPlan, SetDeadline
+from aggregator.core.state import Command, Flight, RunState, SendPlan, SetDeadline, UpdateAdmitted
 from aggregator.core.succession import gives_models
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from wire.messages import Choose, Verb
@@ -110,6 +111,17 @@ def _begun(state: RunState, asked: dict[str, tuple[str, tuple[Verb, ...]]], at_s
         for d, (start, verbs) in asked.items()
     }
     return replace(state, closings=state.closings | begun)
+
+
+def told(state: RunState, event: UpdateAdmitted) -> RunState:
+    """The state once a device has told of its inputs by a late closing. One that has none to tell of is asked no more until it says
+    something else of itself."""
+    device_id, device = event.device_id, state.devices[event.device_id]
+    found = {device_id: event.placed} if event.placed is not None else {}
+    asked = device.closings if event.update.norms else MOST_ASKED
+    again = replace(device, accepted=event.update.blob, moved=False, closings=asked)
+    state = replace(with_device(state, device_id, again), placed=state.placed | found)
+    return noted(state, event) if event.update.norms else state
 
 
 def in_vain(state: RunState, device_id: str, for_good: bool) -> RunState:

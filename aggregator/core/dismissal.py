@@ -39,7 +39,7 @@ def receive_late(state: RunState, event: UpdateAdmitted) -> Step:
         return state, [acknowledge]
     state = closings.without(state, device_id)
     if closings.tells(state, flight):
-        state, commands = answer(inputs.told_late(state, event), device_id, event.at_s)
+        state, commands = answer(closings.told(state, event), device_id, event.at_s)
         return state, [acknowledge, *commands]
     device = replace(state.devices[device_id], accepted=event.update.blob, closings=0)
     state = with_device(state, device_id, device)

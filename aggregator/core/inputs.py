@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from aggregator.core.asking import absent, failed, is_awaited, others, with_device
-from aggregator.core.closings import MOST_ASKED
 from aggregator.core.cohort import drawn
 from aggregator.core.hours import read_hours
 from aggregator.core.plan import can_train, plan_for, round_seed
@@ -75,20 +74,14 @@ def told(state: RunState, event: UpdateAdmitted) -> RunState:
     state = with_device(_without_plan(state, device_id), device_id, device)
     if not update.norms:
         return with_device(state, device_id, failed(state, device_id))
-    said = Told(blob=update.blob, round=state.round, bytes_up=update.bytes_up, bytes_down=update.bytes_down)
-    state = with_device(state, device_id, replace(device, failures=0, rests_until=0))
-    return replace(state, inputs=state.inputs | {device_id: said})
+    return noted(with_device(state, device_id, replace(device, failures=0, rests_until=0)), event)
 
 
-def told_late(state: RunState, event: UpdateAdmitted) -> RunState:
-    """The state once a device has told of its inputs after the last round (`aggregator.core.closings`). One that has none to tell of is
-    asked no more until it says something else of itself."""
-    device_id, update, device = event.device_id, event.update, state.devices[event.device_id]
+def noted(state: RunState, event: UpdateAdmitted) -> RunState:
+    """The state that knows what a device has told of its inputs."""
+    update = event.update
     said = Told(blob=update.blob, round=state.round, bytes_up=update.bytes_up, bytes_down=update.bytes_down)
-    found = {device_id: event.placed} if event.placed is not None else {}
-    again = replace(device, accepted=update.blob, moved=False, closings=device.closings if update.norms else MOST_ASKED)
-    state = replace(with_device(state, device_id, again), placed=state.placed | found)
-    return replace(state, inputs=state.inputs | {device_id: said}) if update.norms else state
+    return replace(state, inputs=state.inputs | {event.device_id: said})
 
 
 def declined(state: RunState, event: DeviceDeclined) -> RunState:

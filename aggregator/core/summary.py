@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 
 import msgspec
 
@@ -204,6 +205,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int
     devices: dict[str, DeviceSummary]
     accuracy: Spread
+    command: str = ""
+    """The command that makes the run again; empty where no command made it."""
     accuracy_is: str = ""
     """What accuracy is the share of, where that is not windows whose class is told rightly."""
     macro_f1: Spread | None = None
@@ -220,6 +223,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epsilon: float | None
     """What the privacy mechanism has spent; None without one."""
     bytes: Traffic
+    bytes_by_round: list[Traffic] = []
+    """All of them up to the end of each round of training, in the order of `accuracy_by_round`."""
     wall_s: float
     updates_per_s: float
     backend: str = ""
@@ -279,6 +284,7 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
         lr_by_round=[r.notes["lr"] for r in training if "lr" in r.notes],
         epsilon=training[-1].notes.get("epsilon") if training else None,
         bytes=Traffic(up=sum(r.bytes_up for r in records), down=sum(r.bytes_down for r in records)),
+        bytes_by_round=_bytes_so_far(records, len(preparing))[: len(training)],
         wall_s=round(wall_s, 3),
         updates_per_s=round(updates / wall_s, 3) if wall_s > 0 else 0.0,
         versions={name: _version(name) for name in PACKAGES},
@@ -316,6 +322,12 @@ def group_number(key: str | None) -> int | None:
 def count_groups(starts: Mapping[str, str]) -> int:
     """How many different groups devices are in, by the keys of the models that they start from."""
     return len({key for device_id, key in starts.items() if device_id and key.isdigit()})
+
+
+def _bytes_so_far(records: Sequence[RoundRecord], skipped: int) -> list[Traffic]:
+    """What has been sent when each of the rounds after the first ones is over."""
+    up, down = accumulate(r.bytes_up for r in records), accumulate(r.bytes_down for r in records)
+    return [Traffic(*both) for both in zip(up, down, strict=True)][skipped:]
 
 
 def _count_kept(candidates: Sequence[str], kept: Sequence[Kept | None]) -> KeptCounts:

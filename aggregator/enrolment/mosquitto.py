@@ -48,14 +48,16 @@ def configuration(certs: Path, data: Path, acl: Path, port: int = 8883) -> str:
     return CONFIGURATION.format(certs=certs, data=data, acl=acl, port=port)
 
 
-def make_broker_folder(authority: Authority, folder: Path, hosts: Sequence[str], port: int, now_s: float) -> bool:
-    """Write all that Mosquitto needs into a folder, with which `mosquitto -c FOLDER/mosquitto.conf` starts it. Returns whether this
-    machine has the plugin by which devices are banned.
+def make_broker_folder(
+    authority: Authority, folder: Path, hosts: Sequence[str], port: int, now_s: float, plugin: Path | None = None
+) -> bool:
+    """Write all that Mosquitto needs into a folder, with which `mosquitto -c FOLDER/mosquitto.conf` starts it. Returns whether it has the
+    plugin by which devices are banned. `plugin`: where that is, for a broker elsewhere or in a container; looked for here when None.
 
     Raises:
         ConfigError: something cannot be written.
     """
-    folder, plugin = folder.absolute(), find_plugin()
+    folder, plugin = folder.absolute(), plugin or find_plugin()
     data, acl = folder / "data", folder / "shoal.acl"
     text = configuration(folder, data, acl, port) + f"user {broker_user(folder)}\n"
     try:

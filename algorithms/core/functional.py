@@ -19,12 +19,13 @@ def functional(model: nn.Module, tensors: TorchTensors, x: Tensor, training: boo
     """
     roles = {names.name_of(k): k for k in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
     parts = _parts_of(model)
-    frozen = {name: tensors.get(frozen_slot(name), value) for name, value in parts.frozen.items()}
+    own = frozen_tensors(model) if parts.has_frozen else {}
+    frozen = {name: tensors.get(frozen_slot(name), value) for name, value in own.items()}
     parameters = {name: tensors[roles[name]] for name in parts.parameters}
     counters = {name: torch.zeros((), dtype=torch.int64) for name in parts.counters}
     buffers = {name: tensors[roles[name]].clone() for name in parts.statistics}
     model.train(training)
-    for layer in parts.fixed:
+    for layer in fixed_norms(model).values() if parts.has_frozen else ():
         layer.eval()
     result = torch.func.functional_call(model, {**frozen, **parameters, **buffers, **counters}, (x,))
     return result, {roles[k]: v for k, v in buffers.items()}
@@ -42,9 +43,8 @@ class _Parts:
     statistics: tuple[str, ...]
     """Running statistics that move."""
     counters: tuple[str, ...]
-    frozen: TorchTensors
-    fixed: tuple[nn.Module, ...]
-    """BatchNorm layers that stay in evaluation."""
+    has_frozen: bool
+    """Whether anything is frozen. Its tensors are looked up at each call: `Module.to` puts others in their places."""
 
 
 _PARTS: WeakKeyDictionary[nn.Module, _Parts] = WeakKeyDictionary()
@@ -61,7 +61,6 @@ def _parts_of(model: nn.Module) -> _Parts:
             parameters=tuple(name for name in own if name not in frozen),
             statistics=tuple(name for name in buffers if names.is_running_statistic(name) and name not in frozen),
             counters=tuple(name for name in buffers if name.endswith("num_batches_tracked")),
-            frozen=frozen,
-            fixed=tuple(fixed_norms(model).values()),
+            has_frozen=bool(frozen),
         )
     return parts

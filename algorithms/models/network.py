@@ -114,9 +114,9 @@ class _Walk:
 
     def visit(self, name: str, module: nn.Module) -> None:
         kind = type(module)
-        if kind is nn.Sequential:
-            for child, part in module._modules.items():  # `named_children` leaves out a layer that came before
-                self.visit(f"{name}.{child}", part)  # type: ignore[arg-type]  # a Sequential holds no None
+        if isinstance(module, nn.Sequential) and kind is nn.Sequential:
+            for child, part in zip(module._modules, module, strict=True):  # `named_children` leaves out a layer that came before
+                self.visit(f"{name}.{child}", part)
             return
         if kind is nn.Identity:
             return

@@ -1,13 +1,19 @@
 """What a device keeps when a run is over: the registered ways to decide it."""
 
+from copy import copy
 from dataclasses import replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
-from algorithms.personalisation.keeping import GENERAL, TUNED, Asked, Candidate, Keeping, KeepingServer, Recipe, least_to_train
+from algorithms.personalisation.answers import ANSWERS
+from algorithms.personalisation.keeping import GENERAL, TUNED, Asked, Candidate, KeepingServer, Recipe, least_to_train
+from algorithms.personalisation.neighbourly import ByNeighbours
+from algorithms.personalisation.scores import ByScores
+from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS
+from wire.tasks import CLASSIFICATION, TaskName
 
 MEMORY = 256
 """How many of its windows a device remembers, at most."""
@@ -26,6 +32,13 @@ class Personalisation(Protocol):
         """The names of what devices choose from, in the order of what they report (`algorithms.personalisation.kept`); empty where they do
         not choose."""
 
+    def in_task(self, task: TaskName) -> Self:
+        """The same for devices that learn this task; itself where that makes no difference.
+
+        Raises:
+            ConfigError: it has nothing to go by there.
+        """
+
     def device(self, base: type[Supervised], name: str) -> type[Supervised]:
         """The device's half of an objective of this name, with what this needs."""
 
@@ -40,6 +53,9 @@ class Served:
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
     grouping: ClassVar[str] = ""
     candidates: tuple[str, ...] = ()
+
+    def in_task(self, task: TaskName) -> Self:
+        return self
 
     def device(self, base: type[Supervised], name: str) -> type[Supervised]:
         return base
@@ -56,34 +72,49 @@ class ByRecipe:
     grouping: ClassVar[str] = ""
     recipe: ClassVar[Recipe]
     memory, holdout, epochs = MEMORY, 0.25, 0
+    task: TaskName = CLASSIFICATION
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        return tuple(map(str, self.recipe.candidates))
+        return tuple(map(str, self.rule.candidates))
 
     @property
-    def _recipe(self) -> Recipe:
-        return replace(self.recipe, least=least_to_train(self.holdout))
+    def rule(self) -> Recipe:
+        """The recipe as it is in the task: without neighbours where there are none."""
+        recipe = self.recipe if self.task in ANSWERS else self.recipe.alone
+        return replace(recipe, least=least_to_train(self.holdout))
+
+    def in_task(self, task: TaskName) -> Self:
+        if task not in ANSWERS and len(self.recipe.candidates) > 1 and len(self.recipe.alone.candidates) == 1:
+            raise ConfigError(
+                f"by {self.name} devices choose how much neighbours among their windows are to say, and in {task} there are none to look "
+                "up: expected personal, recalibrated or served"
+            )
+        made = copy(self)
+        made.task = task
+        return made
 
     def device(self, base: type[Supervised], name: str) -> type[Supervised]:
         own = {
             "name": f"{name}+{self.name}",
             "citation": base.citation,
             "hyper": base.hyper,
-            "recipe": self._recipe,
+            "recipe": self.rule,
             "memory_size": self.memory,
             "sgd_graphs": base.sgd_graphs,
             "model_answers": base.model_answers,
         }
-        return type(f"{base.__name__}{type(self).__name__}", (Keeping, base), own)
+        keeping = ByNeighbours if self.task in ANSWERS else ByScores
+        return type(f"{base.__name__}{type(self).__name__}", (keeping, base), own)
 
     def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
-        own = {"recipe": self._recipe, "keeping": Asked(self.holdout, self.epochs, reports)}
+        own = {"recipe": self.rule, "keeping": Asked(self.holdout, self.epochs, reports)}
         return type(f"{base.__name__}{type(self).__name__}", (KeepingServer, base), own)
 
 
 class Personal(ByRecipe):
-    """The default: BatchNorm estimated anew, neighbours among the device's windows, and half-way to a model tuned on them."""
+    """The default: BatchNorm estimated anew, neighbours among the device's windows where its task has them, and half-way to a model tuned
+    on them."""
 
     name: ClassVar[str] = "personal"
     citation: ClassVar[str] = "after Marfoq et al., ICML 2022; Li et al., 2018; Wortsman et al., CVPR 2022; Zhou et al., NIPS 2003"

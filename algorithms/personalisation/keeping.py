@@ -9,6 +9,8 @@ The candidates are made one after the other, by verbs that every client has:
    and the one after it (M. Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022).
 4. ``memorise`` again, and ``choose``.
 
+What is remembered of a window goes by the task: `algorithms.personalisation.neighbourly` and `algorithms.personalisation.scores`.
+
 A candidate is a model, and a share of the device's neighbours in its answer. The choice goes through the candidates in their order, and
 takes the first one that is not worse than the best by more than so many standard errors of the difference, over the windows held out.
 These have been trained on in earlier rounds and flatter candidates that trust the model, which is why three standard errors are asked
@@ -19,7 +21,8 @@ model no longer answers with numbers has no candidate.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import replace as with_fields
+from typing import ClassVar, Protocol
 
 import torch
 from msgspec.structs import replace
@@ -31,10 +34,10 @@ from algorithms.core.probe import named_norms, norm_layers, watch_norms
 from algorithms.models.classifier import Classifier
 from algorithms.models.frozen import fixed_norms
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import Supervised, following_values, metrics_of_answers
+from algorithms.objectives.supervised import Pass, Supervised, following_values
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, WINDOWS, WORST
-from algorithms.personalisation.memory import KEYS, LABELS, SHARE, Memory, answer, empty, unit
+from algorithms.personalisation.memory import SHARE
 from wire import names
 from wire.messages import Apply, Evaluate, Train, Verb
 
@@ -86,6 +89,13 @@ class Recipe:
         """Whether the device trains."""
         return bool(self.of(TUNED))
 
+    @property
+    def alone(self) -> "Recipe":
+        """The same recipe without neighbours: each of its models, once."""
+        models = list(dict.fromkeys(candidate.model for candidate in self.candidates))
+        unjudged = models.index(self.candidates[self.unjudged].model)
+        return with_fields(self, candidates=tuple(Candidate(model, 0.0) for model in models), unjudged=unjudged)
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -97,10 +107,31 @@ class Asked:
     reports: bool
 
 
-class Keeping(Supervised):
-    """Mixed in before an objective: the graphs that make candidates and choose, and answers by what was kept."""
+class Remembered(Protocol):
+    """What a device remembers of its windows, a row each; rows that hold no window are zero."""
 
-    has_memory: ClassVar[bool] = True
+    @property
+    def finite(self) -> Tensor:
+        """() whether the model answers with numbers."""
+
+    def num_trained(self) -> Tensor:
+        """() how many windows that a model can be judged by are not held out."""
+
+    def elsewhere(self) -> Tensor:
+        """() how much the model says of what the device has no labels of."""
+
+    def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+        """The loss (M, len(shares)) of the windows held out, for each share of neighbours in the answer, at most `WORST`; and (M,) 1 for
+        each of these windows. Other rows are zero."""
+
+    def answering(self) -> TorchTensors:
+        """The tensors that the device answers by besides its model, ``memory/NAME``, without the share."""
+
+
+class Keeping(Supervised):
+    """Mixed in before an objective: the graphs that make candidates and choose. Classes that derive from it say what is remembered, and how
+    the device answers by it."""
+
     recipe: ClassVar[Recipe]
     memory_size: ClassVar[int]
 
@@ -110,7 +141,7 @@ class Keeping(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        memory = empty(self.memory_size, self.model.num_features, self.model.num_classes)
+        memory = self.no_memory()
         before = {slot_of(key, "before"): torch.zeros_like(tensors[key]) for key in self.moving(tensors)} if self.recipe.tunes else {}
         losses = torch.zeros(self.memory_size, len(self.recipe.of(GENERAL)))
         said = {LOSSES: losses, ELSEWHERE: torch.zeros(())} if self.recipe.tunes else {}
@@ -122,7 +153,7 @@ class Keeping(Supervised):
             graphs = {"gauge": self.gauge, "recalibrate": self.recalibrate} | graphs
         if self.recipe.tunes:
             graphs |= {"baseline": self.baseline, "blend": self.blend}
-        return {**super().graphs(), **graphs, "assess": lambda tensors, batch, hyper: self.assess(tensors, batch)}
+        return {**super().graphs(), **graphs, names.ASSESS: lambda tensors, batch, hyper: self.assess(tensors, batch)}
 
     def moving(self, tensors: TorchTensors) -> list[str]:
         """What training may change and the device keeps: all of it is as it was where the tuned model is not taken."""
@@ -155,29 +186,34 @@ class Keeping(Supervised):
 
     def memorise(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The memory of the windows of a batch, each in the row of its rank, as a sum; those of higher ranks are left out."""
-        made = super().answer(tensors, batch["x"])
+        made = self.answer(tensors, batch["x"])
+        rows, known = self.remember(made, batch)
         kind = made.logits.dtype
-        labels = (batch["y"].unsqueeze(1) == torch.arange(made.logits.shape[1])).to(kind)
         taken = batch["count"]  # the device divides sums by the number of windows
         if not self.recipe.unlabelled:
-            taken = taken * labels.sum(1)
+            taken = taken * known
         place = (batch["rank"].unsqueeze(1) == torch.arange(self.memory_size)).to(kind) * taken.unsqueeze(1)
-        guess = torch.softmax(made.logits, dim=1)
-        sums = {"keys": unit(made.features), "guess": guess, "labels": labels, "held": batch["held"].unsqueeze(1)}
+        sums = {**rows, "held": batch["held"].unsqueeze(1)}
         return {names.metric(name): place.T @ value for name, value in sums.items()}
 
-    def memorised(self, tensors: TorchTensors) -> Memory:
+    def no_memory(self) -> TorchTensors:
+        """The memory of a device that has none, with its share."""
+        raise NotImplementedError
+
+    def remember(self, made: Pass, batch: TorchTensors) -> tuple[TorchTensors, Tensor]:
+        """What is remembered of each window of a batch, by name (batch, width), and (batch,) 1 for each that has a label."""
+        raise NotImplementedError
+
+    def memorised(self, tensors: TorchTensors) -> Remembered:
         """What ``memorise`` gave."""
-        keys, guess, labels, held = (tensors[names.response("memorise", name)] for name in ("keys", "guess", "labels", "held"))
-        return Memory(keys, guess, labels, held.squeeze(1))
+        raise NotImplementedError
 
     def baseline(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Keep the memory of the model before training, its losses over the windows held out, how much it says of classes without labels,
         and the model itself."""
         memory = self.memorised(tensors)
         losses, _ = memory.losses(self.recipe.of(GENERAL))
-        kept = {KEYS: torch.clone(memory.keys), LABELS: memory.smoothed(memory.weights(), memory.known), LOSSES: losses}
-        kept[ELSEWHERE] = memory.elsewhere()
+        kept = {**memory.answering(), LOSSES: losses, ELSEWHERE: memory.elsewhere()}
         before = {slot_of(key, "before"): torch.clone(tensors[key]) for key in self.moving(tensors)}
         return following_values({**kept, **before})
 
@@ -198,16 +234,16 @@ class Keeping(Supervised):
         if recipe.tunes:  # not where a guess is no number, nobody has trained, or the labels are of a part of the classes
             apart = torch.stack([(tensors[key] - tensors[slot_of(key, "before")]).abs().sum() for key in self.moving(tensors)]).sum()
             trained = (apart > 0) & (memory.num_trained() >= min(recipe.least, self.memory_size // 2))
-            good = (memory.guess.sum() >= 0) & trained & (tensors[ELSEWHERE] < ABSENT)
+            good = memory.finite & trained & (tensors[ELSEWHERE] < ABSENT)
             usable = 1 - is_tuned * (1 - good.to(every.dtype))
         kept = first_good(every, judged, recipe.errors, usable, recipe.unjudged)
         _, error = margins(every, judged, usable)
         shares = torch.tensor([candidate.share for candidate in recipe.candidates], dtype=kept.dtype)
-        labels = memory.smoothed(memory.weights(), memory.known)
-        following = {KEYS: torch.clone(memory.keys), LABELS: labels, SHARE: (kept * shares).sum()}
+        answering = memory.answering()
+        following = {**answering, SHARE: (kept * shares).sum()}
         if recipe.tunes:
             tuned = (kept * is_tuned).sum() > 0
-            following |= {key: torch.where(tuned, following[key], tensors[key]) for key in (KEYS, LABELS)}
+            following |= {key: torch.where(tuned, value, tensors[key]) for key, value in answering.items()}
             following |= {key: torch.where(tuned, tensors[key], tensors[slot_of(key, "before")]) for key in self.moving(tensors)}
         count = judged.sum()
         said = {KEPT: kept, LOSS: every.sum(0) / count.clamp(min=1.0), ERROR: error, WINDOWS: count}
@@ -217,11 +253,7 @@ class Keeping(Supervised):
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         """``metric/loss_sum`` and ``metric/num_correct`` of what the device answers with what it has kept."""
-        return metrics_of_answers(self.predict(tensors, batch["x"]), batch["y"], 1e-12)
-
-    def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        made = super().answer(tensors, x)
-        return answer(tensors, made.features, torch.softmax(made.logits, dim=1))
+        raise NotImplementedError
 
 
 def least_to_train(holdout: float) -> int:
@@ -277,7 +309,7 @@ class KeepingServer(DefaultCoordinator):
         tune: tuple[Verb, ...] = ()
         if self.recipe.tunes:
             tune = (Apply("baseline", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)
-        return (*before, *gauge, memorise, *tune, Apply(CHOOSE, report=self.keeping.reports), Evaluate("test", "assess"))
+        return (*before, *gauge, memorise, *tune, Apply(CHOOSE, report=self.keeping.reports), Evaluate("test", names.ASSESS))
 
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """The objective's own training, on the windows that are not held out; nothing of it is reported."""

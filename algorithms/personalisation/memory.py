@@ -1,5 +1,7 @@
 """What a device remembers of its own windows: their representations and labels, and how neighbours among them answer; pure torch.
 
+Labels and answers are rows, as `algorithms.personalisation.answers` has them for each task.
+
 O. Marfoq, G. Neglia, R. Vidal, L. Kameni. Personalized Federated Learning through Local Memorization. ICML 2022, section 3: a model's
 probabilities are mixed with those of the nearest windows of the device in the model's own representation. Two things differ here.
 Representations have length 1, and every window counts by ``exp(-d / SCALE)`` of its squared distance d, which leaves out sorting: graphs of
@@ -13,7 +15,8 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.personalisation.kept import LEAST, WORST
+from algorithms.personalisation.answers import CLASSES, Answers
+from algorithms.personalisation.kept import WORST
 from wire import names
 
 SCALE = 0.03
@@ -27,18 +30,30 @@ KEYS, LABELS, SHARE = (names.memory(name) for name in ("keys", "labels", "share"
 
 @dataclass(frozen=True)
 class Memory:
-    """`keys` (M, K) of length 1, `guess` (M, classes) the model's probabilities, `labels` (M, classes) 1 for a known label, `held` (M,) 1
-    for a window that is held out. Rows that hold no window are zero."""
+    """`keys` (M, K) of length 1, `guess` (M, width) what the model answers, `labels` (M, width) what is known, both as rows of `of`, `held`
+    (M,) 1 for a window that is held out. Rows that hold no window are zero."""
 
     keys: Tensor
     guess: Tensor
     labels: Tensor
     held: Tensor
+    of: Answers = CLASSES
+
+    @property
+    def filled(self) -> Tensor:
+        """(M,) whether the row holds a window."""
+        return self.of.weight(self.guess) > 0
 
     @property
     def known(self) -> Tensor:
         """(M,) whether the window has a label."""
-        return self.labels.sum(1) > 0
+        return self.of.weight(self.labels) > 0
+
+    @property
+    def finite(self) -> Tensor:
+        """() whether the model answers with numbers."""
+        total = self.guess.sum()
+        return (total - total) == 0
 
     def num_trained(self) -> Tensor:
         """() how many windows have labels and are not held out."""
@@ -46,8 +61,10 @@ class Memory:
 
     def elsewhere(self) -> Tensor:
         """() the share of the windows without labels that is, by the model, of classes of which no window has a label; 0 where all windows
-        have labels, or none has."""
-        without = ((self.guess.sum(1) > 0) & ~self.known).to(self.keys.dtype)
+        have labels, or none has, and where a label is not one of the classes."""
+        if not self.of.by_class:
+            return torch.zeros(())
+        without = (self.filled & ~self.known).to(self.keys.dtype)
         absent = (self.labels.sum(0) <= 0).to(self.keys.dtype)
         share = (without * (self.guess @ absent)).sum() / without.sum().clamp(min=1.0)
         return share * (self.labels.sum() > 0).to(share.dtype)
@@ -55,12 +72,12 @@ class Memory:
     def weights(self) -> Tensor:
         """How much each window (column) counts for each other one (row), (M, M); a window does not count for itself."""
         rows = torch.arange(self.keys.shape[0])
-        filled = (self.guess.sum(1) > 0).to(self.keys.dtype)
+        filled = self.filled.to(self.keys.dtype)
         others = (rows.unsqueeze(1) != rows).to(self.keys.dtype) * filled.unsqueeze(1)
         return neighbours(self.keys, self.keys, filled) * others
 
     def smoothed(self, weights: Tensor, known: Tensor) -> Tensor:
-        """A label (M, classes) for every window: its own where it is `known` (M,), else what the model and its neighbours say."""
+        """A label (M, width) for every window: its own where it is `known` (M,), else what the model and its neighbours say."""
         own, held = known.to(self.keys.dtype).unsqueeze(1), self.labels
         shares = normalised(weights)
         soft = own * held + (1 - own) * self.guess
@@ -69,19 +86,22 @@ class Memory:
         return soft
 
     def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        """The cross-entropy (M, len(shares)) of the held-out windows with labels, as if these labels were not known, for each share of the
-        neighbours in the answer; and (M,) 1 for each of these windows. Other rows are zero. An answer that is no number has the loss
-        `WORST`."""
+        """The loss (M, len(shares)) of the held-out windows with labels, as if these labels were not known, for each share of the
+        neighbours in the answer; and (M,) 1 for each of these windows. Other rows are zero. Losses are cut off at `WORST`, which an answer
+        that is no number has."""
         known = self.known
         counted = ((self.held > 0) & known).to(self.keys.dtype)
         weights = self.weights() * (1 - counted)  # they do not help each other
         soft = self.smoothed(weights, known & (self.held <= 0))
         columns = []
         for share in shares:
-            answer = mixed(self.guess, weights, soft, share)
-            loss = -((answer * self.labels).sum(1) + (1 - counted)).clamp(min=LEAST).log()
+            loss = self.of.losses(mixed(self.guess, weights, soft, share, self.of), self.labels)
             columns.append(torch.where(loss <= WORST, loss, WORST) * counted)
         return torch.stack(columns, 1), counted
+
+    def answering(self) -> TorchTensors:
+        """What neighbours are looked up in: the representations, and a label for each window."""
+        return {KEYS: torch.clone(self.keys), LABELS: self.smoothed(self.weights(), self.known)}
 
 
 def unit(features: Tensor) -> Tensor:
@@ -100,20 +120,20 @@ def normalised(weights: Tensor) -> Tensor:
     return weights / weights.sum(1, keepdim=True).clamp(min=NEAREST)
 
 
-def mixed(probabilities: Tensor, weights: Tensor, labels: Tensor, share: Tensor | float) -> Tensor:
-    """The answer (n, classes): `share` of it by the neighbours, the rest, and what they leave, by the model."""
+def mixed(guess: Tensor, weights: Tensor, labels: Tensor, share: Tensor | float, of: Answers = CLASSES) -> Tensor:
+    """The answer (n, width): `share` of it by the neighbours, the rest, and what they leave, by the model."""
     near = normalised(weights) @ labels
-    part = share * near.sum(1, keepdim=True)
-    return share * near + (1 - part) * probabilities
+    part = share * of.weight(near).unsqueeze(1)
+    return share * near + (1 - part) * guess
 
 
-def answer(tensors: TorchTensors, features: Tensor, probabilities: Tensor) -> Tensor:
-    """What a device answers that has this memory: (n, classes) from the model's representations (n, K) and probabilities (n, classes)."""
+def answer(tensors: TorchTensors, features: Tensor, guess: Tensor, of: Answers = CLASSES) -> Tensor:
+    """What a device answers that has this memory: rows (n, width) from the model's representations (n, K) and its answers (n, width)."""
     labels = tensors[LABELS]
-    weights = neighbours(unit(features), tensors[KEYS], (labels.sum(1) > 0).to(features.dtype))
-    return mixed(probabilities, weights, labels, tensors[SHARE])
+    weights = neighbours(unit(features), tensors[KEYS], (of.weight(labels) > 0).to(features.dtype))
+    return mixed(guess, weights, labels, tensors[SHARE], of)
 
 
-def empty(size: int, width: int, num_classes: int) -> TorchTensors:
-    """The memory of a device that has none: with it, the model answers alone."""
-    return {KEYS: torch.zeros(size, width), LABELS: torch.zeros(size, num_classes), SHARE: torch.zeros(())}
+def empty(size: int, width: int, num_answers: int) -> TorchTensors:
+    """The memory of a device that has none, of rows of so many numbers: with it, the model answers alone."""
+    return {KEYS: torch.zeros(size, width), LABELS: torch.zeros(size, num_answers), SHARE: torch.zeros(())}

@@ -17,7 +17,12 @@ android {
         targetCompatibility = JavaVersion.VERSION_1_8
     }
     testOptions { unitTests.all { it.useJUnitPlatform() } }
-    publishing { singleVariant("release") { withSourcesJar() } }
+    publishing {
+        singleVariant("release") {
+            withSourcesJar()
+            withJavadocJar()
+        }
+    }
 }
 
 // An app's compiler, from Kotlin 2.1 on, reads this library and the standard library that it brings.

@@ -11,6 +11,7 @@ java {
     sourceCompatibility = JavaVersion.VERSION_1_8
     targetCompatibility = JavaVersion.VERSION_1_8
     withSourcesJar()
+    withJavadocJar()
 }
 
 // An app's compiler, from Kotlin 2.1 on, reads this library and the standard library that it brings.

@@ -12,7 +12,7 @@ from steps.toolchain import OUT, ROOT, executorch_wheel, java, kotlin, program_p
 LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_backend_xnnpack", "executorch_threadpool")
 
 
-ENTRIES = ("PhoneKt", "StepsKt", "PlansKt")
+ENTRIES = ("PhoneKt", "StepsKt", "PlansKt", "PredictKt")
 
 
 def host_library() -> Path:

@@ -59,6 +59,11 @@ def resource_jars() -> list[Path]:
     return [compile_java("android-resources", [link_resources() / "java"])]
 
 
+def coroutines() -> Path:
+    """kotlinx-coroutines, which the compiler's package brings."""
+    return kotlin() / "lib" / "kotlinx-coroutines-core-jvm.jar"
+
+
 def fbjni_shims() -> Path:
     """What ExecuTorch's classes need of fbjni and soloader."""
     return compile_java("fbjni-shims", [ROOT / "jvm-host" / "src" / "main" / "java" / "com"])
@@ -81,6 +86,7 @@ MODULES = {
             host_jars,
             options=("-Xjdk-release=11", "-jvm-target", "11", OPT_IN, "-Xexplicit-api=strict"),
         ),
+        Module("ktx", ("core", "android"), lambda: [*stub_jars(), coroutines()]),
         Module("sample", ("android",), options=(*JAVA_8, "-Xexplicit-api=strict")),
     )
 }
@@ -145,7 +151,8 @@ def run_tests(module: Module, arguments: list[str]) -> int:
     jars, lib = compile_module(module), kotlin() / "lib"
     libraries = [lib / "kotlin-test.jar", lib / "kotlin-test-junit5.jar", *junit()]
     tests = OUT / f"shoal-{module.name}-test.jar"
-    friends = (f"-Xfriend-paths={module.jar}", OPT_IN, "-jvm-target", "11", "-module-name", f"shoal-{module.name}-test")
+    own = ",".join(map(str, [module.jar, *(MODULES[name].jar for name in module.needs)]))
+    friends = (f"-Xfriend-paths={own}", OPT_IN, "-jvm-target", "11", "-module-name", f"shoal-{module.name}-test")
     compile_kotlin(module.sources("test"), [*jars, *libraries], tests, friends)
     classpath = os.pathsep.join(map(str, [tests, *jars, lib / "kotlin-stdlib.jar", *libraries]))
     given = [f"-Dshoal.{name}={os.environ.get(f'SHOAL_KOTLIN_{name.upper()}', '')}" for name in ("tests", "hostile")]

@@ -74,6 +74,12 @@ def executorch_api() -> Path:
     return _fetched(f"executorch-api-{EXECUTORCH_API}", package, "package/android/libs/", "classes.jar") / "classes.jar"
 
 
+def executorch_libraries() -> Path:
+    """The folder of ExecuTorch's native libraries for Android that the same package carries: looked at, never run."""
+    package = npm("react-native-executorch", EXECUTORCH_API)
+    return _fetched(f"executorch-libraries-{EXECUTORCH_API}", package, "package/third-party/android/libs/")
+
+
 def android_stubs() -> Path:
     """The folder of the Android API's Python type stubs, which name every class, method and constant of API 36."""
     return _fetched(f"android-stubs-{STUBS}", pypi("chaquopy-stubs-android", STUBS), "")

@@ -74,7 +74,7 @@ def channels_in(recording: Path) -> tuple[str, ...]:
     Raises:
         DataError: its header says labels of more than one kind.
     """
-    return _columns(recording, next(_rows(recording), [])).channels
+    return _columns(recording, next(rows_of(recording), [])).channels
 
 
 def recordings_in(folder: Path) -> list[Path]:
@@ -146,7 +146,7 @@ def _cut(recording: Recording, length: int, stride: int, steps: int) -> _Cut:
     return _Cut(x[alike], y, y != NO_LABEL)
 
 
-def _rows(path: Path) -> Iterator[list[str]]:
+def rows_of(path: Path) -> Iterator[list[str]]:
     """The header of a recording, and then its rows."""
     if path.suffix == PARQUET:
         yield from read_parquet(path)
@@ -194,7 +194,7 @@ def _check_alike(path: Path, own: Columns, first: Path, expected: Columns) -> No
 
 
 def _read(path: Path, folder: Path) -> Recording:
-    rows = _rows(path)
+    rows = rows_of(path)
     header = next(rows, [])
     columns, numbers = _columns(path, header), {name: i for i, name in enumerate(classes_of(folder))}
     samples, said = list[list[float]](), list[float | list[float]]()

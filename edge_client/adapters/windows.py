@@ -13,7 +13,6 @@ Windows without labels: those of ``unlabelled.npz`` with ``X (n, channels, time)
 it. Of recordings, of either part, those of whose samples nothing is said.
 """
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_client.adapters.recordings import channels_in, classes_of, cut_samples, load_recordings, recordings_in
+from edge_client.adapters.recordings import channels_in, classes_of, cut_samples, load_recordings, recordings_in, rows_of
 from edge_client.core.ports import Windows
 from edge_client.labels import as_held, check_labels, class_numbers, last_share_of_each_class, named_classes
 from edge_client.layout import examples, vocabulary
@@ -184,13 +183,12 @@ def read_windows(path: Path, window: Window) -> Array:
 
 def _read_columns(path: Path, channels: Sequence[str]) -> Array:
     try:
-        with path.open(newline="") as file:
-            rows = csv.reader(file)
-            header = next(rows, [])
-            if missing := [name for name in channels if name not in header]:
-                raise DataError(f"{path}: its header {header} has no column {missing[0]!r}")
-            places = [header.index(name) for name in channels]
-            samples = [[float(row[i]) for i in places] for row in rows]
+        rows = rows_of(path)
+        header = next(rows, [])
+        if missing := [name for name in channels if name not in header]:
+            raise DataError(f"{path}: its header {header} has no column {missing[0]!r}")
+        places = [header.index(name) for name in channels]
+        samples = [[float(row[i]) for i in places] for row in rows]
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
     except (ValueError, IndexError) as error:

@@ -31,7 +31,6 @@ class Pass:
     """A batch that went through: its result y (batch, outputs), and a workspace that is the plan's again when nobody holds this."""
 
     y: Floats
-    capacity: int
     workspace: Floats = field(repr=False)
 
 
@@ -55,7 +54,7 @@ class Passes(Plan):
         capacity = capacity_for(len(x))
         workspace = self.acquire(capacity)
         y = np.empty((len(x), self.network.classes), np.float32)
-        made = Pass(y, capacity, workspace)
+        made = Pass(y, workspace)
         weakref.finalize(made, self.release, capacity, workspace)
         call = _ForwardCall(pointer(flat), pointer(x), len(x), capacity, training, aligned(workspace), pointer(y))
         self.refuse(self.library.shoal_forward(self.handle, ctypes.addressof(call)))
@@ -70,6 +69,6 @@ class Passes(Plan):
         """
         check_array("d_y", d_y, np.float32, made.y.shape)
         gradient = np.empty(self.num_values, np.float32)
-        call = _BackwardCall(pointer(d_y), len(d_y), made.capacity, aligned(made.workspace), pointer(gradient))
+        call = _BackwardCall(pointer(d_y), len(d_y), capacity_for(len(d_y)), aligned(made.workspace), pointer(gradient))
         self.refuse(self.library.shoal_backward(self.handle, ctypes.addressof(call)))
         return gradient

@@ -16,7 +16,7 @@ from shoal.folders import prepare_folder
 from simulation.datasets.catalog import load_data
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData, for_task
-from simulation.objective import ModelMaker, objective_for_fleet, objective_on
+from simulation.objective import ModelMaker, objective_for_fleet, objective_on, suited
 from wire.errors import ConfigError
 
 
@@ -45,7 +45,7 @@ def export(
         ParityError: an exported graph does not do what eager torch does.
     """
     fleet = data if isinstance(data, FleetData) else load_data(str(data))
-    for said in doubts(fleet, read_algorithm(algorithm).has_classes):
+    for said in doubts(fleet, suited(read_algorithm(algorithm), fleet).has_classes):
         warnings.warn(said, stacklevel=2)
     own_key_path = Path(key) if key is not None else None
     asked = runtimes.split(",") if isinstance(runtimes, str) else list(runtimes)
@@ -75,7 +75,7 @@ def write_bundle(
         raise ConfigError(f"--key {key}: there is no such file")
     signing = read_key(key) if key is not None else own_key(out)
     on_progress("making the model")
-    spec = with_privacy(read_algorithm(algorithm), privacy)
+    spec = with_privacy(suited(read_algorithm(algorithm), fleet), privacy)
     fleet = for_task(fleet, task_of(spec).of)
     if isinstance(model, str):
         objective = objective_for_fleet(fleet, spec, seed, model, pretrain)

@@ -84,7 +84,7 @@ class Models:
             ConfigError: there is no such device.
         """
         if device not in self.devices:
-            raise ConfigError(f"there is no device {device!r}; the devices that train are {_some(self.devices)}")
+            raise ConfigError(f"there is no device {device!r}; the devices are {_some(self.devices)}")
 
     @staticmethod
     def number(groups: Mapping[str, int], group: int | None) -> int:

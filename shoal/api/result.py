@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from aggregator.core.summary import Spread, Summary
+from aggregator.core.summary import Spread, Summary, group_number
 from algorithms.core.contract import Objective, Task
+from algorithms.personalisation.kept import Kept
 from edge_client.loaded import check_windows
 from shoal.api.own_model import OwnModel
 from shoal.api.progress import Models
@@ -31,7 +32,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Result:
-    """A finished simulation. Devices are those that trained: newcomers are in `summary` alone."""
+    """A finished simulation. Devices are those that trained; newcomers have numbers in `summary`, and models."""
 
     outcome: SimulationResult
     """What the simulation itself returned."""
@@ -158,7 +159,7 @@ class Result:
             ConfigError: there is no such device, or the task needs no labels.
         """
         self._check_task("predictions", CLASSIFICATION, SEQUENCE, MULTI_LABEL, REGRESSION)
-        self._models.check_device(device)
+        Models(self.outcome.models, self.data.devices).check_device(device)
         x = self.data.devices[device].test_x
         answers = self.outcome.predict(device, x) if len(x) else self._no_answers()
         if self._task.of == REGRESSION:
@@ -206,20 +207,28 @@ class Result:
         from shoal.api.model_files import ModelFiles  # with all that traces networks, which takes longer to import than some runs
 
         about = {"classes": "\n".join(self.data.classes), "algorithm": self.summary.algorithm, "data": self.data.name}
-        chosen = sorted(self.data.devices) if devices is None else devices
+        chosen = sorted((*self.data.devices, *self.outcome.newcomers)) if devices is None else devices
         for device_id in chosen:
             self._models.check_device(device_id)
         files = ModelFiles(Path(folder), self.outcome.models, self.data.window, about)
         for number in self.groups:
             files.write_group(number)
         for device_id in chosen:
-            device = self.summary.devices[device_id]
-            files.write_device(device_id, device.group, device.kept.candidate if device.kept else "")
+            group, kept = self._place_of(device_id)
+            files.write_device(device_id, group, kept.candidate if kept else "")
         return files.finish()
+
+    def _place_of(self, device_id: str) -> tuple[int | None, Kept | None]:
+        """The group of a device, or of a newcomer, and what it keeps."""
+        if device_id in self.outcome.newcomers:
+            found = self.summary.newcomers
+            return (None, None) if found is None else (group_number(found.groups[device_id]), found.kept[device_id])
+        device = self.summary.devices[device_id]
+        return device.group, device.kept
 
     @cached_property
     def _models(self) -> Models:
-        return Models(self.outcome.models, self.data.devices)
+        return Models(self.outcome.models, (*self.data.devices, *self.outcome.newcomers))
 
     @property
     def _groups(self) -> Mapping[str, int]:

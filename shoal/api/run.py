@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
 from torch import nn
 
 from algorithms.given import Given
@@ -17,7 +18,7 @@ from simulation import simulate as simulation
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData
 from simulation.engine.progress import STOP, RunProgress, Stop
-from simulation.objective import ModelMaker, objective_on
+from simulation.objective import ModelMaker, objective_on, suited
 from wire.errors import ConfigError
 
 
@@ -97,6 +98,7 @@ def simulate(
     if callbacks and backend == "messages":
         raise ConfigError("callbacks: backend messages has none; expected another backend")
     fleet = fleet_of(data, partition, devices, seed, settings.scenario)
+    settings = replace(settings, algorithm=suited(settings.algorithm, fleet))
     for said in doubts(fleet, settings.algorithm.has_classes):
         warnings.warn(said, stacklevel=2)
     ids = frozenset(fleet.devices)

@@ -20,5 +20,8 @@ def init(
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
     broker_folder: Annotated[Path | None, typer.Option(help="Folder for Mosquitto, with --tls; FOLDER/broker when not given.")] = None,
     broker_port: Annotated[int, typer.Option(min=1, max=65535, help="The broker's port, with --tls.")] = 8883,
+    broker_plugin: Annotated[
+        Path | None, typer.Option(help="Mosquitto's plugin for dynamic security where the broker runs; looked for here when not given.")
+    ] = None,
 ) -> None:
     """Write a TOML file with every setting of `shoal serve`, its default and its meaning; set up TLS."""

@@ -12,7 +12,7 @@ from algorithms.registry import make_algorithm, read_algorithm
 from shoal.api.settings import make_settings
 from shoal.choices import hyper_given, with_privacy
 from shoal.comparison_files import write_comparison, write_grid
-from shoal.comparison_tables import cell_tables, comparison_tables, overall_tables
+from shoal.comparison_tables import cell_columns, comparison_columns, overall_columns, tables
 from shoal.folders import prepare_folder
 from shoal.warn import warn
 from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
@@ -67,7 +67,7 @@ def _compare(asked: Asked, reference: str, target: float | None, out: Path, work
     results = _run(asked.jobs(), out, workers, console)
     rows = tabulate(results, target, reference)
     files = write_comparison(out, results, rows)
-    for table in comparison_tables(rows, console.width):
+    for table in tables(rows, comparison_columns(rows), console.width):
         console.print(table)
         console.print()
     _tell_of_failures(rows, console)
@@ -78,19 +78,19 @@ def _compare(asked: Asked, reference: str, target: float | None, out: Path, work
 
 def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | None, console: Console) -> None:
     cells, left_out = sort_out(grid)
-    tables = tabulate_grid(grid, cells, _run(grid.all_jobs(cells), out, workers, console), left_out, reference)
-    files = write_grid(out, tables)
-    for cell, rows in tables.cells.items():
+    found = tabulate_grid(grid, cells, _run(grid.all_jobs(cells), out, workers, console), left_out, reference)
+    files = write_grid(out, found)
+    for cell, rows in found.cells.items():
         console.print(f"[bold]{cell}[/bold]", soft_wrap=True)
-        for table in cell_tables(rows, console.width):
+        for table in tables(rows, cell_columns(rows), console.width):
             console.print(table)
             console.print()
         _tell_of_failures(rows, console)
     for cell, why in left_out.items():
         console.print(f"[bold]{cell}[/bold] left out: {why}", soft_wrap=True)
-    whole = f"over the cells in which every run ended with a model, {tables.overall[0]['cells']} of {len(cells)}"
+    whole = f"over the cells in which every run ended with a model, {found.overall[0]['cells']} of {len(cells)}"
     console.print(f"[bold]{whole}[/bold]; against {reference}", soft_wrap=True)
-    for table in overall_tables(tables.overall, console.width):
+    for table in tables(found.overall, overall_columns(found.overall), console.width):
         console.print(table)
         console.print()
     console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)

@@ -23,9 +23,12 @@ from algorithms.registry import AlgorithmSpec, read_algorithm
 from export.describe import MIN_BATCH
 from export.publish import TRUST_FILE, Publication, own_key, publish
 from export.runtimes import ONNX
+from shoal.asked import NOW
 from shoal.beside import comparison_of, model_of_the_group, newcomers_without_labels, training_alone
 from shoal.folders import prepare_folder
-from shoal.report import device_table, megabytes, percent, slug, verdict, write_report
+from shoal.report import device_table, slug, write_report
+from shoal.report_words import megabytes, percent, verdict
+from shoal.reports.run_page import Extras
 from shoal.warn import warn
 from simulation.datasets.catalog import load_data
 from simulation.datasets.doubts import doubts
@@ -100,9 +103,9 @@ def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str,
         if group := model_of_the_group(summary, store.rounds()):
             comparison["group, a round before"] = group
         joined = newcomers_without_labels(fleet, settings)
-    summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison=comparison)
+    summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison=comparison, command=NOW.get().command)
     blobs = BlobFolder(out / "aggregator" / "blobs" / slug(str(spec)))
-    files = write_report(out, summary, store.rounds(), blobs, recipe=spec.recipe)
+    files = write_report(out, summary, store.rounds(), blobs, Extras(recipe=spec.recipe, settings=NOW.get().settings))
     store.close()
     console.print(device_table(summary))
     console.print(verdict(summary), style="bold", soft_wrap=True)

@@ -10,6 +10,7 @@ from export.inspect import inspect_bundle
 from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE
 from shoal.api.exporting import write_bundle
 from shoal.printing import print_json
+from shoal.waiting import steps
 from shoal.warn import warn
 from simulation.datasets.catalog import load_data
 from simulation.datasets.doubts import doubts
@@ -37,9 +38,9 @@ def write(
     fleet = load_data(data)
     for said in doubts(fleet):
         warn(said)
-    with console.status("making the model") as status:
+    with steps(console, "making the model") as say:
         model_and_more = (algorithm, model, pretrain, privacy, seed, bundle_version, key, runtimes.split(","), max_batch)
-        published = write_bundle(fleet, out, *model_and_more, lambda text: status.update(f"exporting: {text}"))
+        published = write_bundle(fleet, out, *model_and_more, lambda text: say(f"exporting: {text}"))
     bundle = published.bundle
     console.print(f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version {bundle.manifest.version}")
     for row in inspect_bundle(bundle):

@@ -20,7 +20,9 @@ HEAD = """\
 """
 
 
-def init(path: Path, tls: str, folder: Path, bundle: Path, fleet: str, broker_folder: Path | None, broker_port: int) -> None:
+def init(
+    path: Path, tls: str, folder: Path, bundle: Path, fleet: str, broker_folder: Path | None, broker_port: int, broker_plugin: Path | None
+) -> None:
     """Carry out `shoal init`."""
     from shoal.cli import application
 
@@ -30,7 +32,7 @@ def init(path: Path, tls: str, folder: Path, bundle: Path, fleet: str, broker_fo
     if tls:
         hosts = [host.strip() for host in tls.split(",") if host.strip()]
         place = broker_folder or folder / "broker"
-        has_plugin = _make_tls(folder, fleet, hosts, place, broker_port)
+        has_plugin = _make_tls(folder, fleet, hosts, place, broker_port, broker_plugin)
         shown = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
         given |= {"fleet": fleet, "broker": f"mqtts://{shown}" + (f":{broker_port}" if broker_port != 8883 else "")}
     commands: Any = typer.main.get_command(application("serve"))
@@ -51,7 +53,7 @@ def init(path: Path, tls: str, folder: Path, bundle: Path, fleet: str, broker_fo
         print(f"bans will not hold at the broker: Mosquitto's {PLUGIN_NAME} is not on this machine; install mosquitto, and do this again")
 
 
-def _make_tls(folder: Path, fleet: str, hosts: list[str], place: Path, port: int) -> bool:
+def _make_tls(folder: Path, fleet: str, hosts: list[str], place: Path, port: int, plugin: Path | None) -> bool:
     """Make the authority, and what Mosquitto needs; whether devices can be banned there."""
     if not hosts:
         raise ConfigError("--tls: expected a name or an address, such as broker.example")
@@ -60,7 +62,7 @@ def _make_tls(folder: Path, fleet: str, hosts: list[str], place: Path, port: int
     except OSError as error:
         raise ConfigError(f"--folder {folder}: {error.strerror}") from None
     now_s = time.time()
-    return make_broker_folder(make_authority(folder, fleet, hosts, now_s), place, hosts, port, now_s)
+    return make_broker_folder(make_authority(folder, fleet, hosts, now_s), place, hosts, port, now_s, plugin)
 
 
 def _setting(option: Any, given: Mapping[str, str]) -> str:

@@ -5,22 +5,27 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from aggregator.core.summary import Heterogeneity
 from algorithms.blame import blaming
 from shoal.api.result import Result
 from shoal.api.settings import engine_options, make_settings
 from shoal.api.written import why_left_out
+from shoal.asked import NOW
 from shoal.choices import hyper_given
 from shoal.folders import prepare_folder
+from shoal.handlers.run_extras import extras_of
 from shoal.pictures import draw_holdings
-from shoal.report import device_table, time_text, verdict, write_report
+from shoal.report import device_table, write_report
+from shoal.report_words import time_text, verdict
+from shoal.waiting import rounds as rounds_shown
+from shoal.waiting import steps
 from shoal.warn import warn
 from simulation import simulate as simulation
 from simulation.datasets.doubts import doubts
 from simulation.engine.progress import RunProgress
 from simulation.heterogeneity import measure
+from simulation.objective import suited
 from simulation.partition import make_fleet, read_partition
 from simulation.scenario import check_scenario
 from wire.errors import ConfigError
@@ -63,25 +68,29 @@ def simulate(
     assigned = read_partition(partition)
     check_scenario(settings.scenario, assigned)
     fleet = make_fleet(data, assigned, devices, seed)
+    settings = msgspec.structs.replace(settings, algorithm=suited(settings.algorithm, fleet))
     held = simulation.scene_of(fleet, settings).some(SHOWN)
     for said in doubts(held, settings.algorithm.has_classes):
         warn(said)
     holdings = draw_holdings(prepare_folder(out) / "holdings.png", held)
     heterogeneity = measure(held)
     console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()), soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[say]}"))
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", total=rounds, say="")
+    with rounds_shown(console, f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", rounds) as told_of:
 
         def show(run: RunProgress) -> None:
+            if run.trained and not run.records and engine.backend != "messages":
+                console.print(f"{checkpoint} has {run.trained} rounds; the run goes on after them", soft_wrap=True)
             hour = f", hour {run.at_s / 3600:.1f}" if run.at_s else ""
-            progress.update(task, completed=run.trained, say=f"groups {run.groups}{hour}")
+            told_of(run.trained, f"groups {run.groups}{hour}" if run.records else "the first round also compiles and compares devices")
 
         outcome = simulation.simulate(fleet, settings, show, engine=engine)
-    summary = msgspec.structs.replace(outcome.summary, heterogeneity=Heterogeneity(**heterogeneity))
-    files = write_report(out, summary, outcome.records, outcome.blobs, holdings, settings.algorithm.recipe)
+    told = {"heterogeneity": Heterogeneity(**heterogeneity), "command": NOW.get().command}
+    summary = msgspec.structs.replace(outcome.summary, **told)
+    with steps(console, "writing the report"):
+        extras = extras_of(outcome, settings.algorithm, held)
+        files = [holdings, *write_report(out, summary, outcome.records, outcome.blobs, extras)]
     if models != "none":
-        with console.status("writing models"):
+        with steps(console, "writing models"):
             ids: list[str] | None = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None
             written = Result(outcome).save(out / "models", ids)
         warn(why_left_out(written))

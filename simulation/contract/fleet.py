@@ -51,7 +51,8 @@ def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
         made = tcn(window, CLASSES, torch.tensor([2.0, 1.0]))
         made.shape, made.steps = window.shape, window.steps
         return made
-    model = HarCnn(CHANNELS, LENGTH, CLASSES, torch.tensor([2.0, 1.0]))
+    outputs = task_of(spec_of(name)).outputs((CHANNELS, LENGTH), CLASSES)
+    model = HarCnn(CHANNELS, LENGTH, outputs, torch.tensor([2.0, 1.0]))
     model.shape = (CHANNELS, LENGTH)
     if issubclass(LOOKUP.made("objective", spec_of(name).objective).device, Cgau):
         gated = GatedClassifier(model, CLASSES, units=8)

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 from simulation.datasets.device_folders import load_device_folders
+from simulation.datasets.geotec import FOLDER as GEOTEC
+from simulation.datasets.geotec import load_geotec
 from simulation.datasets.images import FILES, load_images
 from simulation.datasets.npz import load_npz
 from simulation.datasets.pool import Pool, assign_alike
@@ -18,6 +20,8 @@ NAMES = {
     "watch": "20 smartwatches: ten people, both arms, 7 shoulder exercises; comes with the package seglearn",
     "watch-session": "the same watches, their exercises one after another: windows of 10 s, a label for each of 32 steps (+sequence)",
     "uci-har": "30 people with a smartphone on the waist, 6 activities",
+    "geotec-phone": "23 people with a smartphone in the pocket, 5 activities of a short walk",
+    "geotec-watch": "the same people, their smartwatches",
     "mnist": "60,000 + 10,000 handwritten digits, a pool of images",
     "fashion-mnist": "60,000 + 10,000 pieces of clothing, a pool of images",
     "cifar10": "50,000 + 10,000 photographs of 10 kinds of objects, a pool of images: the best copy there is",
@@ -49,6 +53,8 @@ def load(name_or_path: str) -> FleetData | Pool:
         return load_watch_session()
     if name_or_path == "uci-har":
         return load_uci_har(find_uci_har())
+    if name_or_path in ("geotec-phone", "geotec-watch"):
+        return load_geotec(_find_geotec(), "phone" if name_or_path == "geotec-phone" else "watch")
     if name_or_path in FILES:
         return load_images(name_or_path, _folder(name_or_path))
     path = Path(name_or_path)
@@ -81,3 +87,10 @@ def find_uci_har() -> Path:
         if (path := folder / name).exists():
             return path
     raise DataError(f"data 'uci-har': SHOAL_DATA={folder} holds none of {', '.join(UCI_HAR_NAMES)}")
+
+
+def _find_geotec() -> Path:
+    folder = _folder("geotec")
+    if not (folder / GEOTEC).is_dir():
+        raise DataError(f"data 'geotec': SHOAL_DATA={folder} has no {GEOTEC}: git clone https://github.com/GeoTecINIT/{GEOTEC} there")
+    return folder / GEOTEC

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.core.ports import Windows
 from simulation.datasets.npz import from_arrays, read_npz
-from simulation.datasets.windows import FleetData
+from simulation.datasets.windows import FleetData, without_overlap
 from wire.errors import DataError
 from wire.tensors import Array
 
@@ -32,7 +31,7 @@ def load_uci_har(path: Path) -> FleetData:
         DataError: a file of it is missing or has another shape.
     """
     data = from_arrays("uci-har", str(path), read_rows(path))
-    return replace(data, name="uci-har", devices={d: _without_overlap(w) for d, w in data.devices.items()})
+    return replace(data, name="uci-har", devices={d: without_overlap(w) for d, w in data.devices.items()})
 
 
 def read_rows(path: Path) -> dict[str, Array]:
@@ -81,13 +80,3 @@ def _assemble(path: Path, read: Callable[[str], bytes]) -> dict[str, Array]:
 
 def _table(text: bytes) -> Array:
     return np.loadtxt(io.BytesIO(text), dtype=np.float32, ndmin=2)
-
-
-def _without_overlap(windows: Windows) -> Windows:
-    """Cut in time once more: of each class, drop the last training window, half of which is in the first test window."""
-    keep = np.ones(windows.num_train, bool)
-    for label in np.unique(windows.test_y):
-        at = np.flatnonzero(windows.train_y == label)
-        if len(at) > 1:
-            keep[at[-1]] = False
-    return Windows(windows.train_x[keep], windows.train_y[keep], windows.test_x, windows.test_y)

@@ -14,7 +14,7 @@ from edge_client.labels import fit_labels
 from edge_client.layout import without_labels
 from wire.bundle import Window
 from wire.errors import DataError
-from wire.tasks import RECONSTRUCTION, SEQUENCE, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, SEQUENCE, TaskName
 from wire.tensors import Array
 
 WINDOWS = "windows"
@@ -104,6 +104,17 @@ class FleetData:
         return replace(self, devices=devices, truth=truth, recordings=recordings)
 
 
+def task_of_labels(data: FleetData) -> TaskName:
+    """The task that a fleet's labels are of, as far as they say it: a column of 0 and 1 for each class is likely a mistake, and data
+    without labels say nothing. Both are taken for classes, so that `for_task` says what is wrong with them."""
+    y = data.sample()[1]
+    if y.dtype.kind == "f":
+        return REGRESSION
+    if data.window.steps:
+        return SEQUENCE
+    return MULTI_LABEL if y.ndim > 1 and len(y) and not (y.sum(1) == 1).all() else CLASSIFICATION
+
+
 def for_task(data: FleetData, task: TaskName) -> FleetData:
     """A fleet as a task takes it. Where it needs no labels, all windows are of one class, `WINDOWS`, those that nobody has labelled too.
 
@@ -166,6 +177,17 @@ def cut_windows(recording: Array, length: int, stride: int) -> Array:
         return np.zeros((0, recording.shape[1], length), np.float32)
     view = np.lib.stride_tricks.sliding_window_view(recording, length, axis=0)[::stride]
     return np.ascontiguousarray(view, dtype=np.float32)
+
+
+def without_overlap(windows: Windows) -> Windows:
+    """Windows that overlap by half and were divided in time by class, with nothing in both parts: of each class that is tested, the last
+    training window is left out."""
+    keep = np.ones(windows.num_train, bool)
+    for label in np.unique(windows.test_y):
+        at = np.flatnonzero(windows.train_y == label)
+        if len(at) > 1:
+            keep[at[-1]] = False
+    return Windows(windows.train_x[keep], windows.train_y[keep], windows.test_x, windows.test_y)
 
 
 def able_to_train(data: FleetData, least: int) -> list[str]:

@@ -20,6 +20,8 @@ ENGINE_HAS = (
     "the engine in C++ has time windows, with layers Conv1d, Linear, BatchNorm1d, ReLU, MaxPool1d, AvgPool1d, AdaptiveAvgPool1d and "
     "Flatten; backend auto takes another one where it has to"
 )
+IN_CPP: dict[BackendName, type[NativeGraphs | HybridGraphs]] = {"native": NativeGraphs, "hybrid": HybridGraphs}
+"""Backends of the native engine, the faster one first."""
 COMPILE_FROM = 10_000
 """Steps of training in a run from which compiling (12 to 25 s, the first time) is worth it."""
 
@@ -49,38 +51,32 @@ def choose(
     window, trained = manifest.window.shape, sorted(trained)
     if options.backend == "batched":
         return _batched(objective, window, options)
-    reason = ""
-    if options.backend in ("auto", "native"):
+    reasons: list[str] = []
+    for name, kind in IN_CPP.items():
+        if options.backend not in ("auto", name):
+            continue
         try:
-            make_native = partial(NativeGraphs, objective, window, trained)
-            return Backend("native", make_native(), make_native, threads=True)
+            make_in_cpp = partial(kind, objective, window, trained)
+            return Backend(name, make_in_cpp(), make_in_cpp, threads=kind is NativeGraphs, reason="; ".join(reasons))
         except (Unsupported, CannotCompile) as error:
-            if options.backend == "native":
-                raise ConfigError(f"backend native: {error}; {ENGINE_HAS}") from None
-            reason = str(error)
-    if options.backend in ("auto", "hybrid"):
-        try:
-            make_hybrid = partial(HybridGraphs, objective, window, trained)
-            return Backend("hybrid", make_hybrid(), make_hybrid, reason=reason)
-        except (Unsupported, CannotCompile) as error:
-            if options.backend == "hybrid":
-                raise ConfigError(f"backend hybrid: {error}; {ENGINE_HAS}") from None
-            reason += "" if str(error) == reason else f"; {error}"
+            if options.backend == name:
+                raise ConfigError(f"backend {name}: {error}; {ENGINE_HAS}") from None
+            reasons += [] if str(error) in reasons else [str(error)]
     if options.backend == "compiled" or (options.backend == "auto" and steps >= COMPILE_FROM):
         from simulation.engine.graphs.compiled import CompiledGraphs  # torch's compiler takes a second to load
 
         try:
             find_compiler()
             make_compiled = partial(CompiledGraphs, objective, window, trained, batch_size)
-            return Backend("compiled", make_compiled(), make_compiled, reason=reason)
+            return Backend("compiled", make_compiled(), make_compiled, reason="; ".join(reasons))
         except CannotCompile as error:
             if options.backend == "compiled":
                 raise ConfigError(f"backend compiled: {error}") from None
-            reason = str(error)
+            reasons = [str(error)]
     elif options.backend == "auto":
-        reason += f"; {steps:,} steps are too few to compile for"
+        reasons.append(f"{steps:,} steps are too few to compile for")
     make_eager = partial(EagerGraphs, objective)
-    return Backend("eager", make_eager(), make_eager, reason=reason)
+    return Backend("eager", make_eager(), make_eager, reason="; ".join(reasons))
 
 
 def _batched(objective: Objective, window: tuple[int, ...], options: EngineOptions) -> Backend:

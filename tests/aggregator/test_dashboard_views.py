@@ -193,6 +193,12 @@ class TestAlerts:
         well = Conditions({}, True, "", "", Counted(), {})
         assert [*service_alerts(well), *campaign_alerts("autumn", run, ""), *release_alerts(made.releases)] == []
 
+    def test_a_fleet_that_is_away_is_told_until_the_campaign_has_ended(self, made: MadeUpService) -> None:
+        away = replace(made.campaign.state, num_online=0)
+        (alert,) = campaign_alerts("autumn", away, "")
+        assert (alert.tone, alert.title) == ("warn", f"None of the {len(away.devices):,} devices of autumn is here")
+        assert [*campaign_alerts("autumn", replace(away, ended=True), "")] == []
+
     def test_each_cause_is_one(self, made: MadeUpService) -> None:
         run = made.campaign.state
         ill = Conditions({}, False, "the disk is full", "the voucher is over", Counted(), {})

@@ -1,11 +1,14 @@
 """What somebody who asks nothing, or too much, costs those who ask: real sockets, and the real application of enrolment."""
 
+import asyncio
 import logging
 import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -42,12 +45,51 @@ def test_connections_that_bring_no_whole_request_are_closed(port: int, text: str
     for connection in held:
         connection.sendall(text.encode())
     time.sleep(0.3)
-    assert not answered(port), "one address has so many connections and no more"
-    end_s = time.monotonic() + 10
-    while not answered(port):
-        assert time.monotonic() < end_s
-    for connection in held:
+    assert answered(port), "who asks takes the place of one that asks nothing"
+    held[0].settimeout(5)
+    assert ended(held[0]), "of the oldest"
+    began_s = time.monotonic()
+    for connection in held[1:]:
+        connection.settimeout(5)
+        assert ended(connection)
         connection.close()
+    assert time.monotonic() - began_s < 5
+
+
+def test_one_address_has_so_many_requests_at_a_time_and_no_more(port: int) -> None:
+    """Those that are being answered are not ended for another one."""
+    http, slow = threading.Event(), HttpServer("127.0.0.1", other := free_port())
+
+    async def wait(scope: Any, receive: Any, send: Any) -> None:
+        while not http.is_set():
+            await asyncio.sleep(0.02)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"here"})
+
+    with slow:
+        slow.serve(wait)
+        held = [socket.create_connection(("127.0.0.1", other)) for _ in range(OF_ONE)]
+        for connection in held:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.3)
+        with closing(socket.create_connection(("127.0.0.1", other))) as late:
+            late.settimeout(5)
+            assert ended(late)
+        http.set()
+        for connection in held:
+            connection.settimeout(5)
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+            connection.close()
+
+
+def ended(connection: socket.socket) -> bool:
+    """Whether the other end has closed it, with nothing said but that the request is no good."""
+    try:
+        while told := connection.recv(10_000):
+            assert told.startswith(b"HTTP/1.1 400")
+    except ConnectionError:
+        return True
+    return True
 
 
 def test_one_that_asked_and_then_sends_half_a_header_is_closed_too(port: int) -> None:

@@ -1,5 +1,6 @@
 """What devices keep, on its way from an update to the record, the summary, the registry, the HTTP API and the report."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from algorithms.personalisation.kept import Kept
 from algorithms.registry import read_algorithm
 from shoal.kept_words import margin_text, rule_text
 from shoal.report import write_report
+from shoal.reports.run_page import Extras
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.contracts.store import SETTINGS
 from tests.known import known
@@ -212,18 +214,18 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
     run = closing("a", "b", "c")
     none = Kept(NAMES[1], 0)
     summary = summarize(run.state, [ended(run, a=KEPT, b=None, c=none)], 1.0)
-    write_report(tmp_path, summary, [], MemoryBlobs(), recipe=read_algorithm("personal").recipe)
+    write_report(tmp_path, summary, [], MemoryBlobs(), Extras(recipe=read_algorithm("personal").recipe))
     page = " ".join((tmp_path / "report.html").read_text().split())
-    rows = {row.partition("</td>")[0]: row for row in page.split("<tr><td>")}
-    assert f'<td class="words">{NAMES[0]}</td><td class="words">loss 0.250 on 12 windows, the least</td>' in rows["a"]
+    rows = {row.partition("</th>")[0]: row for row in re.split('<tr[^>]*><th scope="row">', page)}
+    assert f'<td>{NAMES[0]}</td><td class="wide why">loss 0.250 on 12 windows, the least</td>' in rows["a"]
     assert "is above the least by no more than 3 standard errors" in page
-    assert '<td class="words">not told</td><td class="words"></td>' in rows["b"]
-    assert '<td class="words">no windows to judge by</td>' in rows["c"]
-    assert "<td>1</td>" in rows["not told"]
-    assert "width: 33.3%" in rows["not told"]
+    assert '<td>not told</td><td class="wide why"></td>' in rows["b"]
+    assert '<td class="wide why">no windows to judge by</td>' in rows["c"]
+    assert '<td class="number">1</td>' in rows["not told"]
+    assert '<meter min="0" max="3" value="1"' in rows["not told"]
     plain = summarize(msgspec.structs.replace(run.state, settings=SETTINGS, devices=Map()), [], 1.0)
     write_report(tmp_path, plain, [], MemoryBlobs())
-    assert "keep" not in (tmp_path / "report.html").read_text()
+    assert "keep" not in (tmp_path / "report.html").read_text().partition("</style>")[2]
 
 
 @pytest.mark.parametrize(

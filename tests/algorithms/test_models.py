@@ -230,3 +230,17 @@ def test_a_training_step_on_the_device_equals_eager_torch(name: str, window: Win
         found = dict(zip(captured.outputs, session.run(None, {k: inputs[k].numpy() for k in captured.inputs}), strict=True))
         for key, value in expected.items():
             np.testing.assert_allclose(found[key], value.detach().numpy(), rtol=1e-2, atol=1e-3, err_msg=key)
+
+
+def test_frozen_layers_of_a_model_that_was_moved() -> None:
+    """What is frozen is looked up in the model at each call: `Module.to` puts other tensors in the places of its own."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
+    for parameter in (*model[0].parameters(), *model[1].parameters()):
+        parameter.requires_grad_(False)
+    x = torch.randn(5, 3)
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        model.to(dtype)
+        own = {f"shared/{n}": p.detach() for n, p in model.named_parameters() if p.requires_grad}
+        y, _ = functional(model, own, x.to(dtype), training=False)
+        assert y.dtype == dtype
+        torch.testing.assert_close(y, model(x.to(dtype)))

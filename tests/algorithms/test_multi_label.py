@@ -109,7 +109,6 @@ def test_labels_of_another_task_are_refused() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "options", "told"),
     [
-        ("personal+multi-label", {}, "devices choose what they keep by the class of each window, and in multi-label windows have none"),
         (ALGORITHM, {"labels": 5}, "labels 5: they are counted by class, and in data synthetic labels are no classes"),
         (
             ALGORITHM,

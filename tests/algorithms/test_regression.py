@@ -18,7 +18,7 @@ from export.model_file import to_onnx_file
 from export.parity import check_parity
 from export.publish import publish
 from export.runtimes import load_whole
-from shoal.report import verdict
+from shoal.report_words import verdict
 from simulation.datasets.catalog import load_data
 from simulation.engine.options import BackendName
 from simulation.local.fleet import write_device_folder

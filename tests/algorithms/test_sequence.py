@@ -129,7 +129,7 @@ def test_tiny_fleets_of_steps_repeat() -> None:
         ("fedavg+multi-label", {}, "multi-label takes .*: these are classes of steps"),
         ("fedavg+sequence", {"model": "har-cnn"}, "model har-cnn answers a window as a whole, .* expected tcn"),
         ("fedavg+sequence", {"labels": 5}, "labels 5: .* labels are no classes"),
-        ("personal+sequence", {}, "in sequence windows have none"),
+        ("fedavg+knn-per+sequence", {}, "in sequence there are none to look up: expected personal, recalibrated or served"),
     ],
 )
 def test_what_does_not_go_with_steps_is_refused(algorithm: str, options: dict[str, Any], said: str) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.windows import load_folder
+from edge_client.adapters.windows import load_folder, read_windows
+from wire.bundle import Window
 from wire.errors import DataError
 
 
@@ -105,3 +106,20 @@ class TestDataFolder:
     def test_missing_folder(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no such folder"):
             load_folder(tmp_path / "x")
+
+
+class TestRecordingToPredict:
+    WINDOW = Window(("a", "b"), 4, 2, 50.0)
+
+    def test_a_recording_of_a_spreadsheet(self, tmp_path: Path) -> None:
+        """As recordings to train on: a mark at the beginning, blanks around names, empty lines."""
+        path = tmp_path / "x.csv"
+        rows = "".join(f"{number}, {-number}\r\n" for number in range(6))
+        path.write_bytes(b"\xef\xbb\xbf" + f" a , b\r\n\r\n{rows}".encode())
+        x = read_windows(path, self.WINDOW)
+        assert x.tolist() == [[[0, 1, 2, 3], [0, -1, -2, -3]], [[2, 3, 4, 5], [-2, -3, -4, -5]]]
+
+    def test_a_recording_that_is_no_text(self, tmp_path: Path) -> None:
+        (tmp_path / "x.csv").write_bytes(b"a,b\n\xff,1\n")
+        with pytest.raises(DataError, match=r"x\.csv: expected text in UTF-8"):
+            read_windows(tmp_path / "x.csv", self.WINDOW)

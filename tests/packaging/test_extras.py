@@ -70,6 +70,15 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         """,
         "['algorithm', 'local_epochs', 'lr']",
     ),
+    "docs": (
+        "",
+        """
+        import material, mkdocs, mkdocstrings
+        from shoal.cli import COMMANDS, application
+        print(len([application(name) for name in COMMANDS]) == len(COMMANDS))
+        """,
+        "True",
+    ),
     "dev": (
         "",
         """

@@ -15,7 +15,7 @@ from simulation.local.fleet import start_process, stop_processes, write_device_f
 from tests.conftest import Exported
 from tests.packaging.conftest import ROOT
 
-UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+UNITS = sorted(path for folder in ("systemd", "board") for path in (ROOT / "deploy" / folder).glob("*.service"))
 EXPOSURE = 25
 """Of 100; `systemd-analyze security` calls less than 40 'OK'."""
 
@@ -26,7 +26,7 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed: apt-get install systemd would run this")
     path: Path = tmp_path / request.param.name
-    text = re.sub(r"/opt/shoal/bin/[\w-]+", "/bin/true", request.param.read_text())
+    text = re.sub(r"/(opt/shoal/bin|usr/local/sbin)/[\w-]+", "/bin/true", request.param.read_text())
     path.write_text(text)
     return path
 

@@ -15,7 +15,7 @@ import typer
 
 from export import bundle
 from export.runtimes import ONNX
-from shoal.cli import COMMANDS, application
+from shoal.cli import COMMANDS, GROUPS, application
 from shoal.dispatch import handler_of
 from shoal.handlers.simulate import FEW
 from simulation import grid
@@ -115,6 +115,28 @@ def test_help_and_usage_are_plain_as_those_of_the_whole_are(words: list[str], ca
     told = "".join(capsys.readouterr())
     assert f"Usage: shoal {words[0]}" in told
     assert not set(told) & set("╭│╰─")
+
+
+def test_the_list_of_commands_has_each_once_and_its_examples_are_in_the_docs() -> None:
+    from tests.shoal.test_docs import COMMANDS as DOCUMENTED
+
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
+    examples = [(name, line) for name, command in COMMANDS.items() for line in command.examples]
+    assert len(examples) >= 8
+    assert [line for name, line in examples if line not in DOCUMENTED or not line.startswith(f"shoal {name}")] == []
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.examples])
+def test_help_ends_with_an_example_on_a_line_of_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        application(name)([name, "--help"], prog_name="shoal")
+    assert capsys.readouterr().out.rstrip().endswith(f"Examples:\n    {COMMANDS[name].examples[-1]}")
+
+
+def test_a_command_that_there_is_not_is_answered_with_what_was_meant() -> None:
+    for word, told in (("simulat", "did you mean simulate?"), ("xyzzy", "`shoal --help` lists all")):
+        done = subprocess.run([sys.executable, "-m", "shoal", word], capture_output=True, text=True)
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"shoal: error: there is no command {word!r}; {told}")
 
 
 def test_every_line_in_the_list_of_commands_is_a_sentence() -> None:

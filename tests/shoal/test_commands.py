@@ -35,7 +35,7 @@ def test_demo(tmp_path: Path) -> None:
     for name in ("accuracy.png", "similarity.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "out" / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == page.count("<h2>How far devices are apart by ") > 0, "a picture of each view"
     assert "p02-right" in page
     assert "mean accuracy" in done.stdout
     assert left_running(tmp_path) == []

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shoal.comparison_tables import comparison_tables
+from shoal.comparison_tables import comparison_columns, tables
 
 
 def row(name: str, **others: Any) -> dict[str, Any]:
@@ -37,12 +37,12 @@ EVERYTHING = {
 def printed(rows: list[dict[str, Any]], width: int) -> list[list[str]]:
     """The lines of each table."""
     console = Console(width=width)
-    tables = []
-    for table in comparison_tables(rows, width):
+    found = []
+    for table in tables(rows, comparison_columns(rows), width):
         with console.capture() as shown:
             console.print(table)
-        tables.append(shown.get().splitlines())
-    return tables
+        found.append(shown.get().splitlines())
+    return found
 
 
 def test_the_usual_columns_are_one_table_with_a_line_for_each_algorithm() -> None:

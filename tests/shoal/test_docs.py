@@ -34,6 +34,8 @@ WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
 CHECKS = ("shoal check",)
 """Commands that tests/examples runs."""
+PAGES_OF_RUNS = ("shoal ui",)
+"""Commands that tests/shoal/test_reports.py runs."""
 FIELD = ("shoal export", "shoal serve", "shoal-edge run")
 OPERATOR = (
     "shoal init",
@@ -79,6 +81,8 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
         *OPERATOR,
         *SLOW,
         *CHECKS,
+        *PAGES_OF_RUNS,
+        "shoal completion",
         "make ",
         "pip install 'shoal[",
     )

@@ -49,7 +49,7 @@ class TestCompare:
             single = shoal.simulate(fleet, algorithm=run["algorithm"], model=small, rounds=2, seed=run["seed"])
             assert run["devices"] == {d: s.accuracy for d, s in single.summary.devices.items()}
         assert found.rows[1]["against"]["reference"] == "fedavg"
-        assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "compare.csv", "compare.png"}
+        assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "compare.csv", "compare.png", "report.html"}
 
     def test_the_table_has_the_columns_of_the_file(self, tmp_path: Path) -> None:
         pytest.importorskip("pandas", reason="pandas is not installed: pip install 'shoal[pandas]' would run this")

@@ -16,9 +16,11 @@ import shoal
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import read_algorithm
+from simulation.scenario import Labels
 from simulation.simulate import SimulationSettings
 from simulation.simulate import simulate as by_settings
 from tests.conftest import synthetic_fleet
+from wire.errors import ConfigError
 
 ALGORITHMS = ["fedavg", "distfl", "personal", "dbe", "fedper", "fedbn", "ditto", "apfl", "fedrod", "scaffold", "ifca:k=2", "cgau"]
 SMALL = {"rounds": 2, "lr": 0.05}
@@ -246,7 +248,7 @@ def fleet_pair(fleet: shoal.FleetData) -> Any:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"device": "d9"}, "there is no device 'd9'; the devices that train are d0, d1, d2, d3"),
+        ({"device": "d9"}, "there is no device 'd9'; the devices are d0, d1, d2, d3"),
         ({"group": 9}, "there is no group 9: the groups are 0"),
         ({"group": 0, "device": "d0"}, "expected one of them"),
     ],
@@ -284,3 +286,21 @@ def test_a_class_of_ones_own_is_an_algorithm() -> None:
         name = "heavier"
 
     assert shoal.simulate(synthetic_fleet(2), algorithm=Heavier, rounds=1).summary.algorithm == "python:Heavier"
+
+
+@pytest.mark.parametrize("labels", ["all", "none"])
+def test_newcomers_have_models_and_files_that_answer_as_they_did(labels: Labels, tmp_path: Path) -> None:
+    result = shoal.simulate(synthetic_fleet(5), algorithm="personal", rounds=2, newcomers=2, labels=labels)
+    told = result.outcome.summary.newcomers
+    assert told is not None
+    written = {one.device: one for one in result.save(tmp_path) if one.device}
+    assert written.keys() == result.data.devices.keys() | result.outcome.newcomers.keys()
+    for device_id, windows in result.outcome.newcomers.items():
+        own = written[device_id]
+        assert own.keeps == (kept.candidate if (kept := told.kept[device_id]) else "")
+        session = onnxruntime.InferenceSession(tmp_path / f"device-{device_id}.onnx")
+        answers = session.run(None, {"x": windows.test_x})[0]
+        np.testing.assert_allclose(result.predict(windows.test_x, device=device_id), answers, atol=2e-5)
+        assert (answers.argmax(1) == windows.test_y).mean() == pytest.approx(told.devices[device_id], abs=1e-6)
+    with pytest.raises(ConfigError, match="there is no device 's9'"):
+        result.predictions("s9")

@@ -132,7 +132,7 @@ class TestImages:
             load("mnist")
 
     def test_every_name_has_a_line(self) -> None:
-        assert set(NAMES) == {"watch", "watch-session", "uci-har", *FILES}
+        assert set(NAMES) == {"watch", "watch-session", "uci-har", "geotec-phone", "geotec-watch", *FILES}
 
     @pytest.mark.parametrize(
         ("name", "shape", "sizes"),

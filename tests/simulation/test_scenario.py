@@ -159,7 +159,7 @@ def test_newcomers_without_labels_are_received_as_such(monkeypatch: pytest.Monke
     def receive(_self: object, newcomers: dict[str, Windows]) -> dict[str, Received]:
         seen.update(newcomers)
         metrics = {d: Metrics(w.num_test, 1.0, w.num_test // (1 + i)) for i, (d, w) in enumerate(newcomers.items())}
-        return {d: Received(Placement("0", 0.8), made, np.eye(4)[newcomers[d].test_y]) for d, made in metrics.items()}
+        return {d: Received(Placement("0", 0.8), made, np.eye(4)[newcomers[d].test_y], {}) for d, made in metrics.items()}
 
     monkeypatch.setattr(Reception, "receive", receive)
     summary = simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 1, labels="none")).summary

@@ -42,6 +42,10 @@ def campaign_alerts(name: str, run: RunState, paused: str) -> Iterator[Alert]:
     if run.phase == "waiting":
         need = run.settings.min_devices
         yield Alert("warn", f"Campaign {name} waits for devices", f"{run.num_online} online; it begins with {need} that can train.", page)
+    elif run.devices and not run.num_online and not run.ended:
+        known = "The one device" if len(run.devices) == 1 else f"None of the {len(run.devices):,} devices"
+        is_here = "is not here" if len(run.devices) == 1 else "is here"
+        yield Alert("warn", f"{known} of {name} {is_here}", "Phones are away between their jobs; boards stay connected.", page)
     if run.attempt:
         yield Alert(
             "warn", f"Round {run.round} of {name} was opened again", f"Attempt {run.attempt + 1}: too few updates came before.", page

@@ -1,7 +1,7 @@
 """The geometry of charts that templates draw as SVG. Pure; colours are the style sheet's."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 480, 220
@@ -71,6 +71,29 @@ def line_chart(rounds: Sequence[int], curves: Mapping[tuple[str, str], Sequence[
         drawn.append(Curve(label, kind, path, points if len(points) < 40 else [], _text(known[-1][1], percent) if known else "none"))
     ticks = [Tick(place(number, 0)[0], str(number)) for number in _some(rounds, 8)]
     return LineChart(drawn, ticks, [Tick(round(_y(value, most), 1), _text(value, percent)) for value in _steps(most)])
+
+
+def xy_chart(curves: Mapping[tuple[str, str], Sequence[tuple[float, float | None]]], x_text: Callable[[float], str]) -> LineChart | None:
+    """Shares of one over any numbers from 0 on, by label and kind; their axis begins below the least. `x_text`: what stands at a mark,
+    empty where there is none. None: nothing is known."""
+    known = {key: [(x, y) for x, y in points if y is not None] for key, points in curves.items()}
+    values = [y for points in known.values() for _, y in points]
+    if not values:
+        return None
+    least = max(0.0, math.floor(10 * min(values) - 0.5) / 10)
+    end = max((x for points in known.values() for x, _ in points), default=0) or 1.0
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        at = LEFT + x / end * (WIDTH - LEFT - RIGHT)
+        return round(at, 1), round(_y(y - least, 1 - least), 1)
+
+    drawn = []
+    for (label, kind), points in known.items():
+        places = [place(x, y) for x, y in points]
+        path = "".join(f"{'L' if i else 'M'}{x} {y}" for i, (x, y) in enumerate(places))
+        drawn.append(Curve(label, kind, path, places if len(places) < 40 else [], _text(points[-1][1], True) if points else "none"))
+    y = [Tick(round(_y(step, 1 - least), 1), _text(least + step, True)) for step in _steps(1 - least)]
+    return LineChart(drawn, [Tick(place(x, least)[0], x_text(x)) for x in _steps(end) if x and x_text(x)], y)
 
 
 def bar_chart(columns: Mapping[int, Mapping[int, int]]) -> BarChart:

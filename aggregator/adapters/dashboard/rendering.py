@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
@@ -116,8 +116,15 @@ def _static(name: str) -> str:
 
 
 _VERSIONS = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in (FOLDER / "static").iterdir()}
-_ENVIRONMENT = Environment(
-    loader=PackageLoader(__package__ or "", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-)
-_ENVIRONMENT.filters |= {"when": when, "percent": percent, "amount": amount, "seconds": seconds, "order": order}
-_ENVIRONMENT.globals |= {"static": _static, "pages": PAGES}
+
+
+def environment(*others: BaseLoader) -> Environment:
+    """Jinja with the dashboard's templates and filters, after the templates of these loaders."""
+    loader = ChoiceLoader([*others, PackageLoader(__package__ or "", "templates")])
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {"when": when, "percent": percent, "amount": amount, "seconds": seconds, "order": order}
+    made.globals |= {"static": _static, "pages": PAGES}
+    return made
+
+
+_ENVIRONMENT = environment()

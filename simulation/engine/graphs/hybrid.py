@@ -33,7 +33,6 @@ class HybridGraphs(EagerGraphs):
         if all(layer.kind != "conv" for layer in network.layers):
             raise Unsupported("the extractor has no convolution, without which torch is as fast")
         self._extractor = _Extractor(objective.model.extractor, Passes(network))
-
         if not set(trained) & self._extractor.carries(run_once(objective, window)):
             raise Unsupported(f"steps of {objective.name} look into the layers of the model")
 

@@ -1,45 +1,45 @@
 package io.shoal.android
 
-import android.content.Context
-import android.content.pm.PackageManager
-import android.os.Build
-import android.security.keystore.KeyGenParameterSpec
-import android.security.keystore.KeyProperties
-import android.security.keystore.StrongBoxUnavailableException
 import io.shoal.core.ConfigException
+import io.shoal.core.EnrolmentKey
 import io.shoal.core.signingRequest
 import java.io.ByteArrayInputStream
-import java.security.KeyPairGenerator
 import java.security.KeyStore
 import java.security.PrivateKey
 import java.security.Signature
 import java.security.cert.Certificate
 import java.security.cert.CertificateException
 import java.security.cert.CertificateFactory
-import java.security.spec.ECGenParameterSpec
 import javax.net.ssl.KeyManager
 import javax.net.ssl.SSLContext
 import javax.net.ssl.TrustManagerFactory
 
 /**
- * The device's own key (ECDSA, P-256): made in the Android Keystore, in a secure element where the phone has one, and never outside it.
+ * The device's own key (ECDSA, P-256) in a [store] that it does not leave, under [alias]; [make] makes it there when it is first needed.
  * The fleet's authority signs a [request] for it; the certificate then opens the broker's door.
  */
-internal class DeviceKey(private val context: Context, private val alias: String) {
-    private val store: KeyStore = KeyStore.getInstance(PROVIDER).apply { load(null) }
+internal class DeviceKey(private val store: KeyStore, private val alias: String, private val make: () -> Unit) : EnrolmentKey {
+    override val publicKey: ByteArray
+        get() {
+            if (!store.containsAlias(alias)) make()
+            return store.getCertificate(alias).publicKey.encoded
+        }
+
+    override fun sign(bytes: ByteArray): ByteArray = Signature.getInstance("SHA256withECDSA").run {
+        initSign(store.getKey(alias, null) as PrivateKey)
+        update(bytes)
+        sign()
+    }
 
     /** A certificate signing request (PKCS#10, PEM) whose common name is [deviceId]; the key is made where there is none yet. */
-    fun request(deviceId: String): String {
-        if (!store.containsAlias(alias)) make()
-        val publicKey = store.getCertificate(alias).publicKey.encoded
-        return signingRequest(deviceId, publicKey) { bytes ->
-            Signature.getInstance("SHA256withECDSA").run {
-                initSign(store.getKey(alias, null) as PrivateKey)
-                update(bytes)
-                sign()
-            }
-        }
-    }
+    fun request(deviceId: String): String = signingRequest(deviceId, publicKey, ::sign)
+
+    /** Whether the first of these certificates (PEM) is for this key, which is there. */
+    fun isOf(pem: String): Boolean =
+        store.containsAlias(alias) && certificates(pem)[0].publicKey.encoded.contentEquals(store.getCertificate(alias).publicKey.encoded)
+
+    /** Whether these are the certificates that are kept with the key. */
+    fun holds(pem: String): Boolean = store.containsAlias(alias) && store.getCertificateChain(alias)?.toList() == certificates(pem)
 
     /**
      * Keeps the certificates (PEM, the device's own first) with the key.
@@ -48,11 +48,8 @@ internal class DeviceKey(private val context: Context, private val alias: String
      */
     fun install(pem: String) {
         if (!store.containsAlias(alias)) throw ConfigException("certificate: this phone has no key yet; ask for a signing request first")
-        val chain = certificates(pem)
-        if (!chain[0].publicKey.encoded.contentEquals(store.getCertificate(alias).publicKey.encoded)) {
-            throw ConfigException("certificate: it is not for this phone's key")
-        }
-        store.setKeyEntry(alias, store.getKey(alias, null), null, chain.toTypedArray())
+        if (!isOf(pem)) throw ConfigException("certificate: it is not for this phone's key")
+        store.setKeyEntry(alias, store.getKey(alias, null), null, certificates(pem).toTypedArray())
     }
 
     /** TLS with the device's key where it has a certificate ([withKey]), trusting [caPem], or Android's authorities without one. */
@@ -72,36 +69,10 @@ internal class DeviceKey(private val context: Context, private val alias: String
     /** Makes the key unusable for good. */
     fun delete() = store.deleteEntry(alias)
 
-    private fun make() {
-        val features = context.packageManager
-        val strong = Build.VERSION.SDK_INT >= 28 && features.hasSystemFeature(PackageManager.FEATURE_STRONGBOX_KEYSTORE)
-        try {
-            generate(strong)
-        } catch (error: java.security.ProviderException) {
-            if (!strong || error !is StrongBoxUnavailableException) throw error
-            generate(false) // the secure element is there, but cannot make this kind of key or is full
-        }
-    }
-
-    private fun generate(strong: Boolean) {
-        val spec = KeyGenParameterSpec.Builder(alias, KeyProperties.PURPOSE_SIGN)
-            .setAlgorithmParameterSpec(ECGenParameterSpec("secp256r1"))
-            .setDigests(KeyProperties.DIGEST_NONE, KeyProperties.DIGEST_SHA256, KeyProperties.DIGEST_SHA384)
-        if (strong && Build.VERSION.SDK_INT >= 28) spec.setIsStrongBoxBacked(true)
-        KeyPairGenerator.getInstance(KeyProperties.KEY_ALGORITHM_EC, PROVIDER).run {
-            initialize(spec.build())
-            generateKeyPair()
-        }
-    }
-
     private fun certificates(pem: String): List<Certificate> = try {
         CertificateFactory.getInstance("X.509").generateCertificates(ByteArrayInputStream(pem.toByteArray())).toList()
             .ifEmpty { throw ConfigException("certificate: the text holds none") }
     } catch (error: CertificateException) {
         throw ConfigException("certificate: not PEM certificates: ${error.message}", error)
-    }
-
-    private companion object {
-        const val PROVIDER = "AndroidKeyStore"
     }
 }

@@ -2,12 +2,19 @@ package io.shoal.android
 
 import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
+import io.shoal.core.Current
 import io.shoal.core.FolderStorage
 import io.shoal.core.Log
 import io.shoal.core.Owner
+import io.shoal.core.Packaged
 import io.shoal.core.Predictor
+import io.shoal.core.RoundMeasured
 import io.shoal.core.ShoalException
+import io.shoal.core.Storage
+import io.shoal.core.StorageWatcher
 import io.shoal.core.Tensor
+import io.shoal.core.WatchedStorage
+import java.io.File
 import java.io.IOException
 import java.util.concurrent.Executor
 import java.util.concurrent.locks.ReentrantLock
@@ -22,40 +29,67 @@ public class Fleet internal constructor(
 ) {
     /** Held while a job runs, and while what the phone has learned is erased. */
     internal val running = ReentrantLock()
-    internal val states = States(home.lastState)
+    internal val states = States(home.lastState, ::shown)
+    private val models = Observers<Unit>()
+    private val rounds = Observers<RoundMetrics>()
+    private val watcher = object : StorageWatcher {
+        override fun onModel(current: Current) = models.tell(Unit)
+
+        override fun onRound(measured: RoundMeasured) = rounds.tell(RoundMetrics(measured))
+    }
     private val predicting = Any()
+    private val bringing = Any()
     private var predictor: Predictor? = null
     private var given: ShoalSettings? = null
+    private var opened: Opened? = null
+
+    /** A storage, and whose it was opened as. */
+    private class Opened(val folder: File, val owner: Owner?, val storage: WatchedStorage)
 
     /** Whether the phone's owner agrees to take part. */
-    public val consent: Consent = Consent(home.folder, platform.disk, ::join, platform::cancel, ::erase)
+    public val consent: Consent = Consent(home.folder, platform.disk, ::join, ::withdrawn, ::erase)
+
+    private val enroller = Enroller(name, home.enrolment, platform::desk, { platform.key(home.keyAlias) }, { consent.granted }, log)
 
     /** What the phone does for this fleet. */
-    public val state: FleetState
-        get() = if (consent.granted) states.now else FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
+    public val state: FleetState get() = shown(states.now)
 
     /**
-     * The model that answers, or null before there is one, and never again. Reads a small file.
+     * The model that answers, or null before there is one, and never again.
      *
-     * @throws ConfigException it is that of another phone
+     * @throws ConfigException it is that of another phone, or the one that the app brings along cannot be used
      */
+    @get:Throws(ConfigException::class)
     public val model: ModelInfo?
-        get() = storage().current()?.let { ModelInfo(it.model, it.run, it.release) }
+        get() = held().current()?.let(ModelInfo.Companion::of)
 
     /**
      * What was measured of the model that was offered last; null before there was one. Reads a small file.
      *
      * @throws ConfigException it is that of another phone
      */
+    @get:Throws(ConfigException::class)
     public val metrics: ModelMetrics?
         get() = storage().session().offer?.let { ModelMetrics(Evaluation.of(it.before), Evaluation.of(it.evaluated)) }
 
-    /** The phone's id in the fleet. */
-    public val deviceId: String get() = home.deviceId(settings)
+    /** The phone's id in the fleet; empty before the phone is enrolled, if the service chooses it. */
+    @get:Throws(ConfigException::class)
+    public val deviceId: String
+        get() = settings.let { if (it.service != null) it.deviceId.orEmpty() else home.deviceId(it) }
 
-    /** @throws ConfigException the fleet was given none, or what is kept cannot be used */
+    /**
+     * The app's, with what the service gave when the phone enrolled.
+     *
+     * @throws ConfigException the fleet was given none, or what is kept cannot be used
+     */
     internal val settings: ShoalSettings
-        get() = synchronized(this) { given ?: home.settings().also { given = it } }
+        get() = synchronized(this) { given ?: whole(home.settings()).also { given = it } }
+
+    private fun whole(own: ShoalSettings): ShoalSettings =
+        (if (own.service == null) null else home.enrolment.enrolled)?.let(own::with) ?: own
+
+    private fun shown(state: FleetState): FleetState =
+        if (consent.granted) state else FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
 
     /** Tells [listener], by [executor], of the state as it is now and of each that follows. */
     public fun addListener(listener: FleetListener, executor: Executor): Unit = states.add(listener, executor)
@@ -63,22 +97,44 @@ public class Fleet internal constructor(
     /** Tells it no more. */
     public fun removeListener(listener: FleetListener): Unit = states.remove(listener)
 
+    /** Tells [listener], by [executor], of the model that answers, once that was read, and of each that follows. */
+    public fun addModelListener(listener: ModelListener, executor: Executor) {
+        models.add(listener, executor, null) { known()?.let(listener::onModel) }
+        platform.disk.execute { if (known() != null) models.tell(Unit, listener) }
+    }
+
+    /** What is in use as far as that can be read: a listener is told of nothing else. */
+    private fun known(): ModelInfo? = try {
+        storage().current()?.let(ModelInfo.Companion::of)
+    } catch (_: ConfigException) {
+        null
+    }
+
+    /** Tells it no more. */
+    public fun removeModelListener(listener: ModelListener): Unit = models.remove(listener)
+
+    /** Tells [listener], by [executor], of each round that the phone carries out from now on. */
+    public fun addRoundListener(listener: RoundListener, executor: Executor): Unit = rounds.add(listener, executor, null, listener::onRound)
+
+    /** Tells it no more. */
+    public fun removeRoundListener(listener: RoundListener): Unit = rounds.remove(listener)
+
     /** One job as soon as the constraints hold: there is one chain of jobs, and if one is waiting or running, that is the one. */
     public fun trainSoon() {
         if (consent.granted) platform.scheduleOnce(settings)
     }
 
     /**
-     * Class probabilities of examples [x] (n, channels, time), or what the model's task answers in their place, by the model in use. It needs no connection and no consent, and goes on while
-     * the phone trains: it waits for one batch at most. Not for the main thread.
+     * Class probabilities of examples [x] (n, channels, time), or what the model's task answers in their place, by the model in use. It
+     * needs no connection and no consent, and goes on while the phone trains: it waits for one batch at most. Not for the main thread.
      *
-     * @throws ConfigException there is no model yet, or it is damaged, or it is that of another phone
+     * @throws ConfigException there is no model yet, or it is damaged, or it is that of another phone, or the app's own cannot be used
      * @throws io.shoal.core.DataException examples of another shape
      * @throws ShoalException the model cannot answer
      */
     @Throws(ShoalException::class)
     public fun predict(x: Tensor): Probabilities = synchronized(predicting) {
-        val opened = predictor ?: Predictor(storage(), platform.loader(home.programs), settings.trusted).also { predictor = it }
+        val opened = predictor ?: Predictor(held(), platform.loader(home.programs), settings.trusted).also { predictor = it }
         val answer = opened.predict(x)
         Probabilities(opened.classes, answer, opened.task)
     }
@@ -121,28 +177,88 @@ public class Fleet internal constructor(
         consent.withdraw()
         platform.disk.execute {
             val alias = home.keyAlias
-            synchronized(predicting) {
-                predictor?.close()
-                predictor = null
-            }
-            synchronized(this) { given = null }
+            closePredictor()
             home.clear(recordings)
+            synchronized(this) {
+                given = null
+                opened = null
+            }
             platform.key(alias).delete()
             states.set(FleetState.Idle)
         }
     }
 
-    internal fun configure(settings: ShoalSettings) {
-        BrokerAddress.parse(settings.broker)
-        synchronized(this) { given = settings }
+    /** Takes these settings in place of earlier ones; [token] is what the phone is to enrol with. */
+    internal fun configure(settings: ShoalSettings, token: String? = null) {
+        if (settings.service == null) BrokerAddress.parse(settings.broker)
+        synchronized(this) { given = whole(settings) }
         platform.disk.execute {
-            synchronized(predicting) {
-                predictor?.close() // it may trust other keys now
-                predictor = null
+            closePredictor() // it may trust other keys now
+            noting {
+                home.save(settings)
+                token?.let(home.enrolment::ask)
+                plan()
+                bringModel()
             }
-            noting { home.save(settings) }
-            if (consent.granted) platform.schedule(settings)
         }
+    }
+
+    /**
+     * Enrols the phone, or renews its certificate, if the app's settings say that and it is to be done now; null if a job can go on. It
+     * blocks, and throws nothing.
+     */
+    internal fun enrol(): FleetState? {
+        val state = try {
+            val own = home.settings()
+            if (own.service == null) return null
+            enroller.advance(own) ?: return null.also { if (settings != whole(own)) enrolled(own) }
+        } catch (error: IOException) { // the disk is full, for instance
+            log.write(Log.Level.WARNING, "fleet $name: $error")
+            FleetState.Waiting(FleetState.Waiting.Why.STORAGE)
+        } catch (error: ConfigException) {
+            FleetState.Blocked(FleetState.Blocked.Reason.SETTINGS, error.message.orEmpty())
+        } catch (error: Exception) { // the Keystore throws what it likes
+            FleetState.Blocked(FleetState.Blocked.Reason.FAILED, error.toString())
+        }
+        states.set(state)
+        noting { home.noteState(state) }
+        return state
+    }
+
+    private fun enrolled(own: ShoalSettings) {
+        synchronized(this) { given = whole(own) }
+        closePredictor() // it may trust other keys now
+        states.set(FleetState.Idle)
+        noting { home.noteState(FleetState.Idle) }
+    }
+
+    /**
+     * Has the model that the app brings along answer, unless one of the fleet does. A job does this before it begins.
+     *
+     * @throws ConfigException it cannot be used
+     */
+    internal fun bringModel() {
+        val assets = settings.packaged ?: return
+        synchronized(bringing) {
+            val storage = storage()
+            val held = storage.current()
+            if (held != null && held.run != Packaged.RUN) return
+            try {
+                Packaged.install(storage, platform.asset(assets.bundle), assets.weights?.let(platform::asset), settings.trusted)
+            } catch (error: ConfigException) {
+                throw error
+            } catch (error: ShoalException) {
+                throw ConfigException("model ${assets.bundle}: ${error.message}", error)
+            }
+        }
+    }
+
+    /** [storage], with a model in it if there can be one. */
+    private fun held(): Storage = storage().also { if (it.current() == null) bringModel() }
+
+    private fun closePredictor(): Unit = synchronized(predicting) {
+        predictor?.close()
+        predictor = null
     }
 
     /**
@@ -150,11 +266,19 @@ public class Fleet internal constructor(
      *
      * @throws ConfigException it is that of another phone, as a backup brings it
      */
-    internal fun storage(): FolderStorage = FolderStorage(home.state(settings), log, Owner(deviceId, settings.fleet))
+    internal fun storage(): Storage = synchronized(this) {
+        val (folder, owner) = Pair(home.state(settings), owner())
+        val open = opened?.takeIf { it.folder == folder && it.owner == owner }
+            ?: Opened(folder, owner, WatchedStorage(FolderStorage(folder, log, owner), watcher)).also { opened = it }
+        open.storage
+    }
+
+    /** Null before the service has said who this phone is. */
+    private fun owner(): Owner? = deviceId.takeIf { it.isNotEmpty() }?.let { Owner(it, settings.fleet) }
 
     /** @throws ConfigException not a broker's address, or its authority is no certificate */
     internal fun address(): BrokerAddress {
-        val certified = home.certificates != null
+        val certified = settings.service != null || home.certificates != null
         val caPem = settings.brokerCaPem
         val tls = if (caPem == null && !certified) null else platform.key(home.keyAlias).tls(caPem, certified)
         return BrokerAddress.parse(settings.broker, tls)
@@ -165,7 +289,23 @@ public class Fleet internal constructor(
     internal val disk: Executor get() = platform.disk
 
     private fun join() {
-        noting { platform.schedule(settings) }
+        states.refresh()
+        noting { plan() }
+    }
+
+    private fun withdrawn() {
+        states.refresh()
+        platform.cancel()
+    }
+
+    /** Plans jobs, if there is consent, and before them the enrolment. */
+    private fun plan() {
+        if (!consent.granted) return
+        platform.schedule(settings)
+        if (settings.service == null || home.enrolment.enrolled != null) return
+        val refusal = home.enrolment.asked?.refusal
+        states.set(refusal ?: FleetState.Waiting(FleetState.Waiting.Why.ENROLMENT))
+        if (refusal == null) platform.scheduleEnrolment()
     }
 
     /** Deletes recordings and what the phone has learned from them, once no job runs; whether that could be done. */
@@ -175,6 +315,8 @@ public class Fleet internal constructor(
             return noting {
                 home.recordings.deleteRecursively()
                 FolderStorage(home.state(settings), log).erase() // also where it is another phone's
+                synchronized(this) { opened = null } // its owner is gone too
+                closePredictor()
             }
         } finally {
             running.unlock()

@@ -1,15 +1,20 @@
 package io.shoal.android
 
 import io.shoal.core.ConfigException
+import io.shoal.core.Enrolment
+import io.shoal.core.EnrolmentToken
 import io.shoal.core.wire.Policy
 
 /** An app's settings of a fleet: a lambda in Kotlin and in Java. */
 public fun interface FleetConfiguration {
     /** Says how the phone takes part. */
+    @Throws(ConfigException::class)
     public fun FleetBuilder.configure()
 }
 
-/** How a phone takes part in a fleet. What is needed: [broker], [trust] and [windows]; the rest is as usual if it is not said. */
+/**
+ * How a phone takes part in a fleet. What is needed: [enrol], or [broker] and [trust], and [windows]; the rest is as usual if it is not said.
+ */
 public class FleetBuilder internal constructor(private val fleet: String) {
     private var broker: String? = null
     private var trusted: String? = null
@@ -26,6 +31,34 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     private var minFreeBytes = 200L * 1024 * 1024
     private var insecure = false
     private var policy: Policy? = null
+    private var service: String? = null
+    private var packaged: PackagedAssets? = null
+
+    /** What [enrol] was given. It is a secret: it is apart from the settings, and forgotten once it has served. */
+    internal var token: String? = null
+        private set
+
+    /**
+     * The phone enrols itself at [service] (`https://HOST[:PORT]`, what `shoal serve --enrol-port` opens) with a [token] of its own
+     * (`shoal enrol token`), once there is consent and a network. The service says where the broker is. Without [trust] it also says the
+     * root keys; with it, it must know one of those.
+     *
+     * @throws ConfigException not such an address, or not a token
+     */
+    @Throws(ConfigException::class)
+    public fun enrol(service: String, token: String): FleetBuilder = apply {
+        Enrolment(service)
+        this.token = EnrolmentToken.parse(token).text
+        this.service = service
+    }
+
+    /**
+     * A model among the app's assets, which answers until the fleet has given this phone one: a [bundle] (`device.shoal` of `shoal
+     * export`), signed with a key of [trust], and the model's [weights] (`shoal models export --to NAME.safetensors`), or the bundle's
+     * initial values.
+     */
+    @JvmOverloads
+    public fun model(bundle: String, weights: String? = null): FleetBuilder = apply { packaged = PackagedAssets(bundle, weights) }
 
     /** The broker: `mqtts://HOST[:PORT]`. [authorityPem] is the authority of its certificate; null: those that Android trusts. */
     @JvmOverloads
@@ -45,6 +78,14 @@ public class FleetBuilder internal constructor(private val fleet: String) {
 
     /** What plans may ask of this phone. */
     public fun policy(policy: Policy): FleetBuilder = apply { this.policy = policy }
+
+    /**
+     * What plans may ask of this phone.
+     *
+     * @throws ConfigException a rule is out of range
+     */
+    @Throws(ConfigException::class)
+    public fun policy(rules: PolicyConfiguration): FleetBuilder = policy(PolicyBuilder().apply { with(rules) { configure() } }.build())
 
     /** The phone's id in the fleet, 1 to 64 of `A-Z a-z 0-9 . _ -`; else a random one, made once and kept. */
     public fun deviceId(id: String): FleetBuilder = apply { deviceId = id }
@@ -75,9 +116,15 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     /** Permits a fleet without [trust], and a broker without TLS. For tests: whoever can write to the broker then rules the phone. */
     public fun insecure(): FleetBuilder = apply { insecure = true }
 
+    private fun address(): String {
+        if (service == null) return broker ?: throw ConfigException("fleet $fleet: neither enrol nor broker")
+        if (broker != null) throw ConfigException("fleet $fleet: enrol and broker: the service says where the broker is")
+        return ""
+    }
+
     /** @throws ConfigException a setting is missing, or cannot be used */
     internal fun build(): ShoalSettings = ShoalSettings(
-        broker ?: throw ConfigException("fleet $fleet: no broker"),
+        address(),
         fleet,
         windows ?: throw ConfigException("fleet $fleet: no windows: the class that gives the phone's examples"),
         deviceId,
@@ -93,5 +140,7 @@ public class FleetBuilder internal constructor(private val fleet: String) {
         minFreeBytes,
         insecure,
         policy,
+        service,
+        packaged,
     ).also { it.trusted }
 }

@@ -1,6 +1,5 @@
 package io.shoal.android
 
-import java.util.concurrent.CopyOnWriteArrayList
 import java.util.concurrent.Executor
 
 /** What a phone does for a fleet. */
@@ -20,6 +19,12 @@ public sealed class FleetState {
 
             /** The phone has no windows yet. */
             WINDOWS,
+
+            /** The phone is not enrolled yet. */
+            ENROLMENT,
+
+            /** Somebody who runs the fleet has to approve the phone. */
+            APPROVAL,
 
             /** A job is running, or was ended by Android or by the clock: the next one goes on. */
             JOB,
@@ -41,6 +46,27 @@ public sealed class FleetState {
 
             /** A setting cannot be used, or the app no longer has the class of its windows. */
             SETTINGS,
+
+            /** The service does not know the token: is it complete, and of this service? */
+            TOKEN_UNKNOWN,
+
+            /** Another phone has used the token: each needs one of its own. */
+            TOKEN_USED,
+
+            /** The token's time is over. */
+            TOKEN_EXPIRED,
+
+            /** The token is for another id than the app gave, or another device has that id. */
+            NAME_TAKEN,
+
+            /** Who runs the fleet has banned this phone, or did not approve it. */
+            BANNED,
+
+            /** What answers is not the service that the token knows, or not of this fleet, or answers what cannot be used. */
+            SERVICE,
+
+            /** The certificate has ended, or its key is gone from the Keystore: the phone needs another token. */
+            CERTIFICATE,
 
             /** The job failed, by a defect or with windows that cannot be used. */
             FAILED,
@@ -80,9 +106,9 @@ public fun interface FleetListener {
     public fun onState(state: FleetState)
 }
 
-/** A state, and who is told of the next. */
-internal class States(initial: FleetState) {
-    private val listeners = CopyOnWriteArrayList<Pair<FleetListener, Executor>>()
+/** A state, and who is told of the next, as [shown] shows it. */
+internal class States(initial: FleetState, private val shown: (FleetState) -> FleetState = { it }) {
+    private val observers = Observers<FleetState>()
 
     @Volatile
     var now: FleetState = initial
@@ -90,17 +116,14 @@ internal class States(initial: FleetState) {
 
     fun set(state: FleetState) {
         now = state
-        for ((listener, executor) in listeners) executor.execute { listener.onState(state) }
+        refresh()
     }
+
+    /** The same state may show as another one now. */
+    fun refresh(): Unit = observers.tell(shown(now))
 
     /** Tells [listener] of the state as it is now, and of each that follows. */
-    fun add(listener: FleetListener, executor: Executor) {
-        listeners += Pair(listener, executor)
-        val state = now
-        executor.execute { listener.onState(state) }
-    }
+    fun add(listener: FleetListener, executor: Executor): Unit = observers.add(listener, executor, shown(now), listener::onState)
 
-    fun remove(listener: FleetListener) {
-        listeners.removeIf { it.first === listener }
-    }
+    fun remove(listener: FleetListener): Unit = observers.remove(listener)
 }

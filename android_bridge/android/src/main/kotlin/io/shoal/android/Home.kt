@@ -23,7 +23,8 @@ internal class Home(private val root: File) {
      * mean nothing to another.
      */
     fun state(settings: ShoalSettings): File {
-        val named = "${settings.fleet}\n${BrokerAddress.parse(settings.broker)}".toByteArray()
+        // the service may give another broker later: it is the same fleet, and the same model
+        val named = "${settings.fleet}\n${if (settings.service != null) "enrolled" else BrokerAddress.parse(settings.broker)}".toByteArray()
         val hash = MessageDigest.getInstance("SHA-256").digest(named).take(8).joinToString("") { "%02x".format(Locale.ROOT, it) }
         return File(root, "state/${settings.fleet}-$hash")
     }
@@ -33,6 +34,9 @@ internal class Home(private val root: File) {
 
     /** What [SensorRecorder] wrote. */
     val recordings = File(root, "recordings")
+
+    /** What the phone was given when it enrolled. */
+    val enrolment = EnrolmentFolder(root)
 
     private val certificateFile = File(root, "certificate.pem")
 
@@ -89,15 +93,9 @@ internal class Home(private val root: File) {
         for (file in root.listFiles().orEmpty()) if (recordings || file != this.recordings) file.deleteRecursively()
     }
 
-    private fun read(name: String): Properties = Properties().also { kept ->
-        val file = File(root, name)
-        if (file.exists()) file.inputStream().use(kept::load)
-    }
+    private fun read(name: String): Properties = propertiesIn(File(root, name))
 
-    private fun write(name: String, values: Properties) {
-        val bytes = java.io.ByteArrayOutputStream().also { values.store(it, null) }.toByteArray()
-        replace(File(root, name), bytes)
-    }
+    private fun write(name: String, values: Properties) = writeProperties(File(root, name), values)
 
     companion object {
         /**
@@ -120,9 +118,18 @@ internal class Home(private val root: File) {
 
         private const val SETTINGS = "settings.properties"
         private const val STATUS = "status.properties"
-        private val LOCK = Any()
+
+        /** Held while a file of a fleet's folder is written. */
+        val LOCK = Any()
     }
 }
+
+/** What a file of properties says; nothing where there is none. */
+internal fun propertiesIn(file: File): Properties = Properties().also { if (file.exists()) file.inputStream().use(it::load) }
+
+/** Writes such a file, as [replace] does. */
+internal fun writeProperties(file: File, values: Properties): Unit =
+    replace(file, java.io.ByteArrayOutputStream().also { values.store(it, null) }.toByteArray())
 
 /** Writes a file so that after a crash it is the old one or the new one, never a part. */
 internal fun replace(file: File, bytes: ByteArray) {

@@ -13,10 +13,12 @@ import androidx.work.OneTimeWorkRequest
 import androidx.work.PeriodicWorkRequest
 import androidx.work.WorkManager
 import io.shoal.core.Clock
+import io.shoal.core.ConfigException
 import io.shoal.core.GraphLoader
 import io.shoal.core.OwnerThread
 import io.shoal.executorch.ExecutorchLoader
 import java.io.File
+import java.io.IOException
 import java.util.concurrent.Executor
 import java.util.concurrent.Executors
 import java.util.concurrent.TimeUnit
@@ -33,6 +35,9 @@ internal interface Platform {
     /** Plans one job as soon as the constraints hold, unless one is waiting or running. */
     fun scheduleOnce(settings: ShoalSettings)
 
+    /** Plans to enrol the phone as soon as there is a network, unless that is planned already. */
+    fun scheduleEnrolment()
+
     /** Plans no job any more. */
     fun cancel()
 
@@ -41,6 +46,16 @@ internal interface Platform {
 
     /** The fleet's key, under this name in the Keystore. */
     fun key(alias: String): DeviceKey
+
+    /** Where a phone enrols at this address. */
+    fun desk(service: String): EnrolmentDesk
+
+    /**
+     * One of the app's assets.
+     *
+     * @throws ConfigException there is none of this name
+     */
+    fun asset(name: String): ByteArray
 
     /** Something that records the spec's sensors into a fleet's folder. */
     fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder
@@ -66,15 +81,32 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         WorkManager.getInstance(context).enqueueUniqueWork("io.shoal.round.$fleet", ExistingWorkPolicy.KEEP, request.build())
     }
 
+    override fun scheduleEnrolment() {
+        val request = OneTimeWorkRequest.Builder(EnrolWorker::class.java)
+            .setConstraints(Constraints.Builder().setRequiredNetworkType(NetworkType.CONNECTED).build())
+            .setBackoffCriteria(BackoffPolicy.EXPONENTIAL, 1, TimeUnit.MINUTES)
+            .setInputData(input())
+        WorkManager.getInstance(context).enqueueUniqueWork("io.shoal.enrol.$fleet", ExistingWorkPolicy.KEEP, request.build())
+    }
+
     override fun cancel() {
         val manager = WorkManager.getInstance(context)
+        manager.cancelUniqueWork("io.shoal.enrol.$fleet")
         manager.cancelUniqueWork("io.shoal.rounds.$fleet")
         manager.cancelUniqueWork("io.shoal.round.$fleet")
     }
 
     override fun loader(folder: File): GraphLoader = RUNTIME.owned(ExecutorchLoader(folder))
 
-    override fun key(alias: String): DeviceKey = DeviceKey(context, alias)
+    override fun key(alias: String): DeviceKey = androidKey(context, alias)
+
+    override fun desk(service: String): EnrolmentDesk = ServiceDesk(service)
+
+    override fun asset(name: String): ByteArray = try {
+        context.assets.open(name).use { it.readBytes() }
+    } catch (error: IOException) {
+        throw ConfigException("asset '$name': the app has none of this name, or it cannot be read: ${error.message}", error)
+    }
 
     override fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder = SensorRecorder(context, fleet, spec, maxBytes)
 

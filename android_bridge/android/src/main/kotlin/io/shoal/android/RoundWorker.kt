@@ -59,7 +59,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
 
     /** Does the job; the state that it leaves. */
     private fun state(fleet: Fleet): FleetState = try {
-        work(fleet, fleet.settings)
+        work(fleet)
     } catch (error: LinkException) {
         LogcatLog.write(Log.Level.WARNING, error.message.orEmpty())
         Waiting(Waiting.Why.NETWORK)
@@ -74,12 +74,15 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         Blocked(Blocked.Reason.FAILED, error.toString())
     }
 
-    private fun work(fleet: Fleet, settings: ShoalSettings): FleetState {
+    private fun work(fleet: Fleet): FleetState {
         if (!fleet.consent.granted) return Blocked(Blocked.Reason.CONSENT, "no consent")
+        fleet.enrol()?.let { return it }
+        val settings = fleet.settings
         val health = DeviceHealth(applicationContext)
         if (health.freeBytes() < settings.minFreeBytes) return Waiting(Waiting.Why.STORAGE)
         val windows = windows(fleet, settings) ?: return Waiting(Waiting.Why.WINDOWS)
         fleet.states.set(Waiting(Waiting.Why.JOB))
+        fleet.bringModel()
         val phone = phone(fleet, settings, windows, health)
         val startedMs = System.currentTimeMillis()
         val (foreground, limitMs) = begin(fleet.home, settings)

@@ -20,8 +20,9 @@ public object Shoal {
     @JvmStatic
     @Throws(ConfigException::class)
     public fun fleet(context: Context, name: String, settings: FleetConfiguration): Fleet {
-        val given = FleetBuilder(name).apply { with(settings) { configure() } }.build()
-        return opened(context, name).also { it.configure(given) }
+        val builder = FleetBuilder(name).apply { with(settings) { configure() } }
+        val given = builder.build()
+        return opened(context, name).also { it.configure(given, builder.token) }
     }
 
     /**

@@ -6,8 +6,14 @@ import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
 import java.util.Properties
 
-/** What [FleetBuilder] was told; it is kept, and holds until the app says something else. */
-internal class ShoalSettings(
+/** The names of a bundle and of its model's weights among the app's assets. */
+internal data class PackagedAssets(val bundle: String, val weights: String?)
+
+/**
+ * What [FleetBuilder] was told; it is kept, and holds until the app says something else. With a [service] it has no broker of its own, and
+ * no keys if the app gives none: [with] adds what the service gave.
+ */
+internal data class ShoalSettings(
     val broker: String,
     val fleet: String,
     val windows: Class<out WindowSource>,
@@ -24,10 +30,16 @@ internal class ShoalSettings(
     val minFreeBytes: Long = 200L * 1024 * 1024,
     val insecure: Boolean = false,
     val policy: Policy? = null,
+    val service: String? = null,
+    val packaged: PackagedAssets? = null,
 ) {
     init {
-        if (trustedKeyPem == null && !insecure) throw ConfigException("trustedKeyPem is missing: only with 'insecure' is everybody believed")
-        if (!broker.startsWith("mqtts://") && !insecure) {
+        val enrols = service != null && broker.isEmpty()
+        if (packaged != null && trustedKeyPem == null && !insecure) throw ConfigException("model needs trust: nobody else vouches for it")
+        if (trustedKeyPem == null && service == null && !insecure) {
+            throw ConfigException("trustedKeyPem is missing: only with 'insecure' is everybody believed")
+        }
+        if (!enrols && !broker.startsWith("mqtts://") && !insecure) {
             throw ConfigException("the broker's address does not begin with mqtts://: only with 'insecure' is TLS left out")
         }
         if (everyHours !in 1..24 * 14) throw ConfigException("everyHours is $everyHours, expected 1 to ${24 * 14}")
@@ -47,6 +59,14 @@ internal class ShoalSettings(
         }
     }
 
+    /** These, with what the phone was given when it enrolled. */
+    fun with(given: Enrolled): ShoalSettings = copy(
+        broker = given.broker,
+        brokerCaPem = given.authority,
+        deviceId = given.deviceId,
+        trustedKeyPem = trustedKeyPem ?: given.trust,
+    )
+
     fun write(): Properties = Properties().apply {
         setProperty("broker", broker)
         setProperty("fleet", fleet)
@@ -64,6 +84,11 @@ internal class ShoalSettings(
         setProperty("minFreeBytes", minFreeBytes.toString())
         setProperty("insecure", insecure.toString())
         policy?.let { setProperty("policy", it.toJson()) }
+        service?.let { setProperty("service", it) }
+        packaged?.let { assets ->
+            setProperty("modelBundle", assets.bundle)
+            assets.weights?.let { setProperty("modelWeights", it) }
+        }
     }
 
     companion object {
@@ -93,6 +118,8 @@ internal class ShoalSettings(
                 number("minFreeBytes"),
                 text("insecure").toBoolean(),
                 kept.getProperty("policy")?.let(Policy.Companion::parse),
+                kept.getProperty("service"),
+                kept.getProperty("modelBundle")?.let { PackagedAssets(it, kept.getProperty("modelWeights")) },
             )
         }
     }

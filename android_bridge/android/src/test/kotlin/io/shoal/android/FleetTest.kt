@@ -4,13 +4,11 @@ import io.shoal.android.FleetState.Blocked
 import io.shoal.android.FleetState.Waiting
 import io.shoal.core.ConfigException
 import io.shoal.core.Current
-import io.shoal.core.GraphLoader
 import io.shoal.core.Log
 import io.shoal.core.Session
 import io.shoal.core.Tensor
 import io.shoal.core.wire.Metrics
 import java.io.File
-import java.util.concurrent.Executor
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -19,36 +17,6 @@ import kotlin.test.assertIs
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
 import org.junit.jupiter.api.io.TempDir
-
-/** What a fleet asks of Android, in a list; files are written when [write] is called, as another thread would. */
-private class FakePlatform : Platform {
-    val asked = ArrayList<String>()
-    private val waiting = ArrayDeque<Runnable>()
-
-    override val disk = Executor { waiting += it }
-
-    fun write() {
-        while (waiting.isNotEmpty()) waiting.removeFirst().run()
-    }
-
-    override fun schedule(settings: ShoalSettings) {
-        asked += "jobs"
-    }
-
-    override fun scheduleOnce(settings: ShoalSettings) {
-        asked += "job"
-    }
-
-    override fun cancel() {
-        asked += "none"
-    }
-
-    override fun loader(folder: File): GraphLoader = throw AssertionError("no program is loaded")
-
-    override fun key(alias: String): DeviceKey = throw AssertionError("no key is used")
-
-    override fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder = throw AssertionError("nothing is recorded")
-}
 
 class FleetTest {
     @TempDir
@@ -71,15 +39,15 @@ class FleetTest {
     fun `without consent no job is planned, and with it jobs are, also after a restart`() {
         val fleet = configured()
         fleet.trainSoon()
-        assertEquals(emptyList(), platform.asked)
+        assertEquals(emptyList(), platform.asked.toList())
         assertEquals(Blocked.Reason.CONSENT, assertIs<Blocked>(fleet.state).reason)
         fleet.consent.grant("terms-3")
         platform.write()
         fleet.trainSoon()
-        assertEquals(listOf("jobs", "job"), platform.asked)
+        assertEquals(listOf("jobs", "job"), platform.asked.toList())
         assertIs<FleetState.Idle>(fleet.state)
         assertEquals("terms-3", configured().consent.version)
-        assertEquals(listOf("jobs"), platform.asked)
+        assertEquals(listOf("jobs"), platform.asked.toList())
         assertNull(configured("g").consent.version, "each fleet is agreed to by itself")
         assertFailsWith<IllegalArgumentException> { fleet.consent.grant("terms 3") }
     }

@@ -31,6 +31,10 @@ public class Enrolled internal constructor(
     public val policy: String,
 )
 
+/** A service refuses a device; [reason] is one of the table in `wire/SPEC.md`, "Enrolment". */
+@InternalShoalApi
+public class EnrolmentRefused(public val reason: String, message: String) : ConfigException(message)
+
 /** What a service answers to a device that wants to be enrolled. */
 @InternalShoalApi
 public sealed class EnrolmentAnswer {
@@ -50,7 +54,7 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
      * Asks once. The same token and [key] may ask again and again, and get the same answer. [wanted] is the id that the device wants; the
      * token's, or one of the key, where it is empty.
      *
-     * @throws ConfigException the token cannot be used, another service answers, or the service refuses
+     * @throws ConfigException the token cannot be used, or another service answers; [EnrolmentRefused] if the service refuses
      * @throws LinkException the service cannot be reached, or has too much to do
      */
     public fun enrol(token: String, key: EnrolmentKey, wanted: String = ""): EnrolmentAnswer {
@@ -70,7 +74,7 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
      * Another certificate (PEM) for the same [key] before [certificate] ends; due when [isDue] says so. [authority] is what the device was
      * enrolled with.
      *
-     * @throws ConfigException the service refuses, or answers what it must not
+     * @throws ConfigException the service answers what it must not; [EnrolmentRefused] if it refuses
      * @throws LinkException the service cannot be reached, or has too much to do
      */
     public fun renew(certificate: String, authority: String, key: EnrolmentKey): String = contained {
@@ -131,7 +135,8 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
 
     private fun refuse(answer: Fields): Nothing {
         val told = "$address refuses: ${answer.string("reason", "")}: ${answer.string("detail", "")}"
-        throw if (answer.string("reason", "") in LATER) LinkException(told) else ConfigException(told)
+        val reason = answer.string("reason", "")
+        throw if (reason in LATER) LinkException(told) else EnrolmentRefused(reason, told)
     }
 
     private fun <T> contained(act: () -> T): T = try {

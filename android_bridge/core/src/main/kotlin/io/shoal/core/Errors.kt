@@ -9,6 +9,7 @@ import java.util.Locale
  * ShoalException
  * ├── DataException        windows that cannot be used
  * ├── ConfigException      a setting that cannot be used
+ * │   └── EnrolmentRefused     a service does not enrol this device, or not again
  * ├── LinkException        the broker cannot be reached, or refuses the connection
  * └── WireException        something arrived that the protocol does not allow
  *     ├── UnknownTopic     a topic that this protocol version does not have
@@ -27,7 +28,7 @@ public open class ShoalException(message: String, cause: Throwable? = null) : Ex
 public class DataException(message: String) : ShoalException(message)
 
 /** A setting that cannot be used. */
-public class ConfigException(message: String, cause: Throwable? = null) : ShoalException(message, cause)
+public open class ConfigException(message: String, cause: Throwable? = null) : ShoalException(message, cause)
 
 /** The broker cannot be reached, or refuses the connection. */
 @InternalShoalApi

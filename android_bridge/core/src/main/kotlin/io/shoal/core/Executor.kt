@@ -127,8 +127,8 @@ public class Executor(
     }
 
     /**
-     * The metrics of the device's own model over examples [x] (n, window) with the labels [y] of the task; of fewer than the bundle's least
-     * batch there are none. [checkpoint] is called before each batch, and may throw.
+     * The metrics of the device's own model, with what it has kept, over examples [x] (n, window) with the labels [y] of the task; of fewer
+     * than the bundle's least batch there are none. [checkpoint] is called before each batch, and may throw.
      */
     internal fun evaluate(model: Tensors, private: Tensors, x: Tensor, y: Tensor, checkpoint: () -> Unit): Metrics {
         val minBatch = bundle.manifest.minBatch
@@ -138,7 +138,7 @@ public class Executor(
         for (part in evaluationRanges(x.rows, minBatch, graphs.maxBatch)) {
             checkpoint()
             val rows = part.toList().toIntArray()
-            val outputs = graphs.run("evaluate", held + mapOf(Names.X to x.take(rows), Names.Y to y.take(rows)))
+            val outputs = graphs.run(bundle.manifest.measuring, held + mapOf(Names.X to x.take(rows), Names.Y to y.take(rows)))
             loss += outputs.getValue(Names.metric("loss_sum")).toFloatArray().single()
             correct += outputs.getValue(Names.metric("num_correct")).toFloatArray().single()
         }

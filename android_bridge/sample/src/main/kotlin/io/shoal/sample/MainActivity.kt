@@ -19,17 +19,21 @@ MCowBQYDK2VwAyEAn/rFkoLLld3De0DiKH8u//+pUFKvAcZSdt/7dblJoss=
 -----END PUBLIC KEY-----
 """
 
+/** As `shoal enrol token` prints one; no service knows this one. */
+private const val TOKEN = "shoal1.AAECAwQFBgcICQoLDA0OD492_VAbto73H04na8KPKbzhADsMLJ2UeN6Btb_AzeHpx8Q3"
+
 /** Joins a fleet once the user agrees, and records what the user says they are doing. */
 public class MainActivity : Activity() {
     private var recorder: SensorRecorder? = null
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
-        // A real app has its broker's address from its own server, and the root key of its fleet's `trust.pem` here.
+        // A real app has the token from its own server, one for each phone, and the root key of its fleet's `trust.pem` here.
         val fleet = Shoal.fleet(this, "activities") {
-            broker("mqtts://broker.example")
+            enrol("https://shoal.example:8443", TOKEN)
             trust(TRUST_PEM)
             windows(Activities::class.java)
+            policy { maxEpochs(20.0).maxBytesADay(50_000_000) }
         }
         val spec = Activities().spec
         val recorder = fleet.recorder(spec).also { this.recorder = it }

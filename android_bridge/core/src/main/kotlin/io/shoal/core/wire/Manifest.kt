@@ -96,6 +96,13 @@ public data class Manifest(
     public val answer: List<Int>
         get() = if (task == Tasks.SEQUENCE) listOf(window.steps, classes.size) else listOf(classes.size)
 
+    /** The graph that measures what the device answers, with what it has kept: `assess` where there is one, else `evaluate`. */
+    internal val measuring: String
+        get() {
+            val outputs = graphs["assess"]?.outputs.orEmpty()
+            return if (outputs.containsAll(listOf("loss_sum", "num_correct").map(Names::metric))) "assess" else "evaluate"
+        }
+
     /** The tensors of these roles, in the manifest's order. */
     public fun ofRole(vararg roles: String): List<TensorSpec> = tensors.filter { it.role in roles }
 

@@ -10,6 +10,10 @@ public class PublicKey private constructor(private val point: Ed25519.Point, pri
     /** Whether [signature] (64 bytes) over [message] was made with this key's private half. */
     public fun verify(signature: ByteArray, message: ByteArray): Boolean = Ed25519.verify(point, encoded, signature, message)
 
+    override fun equals(other: Any?): Boolean = other is PublicKey && encoded.contentEquals(other.encoded)
+
+    override fun hashCode(): Int = encoded.contentHashCode()
+
     public companion object {
         /** What comes before the key's 32 bytes in its SubjectPublicKeyInfo (RFC 8410). */
         private val PREFIX = byteArrayOf(0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00)

@@ -1,0 +1,47 @@
+"""What a device keeps where it can look up neighbours: one representation and one label for each window."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from algorithms.core.contract import TorchTensors
+from algorithms.objectives.supervised import Pass
+from algorithms.personalisation.answers import ANSWERS, Answers
+from algorithms.personalisation.keeping import Keeping
+from algorithms.personalisation.memory import Memory, answer, empty, unit
+from wire import names
+
+
+class ByNeighbours(Keeping):
+    """Remembers the representation, the answer and the label of each window, and answers by neighbours among them too."""
+
+    has_memory: ClassVar[bool] = True
+
+    @property
+    def answers(self) -> Answers:
+        """What answers and labels are in the task."""
+        return ANSWERS[self.task.of]
+
+    def no_memory(self) -> TorchTensors:
+        model = self.model
+        return empty(self.memory_size, model.num_features, self.answers.width(model.num_classes))
+
+    def remember(self, made: Pass, batch: TorchTensors) -> tuple[TorchTensors, Tensor]:
+        guess = self.answers.guess(made.logits)
+        labels = self.answers.labels(self.target(batch), made.logits.shape[1]).to(made.logits.dtype)
+        return {"keys": unit(made.features), "guess": guess, "labels": labels}, self.answers.weight(labels)
+
+    def memorised(self, tensors: TorchTensors) -> Memory:
+        keys, guess, labels, held = (tensors[names.response("memorise", name)] for name in ("keys", "guess", "labels", "held"))
+        return Memory(keys, guess, labels, held.squeeze(1), self.answers)
+
+    def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
+        return self.answers.metrics(self._mixed(tensors, batch["x"]), self.task, self.target(batch))
+
+    def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
+        return self.answers.told(self._mixed(tensors, x), self.task, self.model.scale(x))
+
+    def _mixed(self, tensors: TorchTensors, x: Tensor) -> Tensor:
+        """The rows (batch, width) of what the device answers."""
+        made = self.answer(tensors, x)
+        return answer(tensors, made.features, self.answers.guess(made.logits), self.answers)

@@ -1,0 +1,49 @@
+package io.shoal.android
+
+import android.content.Context
+import android.content.pm.PackageManager
+import android.os.Build
+import android.security.keystore.KeyGenParameterSpec
+import android.security.keystore.KeyProperties
+import io.shoal.core.Log
+import java.security.KeyPairGenerator
+import java.security.KeyStore
+import java.security.spec.ECGenParameterSpec
+
+private const val PROVIDER = "AndroidKeyStore"
+
+/** The key of this name in the Android Keystore: in a secure element where the phone has one that makes it. */
+internal fun androidKey(context: Context, alias: String): DeviceKey {
+    val store = KeyStore.getInstance(PROVIDER).apply { load(null) }
+    return DeviceKey(store, alias) {
+        val strong = Build.VERSION.SDK_INT >= 28 && context.packageManager.hasSystemFeature(PackageManager.FEATURE_STRONGBOX_KEYSTORE)
+        firstThatWorks(if (strong) listOf(true, false) else listOf(false), { store.deleteEntry(alias) }) { generate(alias, it) }
+    }
+}
+
+/**
+ * Makes with the first of [ways] that throws nothing. A secure element is often there and yet cannot make a key, and what it throws then
+ * differs from one maker to the next: whatever it is, [undo] is called and the next way tried. What the last one throws is thrown.
+ */
+internal fun <T> firstThatWorks(ways: List<T>, undo: () -> Unit, log: Log = LogcatLog, make: (T) -> Unit) {
+    for (way in ways.dropLast(1)) {
+        try {
+            return make(way)
+        } catch (error: Exception) {
+            log.write(Log.Level.WARNING, "no key in the secure element, one outside it is made: $error")
+            undo()
+        }
+    }
+    make(ways.last())
+}
+
+private fun generate(alias: String, strong: Boolean) {
+    val spec = KeyGenParameterSpec.Builder(alias, KeyProperties.PURPOSE_SIGN)
+        .setAlgorithmParameterSpec(ECGenParameterSpec("secp256r1"))
+        .setDigests(KeyProperties.DIGEST_NONE, KeyProperties.DIGEST_SHA256, KeyProperties.DIGEST_SHA384)
+    if (strong && Build.VERSION.SDK_INT >= 28) spec.setIsStrongBoxBacked(true)
+    KeyPairGenerator.getInstance(KeyProperties.KEY_ALGORITHM_EC, PROVIDER).run {
+        initialize(spec.build())
+        generateKeyPair()
+    }
+}

@@ -1,0 +1,25 @@
+package io.shoal.android
+
+import android.content.Context
+import androidx.work.Worker
+import androidx.work.WorkerParameters
+import io.shoal.core.ConfigException
+import io.shoal.core.Log
+
+/** Enrols the phone as soon as there is a network: that is little, and need not wait for a charger. Then a job may come. */
+internal class EnrolWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
+    override fun doWork(): Result = try {
+        val fleet = Shoal.fleet(applicationContext, inputData.getString(AndroidPlatform.FLEET).orEmpty())
+        when (fleet.enrol()) {
+            null -> {
+                fleet.trainSoon()
+                Result.success()
+            }
+            is FleetState.Waiting -> Result.retry()
+            else -> Result.failure()
+        }
+    } catch (error: ConfigException) { // the phone has left meanwhile
+        LogcatLog.write(Log.Level.ERROR, error.message.orEmpty())
+        Result.failure()
+    }
+}

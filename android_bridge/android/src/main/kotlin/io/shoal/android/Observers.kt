@@ -1,0 +1,36 @@
+package io.shoal.android
+
+import java.util.concurrent.CopyOnWriteArrayList
+import java.util.concurrent.Executor
+import java.util.concurrent.RejectedExecutionException
+
+/** Who is told of values as they come. One whose executor takes nothing any more is told no more. */
+internal class Observers<T> {
+    private class Observer<T>(val listener: Any, val executor: Executor, val tell: (T) -> Unit)
+
+    private val all = CopyOnWriteArrayList<Observer<T>>()
+
+    /** Tells [listener] by [tell], on [executor], of [now], if there is one, and of each value that follows. */
+    fun add(listener: Any, executor: Executor, now: T?, tell: (T) -> Unit) {
+        val observer = Observer(listener, executor, tell)
+        all += observer
+        if (now != null) pass(observer, now)
+    }
+
+    fun remove(listener: Any) {
+        all.removeIf { it.listener === listener }
+    }
+
+    fun tell(value: T): Unit = all.forEach { pass(it, value) }
+
+    /** Tells this listener alone. */
+    fun tell(value: T, listener: Any): Unit = all.filter { it.listener === listener }.forEach { pass(it, value) }
+
+    private fun pass(observer: Observer<T>, value: T) {
+        try {
+            observer.executor.execute { observer.tell(value) }
+        } catch (_: RejectedExecutionException) { // it was shut down
+            all -= observer
+        }
+    }
+}

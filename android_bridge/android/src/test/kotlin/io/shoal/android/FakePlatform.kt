@@ -1,0 +1,167 @@
+package io.shoal.android
+
+import io.shoal.core.BundleException
+import io.shoal.core.ConfigException
+import io.shoal.core.EnrolmentKey
+import io.shoal.core.EnrolmentRefused
+import io.shoal.core.GraphLoader
+import io.shoal.core.Graphs
+import io.shoal.core.Tensor
+import io.shoal.core.Tensors
+import io.shoal.core.wire.Bundle
+import java.io.File
+import java.security.KeyStore
+import java.util.Base64
+import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.ConcurrentLinkedDeque
+import java.util.concurrent.ConcurrentLinkedQueue
+import java.util.concurrent.Executor
+import org.junit.jupiter.api.Assumptions.assumeTrue
+
+/** What the Python side wrote for this run (`tests/android/test_layer.py`); without it the test is skipped. */
+internal fun fromPython(name: String): File {
+    val folder = System.getProperty("shoal.tests").orEmpty()
+    assumeTrue(folder.isNotEmpty(), "the Python side wrote nothing: pytest tests/android/test_layer.py would run this")
+    return File(folder, name).also { assumeTrue(it.exists(), "$it is written by another test") }
+}
+
+/** Keys that outlive a process, as the Android Keystore's do; keytool makes them. */
+internal class TestKeys(private val folder: File) {
+    private val store: KeyStore = KeyStore.getInstance("PKCS12").apply { load(null) }
+
+    fun key(alias: String): DeviceKey = DeviceKey(store, alias) {
+        val made = made.getOrPut(alias) { make(alias) }
+        store.setKeyEntry(alias, made.getKey(alias, PASSWORD), null, made.getCertificateChain(alias))
+    }
+
+    fun has(alias: String): Boolean = store.containsAlias(alias)
+
+    private fun make(alias: String): KeyStore {
+        val file = File(folder.apply { mkdirs() }, "${System.nanoTime()}.p12")
+        val program = File(System.getProperty("java.home"), "bin/keytool").path
+        val key = listOf("-genkeypair", "-alias", alias, "-dname", "CN=phone-1", "-keyalg", "EC", "-groupname", "secp256r1")
+        val process = ProcessBuilder(listOf(program) + key + listOf("-keystore", file.path, "-storepass", "password", "-storetype", "PKCS12"))
+        check(process.start().waitFor() == 0)
+        return KeyStore.getInstance(file, PASSWORD).also { own ->
+            val certificate = own.getCertificate(alias)
+            certificates[hex(certificate.publicKey.encoded)] = pem(certificate.encoded)
+        }
+    }
+
+    companion object {
+        private val PASSWORD = "password".toCharArray()
+        private val made = ConcurrentHashMap<String, KeyStore>()
+        private val certificates = ConcurrentHashMap<String, String>()
+
+        /** A certificate for a key that keytool made. */
+        fun certificateFor(publicKey: ByteArray): String = certificates.getValue(hex(publicKey))
+
+        private fun hex(bytes: ByteArray) = bytes.joinToString("") { "%02x".format(it) }
+
+        private fun pem(bytes: ByteArray) =
+            "-----BEGIN CERTIFICATE-----\n${Base64.getMimeEncoder().encodeToString(bytes)}\n-----END CERTIFICATE-----\n"
+    }
+}
+
+/** A service that gives each token's first key a certificate; [before] and [after] it answers a test may do something. */
+internal class FakeDesk(private val fleet: String, var trust: String = "") : EnrolmentDesk {
+    private val used = ConcurrentHashMap<String, String>()
+    val asked = ConcurrentLinkedQueue<String>()
+    var refusal: String? = null
+    var approves = true
+    var due = false
+    var before: () -> Unit = {}
+    var after: () -> Unit = {}
+
+    @Synchronized
+    override fun enrol(token: String, key: EnrolmentKey, wanted: String): EnrolmentDesk.Given? {
+        before()
+        asked += token
+        refusal?.let { throw EnrolmentRefused(it, "https://service refuses: $it") }
+        val own = key.publicKey.contentToString()
+        if (used.getOrPut(token) { own } != own) throw EnrolmentRefused("used", "https://service refuses: used: another key has used this token")
+        if (!approves) return null
+        after()
+        val certificate = TestKeys.certificateFor(key.publicKey)
+        return EnrolmentDesk.Given(wanted.ifEmpty { "$fleet-1" }, fleet, "mqtts://$fleet.example", certificate, certificate, trust)
+    }
+
+    override fun renew(certificate: String, authority: String, key: EnrolmentKey): String {
+        before()
+        asked += "renewal"
+        refusal?.let { throw EnrolmentRefused(it, "https://service refuses: $it") }
+        return certificate
+    }
+
+    override fun isDue(certificate: String): Boolean = due
+}
+
+/** What a fleet asks of Android, in a list; files are written when [write] is called, as another thread would. */
+internal class FakePlatform(private val keys: TestKeys? = null, private val desk: EnrolmentDesk? = null) : Platform {
+    val asked = ConcurrentLinkedQueue<String>()
+    val assets = ConcurrentHashMap<String, ByteArray>()
+    private val waiting = ConcurrentLinkedDeque<Runnable>()
+
+    override var disk = Executor { waiting += it }
+
+    fun write() {
+        while (true) (waiting.pollFirst() ?: return).run()
+    }
+
+    override fun schedule(settings: ShoalSettings) {
+        asked += "jobs"
+    }
+
+    override fun scheduleOnce(settings: ShoalSettings) {
+        asked += "job"
+    }
+
+    override fun scheduleEnrolment() {
+        asked += "enrolment"
+    }
+
+    override fun cancel() {
+        asked += "none"
+    }
+
+    override fun loader(folder: File): GraphLoader = FirstWeight
+
+    override fun key(alias: String): DeviceKey = keys?.key(alias) ?: throw AssertionError("no key is used")
+
+    override fun desk(service: String): EnrolmentDesk = desk ?: throw AssertionError("nobody enrols")
+
+    override fun asset(name: String): ByteArray = assets[name] ?: throw ConfigException("asset '$name': the app has none of this name")
+
+    override fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder = throw AssertionError("nothing is recorded")
+}
+
+/** Graphs that answer by their model's first weight w: the first of three classes has the probability 0.5 + w/32. */
+internal object FirstWeight : GraphLoader {
+    override val runtime = "fake"
+
+    override fun load(bundle: Bundle): Graphs = object : Graphs {
+        override val maxBatch: Int? = null
+
+        override fun run(graph: String, inputs: Tensors): Tensors {
+            if (graph != "predict") throw BundleException("no graph '$graph'")
+            val first = 0.5f + inputs.getValue("shared/w").floats().get(0) / 32
+            val rows = inputs.getValue("batch/x").rows
+            val answer = FloatArray(3 * rows) { if (it % 3 == 0) first else (1 - first) / 2 }
+            return mapOf("output/probabilities" to Tensor.of(answer, listOf(rows, 3)))
+        }
+
+        override fun close() = Unit
+    }
+}
+
+/** A token as `shoal enrol token` prints one, of no service. */
+internal fun tokenOf(number: Int): String {
+    val body = ByteArray(48) { (number shr 8 * (it % 3)).toByte() }
+    val sum = java.security.MessageDigest.getInstance("SHA-256").digest(body).copyOf(3)
+    return "shoal1." + Base64.getUrlEncoder().withoutPadding().encodeToString(body + sum)
+}
+
+/** The weights of a model of the fake bundle, all the same small number, as `shoal models export --to NAME.safetensors` writes them. */
+internal fun weightsOf(bundle: Bundle, value: Float): Tensors = bundle.manifest.received().associate { spec ->
+    spec.key to Tensor.of(FloatArray(spec.shape.fold(1, Int::times)) { value }, spec.shape)
+}

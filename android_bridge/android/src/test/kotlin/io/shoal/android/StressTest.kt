@@ -1,0 +1,159 @@
+package io.shoal.android
+
+import io.shoal.core.ConfigException
+import io.shoal.core.Current
+import io.shoal.core.Log
+import io.shoal.core.Tensor
+import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.Metrics
+import io.shoal.core.wire.PublicKey
+import io.shoal.core.wire.Update
+import io.shoal.core.wire.digest
+import io.shoal.core.wire.encodeTensors
+import io.shoal.core.wire.encodeUpdate
+import java.io.File
+import java.io.IOException
+import java.util.Random
+import java.util.concurrent.ConcurrentLinkedQueue
+import java.util.concurrent.Executors
+import java.util.concurrent.TimeUnit
+import java.util.concurrent.atomic.AtomicBoolean
+import java.util.concurrent.atomic.AtomicInteger
+import kotlin.concurrent.thread
+import kotlin.test.Test
+import kotlin.test.assertEquals
+import kotlin.test.assertTrue
+import org.junit.jupiter.api.io.TempDir
+
+/**
+ * Two fleets of one app, each with its own jobs, files written by another thread, and an app that does anything at any time. Jobs are
+ * those of `RoundWorker`, without a broker: what would be sent is noted with whom and where it would go.
+ */
+class StressTest {
+    @TempDir
+    lateinit var root: File
+
+    private val number = System.getProperty("shoal.hostile").orEmpty().toIntOrNull() ?: 600
+    private val payload by lazy { fromPython("executor/bundle.zip").readBytes() }
+    private val trust by lazy { fromPython("executor/trust.pem").readText() }
+    private val bundle by lazy { Bundle.unpack(payload, PublicKey.parse(trust)) }
+    private val x = Tensor.of(FloatArray(8), listOf(1, 2, 4))
+    private val escaped = ConcurrentLinkedQueue<Throwable>()
+    private val keys by lazy { TestKeys(File(root, "keys")) }
+
+    /** One fleet, its service, and what its jobs did. [least] and [most]: the weights of its models, which no other fleet's have. */
+    private inner class Side(val name: String, val least: Int, val most: Int) {
+        val platform = FakePlatform(keys, FakeDesk(name, trust)).also { own ->
+            own.assets["a.shoal"] = payload
+            own.assets["a.safetensors"] = encodeTensors(weightsOf(bundle, least.toFloat()))
+        }
+        private val writer = Executors.newSingleThreadExecutor()
+        val fleet: Fleet
+        val rounds = AtomicInteger()
+        val told = AtomicInteger()
+        val sent = ConcurrentLinkedQueue<String>()
+        private val tokens = AtomicInteger(least)
+        private val random = Random(least.toLong())
+
+        init {
+            platform.disk = java.util.concurrent.Executor { task -> writer.execute { guarded(task::run) } }
+            fleet = Fleet(name, Home.of(root, name), platform, Log.SILENT)
+            fleet.addRoundListener({ told.incrementAndGet() }, Runnable::run)
+            configure()
+        }
+
+        fun configure() {
+            val builder = FleetBuilder(name).enrol("https://$name", tokenOf(1000 * tokens.incrementAndGet() + least)).trust(trust)
+            builder.windows(HomeTest.Source::class.java).model("a.shoal", "a.safetensors")
+            fleet.configure(builder.build(), builder.token)
+        }
+
+        fun predict() {
+            val weight = (fleet.predict(x).of(0)[0] - 0.5f) * 32
+            if (weight < least - 0.01f || weight > most + 0.01f) throw AssertionError("$name answers with $weight, its models have $least to $most")
+        }
+
+        /** As `RoundWorker` does one: what it contains is contained here. */
+        fun job() {
+            fleet.running.lock()
+            try {
+                if (!fleet.consent.granted || fleet.enrol() != null) return
+                fleet.bringModel()
+                val (storage, id, broker) = Triple(fleet.storage(), fleet.deviceId, fleet.settings.broker)
+                val round = rounds.get() + 1L
+                val update = Update(name, 1, round, 0, id, "c".repeat(64), 8, 1, Metrics(), Metrics(8, 1.0, 4))
+                storage.putUpdate(name, round, encodeUpdate(update, emptyMap()), mapOf("private/p" to Tensor.of(floatArrayOf(least.toFloat()))))
+                rounds.incrementAndGet()
+                if (!fleet.consent.granted) return
+                sent += "$id $broker"
+                storage.dropUpdate()
+                val model = encodeTensors(weightsOf(bundle, (least + random.nextInt(most - least + 1)).toFloat()))
+                storage.putBlob(bundle.digest, payload)
+                storage.putBlob(digest(model), model)
+                storage.saveCurrent(Current(bundle.digest, digest(model), name, emptyMap(), round))
+            } catch (_: IOException) { // the phone left meanwhile: its folder is gone
+            } catch (_: ConfigException) {
+            } finally {
+                fleet.running.unlock()
+            }
+        }
+
+        fun end() {
+            writer.shutdown()
+            assertTrue(writer.awaitTermination(60, TimeUnit.SECONDS))
+        }
+    }
+
+    private fun guarded(act: () -> Unit) {
+        try {
+            act()
+        } catch (error: Throwable) {
+            escaped += error
+        }
+    }
+
+    @Test
+    fun `two fleets in one app, with anything at any time, lose nothing, mix nothing up and throw nothing`() {
+        val sides = listOf(Side("a", 1, 4), Side("b", 9, 12))
+        val over = AtomicBoolean()
+        val jobs = sides.map { side -> thread { while (!over.get()) guarded(side::job) } }
+        val predictions = AtomicInteger()
+        val predicting = sides.map { side ->
+            thread {
+                while (!over.get()) {
+                    guarded(side::predict)
+                    predictions.incrementAndGet()
+                }
+            }
+        }
+        val random = Random(7)
+        repeat(number) {
+            val side = sides[random.nextInt(2)]
+            guarded {
+                when (random.nextInt(9)) {
+                    0, 1 -> side.fleet.consent.grant("terms-${random.nextInt(3)}")
+                    2 -> side.fleet.consent.withdraw(eraseLocal = random.nextBoolean())
+                    3 -> side.configure()
+                    4 -> side.fleet.enrol()
+                    5 -> side.predict()
+                    6 -> side.fleet.trainSoon()
+                    7 -> side.fleet.addListener({ }, Runnable::run)
+                    else -> side.fleet.run { "$state $model $metrics $deviceId" }
+                }
+            }
+            if (random.nextInt(4) == 0) Thread.sleep(1)
+        }
+        for (side in sides) guarded { side.fleet.consent.grant("terms-9") }
+        over.set(true)
+        (jobs + predicting).forEach { it.join() }
+        for (side in sides) guarded(side::job)
+        sides.forEach { it.end() }
+        assertEquals(emptyList(), escaped.map { it.stackTraceToString() }.distinct())
+        for (side in sides) {
+            assertEquals(setOf("${side.name}-1 mqtts://${side.name}.example"), side.sent.toSet())
+            assertEquals(side.rounds.get(), side.told.get(), "each round is told of")
+            side.predict()
+        }
+        println("$number acts of the app, ${sides.sumOf { it.rounds.get() }} rounds, ${predictions.get()} predictions, none refused")
+    }
+}

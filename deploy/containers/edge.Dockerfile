@@ -1,0 +1,49 @@
+# The client of a board, for amd64 and arm64. Build it in the root of a checkout:
+#   docker buildx build --platform linux/amd64,linux/arm64 -f deploy/containers/edge.Dockerfile -t shoal-edge:0.1.0 .
+ARG BASE=docker.io/library/debian:12.11-slim
+
+FROM ${BASE} AS python
+ENV DEBIAN_FRONTEND=noninteractive
+RUN apt-get update \
+ && apt-get upgrade -y --no-install-recommends \
+ && apt-get install -y --no-install-recommends ca-certificates python3 \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
+
+FROM python AS build
+ARG EXTRAS=edge
+ARG SOURCE_DATE_EPOCH=1767225600
+RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
+WORKDIR /source
+COPY constraints.txt ./
+RUN python3 -m venv /uv \
+ && /uv/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt uv \
+ && /uv/bin/uv venv --python /usr/bin/python3 /opt/shoal
+COPY . .
+RUN /uv/bin/uv pip install --no-cache --compile-bytecode --python /opt/shoal/bin/python -c constraints.txt -b constraints.txt ".[${EXTRAS}]"
+
+FROM python AS edge
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="shoal-edge" \
+      org.opencontainers.image.description="The client of a board in a Shoal fleet" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /opt/shoal /opt/shoal
+RUN groupadd --gid 10001 shoal \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin shoal \
+ && install -d -o 10001 -g 10001 -m 0700 /state /data
+# The root file system may be read-only: the client writes to /state and to /tmp, which has to be a tmpfs then.
+ENV PATH=/opt/shoal/bin:/usr/bin:/bin \
+    USER=shoal \
+    HOME=/tmp \
+    XDG_CACHE_HOME=/tmp/cache \
+    PYTHONDONTWRITEBYTECODE=1 \
+    SHOAL_ALIVE_FILE=/tmp/alive
+WORKDIR /tmp
+USER 10001:10001
+VOLUME ["/state", "/data"]
+# The client says once a second that it is at work, and between two batches: one may take minutes where a graph is loaded first.
+HEALTHCHECK --interval=60s --timeout=10s --start-period=300s --retries=3 CMD ["/bin/sh", "-c", "find /tmp/alive -mmin -10 | grep -q ."]
+ENTRYPOINT ["/opt/shoal/bin/shoal-edge"]
+CMD ["run", "--state", "/state", "--data", "/data"]

@@ -1,0 +1,132 @@
+"""The pages of the site that are made: commands, HTTP, MQTT, Python."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def commands() -> str:
+    """Every command with its options, as its help has them."""
+    import typer
+
+    from shoal.cli import COMMANDS, application
+
+    parts = ["# Commands", "", "Made from the commands themselves. `shoal COMMAND --help` says the same; `docs/simulate.md` and the other"]
+    parts += ["pages say what it means. Every option can be set in the environment too: `--min-devices` of `shoal serve` is", ""]
+    parts[-1:] = ["`SHOAL_SERVE_MIN_DEVICES`.", ""]
+    for name, about in COMMANDS.items():
+        group = typer.main.get_command(application(name))
+        parts += [f"## shoal {name}", "", about.summary + f" Needs `shoal[{about.extra}]`.", ""]
+        parts += list(_command(f"shoal {name}", group.commands[name]))
+    parts += ["## shoal-edge", "", "```text", _edge_help(), "```", ""]
+    return "\n".join(parts)
+
+
+def _command(words: str, command: Any) -> Iterator[str]:
+    """A command's options as a table, then those of its commands."""
+    rows = [row for parameter in command.params if (row := _row(parameter))]
+    if rows:
+        yield from ("| option | default | meaning |", "|---|---|---|", *rows, "")
+    for name, inner in sorted(getattr(command, "commands", {}).items()):
+        yield from (f"### {words} {name}", "", (inner.help or "").replace("\n", " "), "")
+        yield from _command(f"{words} {name}", inner)
+
+
+def _row(parameter: Any) -> str:
+    if parameter.name == "help":
+        return ""
+    name = ", ".join(parameter.opts) if parameter.param_type_name == "option" else (parameter.name or "").upper()
+    default = "" if parameter.default in (None, False, "") or callable(parameter.default) else f"`{parameter.default}`"
+    return f"| `{name}` | {default} | {_cell(getattr(parameter, 'help', '') or '')} |"
+
+
+def _edge_help() -> str:
+    from edge_client.options import parser
+
+    return parser().format_help()
+
+
+def http() -> str:
+    """Every path of the HTTP API, from its OpenAPI document."""
+    from aggregator.adapters.dashboard.reference import operations
+    from aggregator.adapters.http_api import create_api
+    from aggregator.adapters.memory import MemoryRegistry
+    from aggregator.core.conditions import Conditions
+    from aggregator.devices import Devices
+
+    def nothing() -> Conditions:
+        raise AssertionError("a document asks for no conditions")
+
+    document = create_api(lambda: {}, nothing, lambda: 0.0, Devices(MemoryRegistry(), lambda: 0.0)).openapi()
+    parts = ["# HTTP", "", "Made from the service's own OpenAPI document, which it serves at `/openapi.json`; its page", ""]
+    parts[-1:] = ["`/docs` leads to the dashboard's page of the API, and loads nothing from another machine.", ""]
+    for operation in operations(document):
+        parts += [f"## {operation.method} {operation.path}", "", operation.about, ""]
+        if operation.parameters:
+            parts += ["| parameter | in | type | meaning |", "|---|---|---|---|"]
+            parts += [f"| `{p.name}` | {p.where} | {p.kind} | {_cell(p.about)} |" for p in operation.parameters]
+            parts.append("")
+        parts += ["| status | meaning |", "|---|---|", *(f"| {status} | {_cell(told)} |" for status, told in operation.answers), ""]
+    return "\n".join(parts)
+
+
+def mqtt() -> str:
+    """Topics and messages, from the AsyncAPI document."""
+    document = json.loads((ROOT / "wire" / "asyncapi.json").read_text())
+    parts = [
+        "# MQTT",
+        "",
+        "Made from `wire/asyncapi.json`, which is made from the code. The [specification](../wire/SPEC.md) says what a client",
+        "",
+    ]
+    parts[-1:] = ["MUST do.", "", "## Topics", "", "| topic | messages | about |", "|---|---|---|"]
+    for channel in document["channels"].values():
+        names = ", ".join(f"[{document['components']['messages'][m]['name']}](#{m.lower()})" for m in channel["messages"])
+        parts.append(f"| `{channel['address']}` | {names} | {_cell(channel.get('description', ''))} |")
+    parts.append("")
+    for key in document["components"]["messages"]:
+        schema = document["components"]["schemas"].get(key, {})
+        parts += [f"## {key}", "", _cell(schema.get("description", "")), ""]
+        if fields := schema.get("properties"):
+            needed = set(schema.get("required", ()))
+            parts += ["| field | type | needed | meaning |", "|---|---|---|---|"]
+            parts += [
+                f"| `{n}` | {_kind(f)} | {'yes' if n in needed else ''} | {_cell(f.get('description', ''))} |" for n, f in fields.items()
+            ]
+            parts.append("")
+    return "\n".join(parts)
+
+
+def python() -> str:
+    """What `import shoal` gives, from its docstrings."""
+    import shoal
+
+    parts = ["# Python", "", "Made from the docstrings of what `import shoal` gives. [From Python](python.md) is a tutorial.", ""]
+    for module, names in shoal._PLACES.items():
+        parts += [line for name in names if name != "STOP" for line in (f"::: {module}.{name}", "")]
+    return "\n".join(parts)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    if reference := schema.get("$ref", ""):
+        return str(reference).rpartition("/")[2]
+    kinds = [_kind(each) for each in schema.get("anyOf", ())]
+    return " or ".join(kinds) or str(schema.get("type", schema.get("const", "")))
+
+
+def _cell(text: str) -> str:
+    """Text in a cell of a table."""
+    for sign, shown in (("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("*", "\\*")):
+        text = text.replace(sign, shown)
+    return " ".join(text.split())
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "reference-commands.md": commands,
+    "reference-http.md": http,
+    "reference-mqtt.md": mqtt,
+    "reference-python.md": python,
+}

@@ -1,0 +1,55 @@
+"""`shoal completion`: a script with every command and option in it, so that completing takes no time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from shoal.cli import COMMANDS, application
+from wire.errors import ConfigError
+
+SCRIPT = """\
+# Completes shoal: commands, then commands of a command and options, and files after options.
+_shoal() {{
+    local word="${{COMP_WORDS[COMP_CWORD]}}" first="${{COMP_WORDS[1]}}" second="${{COMP_WORDS[2]}}" known=""
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=( $(compgen -W "{commands} --help --version" -- "$word") )
+        return
+    fi
+    case "$first $second" in
+{cases}
+    esac
+    COMPREPLY=( $(compgen -W "$known" -- "$word") )
+    case "$word" in -*) ;; *) COMPREPLY+=( $(compgen -f -- "$word") ) ;; esac
+}}
+complete -o filenames -F _shoal shoal
+"""
+
+
+def completion(shell: str) -> None:
+    """Carry out `shoal completion`."""
+    if shell not in ("bash", "zsh"):
+        raise ConfigError(f"completion {shell}: expected bash or zsh")
+    if shell == "zsh":
+        print("autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashcompinit")
+    print(script(), end="")
+
+
+def script() -> str:
+    """The script for bash; zsh understands it as well."""
+    cases = [f'        {pattern}) known="{" ".join(words)}" ;;' for name in COMMANDS for pattern, words in _cases(name)]
+    return SCRIPT.format(commands=" ".join(COMMANDS), cases="\n".join(cases))
+
+
+def _cases(name: str) -> Iterator[tuple[str, list[str]]]:
+    """Patterns of a command's first two words, the longer ones first, and what may follow."""
+    group: Any = typer.main.get_command(application(name))
+    command = group.commands[name]
+    inner = getattr(command, "commands", {})
+    for each, found in sorted(inner.items()):
+        yield f'"{name} {each}"', _options(found)
+    yield f'"{name} "*', [*sorted(inner), *_options(command)]
+
+
+def _options(command: Any) -> list[str]:
+    return sorted({each for option in command.params if option.param_type_name == "option" for each in option.opts} | {"--help"})

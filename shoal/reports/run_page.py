@@ -1,0 +1,152 @@
+"""The report of a run: how good its models are, for whom, what the groups are, and what a phone would pay."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from aggregator.adapters.dashboard.charts import bar_chart
+from aggregator.adapters.dashboard.groups import LABELLED, Seen, compare, in_two_dimensions, picture, read_views
+from aggregator.core.ports import Blobs
+from aggregator.core.record import RoundRecord
+from aggregator.core.summary import DeviceSummary, Spread, Summary, group_number
+from algorithms.personalisation.keeping import Recipe
+from shoal.asked import Setting
+from shoal.kept_words import kept_text, margin_text, rule_text
+from shoal.report_words import number, scenario_text, time_text, verdict
+from shoal.reports import cost
+from shoal.reports.pages import Line, Shade, changed_first, chart_pair, kind_of, render, shades
+from wire.tensors import Array
+
+MOST_DEVICES = 200
+"""Devices of a report's table, at most: the worst ones."""
+MOST_ROWS = 60
+"""Devices in the table of who holds what, at most."""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a report has besides a run's summary and records; every part may be missing."""
+
+    recipe: Recipe | None = None
+    """As in `AlgorithmSpec.recipe`."""
+    confusion: Array | None = None
+    """(classes, classes): how often windows of a class (rows) were taken for a class (columns)."""
+    confused: int = 0
+    """Of how many devices that is."""
+    classes: tuple[str, ...] = ()
+    holdings: Mapping[str, Array] | None = None
+    """By device, how many training examples of each class it holds."""
+    counted: cost.Counted | None = None
+    settings: Sequence[Setting] = ()
+
+
+class View(NamedTuple):
+    """A distance matrix, with its picture as an address."""
+
+    seen: Seen
+    source: str
+
+
+def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, extras: Extras) -> str:
+    """The report as HTML."""
+    over_rounds, over_bytes = chart_pair(lines_of(summary))
+    sizes = _sizes(records)
+    rows = worst_first(summary)
+    viewed, views = _views(summary, records, blobs)
+    return render(
+        "run.html",
+        summary=summary,
+        verdict=verdict(summary),
+        scenario=scenario_text(summary),
+        time=time_text(summary.time) if summary.time else "",
+        over_rounds=over_rounds,
+        over_bytes=over_bytes,
+        rows=rows[:MOST_DEVICES],
+        num_devices=len(rows),
+        number=number,
+        kept_text=kept_text,
+        margin_text=margin_text,
+        rule=rule_text(extras.recipe),
+        kept_rows=[*summary.kept.candidates.items(), ("not told", summary.kept.not_told)] if summary.kept else [],
+        candidates=list(summary.kept.candidates) if summary.kept else [],
+        is_placed=any(device.placed for device in summary.devices.values()),
+        sizes=sizes[max(sizes)] if sizes else {},
+        columns_chart=bar_chart(dict(list(sizes.items())[-40:])) if sizes else None,
+        tests=[test for record in records for test in record.notes.get("tests", ())][:12],
+        views=views,
+        viewed=viewed,
+        labelled=LABELLED,
+        classes=extras.classes,
+        confusion=shades(extras.confusion, by_row=True) if extras.confusion is not None else [],
+        confused=extras.confused,
+        holdings=_holdings(summary, extras.holdings or {}),
+        counted=extras.counted,
+        estimates=cost.estimates(extras.counted) if extras.counted else [],
+        assumed=cost,
+        settings=changed_first(extras.settings),
+    )
+
+
+def lines_of(summary: Summary) -> dict[tuple[str, str], Line]:
+    """Mean and worst accuracy of a run and of what it is compared with, as lines of a chart."""
+    sent = [float(t.up + t.down) for t in summary.bytes_by_round]
+    lines: dict[tuple[str, str], Line] = {
+        (f"{summary.algorithm}, mean", "g0"): _line(summary.accuracy_by_round, "mean", sent),
+        (f"{summary.algorithm}, worst device", "g0 dashed"): _line(summary.accuracy_by_round, "worst", sent),
+    }
+    for i, (name, other) in enumerate(summary.comparison.items(), 1):
+        lines[f"{name}, mean", kind_of(i)] = _line(other.accuracy_by_round, "mean", [])
+    return lines
+
+
+def _line(spreads: Sequence[Spread], what: str, sent: Sequence[float]) -> Line:
+    known = len(sent) == len(spreads)
+    return [(i + 1, sent[i] if known else 0.0, getattr(spread, what)) for i, spread in enumerate(spreads)]
+
+
+def worst_first(summary: Summary) -> list[tuple[str, DeviceSummary]]:
+    """The devices, those with the lowest accuracy first, and last those that have none."""
+    return sorted(summary.devices.items(), key=lambda item: (item[1].accuracy is None, item[1].accuracy or 0.0, item[0]))
+
+
+def _sizes(records: Sequence[RoundRecord]) -> dict[int, dict[int, int]]:
+    """After each round of training, how many devices each group has."""
+    found: dict[int, dict[int, int]] = {}
+    trained = (record for record in records if record.phase == "training")
+    for i, record in enumerate(trained, 1):
+        numbers = [g for g in map(group_number, record.groups.values()) if g is not None]
+        found[i] = {g: numbers.count(g) for g in sorted(set(numbers))}
+    return {i: sizes for i, sizes in found.items() if sizes}
+
+
+def _views(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs) -> tuple[int, dict[str, View]]:
+    """The distances by which devices were last grouped, by name, and in which round that was."""
+    seen = [record for record in records if record.views]
+    if not seen:
+        return 0, {}
+    matrices, ids = read_views(blobs.get(seen[-1].views))
+    starts = {d: str(summary.devices[d].group) for d in ids if d in summary.devices}
+    found = {}
+    for name, matrix in matrices.items():
+        compared = compare(matrix, ids, starts)
+        source = "data:image/png;base64," + base64.b64encode(picture(compared)).decode()
+        found[name] = View(Seen(compared, in_two_dimensions(compared)), source)
+    return seen[-1].round, found
+
+
+def _holdings(summary: Summary, held: Mapping[str, Array]) -> list[tuple[str, int | None, list[Shade]]]:
+    """Rows of the table of who holds what, by group: so many that they are evenly spread over the groups."""
+
+    def group_of(device_id: str) -> int | None:
+        device = summary.devices.get(device_id)
+        return device.group if device else None
+
+    order = sorted(held, key=lambda d: (-1 if group_of(d) is None else group_of(d), d))
+    chosen = [order[i] for i in np.linspace(0, len(order) - 1, min(MOST_ROWS, len(order))).astype(int)]
+    if not chosen:
+        return []
+    cells = shades(np.stack([held[d] for d in chosen]), by_row=False)
+    return [(d, group_of(d), row) for d, row in zip(chosen, cells, strict=True)]

@@ -1,0 +1,42 @@
+"""docs/install.md and docs/release.md: the tests and files that they name are there, and their commands are those that tests type."""
+
+import re
+import shlex
+import tomllib
+
+from tests.deploy.tools import DEPLOY, ROOT
+
+PAGE = (ROOT / "docs" / "install.md").read_text()
+COMMANDS = [line for fence in re.findall(r"^```\n(.+?)^```", PAGE, re.MULTILINE | re.DOTALL) for line in fence.splitlines()]
+
+
+def test_every_test_that_the_pages_name_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/.]+)(?:: (\w+))?`", PAGE + (ROOT / "docs" / "release.md").read_text())
+    assert len(named) >= 9
+    assert [place for place, _ in named if not (ROOT / place).exists()] == []
+    assert [name for place, name in named if name and not re.search(rf"\bdef {name}\b", (ROOT / place).read_text())] == []
+
+
+def test_every_command_is_of_a_program_of_whose_words_a_test_knows() -> None:
+    """No engine and no cluster is at hand where tests run: files and names in such commands are compared with what they stand for."""
+    programs = {word for line in COMMANDS for word in [shlex.split(line.removeprefix("sudo "))[0]]}
+    assert programs == {"docker", "helm", "ansible-playbook", "deploy/compose/setup", "deploy/board/shoal-board", "shoal-board"}
+    paths = {word for line in COMMANDS for word in shlex.split(line) if word.startswith("deploy/")}
+    assert len(paths) >= 5
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+    values = (DEPLOY / "helm" / "shoal" / "values.yaml").read_text()
+    keys = {key for line in COMMANDS if line.startswith("helm") for key in re.findall(r"--set ([\w.]+)=", line)}
+    assert keys == {"broker", "secrets.tls", "secrets.bundle"}
+    assert [key for key in keys if not re.search(rf"^ *{key.rpartition('.')[2]}:", values, re.MULTILINE)] == []
+    script = (DEPLOY / "board" / "shoal-board").read_text()
+    said = {word for line in COMMANDS if "shoal-board" in line for word in shlex.split(line) if word.startswith("--")}
+    assert said == {"--enrol", "--device"}
+    assert [word for word in said if f"{word})" not in script] == []
+    services = set(re.findall(r"^  (\w+):$", (DEPLOY / "compose" / "compose.yaml").read_text(), re.MULTILINE))
+    assert "aggregator" in services
+
+
+def test_every_extra_and_every_alert_is_on_the_page() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    alerts = re.findall(r"- alert: (\w+)", (DEPLOY / "monitoring" / "alerts.yml").read_text())
+    assert [name for name in [*extras, *alerts] if f"`{name}`" not in PAGE] == []
