@@ -85,7 +85,7 @@ def _kills(fleet: FleetData, exported: Exported, tmp_path: Path, kills: int) -> 
         process.kill()
         assert process.wait() in (0, -signal.SIGKILL)
         killed += 1
-    assert killed >= min(kills, 3)
+    assert killed == kills, "it was done before"
     assert client("killed", 0.0).wait() == 0
     (one, tensors), (other, expected) = (decode_update((tmp_path / f"{state}.update").read_bytes()) for state in ("killed", "whole"))
     assert (one.num_steps, one.trained, one.evaluated, one.model) == (other.num_steps, other.trained, other.evaluated, other.model)

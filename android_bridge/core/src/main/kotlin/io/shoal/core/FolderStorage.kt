@@ -16,9 +16,9 @@ import java.util.Locale
 import java.util.TreeMap
 
 /**
- * A [Storage] in a folder of its own: `device.json session.json update checkpoint private.RUN.ROUND current before failures traffic.json blobs/SHA256 blobs/SHA256.part`. All files but
- * `session.json`, which has its hash in its second line, and the blobs, which have it in their names, begin with the SHA-256 of the rest. A
- * file that was damaged is deleted, with a line in the [log].
+ * A [Storage] in a folder of its own: `device.json session.json update checkpoint private.RUN.ROUND current before failures traffic.json
+ * blobs/SHA256 blobs/SHA256.part`. All files but `session.json`, which has its hash in its second line, and the blobs, which have it in their
+ * names, begin with the SHA-256 of the rest. A file that was damaged is deleted, with a line in the [log].
  *
  * @param owner whose it is: its model, and what it keeps, were made of one device's data; null: nobody asks
  * @throws ConfigException the folder cannot be made or written, or is another device's
@@ -134,10 +134,9 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     }
 
     /**
-     * Forgets what the device has learned from its windows: private tensors, what it has kept of models, a finished update, the plan and its
-     * checkpoint. The model
-     * in use stays, without what the device has for itself, and so do the numbers by which older bundles and releases are told. Any device may
-     * use what is left.
+     * Forgets what the device has learned from its windows: private tensors, what it has kept of models, a finished update, the plan and
+     * its checkpoint. The model in use stays, without what the device has for itself, and so do the numbers by which older bundles and
+     * releases are told. Any device may use what is left.
      */
     public fun erase() {
         val (known, model) = Pair(session(), current())

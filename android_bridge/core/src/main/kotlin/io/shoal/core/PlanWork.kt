@@ -53,8 +53,8 @@ internal class PlanWork(
     }
 
     /**
-     * Runs the plan whose bundle [open] has loaded, from its checkpoint on if there is one. [between] is called before every run of a graph, and may
-     * throw.
+     * Runs the plan whose bundle [open] has loaded, from its checkpoint on if there is one. [between] is called before every run of a graph,
+     * and may throw.
      *
      * @throws PolicyBroken it took longer than the policy permits
      * @throws ShoalException it cannot be carried out
