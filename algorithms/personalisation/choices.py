@@ -113,8 +113,8 @@ class ByRecipe:
 
 
 class Personal(ByRecipe):
-    """The default: BatchNorm estimated anew, neighbours among the device's windows where its task has them, and half-way to a model tuned
-    on them."""
+    """The default: BatchNorm estimated anew, neighbours among the device's windows where its task has them, and most of the way to a model
+    tuned on them."""
 
     name: ClassVar[str] = "personal"
     citation: ClassVar[str] = "after Marfoq et al., ICML 2022; Li et al., 2018; Wortsman et al., CVPR 2022; Zhou et al., NIPS 2003"

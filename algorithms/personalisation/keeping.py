@@ -5,8 +5,8 @@ The candidates are made one after the other, by verbs that every client has:
 1. ``gauge`` and ``recalibrate``: BatchNorm's statistics are estimated anew on all windows of the device, labelled or not (Y. Li et al.,
    Adaptive Batch Normalization, Pattern Recognition 2018), as far as there are enough of them.
 2. ``memorise`` and ``baseline``: the device remembers its windows, see `algorithms.personalisation.memory`.
-3. The objective's own training, on the windows that are not held out, and ``blend``: the model half-way between the one before training
-   and the one after it (M. Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022).
+3. The objective's own training, on the windows that are not held out, and ``blend``: the model three quarters of the way from the one
+   before training to the one after it (M. Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022).
 4. ``memorise`` again, and ``choose``.
 
 What is remembered of a window goes by the task: `algorithms.personalisation.neighbourly` and `algorithms.personalisation.scores`.
@@ -41,8 +41,11 @@ from algorithms.personalisation.memory import SHARE
 from wire import names
 from wire.messages import Apply, Evaluate, Train, Verb
 
-PRIOR = 16.0
-"""The statistics of the group count as much as so many windows of the device."""
+PRIOR, PRIOR_OF_TRAINED = 16.0, 128.0
+"""The statistics of the group count as much as so many windows of the device: as fewer where the device could not train, and its windows
+have no part in them."""
+WAY = 0.75
+"""How far the tuned model is on the way from the model before the device's own training to the one after it."""
 FEWEST = 3
 """Windows held out, at least, for a choice by them."""
 TRAINED = 2
@@ -163,17 +166,19 @@ class Keeping(Supervised):
     # Statistics of the device's own windows
 
     def gauge(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """``mean.LAYER`` and ``variance.LAYER`` at the input of each BatchNorm layer, and how much they are to count, as sums."""
+        """``mean.LAYER`` and ``variance.LAYER`` at the input of each BatchNorm layer, how many windows there are, and which of them can be
+        trained on, as sums."""
         with watch_norms(self.model) as met:
             functional(self.model, tensors, batch["x"], training=True)
         size = batch["x"].shape[0]
         sums = {name: value * size for name, value in named_norms(met).items()}
-        sums["share"] = (batch["count"] / (batch["count"] + PRIOR)).sum()
+        sums |= {"count": batch["count"].sum(), "known": self.known(batch).sum()}
         return {names.metric(name): value for name, value in sums.items()}
 
     def recalibrate(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Move the running statistics towards those of the device's own windows."""
-        share, moved = tensors[names.response("gauge", "share")], {SHARE: torch.zeros(())}
+        count, known = (tensors[names.response("gauge", name)] for name in ("count", "known"))
+        share, moved = count / (count + torch.where(known > 0, PRIOR_OF_TRAINED, PRIOR)), {SHARE: torch.zeros(())}
         for layer in self._norms:
             for kind, statistic in ((names.MEAN_OF, names.RUNNING_MEAN), (names.VARIANCE_OF, names.RUNNING_VAR)):
                 name = f"{layer}.{statistic}"
@@ -187,11 +192,11 @@ class Keeping(Supervised):
     def memorise(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The memory of the windows of a batch, each in the row of its rank, as a sum; those of higher ranks are left out."""
         made = self.answer(tensors, batch["x"])
-        rows, known = self.remember(made, batch)
+        rows = self.rows_of(made, batch)
         kind = made.logits.dtype
         taken = batch["count"]  # the device divides sums by the number of windows
         if not self.recipe.unlabelled:
-            taken = taken * known
+            taken = taken * self.known(batch)
         place = (batch["rank"].unsqueeze(1) == torch.arange(self.memory_size)).to(kind) * taken.unsqueeze(1)
         sums = {**rows, "held": batch["held"].unsqueeze(1)}
         return {names.metric(name): place.T @ value for name, value in sums.items()}
@@ -200,8 +205,12 @@ class Keeping(Supervised):
         """The memory of a device that has none, with its share."""
         raise NotImplementedError
 
-    def remember(self, made: Pass, batch: TorchTensors) -> tuple[TorchTensors, Tensor]:
-        """What is remembered of each window of a batch, by name (batch, width), and (batch,) 1 for each that has a label."""
+    def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
+        """What is remembered of each window of a batch, by name (batch, width)."""
+        raise NotImplementedError
+
+    def known(self, batch: TorchTensors) -> Tensor:
+        """(batch,) 1 for each window that has a label, or needs none."""
         raise NotImplementedError
 
     def memorised(self, tensors: TorchTensors) -> Remembered:
@@ -220,8 +229,9 @@ class Keeping(Supervised):
     # The choice
 
     def blend(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The model half-way between the one before training and the one after it."""
-        return following_values({key: (tensors[key] + tensors[slot_of(key, "before")]) / 2 for key in self.moving(tensors)})
+        """The model on the way from the one before training to the one after it."""
+        before = {key: tensors[slot_of(key, "before")] for key in self.moving(tensors)}
+        return following_values({key: WAY * tensors[key] + (1 - WAY) * value for key, value in before.items()})
 
     def choose(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Keep a candidate: its model, its memory, and its share."""

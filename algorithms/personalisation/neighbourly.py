@@ -26,10 +26,16 @@ class ByNeighbours(Keeping):
         model = self.model
         return empty(self.memory_size, model.num_features, self.answers.width(model.num_classes))
 
-    def remember(self, made: Pass, batch: TorchTensors) -> tuple[TorchTensors, Tensor]:
-        guess = self.answers.guess(made.logits)
-        labels = self.answers.labels(self.target(batch), made.logits.shape[1]).to(made.logits.dtype)
-        return {"keys": unit(made.features), "guess": guess, "labels": labels}, self.answers.weight(labels)
+    def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
+        labels = self._labels(batch).to(made.logits.dtype)
+        return {"keys": unit(made.features), "guess": self.answers.guess(made.logits), "labels": labels}
+
+    def known(self, batch: TorchTensors) -> Tensor:
+        return self.answers.weight(self._labels(batch))
+
+    def _labels(self, batch: TorchTensors) -> Tensor:
+        """The rows (batch, width) of the labels."""
+        return self.answers.labels(self.target(batch), self.model.num_classes)
 
     def memorised(self, tensors: TorchTensors) -> Memory:
         keys, guess, labels, held = (tensors[names.response("memorise", name)] for name in ("keys", "guess", "labels", "held"))

@@ -56,18 +56,17 @@ class ByScores(Keeping):
     def no_memory(self) -> TorchTensors:
         return {SHARE: torch.zeros(())}
 
-    def remember(self, made: Pass, batch: TorchTensors) -> tuple[TorchTensors, Tensor]:
-        target = self.target(batch)
-        known = torch.ones_like(batch["held"]) if self.task.of == RECONSTRUCTION else _has_a_step(target).to(made.logits.dtype)
-        return {"loss": self.task.measured(made.logits, target).unsqueeze(1), "known": known.unsqueeze(1)}, known
+    def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
+        loss = self.task.measured(made.logits, self.target(batch))
+        return {"loss": loss.unsqueeze(1), "known": self.known(batch).unsqueeze(1)}
+
+    def known(self, batch: TorchTensors) -> Tensor:
+        if self.task.of == RECONSTRUCTION:
+            return torch.ones_like(batch["count"])
+        return (self.target(batch) != NO_LABEL).any(1).to(torch.float32)
 
     def memorised(self, tensors: TorchTensors) -> Scores:
         return Scores(*(tensors[names.response("memorise", name)].squeeze(1) for name in ("loss", "known", "held")))
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         return self.evaluate(tensors, batch)
-
-
-def _has_a_step(target: Tensor) -> Tensor:
-    """(batch,) whether a step has a label."""
-    return (target != NO_LABEL).any(1)

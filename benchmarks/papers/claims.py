@@ -46,12 +46,19 @@ def _above(paper: float, other: float) -> str:
     return f"{paper:g} to {other:g}"
 
 
+STILL_RISING = (
+    "60 rounds at the rate of the authors' library: in the last ten FedAvg still rises by 2.0 points, DBE by 2.5. The paper trains to "
+    "convergence, its slowest method for 513 rounds."
+)
+
+
 CLAIMS = [
     Claim(
         "DBE",
         "FedAvg+DBE is above FedAvg (Table 9, HAR)",
         _above(94.53, 87.20),
         *_on_har(DBE, FEDAVG),
+        {ev.NOT: STILL_RISING},
     ),
     Claim(
         "DBE",
@@ -59,12 +66,14 @@ CLAIMS = [
         "94.53",
         ev.level("dbe-table-9", dbe.PROTOCOL, DBE, 94.53, "pooled_best"),
         ev.level("dbe-table-9-sound", dbe.SOUND, DBE, 94.53),
+        {ev.NOT: STILL_RISING},
     ),
     Claim(
         "DBE",
         "No method is above FedAvg+DBE (Table 9, HAR): here against Local, which the table leaves out",
         "94.53; no Local",
         *_on_har(DBE, LOCAL),
+        {ev.NOT: "A user's own windows, divided at random, are in both parts: training alone is hard to beat, and converges first."},
     ),
     *(
         Claim("DBE", f"FedAvg+DBE is above {label} (Table 9, HAR)", _above(94.53, number), *_on_har(DBE, _plain(name)))
@@ -148,7 +157,10 @@ CLAIMS = [
         _above(95.82, 87.35),
         _on_users(OURS, "lg-net"),
         ev.order("distfl-table-4", distfl.TIME_SPLIT, "distfl", "lg-net"),
-        dict.fromkeys((ev.REPRODUCED, ev.IN_PART), "Fine-tuning is on sitting, standing and lying above all; walking alone is tested."),
+        dict.fromkeys((ev.REPRODUCED, ev.IN_PART), "Fine-tuning is on sitting, standing and lying above all; walking alone is tested.")
+        | {
+            ev.NOT: "By its own threshold the users are one group in most seeds: LG-Net begins from the same model, and here loses nothing."
+        },
     ),
     Claim(
         "DistFL",

@@ -8,7 +8,7 @@ from benchmarks.papers import evidence as ev
 from benchmarks.papers.claims import CLAIMS, PAPERS, Claim
 from benchmarks.papers.results import Results
 
-TO_RUN = f"{ev.NOT_RUN}: `make papers`"
+TO_RUN = f"{ev.NOT_RUN}: `make papers NIGHT=1`"
 HEAD = f"""# The papers, claim by claim
 
 Made by `make papers` (an hour on two cores) and `make papers NIGHT=1` (a night) from [results/papers.json](results/papers.json);

@@ -1,6 +1,7 @@
 """The pages of the site that are made: commands, HTTP, MQTT, Python."""
 
 import json
+import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def python() -> str:
 
 def _kind(schema: Mapping[str, Any]) -> str:
     if reference := schema.get("$ref", ""):
-        return str(reference).rpartition("/")[2]
+        return posixpath.basename(str(reference))
     kinds = [_kind(each) for each in schema.get("anyOf", ())]
     return " or ".join(kinds) or str(schema.get("type", schema.get("const", "")))
 

@@ -100,7 +100,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     pointer, integer, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
     for name, result, arguments in (
         ("shoal_supports", integer, [integer]),
-        ("shoal_plan_new", pointer, [integer, pointer, number, number, number, number, pointer, number]),
+        ("shoal_plan_new", pointer, [integer, pointer, *[number] * 5, pointer, number]),
         ("shoal_plan_free", None, [pointer]),
         ("shoal_workspace_size", number, [pointer, number]),
         ("shoal_train", integer, [pointer, pointer]),

@@ -42,7 +42,7 @@ class Passes(Plan):
 
         Args:
             flat: (num_values,) the model; in training its running statistics are overwritten with those after the batch.
-            x: (batch, channels, time) float32, at least one example.
+            x: (batch, \\*window) float32, at least one example.
             training: whether BatchNorm normalises by the batch.
 
         Raises:
@@ -50,7 +50,7 @@ class Passes(Plan):
             DataError: a batch of one value per channel, which BatchNorm cannot normalise.
         """
         check_array("flat", flat, np.float32, (self.num_values,), writeable=True)
-        check_array("x", x, np.float32, (max(1, len(x)), self.network.channels, self.network.time))
+        check_array("x", x, np.float32, (max(1, len(x)), *self.network.window))
         capacity = capacity_for(len(x))
         workspace = self.acquire(capacity)
         y = np.empty((len(x), self.network.classes), np.float32)

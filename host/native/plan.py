@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithms.models.network import Layer, Network
+from algorithms.models.layers import Layer, Network
 from host.native.library import TARGETS, load_library
 from wire.errors import ConfigError, DataError
 from wire.names import RUNNING_MEAN, RUNNING_VAR
@@ -21,12 +21,13 @@ from wire.tensors import Array
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-_KINDS = ("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten")
+_KINDS = ("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten", "sum", "pick", "gru")
 
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((n, ctypes.c_int64) for n in ("kind", "outputs", "kernel", "stride", "padding")),
+        *((n, ctypes.c_int64) for n in ("kind", "outputs", "input", "other", "parts", "row")),
+        *((n, ctypes.c_int64 * 2) for n in ("kernel", "stride", "before", "after", "dilation")),
         *((n, ctypes.c_int64) for n in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)),
         *((n, ctypes.c_double) for n in ("eps", "momentum")),
     )
@@ -71,7 +72,7 @@ class Plan:
             TARGETS.index(self.target),
             ctypes.addressof(layers),
             len(network.layers),
-            *(network.channels, network.time, network.classes),
+            *(network.window[0], 1 if len(network.window) == 2 else network.window[1], network.window[-1], network.classes),
             None if factors is None else factors.ctypes.data,
             self.num_values,
         )
@@ -108,7 +109,10 @@ class Plan:
 
 def _layer(layer: Layer, begins: dict[str, int]) -> _Layer:
     tensors = [begins[layer.tensors[p]] if p in layer.tensors else -1 for p in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)]
-    return _Layer(_KINDS.index(layer.kind), layer.outputs, layer.kernel, layer.stride, layer.padding, *tensors, layer.eps, layer.momentum)
+    pairs = [(ctypes.c_int64 * 2)(*pair) for pair in (layer.kernel, layer.stride, layer.before, layer.after, layer.dilation)]
+    first, second = (*layer.inputs, -1)[:2]
+    numbers = _KINDS.index(layer.kind), layer.outputs, first, second, layer.parts, layer.row
+    return _Layer(*numbers, *pairs, *tensors, layer.eps, layer.momentum)
 
 
 def check_array(name: str, array: Array, dtype: type, shape: tuple[int, ...], writeable: bool = False) -> None:

@@ -71,7 +71,7 @@ class Trainer(Plan):
         Args:
             flat: (num_values,) the model; overwritten with the trained one, running statistics included.
             momentum: (num_values,) v, overwritten; zeros, which are not returned, if None. Running statistics have none.
-            x: (n, channels, time) float32, raw sensor units.
+            x: (n, \\*window) float32, raw sensor units.
             y: (n,) int64, class numbers.
             order: (total,) int64, indices of examples.
             bounds: (num_batches + 1,) int64, from 0 to total, increasing.
@@ -131,7 +131,7 @@ class Trainer(Plan):
                 check_array(name, vector, np.float32, (self.num_values,), writeable=bool(others) and name in ("flat", "momentum"))
 
     def _check_examples(self, x: Floats, y: Integers | None, order: Integers) -> None:
-        check_array("x", x, np.float32, (len(x), self.network.channels, self.network.time))
+        check_array("x", x, np.float32, (len(x), *self.network.window))
         check_array("order", order, np.int64, (len(order),))
         if y is not None:
             check_array("y", y, np.int64, (len(x),))

@@ -14,7 +14,7 @@ from torch import nn
 
 from algorithms.models.classifier import Classifier
 from algorithms.optimizers.base import slot_of
-from algorithms.personalisation.keeping import ABSENT, FEWEST, GENERAL, PRIOR, TUNED, first_good, margins
+from algorithms.personalisation.keeping import ABSENT, FEWEST, GENERAL, PRIOR, PRIOR_OF_TRAINED, TUNED, WAY, first_good, margins
 from algorithms.personalisation.kept import WORST
 from algorithms.personalisation.memory import KEYS, SHARE, Memory
 from algorithms.registry import make_algorithm, make_objective, read_algorithm
@@ -166,14 +166,14 @@ class TestElsewhere:
 
 
 class TestBlend:
-    def test_it_is_the_mean_of_the_models_before_and_after(self) -> None:
+    def test_it_is_a_mean_of_the_models_before_and_after(self) -> None:
         objective: Any = make_objective(read_algorithm("ditto+personal+none"), tiny_model("ditto"))
         tensors = objective.initial()
         for number, key in enumerate(objective.moving(tensors)):
             tensors[slot_of(key, "before")] = tensors[key] + number
         outputs = objective.blend(tensors, {}, {})
         for number, key in enumerate(objective.moving(tensors)):
-            torch.testing.assert_close(outputs[names.following(key)], tensors[key] + number / 2)
+            torch.testing.assert_close(outputs[names.following(key)], tensors[key] + (1 - WAY) * number)
 
 
 class TestMemorise:
@@ -216,12 +216,13 @@ class TestMemorise:
 
 
 class TestRecalibrate:
-    def test_statistics_move_towards_those_of_all_windows_as_a_plain_program_says(self) -> None:
+    @pytest.mark.parametrize(("count", "prior"), [(4, PRIOR_OF_TRAINED), (0, PRIOR)], ids=["with labels", "without"])
+    def test_statistics_move_towards_those_of_all_windows_as_a_plain_program_says(self, count: int, prior: float) -> None:
         field = make_field("fedavg+recalibrated", num_devices=1)
-        windows = labelled(tiny_windows(1), 4)
+        windows = labelled(tiny_windows(1), count)
         result, model = close(field, windows)
         every = np.concatenate([windows.train_x, windows.unlabelled_x])
-        share = len(every) / (len(every) + PRIOR)
+        share = len(every) / (len(every) + prior)
         layer = next(n for n, m in field.model.named_modules() if isinstance(m, nn.BatchNorm1d))
         seen: list[torch.Tensor] = []
         watch: Any = dict(field.model.named_modules())[layer].register_forward_pre_hook(lambda _m, given: seen.append(given[0]))

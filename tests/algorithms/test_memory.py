@@ -44,7 +44,8 @@ def memory_of(seed: int, labelled: list[int], held: list[int], rows: int) -> Mem
         out[row] = held[row] if label >= 0 else 0
         if label >= 0:
             labels[row, label] = 1
-    return Memory(*(torch.from_numpy(a.astype(np.float32)) for a in (keys, guess, labels, out)))
+    made = [torch.from_numpy(a.astype(np.float32)) for a in (keys, guess, labels, out)]
+    return Memory(keys=made[0], guess=made[1], labels=made[2], held=made[3])
 
 
 @st.composite

@@ -1,19 +1,51 @@
 """Which models the native engine knows, and what it says of others."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier
+from algorithms.models.dropout import Dropped
 from algorithms.models.network import Unsupported, network_of
 from algorithms.models.registry import MODELS, OF_IDS
 from wire.bundle import Window
+
+
+class Calls(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class OtherInTraining(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x) if self.training else x
+
 
 REFUSED: list[tuple[str, list[nn.Module]]] = [
     ("extractor.1 is GroupNorm", [nn.Conv1d(3, 8, 3), nn.GroupNorm(2, 8)]),
     ("extractor.0 is Dropout", [nn.Dropout(0.1)]),
     ("extractor.1.0 is Tanh", [nn.ReLU(), nn.Sequential(nn.Tanh())]),
-    ("extractor.0 is Conv1d with dilation", [nn.Conv1d(3, 8, 3, dilation=2)]),
+    ("extractor.0 is Conv2d, and gets 3 channels of 20", [nn.Conv2d(3, 8, 3)]),
+    ("extractor.0 is Conv1d of 4 inputs, and gets 3", [nn.Conv1d(4, 8, 3)]),
+    ("extractor.1 is called more than once", [nn.ReLU(), *[nn.Conv1d(3, 3, 1)] * 2]),
+    ("extractor.0 leaves nothing of 20 samples", [nn.Conv1d(3, 8, 3, dilation=10)]),
+    ("extractor.0 calls sigmoid", [Calls(torch.sigmoid)]),
+    ("extractor.0 calls add with what is no layer's result", [Calls(lambda x: x + 1)]),
+    ("extractor.1 calls add of 3 channels of .20,. and 60 of ..", [nn.Identity(), Calls(lambda x: x + x.flatten(1))]),
+    ("extractor.0 calls mean over 1: only over all but examples and channels", [Calls(lambda x: x.mean(1))]),
+    ("extractor.0 changes in place what others read", [Calls(lambda x: F.relu(x, inplace=True) + x)]),
+    ("what the model does cannot be followed", [Calls(lambda x: x if x.sum() > 0 else -x)]),
+    ("extractor.0 is Dropped", [Dropped(0.5, (3, 20))]),
+    ("extractor.0 is MaxPool1d with stride", [nn.MaxPool1d(3, 1)]),
     ("extractor.0 is Conv1d with groups", [nn.Conv1d(3, 3, 3, groups=3)]),
     ("extractor.0 is Conv1d with padding_mode", [nn.Conv1d(3, 8, 3, padding=1, padding_mode="reflect")]),
     ("extractor.0 is AvgPool1d with padding", [nn.AvgPool1d(2, padding=1)]),
@@ -42,6 +74,20 @@ def test_models_of_windows_are_known_but_for_group_norm() -> None:
             network_of(make(window, 4, torch.ones(3)), window.shape)
         except Unsupported as reason:
             refused[name] = str(reason)
-    assert refused == {"har-cnn-gn": "extractor.norm1 is GroupNorm", "tcn": "extractor.1 is Dilated", "resnet18": refused["resnet18"]}
+    assert refused == {"har-cnn-gn": "extractor.norm1 is GroupNorm"}
     with pytest.raises(Unsupported, match="only time windows"):
-        network_of(MODELS["mlp"](window, 4, torch.ones(3)), (3, 8, 8))
+        network_of(MODELS["mlp"](window, 4, torch.ones(3)), (3, 8, 8, 8))
+
+
+def test_what_differs_between_training_and_evaluation_is_refused() -> None:
+    model = Classifier(nn.Identity(), nn.Sequential(OtherInTraining(), nn.Flatten()), nn.Linear(60, 2))
+    with pytest.raises(Unsupported, match="the model does something else in training than outside of it"):
+        network_of(model, (3, 20))
+
+
+def test_a_model_is_left_in_the_mode_in_which_it_was() -> None:
+    relu = nn.ReLU()
+    model = Classifier(nn.Identity(), nn.Sequential(nn.Flatten(), relu), nn.Linear(60, 2)).train()
+    relu.eval()
+    network_of(model, (3, 20))
+    assert [module.training for module in (model, model.extractor, relu, model.head)] == [True, True, False, True]

@@ -19,13 +19,18 @@ LR, MOMENTUM = 0.05, 0.9
 
 
 def classifier(layers: list[nn.Module], channels: int, time: int, classes: int) -> Classifier:
+    """`classifier_of`, for time windows."""
+    return classifier_of(layers, (channels, time), classes)
+
+
+def classifier_of(layers: list[nn.Module], window: tuple[int, ...], classes: int) -> Classifier:
     """A classifier of these layers with parameters and statistics away from their usual start."""
     extractor = nn.Sequential(*layers)
     extractor.eval()
-    features = extractor(torch.zeros(2, channels, time)).shape[1]
-    model = Classifier(Scale(torch.rand(channels) + 0.5), extractor, nn.Linear(features, classes))
+    features = extractor(torch.zeros(2, *window)).shape[1]
+    model = Classifier(Scale(torch.rand(window[0]) + 0.5, len(window) - 1), extractor, nn.Linear(features, classes))
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm1d):
+        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
             known(module.running_mean).normal_()
             known(module.running_var).uniform_(0.5, 2)
             if module.affine:
@@ -40,8 +45,12 @@ def flat_of(model: Classifier, network: Network) -> Floats:
 
 
 def examples(channels: int, time: int, classes: int, n: int, seed: int = 0) -> tuple[Any, Any]:
+    return examples_of((channels, time), classes, n, seed)
+
+
+def examples_of(window: tuple[int, ...], classes: int, n: int, seed: int = 0) -> tuple[Any, Any]:
     rng = np.random.default_rng(seed)
-    return rng.standard_normal((n, channels, time)).astype(np.float32), rng.integers(0, classes, n)
+    return rng.standard_normal((n, *window)).astype(np.float32), rng.integers(0, classes, n)
 
 
 def train_in_torch(model: Classifier, x: Any, y: Any, batches: list[Any], frozen: tuple[str, ...] = ()) -> Outcome:
@@ -70,3 +79,15 @@ def parts_of(network: Network) -> list[tuple[str, slice]]:
     """Where each tensor lies in the flat vector."""
     ends = np.cumsum([0, *(prod(s) for s in network.shapes.values())])
     return [(name, slice(a, b)) for name, (a, b) in zip(network.shapes, pairwise(ends), strict=True)]
+
+
+class Residual(nn.Module):
+    """What layers make of x, plus x, or plus what another layer makes of it."""
+
+    def __init__(self, layers: list[nn.Module], other: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layers, self.other = nn.Sequential(*layers), nn.Identity() if other is None else other
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layers(x) + self.other(x)
+        return made

@@ -56,6 +56,10 @@ def stacks(draw: st.DrawFn) -> tuple[list[nn.Module], int, int]:
     return layers, channels, time
 
 
+def _two(size: int | tuple[int, ...]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
 def settled(model: Classifier, x: Any, batches: list[Any]) -> bool:
     """Whether float32 can decide as float64 does: no activation near a jump, no channel without any spread.
 
@@ -74,7 +78,13 @@ def settled(model: Classifier, x: Any, batches: list[Any]) -> bool:
             if top.shape[-1] > 1:
                 first, second = top.topk(2).values.unbind(-1)
                 seen[0] &= bool(((first - second > 5e-6) | ((first == second) & (first == 0))).all())
-        elif isinstance(module, nn.BatchNorm1d):
+        elif isinstance(module, nn.MaxPool2d):
+            (lines, columns), (height, width) = _two(module.kernel_size), z.shape[2:]
+            top = z[:, :, : height // lines * lines, : width // columns * columns].unfold(2, lines, lines).unfold(3, columns, columns)
+            if lines * columns > 1:
+                first, second = top.flatten(4).topk(2).values.unbind(-1)
+                seen[0] &= bool(((first - second > 5e-6) | ((first == second) & (first == 0))).all())
+        elif isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
             seen[0] &= bool((z.transpose(0, 1).flatten(1).var(1) > 1e-2).all())
 
     hooks = [m.register_forward_pre_hook(watch) for m in model.modules()]

@@ -29,8 +29,8 @@ def shoal(*arguments: str) -> None:
         ),
         ("download cifar10 --to /dev/null", "--to /dev/null: File exists"),
         (
-            "simulate --backend native --model resnet18 --algorithm fedavg --devices 2",
-            "backend native: extractor.3 is Residual; the engine in C++ has time windows, with layers Conv1d, ",
+            "simulate --backend native --model har-cnn-gn --algorithm fedavg --devices 2",
+            "backend native: extractor.norm1 is GroupNorm; the engine in C++ has time windows and images, with layers Conv1d, ",
         ),
         ("simulate --lr -1", "--lr -1: expected a learning rate from 0"),
         ("compare --algorithms fedavg --hyper lr=-1", "--lr -1: expected a learning rate from 0"),

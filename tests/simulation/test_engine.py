@@ -1,5 +1,6 @@
 """The fast engine against messages: the same bits, whatever the algorithm. Workers, checkpoints and cohorts change no result."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,9 +16,11 @@ from algorithms.models.network import Unsupported
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.supervised import following_values
 from algorithms.registry import OBJECTIVES, read_algorithm
+from edge_client.core.ports import Windows
 from export.describe import example_inputs, to_numpy
 from host import compiled
 from host.cache import cache_folder
+from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.options import EngineOptions
@@ -29,6 +32,7 @@ from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from tests.known import known
 from wire import names
+from wire.bundle import Window
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors
 
@@ -174,6 +178,25 @@ def test_the_native_backend_gives_the_same_within_rounding(algorithm: str) -> No
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, atol=2e-4, err_msg=f"{key} {name} {digest}")
     assert native.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.05)
+
+
+def of_images(fleet: FleetData) -> FleetData:
+    """The same signals as images, of 8 lines with 4 pixels."""
+    shape = lambda x: np.ascontiguousarray(x.reshape(len(x), 2, 8, 4))  # noqa: E731
+    devices = {d: Windows(shape(w.train_x), w.train_y, shape(w.test_x), w.test_y) for d, w in fleet.devices.items()}
+    return replace(fleet, window=Window(("a", "b"), 4, 1, height=8), devices=devices)
+
+
+@pytest.mark.parametrize(("model", "images"), [("cnn2-bn", True), ("tcn", False), ("tcn", True)])
+@pytest.mark.parametrize(("algorithm", "backend"), [("fedavg", "native"), ("dbe", "hybrid")])
+def test_images_dilation_and_sums_give_the_same_within_rounding(model: str, images: bool, algorithm: str, backend: str) -> None:
+    settings = SimulationSettings(read_algorithm(algorithm), 1, batch_size=8, model=model)
+    fleet = of_images(synthetic_fleet(3)) if images else synthetic_fleet(3)
+    eager, fast = (simulate(fleet, settings, engine=EngineOptions(name)) for name in ("eager", "auto"))
+    assert fast.summary.backend == backend
+    expected, found = (decode_tensors(o.blobs.get(o.state.models["0"]))[0] for o in (eager, fast))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=5e-4 * max(1.0, float(np.abs(value).max())), err_msg=name)
 
 
 def test_a_step_that_is_more_than_sgd_runs_half_in_the_engine_and_says_why() -> None:

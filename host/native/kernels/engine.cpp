@@ -1,5 +1,5 @@
 // Runs a plan: training steps, evaluation, prediction. Compiled once per instruction set, with SHOAL_TARGET naming the namespace.
-#include "layers.h"
+#include "recurrent.h"
 #include "sums.h"
 
 namespace shoal {
@@ -16,15 +16,14 @@ struct Run {
   float* slot(Slot which) const { return workspace + which * plan.packed_size; }
   float* weights() const { return slot(slot_weights); }
   float* at(const View& view) const { return rows_of(view, capacity, workspace); }
-  // Where op i writes: the next op's input, or the logits.
-  const View& output(int i) const { return i + 1 < plan.num_ops ? plan.ops[i + 1].in : plan.logits; }
 };
 
-// How the rows of a batch meet a product: by example, or all at once where every example has one row.
+// How the rows of a batch meet a product: line by line of every example, or all at once where every example has one row.
 struct Rows {
-  Index parts, count;
-  Rows(Index rows_per_example, Index batch)
-      : parts(rows_per_example == 1 ? 1 : batch), count(rows_per_example == 1 ? batch : rows_per_example) {}
+  Index parts, count;  // of rows one after the other, all alike
+  Lines lines;         // of a part
+  Rows(Index rows, Index width, Index batch)
+      : parts(rows == 1 ? 1 : batch), count(rows == 1 ? batch : rows), lines(rows == 1 ? Lines{1, batch} : Lines{rows / width, width}) {}
 };
 
 inline Index step(Index rows_per_example, const View& view) { return rows_per_example == 1 ? view.sample : view.row; }
@@ -38,31 +37,39 @@ void note_moments(const Run& run, const Op& norm, Index part, const float* x, In
   moments(x, row, rows, norm.out_stride, part ? mean - norm.out_stride : nullptr, mean, squares_of(run, norm) + part * norm.out_stride);
 }
 
-// Whether op i is a product whose rows op i + 1 normalises as they are: its moments are noted by the product. Flattened rows are not.
-bool feeds_norm(const Plan& plan, int i) {
-  if (i < 0 || i + 1 >= plan.num_ops) return false;
+// The op after op i, where that is a product whose rows it normalises as they are: its moments are noted by the product. Flattened rows
+// are not.
+const Op* norm_after(const Plan& plan, int i) {
+  if (i < 0 || i + 1 >= plan.num_ops) return nullptr;
   const Op &op = plan.ops[i], &next = plan.ops[i + 1];
-  return op.kind == Kind::product && next.kind == Kind::activation && next.norm && next.in_rows == op.out_rows;
+  const bool feeds = op.kind == Kind::product && next.norm && next.in.producer == i && next.in_rows == op.out_rows;
+  return feeds ? &next : nullptr;
 }
+
+// Rows of the input between the first windows of neighbouring lines and of neighbouring rows.
+inline Index window_line(const Op& op) { return op.stride_lines * op.in.value.line; }
+inline Index window_row(const Op& op) { return op.out_rows == 1 ? op.in.value.sample : op.stride * op.in.value.row; }
 
 void forward_product(const Run& run, int i) {
   const Op& op = run.plan.ops[i];
-  const View& out = run.output(i);
-  const bool measure = run.training && feeds_norm(run.plan, i);
-  const Rows rows(op.out_rows, run.batch);
-  const float *x = run.at(op.in) - op.in.lead, *bias = op.bias < 0 ? nullptr : run.weights() + op.bias;
-  const Index x_row = op.out_rows == 1 ? op.in.sample : op.stride * op.in.row, y_row = step(op.out_rows, out);
+  const Op* norm = run.training ? norm_after(run.plan, i) : nullptr;
+  const Rows rows(op.out_rows, op.out_width, run.batch);
+  const float *x = run.at(op.in.value) + op.start, *bias = op.bias < 0 ? nullptr : run.weights() + op.bias;
+  const Index y_row = step(op.out_rows, op.out);
   for (Index n = 0; n < rows.parts; n++) {
-    float* y = run.at(out) + n * out.sample;
-    multiply(x + n * op.in.sample, x_row, run.weights() + op.weight, op.depth, op.out_stride, y, y_row, bias, rows.count);
-    if (measure) note_moments(run, run.plan.ops[i + 1], n, y, y_row, rows.count);
+    float* y = run.at(op.out) + n * op.out.sample;
+    for (Index l = 0; l < rows.lines.lines; l++)
+      multiply(x + n * op.in.value.sample + l * window_line(op), window_row(op), op.runs, run.weights() + op.weight, op.out_stride,
+               y + l * op.out.line, y_row, bias, 0, rows.lines.width);
+    if (norm) note_moments(run, *norm, n, y, y_row, rows.count);
   }
 }
 
 ActivationPass pass_of(const Run& run, const Op& op) {
   ActivationPass s = {};
-  s.samples = run.batch, s.in_rows = op.in_rows, s.out_rows = op.out_rows, s.width = op.out_stride, s.pool = op.pool;
-  s.x = run.at(op.in), s.x_sample = op.in.sample;
+  s.samples = run.batch, s.in_rows = op.in_rows, s.in_width = op.in_width, s.out_rows = op.out_rows, s.out_width = op.out_width;
+  s.channels = op.out_stride, s.pool_lines = op.pool_lines, s.pool = op.pool;
+  s.x = run.at(op.in.value), s.x_sample = op.in.value.sample;
   s.floor = op.relu ? 0.0f : -INFINITY;
   if (op.norm) {
     s.mean = run.workspace + op.saved, s.inverse = s.mean + op.out_stride;
@@ -72,83 +79,180 @@ ActivationPass pass_of(const Run& run, const Op& op) {
   return s;
 }
 
+ActivationPass forward_pass_of(const Run& run, const Op& op) {
+  ActivationPass s = pass_of(run, op);
+  s.y = run.at(op.out), s.y_sample = op.out.sample, s.y_line = op.out.line, s.y_row = op.out.row;
+  return s;
+}
+
 void forward_activation(const Run& run, int i) {
   const Op& op = run.plan.ops[i];
+  const View& in = op.in.value;
   if (op.norm) {
     float *mean = run.workspace + op.saved, *inverse = mean + op.out_stride;
     float *running_mean = run.weights() + op.running_mean, *running_var = run.weights() + op.running_var;
     if (run.training) {
-      const Rows rows(op.in_rows, run.batch);
-      if (!feeds_norm(run.plan, i - 1))
-        for (Index n = 0; n < rows.parts; n++)
-          note_moments(run, op, n, run.at(op.in) + n * op.in.sample, step(op.in_rows, op.in), rows.count);
+      const Rows rows(op.in_rows, op.in_width, run.batch);
+      if (norm_after(run.plan, i - 1) != &op)
+        for (Index n = 0; n < rows.parts; n++) note_moments(run, op, n, run.at(in) + n * in.sample, step(op.in_rows, in), rows.count);
       combine_moments(means_of(run), squares_of(run, op), rows.parts, rows.count, op.out_stride, op.eps, op.momentum, mean, inverse,
                       run.move_statistics ? running_mean : nullptr, running_var);
     } else {
       for (Index c = 0; c < op.out_stride; c++) mean[c] = running_mean[c], inverse[c] = 1.0f / sqrtf(running_var[c] + op.eps);
     }
   }
-  ActivationPass s = pass_of(run, op);
-  const View& out = run.output(i);
-  s.y = run.at(out), s.y_sample = out.sample, s.y_row = out.row;
-  activation(s, true);
+  activation(forward_pass_of(run, op), true);
+}
+
+void forward_copy(const Run& run, const Op& op) {
+  const View &a = op.in.value, &b = op.other.value;
+  for (Index n = 0; n < run.batch; n++) {
+    const float* added = op.kind == Kind::sum ? run.at(b) + n * b.sample : nullptr;
+    copy_rows(run.at(a) + n * a.sample, a.line, a.row, added, b.line, b.row, run.at(op.out) + n * op.out.sample, op.out.line, op.out.row,
+              {op.out_rows / op.out_width, op.out_width}, op.out_stride);
+  }
+}
+
+void forward_pick(const Run& run, const Op& op) {
+  const View &a = op.in.value, &y = op.out;
+  for (Index n = 0; n < run.batch; n++)
+    memcpy(run.at(y) + n * y.sample, run.at(a) + n * a.sample + op.row * a.row, sizeof(float) * op.out_stride);
+}
+
+void forward_gru(const Run& run, const Op& op) {
+  const View &x = op.in.value, &y = op.out, &gates = op.gates;
+  const Index width = op.out_stride;
+  const Index zero = 0;
+  const float* bias = op.bias < 0 ? nullptr : run.weights() + op.bias;
+  for (Index t = 0; t < op.in_rows; t++) {
+    float *u = run.at(gates) + t * gates.row, *next = run.at(y) + t * y.row;
+    const float* h = next - y.row;
+    // Before the first time h is zero: what is left is the bias.
+    multiply(h, y.sample, {&zero, t > 0, width}, run.weights() + op.weight, 3 * width, u, gates.sample, bias, 0, run.batch);
+    for (Index n = 0; n < run.batch; n++)
+      gates_forward(run.at(x) + n * x.sample + t * x.row, u + n * gates.sample, t ? h + n * y.sample : nullptr, next + n * y.sample, width);
+  }
 }
 
 void forward(const Run& run) {
   for (int i = 0; i < run.plan.num_ops; i++) {
     const Op& op = run.plan.ops[i];
-    const View& out = run.output(i);
-    if (op.kind == Kind::product) forward_product(run, i);
-    if (op.kind == Kind::activation) forward_activation(run, i);
-    if (op.kind == Kind::mean)
-      mean_forward(run.at(op.in), op.in.sample, run.at(out), out.sample, out.row, run.batch, op.out_rows, op.out_stride, op.pool);
+    switch (op.kind) {
+      case Kind::product: forward_product(run, i); break;
+      case Kind::activation: forward_activation(run, i); break;
+      case Kind::mean: mean_forward(forward_pass_of(run, op)); break;
+      case Kind::sum:
+      case Kind::copy: forward_copy(run, op); break;
+      case Kind::pick: forward_pick(run, op); break;
+      case Kind::gru: forward_gru(run, op); break;
+    }
   }
 }
 
-// Columns [col, col + width) of the transposed kernel with its taps reversed, packed as one panel of depth kernel * out_stride: what the
+// A packed matrix of `taps` times `inputs` rows and `outputs` columns.
+struct Matrix {
+  Index taps, inputs, outputs;
+};
+
+// Columns [col, col + width) of the transposed kernel with its taps reversed, packed as one panel of depth taps * outputs: what the
 // gradient of the output is multiplied by to get that of the input.
-void transpose_panel(const Op& op, const float* weight, Index col, Index width, float* to) {
-  for (Index tap = 0; tap < op.kernel; tap++)
-    for_blocks(op.out_stride, [&](auto vectors, Index out) {
+void transpose_panel(const Matrix& m, const float* weight, Index col, Index width, float* to) {
+  for (Index tap = 0; tap < m.taps; tap++)
+    for_blocks(m.outputs, [&](auto vectors, Index out) {
       constexpr Index V = decltype(vectors)::value;
-      const float* from = weight + out * op.depth + ((op.kernel - 1 - tap) * op.in_stride + col) * V * LANES;
-      float* rows = to + (tap * op.out_stride + out) * width;
+      const float* from = weight + out * m.taps * m.inputs + ((m.taps - 1 - tap) * m.inputs + col) * V * LANES;
+      float* rows = to + (tap * m.outputs + out) * width;
       for (Index v = 0; v < V; v++)
         for (Index c = 0; c < width; c += LANES)
           transpose_square(from + c * V * LANES + v * LANES, V * LANES, rows + v * LANES * width + c, width);
     });
 }
 
-void backward_product(const Run& run, int i, bool train_weight, bool train_bias, bool move_inputs) {
-  const Op& op = run.plan.ops[i];
-  const float *x = run.at(op.in) - op.in.lead, *d = run.at(op.grad);
+// Rows of which an outer product takes in the gradients at a time: few enough for them to stay in the cache.
+constexpr Index OUTER_ROWS = 128;
+
+void backward_product(const Run& run, const Op& op, bool train_weight, bool train_bias, bool move_inputs) {
+  const View& in = op.in.value;
+  const float *x = run.at(in) + op.start, *d = run.at(op.grad);
   float* gradient = run.slot(slot_gradient);
-  const Rows rows(op.out_rows, run.batch);
-  const Index x_row = op.out_rows == 1 ? op.in.sample : op.stride * op.in.row, d_row = step(op.out_rows, op.grad);
+  const Rows rows(op.out_rows, op.out_width, run.batch);
+  const Index d_row = step(op.out_rows, op.grad), at_once = OUTER_ROWS > rows.lines.width ? OUTER_ROWS / rows.lines.width : 1;
   if (train_weight)
     for (Index n = 0; n < rows.parts; n++)
-      multiply_outer(x + n * op.in.sample, x_row, d + n * op.grad.sample, d_row, rows.count, gradient + op.weight, op.depth, op.out_stride,
-                     n > 0);
+      evenly(rows.lines.lines, at_once, [&](Index l, int lines) {
+        multiply_outer(x + n * in.sample + l * window_line(op), window_line(op), window_row(op), op.runs,
+                       d + n * op.grad.sample + l * op.grad.line, op.grad.line, d_row, {lines, rows.lines.width}, gradient + op.weight,
+                       op.out_stride, n > 0 || l > 0);
+      });
   if (train_bias) {
     if (op.bias_cancels)
       memset(gradient + op.bias, 0, sizeof(float) * op.out_stride);
     else
-      sum_rows(d, op.grad.sample, rows.parts, d_row, rows.count, op.out_stride, gradient + op.bias);
+      sum_rows(d, op.grad.sample, rows.parts, op.grad.line, d_row, rows.lines, op.out_stride, gradient + op.bias);
   }
   if (!move_inputs) return;
-  const View& out = run.plan.ops[i - 1].grad;
-  const Rows in_rows(op.in_rows, run.batch);
+  const View& out = op.in.gradient;
+  const Rows in_rows(op.in_rows, op.in_width, run.batch);
   float* panel = run.workspace + run.plan.transposed;
-  const float* first = d - op.reach * op.out_stride;
+  const float* first = d + op.back_start;
   // Rows of the output's gradient are dense here: a stride of the convolution stands as zero rows between them.
-  const Index row = op.in_rows == 1 ? op.grad.sample : op.out_stride;
+  const Index row = op.in_rows == 1 ? op.grad.sample : op.out_stride, line = op.grad.line / op.stride_lines;
   for (Index col = 0; col < op.in_stride; col += PANEL) {
     const Index width = op.in_stride - col < PANEL ? op.in_stride - col : PANEL;
-    transpose_panel(op, run.weights() + op.weight, col, width, panel);
+    transpose_panel({op.taps, op.in_stride, op.out_stride}, run.weights() + op.weight, col, width, panel);
     for (Index n = 0; n < in_rows.parts; n++)
-      multiply(first + n * op.grad.sample, row, panel, op.kernel * op.out_stride, width, run.at(out) + n * out.sample + col,
-               step(op.in_rows, out), nullptr, in_rows.count);
+      for (Index l = 0; l < in_rows.lines.lines; l++) {
+        float* to = run.at(out) + n * out.sample + l * out.line + col;
+        const Index to_row = step(op.in_rows, out);
+        multiply(first + n * op.grad.sample + l * line, row, op.back_runs, panel, width, to, to_row, op.in.adds ? to : nullptr, to_row,
+                 in_rows.lines.width);
+      }
   }
+}
+
+void backward_copy(const Run& run, const Op& op, const Input& input) {
+  const View &g = op.grad, &y = input.gradient;
+  for (Index n = 0; n < run.batch; n++) {
+    float* to = run.at(y) + n * y.sample;
+    copy_rows(run.at(g) + n * g.sample, g.line, g.row, input.adds ? to : nullptr, y.line, y.row, to, y.line, y.row,
+              {op.out_rows / op.out_width, op.out_width}, op.out_stride);
+  }
+}
+
+void backward_pick(const Run& run, const Op& op) {
+  const View &g = op.grad, &to = op.in.gradient;
+  for (Index n = 0; n < run.batch; n++)
+    for (Index l = 0; l < op.in_rows; l++) {
+      float* row = run.at(to) + n * to.sample + l * to.row;
+      const float* d = run.at(g) + n * g.sample;
+      for (Index c = 0; c < op.out_stride; c += LANES) {
+        const Vec moved = l == op.row ? load(d + c) : Vec{};
+        store(row + c, op.in.adds ? load(row + c) + moved : moved);
+      }
+    }
+}
+
+void backward_gru(const Run& run, const Op& op, bool train_weight, bool train_bias) {
+  const View &x = op.in.gradient, &y = op.out, &g = op.grad, &gates = op.gates, &states = op.states;
+  const Index width = op.out_stride, zero = 0;
+  // Of every example, the gradient by u at each time, and in front of these the one by h.
+  float *d_h = run.at(states), *d_u = d_h + width, *transposed = run.workspace + run.plan.transposed;
+  for (Index col = 0; col < width; col += PANEL)
+    transpose_panel({1, width, 3 * width}, run.weights() + op.weight, col, width - col < PANEL ? width - col : PANEL,
+                    transposed + col * 3 * width);
+  for (Index t = op.in_rows - 1; t >= 0; t--) {
+    for (Index n = 0; n < run.batch; n++)
+      gates_backward(run.at(gates) + n * gates.sample + t * gates.row, t ? run.at(y) + n * y.sample + (t - 1) * y.row : nullptr,
+                     run.at(g) + n * g.sample + t * g.row, d_h + n * states.sample, run.at(x) + n * x.sample + t * x.row,
+                     d_u + n * states.sample + t * 3 * width, width, t == op.in_rows - 1);
+    multiply(d_u + t * 3 * width, states.sample, {&zero, 1, 3 * width}, transposed, width, d_h, states.sample, d_h, states.sample, run.batch);
+  }
+  float* gradient = run.slot(slot_gradient);
+  if (train_weight)
+    for (Index n = 0; n < run.batch; n++)
+      multiply_outer(run.at(y) + n * y.sample, 0, y.row, {&zero, 1, width}, d_u + n * states.sample + 3 * width, 0, 3 * width,
+                     {1, op.in_rows - 1}, gradient + op.weight, 3 * width, n > 0);
+  if (train_bias) sum_rows(d_u, states.sample, run.batch, 0, 3 * width, {1, op.in_rows}, 3 * width, gradient + op.bias);
 }
 
 // Which tensors move, and the lowest op that has one: below it nothing needs a gradient.
@@ -160,44 +264,61 @@ struct Trained {
 void backward(const Run& run, const Trained& trained) {
   for (int i = run.plan.num_ops - 1; i >= trained.lowest; i--) {
     const Op& op = run.plan.ops[i];
-    const bool move_inputs = i > trained.lowest;
-    if (op.kind == Kind::product) {
-      backward_product(run, i, trained.moves[2 * i], trained.moves[2 * i + 1], move_inputs);
-      continue;
+    const bool move_inputs = op.in.producer >= trained.lowest;
+    ActivationPass s = {};
+    if (op.kind == Kind::activation || op.kind == Kind::mean) {
+      const View& out = op.in.gradient;
+      s = pass_of(run, op);
+      s.g = run.at(op.grad), s.g_sample = op.grad.sample, s.move_inputs = move_inputs, s.adds = op.in.adds;
+      if (move_inputs) s.y = run.at(out), s.y_sample = out.sample, s.y_line = out.line, s.y_row = out.row;
     }
-    const View* out = i ? &run.plan.ops[i - 1].grad : nullptr;
-    if (op.kind == Kind::activation) {
-      ActivationPass s = pass_of(run, op);
-      s.g = run.at(op.grad), s.g_sample = op.grad.sample, s.move_inputs = move_inputs;
-      if (move_inputs) s.y = run.at(*out), s.y_sample = out->sample, s.y_row = out->row;
-      activation(s, false);
-    } else if (move_inputs) {
-      mean_backward(run.at(op.grad), op.grad.sample, run.at(*out), out->sample, out->row, run.batch, op.out_rows, op.out_stride, op.pool);
+    switch (op.kind) {
+      case Kind::product: backward_product(run, op, trained.moves[2 * i], trained.moves[2 * i + 1], move_inputs); break;
+      case Kind::activation: activation(s, false); break;
+      case Kind::mean:
+        if (move_inputs) mean_backward(s);
+        break;
+      case Kind::sum:
+      case Kind::copy:
+        if (move_inputs) backward_copy(run, op, op.in);
+        if (op.kind == Kind::sum && op.other.producer >= trained.lowest) backward_copy(run, op, op.other);
+        break;
+      case Kind::pick:
+        if (move_inputs) backward_pick(run, op);
+        break;
+      case Kind::gru: backward_gru(run, op, trained.moves[2 * i], trained.moves[2 * i + 1]); break;
     }
   }
 }
 
-// One example (channels, time) to channels-last rows, each channel times its factor. Where a row is one vector, squares are transposed in
-// registers; what such a row writes beyond its end is written again by the next ones, so that the last rows go value by value.
-void gather_example(const Plan& plan, const float* from, float* to) {
-  const Index stride = plan.in_stride, room = plan.time * stride - LANES;
+// One line (channels, width) of an example, whose channels are `plane` apart, to channels-last rows, each channel times its factor. Where a
+// row is one vector, squares are transposed in registers; what such a row writes beyond its end is written again by the next ones, so that
+// the last rows go value by value.
+void gather_line(const Plan& plan, const float* from, Index plane, float* to) {
+  const Index stride = plan.in_stride, room = plan.width * stride - LANES;
   const Index whole = plan.channels <= LANES && room >= 0 ? (room / stride + 1) / LANES * LANES : 0;
   const auto factor = [&](Index c) { return plan.factors ? plan.factors[c] : 1.0f; };
   for (Index t = 0; t < whole; t += LANES) {
     Square s = {};
-    for (Index c = 0; c < plan.channels; c++) s.row[c] = load(from + c * plan.time + t) * factor(c);
+    for (Index c = 0; c < plan.channels; c++) s.row[c] = load(from + c * plane + t) * factor(c);
     transpose(s);
     for (int i = 0; i < LANES; i++) store(to + (t + i) * stride, s.row[i]);
   }
   for (Index c = 0; c < plan.channels; c++)
-    for (Index t = whole; t < plan.time; t++) to[t * stride + c] = from[c * plan.time + t] * factor(c);
+    for (Index t = whole; t < plan.width; t++) to[t * stride + c] = from[c * plane + t] * factor(c);
+}
+
+// Floats of an example as it comes.
+inline Index example_size(const Plan& plan) { return plan.channels * plan.lines * plan.width; }
+
+void gather_example(const Run& run, Index n, const float* from) {
+  const Plan& plan = run.plan;
+  float* to = run.at(plan.input) + n * plan.input.sample;
+  for (Index l = 0; l < plan.lines; l++) gather_line(plan, from + l * plan.width, plan.lines * plan.width, to + l * plan.input.line);
 }
 
 void gather(const Run& run, const float* x, const int64_t* chosen) {
-  const Plan& plan = run.plan;
-  const View& in = plan.ops[0].in;
-  for (Index n = 0; n < run.batch; n++)
-    gather_example(plan, x + chosen[n] * plan.channels * plan.time, run.at(in) + n * in.sample);
+  for (Index n = 0; n < run.batch; n++) gather_example(run, n, x + chosen[n] * example_size(run.plan));
 }
 
 // Copies between the flat vector and the packed parameters. Squares of a matrix are transposed in registers: value by value, every store
@@ -306,7 +427,7 @@ int train_network(const Plan& plan, TrainCall& call) {
     run.batch = call.bounds[b + 1] - call.bounds[b];
     gather(run, call.x, chosen);
     forward(run);
-    const View& last = plan.ops[plan.num_ops - 1].grad;
+    const View& last = plan.logits_gradient;
     for (Index n = 0; n < run.batch; n++) {
       bool correct;
       const float* logits = run.at(plan.logits) + n * plan.logits.sample;
@@ -349,8 +470,7 @@ int forward_network(const Plan& plan, const ForwardCall& call) {
   if (call.batch < 1 || call.batch > call.capacity) return bad_bounds;
   if (run.training && !can_normalise(plan, call.batch)) return one_value;
   pack_weights(run, call.flat);
-  const View& in = plan.ops[0].in;
-  for (Index n = 0; n < run.batch; n++) gather_example(plan, call.x + n * plan.channels * plan.time, run.at(in) + n * in.sample);
+  for (Index n = 0; n < run.batch; n++) gather_example(run, n, call.x + n * example_size(plan));
   forward(run);
   for (Index n = 0; n < run.batch; n++)
     for (Index i = 0; i < plan.num_outputs; i++)
@@ -361,7 +481,7 @@ int forward_network(const Plan& plan, const ForwardCall& call) {
 
 int backward_network(const Plan& plan, const BackwardCall& call) {
   const Run run = {plan, call.workspace, call.capacity, call.batch, true, false};
-  const View& last = plan.ops[plan.num_ops - 1].grad;
+  const View& last = plan.logits_gradient;
   for (Index n = 0; n < run.batch; n++)
     for (Index i = 0; i < plan.num_outputs; i++)
       run.at(last)[n * last.sample + plan.outputs[i]] = call.d_y[n * plan.num_outputs + i];

@@ -72,36 +72,36 @@ void combine_moments(const float* means, const float* squares, Index parts, Inde
 }
 
 struct ActivationPass {
-  Index samples, in_rows, out_rows, width, pool;
-  const float* x;      // rows dense, `width` floats
+  Index samples, in_rows, in_width, out_rows, out_width, channels, pool_lines, pool;  // channels: floats of a row
+  const float* x;      // rows dense
   Index x_sample;
   float* y;            // forward: what comes out; backward: the gradient of the input
-  Index y_sample, y_row;
+  Index y_sample, y_line, y_row;
   const float* g;      // backward: gradient of the output, rows dense
   Index g_sample;
   const float *mean, *inverse, *gamma, *beta;  // null without BatchNorm
   float *d_gamma, *d_beta;
   float floor;
   bool move_inputs;    // backward: whether the gradient of the input is wanted
+  bool adds;           // backward: whether it is added to what is there
 };
 
-// The row that wins among `pool` rows from p on: its x, its y, and which it is.
-template <int POOL>
-inline void winner(const float* p, Index width, Index pool, Vec factor, Vec shift, Vec& x, Vec& y, IVec& which) {
-  x = load(p);
-  y = x * factor + shift;
-  which = IVec{};
-  const int rows = POOL ? POOL : int(pool);
-  for (int j = 1; j < rows; j++) {
-    const Vec xj = load(p + j * width), yj = xj * factor + shift;
-    const IVec better = (yj > y) | (yj != yj);
-    x = better ? xj : x;
-    y = better ? yj : y;
-    which = better ? IVec{} + j : which;
-  }
+// The row that wins among `lines` lines of `columns` rows from p on: its x, its y, and which it is.
+template <int LINES, int COLUMNS>
+inline void winner(const float* p, Index line, Index row, Index lines, Index columns, Vec factor, Vec shift, Vec& x, Vec& y, IVec& which) {
+  const int last_line = LINES ? LINES : int(lines), last = COLUMNS ? COLUMNS : int(columns);
+  x = load(p), y = x * factor + shift, which = IVec{};
+  for (int i = 0; i < last_line; i++)
+    for (int j = i ? 0 : 1; j < last; j++) {
+      const Vec xj = load(p + i * line + j * row), yj = xj * factor + shift;
+      const IVec better = (yj > y) | (yj != yj);
+      x = better ? xj : x;
+      y = better ? yj : y;
+      which = better ? IVec{} + (i * last + j) : which;
+    }
 }
 
-template <int POOL, int V>
+template <int LINES, int COLUMNS, int V>
 void activation_forward(const ActivationPass& s, Index c) {
   Vec factor[V], shift[V];
   for (int v = 0; v < V; v++) {
@@ -110,28 +110,31 @@ void activation_forward(const ActivationPass& s, Index c) {
     shift[v] = s.mean ? load(s.beta + at) - load(s.mean + at) * factor[v] : Vec{};
   }
   const Vec floor = broadcast(s.floor);
-  const Index pool = POOL ? POOL : s.pool;
-  for (Index n = 0; n < s.samples; n++) {
-    const float* p = s.x + n * s.x_sample + c;
-    float* o = s.y + n * s.y_sample + c;
-    for (Index l = 0; l < s.out_rows; l++, p += pool * s.width, o += s.y_row)
-      for (int v = 0; v < V; v++) {
-        Vec y = load(p + v * LANES) * factor[v] + shift[v];
-        for (int j = 1; j < pool; j++) {
-          const Vec z = load(p + j * s.width + v * LANES) * factor[v] + shift[v];
-          y = (z > y) | (z != z) ? z : y;
+  const Index lines = LINES ? LINES : s.pool_lines, columns = COLUMNS ? COLUMNS : s.pool, line = s.in_width * s.channels;
+  for (Index n = 0; n < s.samples; n++)
+    for (Index m = 0; m < s.out_rows / s.out_width; m++) {
+      const float* p = s.x + n * s.x_sample + m * lines * line + c;
+      float* o = s.y + n * s.y_sample + m * s.y_line + c;
+      for (Index l = 0; l < s.out_width; l++, p += columns * s.channels, o += s.y_row)
+        for (int v = 0; v < V; v++) {
+          Vec y = load(p + v * LANES) * factor[v] + shift[v];
+          for (int i = 0; i < lines; i++)
+            for (int j = i ? 0 : 1; j < columns; j++) {
+              const Vec z = load(p + i * line + j * s.channels + v * LANES) * factor[v] + shift[v];
+              y = (z > y) | (z != z) ? z : y;
+            }
+          store(o + v * LANES, floor > y ? floor : y);
         }
-        store(o + v * LANES, floor > y ? floor : y);
-      }
-  }
+    }
 }
 
 // dx = gamma / sigma * (dy - mean(dy) - xhat * mean(dy * xhat)), S. Ioffe, C. Szegedy, ICML 2015, section 3; dy is 0 at rows that did
 // not win.
-template <int POOL, int V>
+template <int LINES, int COLUMNS, int V>
 void activation_backward(const ActivationPass& s, Index c) {
   const Vec zero = {}, floor = broadcast(s.floor);
-  const Index pool = POOL ? POOL : s.pool, left_over = s.in_rows - s.out_rows * pool;
+  const Index lines = LINES ? LINES : s.pool_lines, columns = COLUMNS ? COLUMNS : s.pool, line = s.in_width * s.channels;
+  const Index out_lines = s.out_rows / s.out_width, in_lines = s.in_rows / s.in_width;
   Vec factor[V], shift[V], mean[V], level[V], slope[V];
   for (int v = 0; v < V; v++) {
     const Index at = c + v * LANES;
@@ -142,18 +145,19 @@ void activation_backward(const ActivationPass& s, Index c) {
   }
   if (s.mean) {
     Vec sum[V] = {}, product[V] = {};
-    for (Index n = 0; n < s.samples; n++) {
-      const float *p = s.x + n * s.x_sample + c, *q = s.g + n * s.g_sample + c;
-      for (Index l = 0; l < s.out_rows; l++, p += pool * s.width, q += s.width)
-        for (int v = 0; v < V; v++) {
-          Vec x, y;
-          IVec which;
-          winner<POOL>(p + v * LANES, s.width, pool, factor[v], shift[v], x, y, which);
-          const Vec d = y <= floor ? zero : load(q + v * LANES);
-          sum[v] += d;
-          product[v] += d * (x - mean[v]);
-        }
-    }
+    for (Index n = 0; n < s.samples; n++)
+      for (Index m = 0; m < out_lines; m++) {
+        const float *p = s.x + n * s.x_sample + m * lines * line + c, *q = s.g + n * s.g_sample + m * s.out_width * s.channels + c;
+        for (Index l = 0; l < s.out_width; l++, p += columns * s.channels, q += s.channels)
+          for (int v = 0; v < V; v++) {
+            Vec x, y;
+            IVec which;
+            winner<LINES, COLUMNS>(p + v * LANES, line, s.channels, lines, columns, factor[v], shift[v], x, y, which);
+            const Vec d = y <= floor ? zero : load(q + v * LANES);
+            sum[v] += d;
+            product[v] += d * (x - mean[v]);
+          }
+      }
     const float count = float(s.samples) * float(s.in_rows);
     for (int v = 0; v < V; v++) {
       const Index at = c + v * LANES;
@@ -165,70 +169,103 @@ void activation_backward(const ActivationPass& s, Index c) {
     }
   }
   if (!s.move_inputs) return;
-  for (Index n = 0; n < s.samples; n++) {
-    const float *p = s.x + n * s.x_sample + c, *q = s.g + n * s.g_sample + c;
-    float* o = s.y + n * s.y_sample + c;
-    for (Index l = 0; l < s.out_rows; l++, p += pool * s.width, q += s.width, o += pool * s.y_row)
-      for (int v = 0; v < V; v++) {
-        Vec x, y;
-        IVec which;
-        winner<POOL>(p + v * LANES, s.width, pool, factor[v], shift[v], x, y, which);
-        const Vec d = factor[v] * (y <= floor ? zero : load(q + v * LANES)) - level[v];
-        for (int j = 0; j < pool; j++) {
-          const Vec xj = load(p + j * s.width + v * LANES);
-          store(o + j * s.y_row + v * LANES, (which == IVec{} + j ? d : -level[v]) - (xj - mean[v]) * slope[v]);
-        }
-      }
-    for (Index j = 0; j < left_over; j++)
+  const auto put = [&](float* to, Vec value) { store(to, s.adds ? load(to) + value : value); };
+  // Rows `from` to `to` of a line, which no pool reaches.
+  const auto left_over = [&](Index n, Index m, Index from) {
+    const float* p = s.x + n * s.x_sample + m * line + c;
+    float* o = s.y + n * s.y_sample + m * s.y_line + c;
+    for (Index l = from; l < s.in_width; l++)
       for (int v = 0; v < V; v++)
-        store(o + j * s.y_row + v * LANES, -level[v] - (load(p + j * s.width + v * LANES) - mean[v]) * slope[v]);
+        put(o + l * s.y_row + v * LANES, -level[v] - (load(p + l * s.channels + v * LANES) - mean[v]) * slope[v]);
+  };
+  for (Index n = 0; n < s.samples; n++) {
+    for (Index m = 0; m < out_lines; m++) {
+      const float *p = s.x + n * s.x_sample + m * lines * line + c, *q = s.g + n * s.g_sample + m * s.out_width * s.channels + c;
+      float* o = s.y + n * s.y_sample + m * lines * s.y_line + c;
+      for (Index l = 0; l < s.out_width; l++, p += columns * s.channels, q += s.channels, o += columns * s.y_row)
+        for (int v = 0; v < V; v++) {
+          Vec x, y;
+          IVec which;
+          winner<LINES, COLUMNS>(p + v * LANES, line, s.channels, lines, columns, factor[v], shift[v], x, y, which);
+          const Vec d = factor[v] * (y <= floor ? zero : load(q + v * LANES)) - level[v];
+          for (int i = 0; i < lines; i++)
+            for (int j = 0; j < columns; j++) {
+              const Vec xj = load(p + i * line + j * s.channels + v * LANES);
+              const IVec wins = which == IVec{} + (i * int(columns) + j);
+              put(o + i * s.y_line + j * s.y_row + v * LANES, (wins ? d : -level[v]) - (xj - mean[v]) * slope[v]);
+            }
+        }
+      for (Index i = 0; i < lines; i++) left_over(n, m * lines + i, s.out_width * columns);
+    }
+    for (Index m = out_lines * lines; m < in_lines; m++) left_over(n, m, 0);
   }
 }
 
 void activation(const ActivationPass& s, bool forward) {
-  for_blocks(s.width, [&](auto vectors, Index c) {
+  for_blocks(s.channels, [&](auto vectors, Index c) {
     constexpr int V = decltype(vectors)::value;
-    switch (s.pool) {
-      case 1: forward ? activation_forward<1, V>(s, c) : activation_backward<1, V>(s, c); break;
-      case 2: forward ? activation_forward<2, V>(s, c) : activation_backward<2, V>(s, c); break;
-      default: forward ? activation_forward<0, V>(s, c) : activation_backward<0, V>(s, c);
-    }
+    if (s.pool_lines == 1 && s.pool == 1)
+      forward ? activation_forward<1, 1, V>(s, c) : activation_backward<1, 1, V>(s, c);
+    else if (s.pool_lines == 1 && s.pool == 2)
+      forward ? activation_forward<1, 2, V>(s, c) : activation_backward<1, 2, V>(s, c);
+    else if (s.pool_lines == 2 && s.pool == 2)
+      forward ? activation_forward<2, 2, V>(s, c) : activation_backward<2, 2, V>(s, c);
+    else
+      forward ? activation_forward<0, 0, V>(s, c) : activation_backward<0, 0, V>(s, c);
   });
 }
 
-// Means of `pool` neighbouring rows; rows left over at the end are not looked at.
-void mean_forward(const float* x, Index x_sample, float* y, Index y_sample, Index y_row, Index samples, Index out_rows, Index width,
-                  Index pool) {
-  for (Index n = 0; n < samples; n++)
-    for (Index l = 0; l < out_rows; l++)
-      for (Index c = 0; c < width; c += LANES) {
-        const float* p = x + n * x_sample + l * pool * width + c;
-        Vec sum = load(p);
-        for (Index j = 1; j < pool; j++) sum += load(p + j * width);
-        store(y + n * y_sample + l * y_row + c, sum / float(pool));
+// Means of `pool_lines` times `pool` neighbouring rows; rows left over at the ends are not looked at.
+void mean_forward(const ActivationPass& s) {
+  const Index line = s.in_width * s.channels;
+  for (Index n = 0; n < s.samples; n++)
+    for (Index m = 0; m < s.out_rows / s.out_width; m++)
+      for (Index l = 0; l < s.out_width; l++)
+        for (Index c = 0; c < s.channels; c += LANES) {
+          const float* p = s.x + n * s.x_sample + m * s.pool_lines * line + l * s.pool * s.channels + c;
+          Vec sum = {};
+          for (Index i = 0; i < s.pool_lines; i++)
+            for (Index j = 0; j < s.pool; j++) sum += load(p + i * line + j * s.channels);
+          store(s.y + n * s.y_sample + m * s.y_line + l * s.y_row + c, sum / float(s.pool_lines * s.pool));
+        }
+}
+
+// Rows left over have no gradient.
+void mean_backward(const ActivationPass& s) {
+  const float share = 1.0f / float(s.pool_lines * s.pool);
+  const Index lines = s.out_rows / s.out_width * s.pool_lines, columns = s.out_width * s.pool;
+  for (Index n = 0; n < s.samples; n++)
+    for (Index m = 0; m < s.in_rows / s.in_width; m++)
+      for (Index l = 0; l < s.in_width; l++) {
+        const float* g = s.g + n * s.g_sample + (m / s.pool_lines * s.out_width + l / s.pool) * s.channels;
+        float* to = s.y + n * s.y_sample + m * s.y_line + l * s.y_row;
+        for (Index c = 0; c < s.channels; c += LANES) {
+          const Vec d = m < lines && l < columns ? load(g + c) * share : Vec{};
+          store(to + c, s.adds ? load(to + c) + d : d);
+        }
       }
 }
 
-// The gradient of rows left over stays what it was when the workspace was made: zero.
-void mean_backward(const float* g, Index g_sample, float* y, Index y_sample, Index y_row, Index samples, Index out_rows, Index width,
-                   Index pool) {
-  const float share = 1.0f / float(pool);
-  for (Index n = 0; n < samples; n++)
-    for (Index l = 0; l < out_rows; l++)
-      for (Index c = 0; c < width; c += LANES) {
-        const Vec d = load(g + n * g_sample + l * width + c) * share;
-        for (Index j = 0; j < pool; j++) store(y + n * y_sample + (l * pool + j) * y_row + c, d);
+// y (+)= a, rows of `channels` floats in lines; where there is a second one, y = a + b.
+void copy_rows(const float* a, Index a_line, Index a_row, const float* b, Index b_line, Index b_row, float* y, Index y_line, Index y_row,
+               Lines rows, Index channels) {
+  for (Index l = 0; l < rows.lines; l++)
+    for (Index m = 0; m < rows.width; m++)
+      for (Index c = 0; c < channels; c += LANES) {
+        const Vec x = load(a + l * a_line + m * a_row + c);
+        store(y + l * y_line + m * y_row + c, b ? x + load(b + l * b_line + m * b_row + c) : x);
       }
 }
 
-// out = sum of the rows, `parts` times `rows` of them.
-void sum_rows(const float* d, Index part, Index parts, Index row, Index rows, Index width, float* out) {
+// out = sum of `parts` times the rows in lines.
+void sum_rows(const float* d, Index part, Index parts, Index line, Index row, Lines rows, Index width, float* out) {
   for_blocks(width, [&](auto vectors, Index c) {
     constexpr int V = decltype(vectors)::value;
     Vec sum[V] = {};
     for (Index n = 0; n < parts; n++)
-      for (Index m = 0; m < rows; m++)
-        for (int v = 0; v < V; v++) sum[v] += load(d + n * part + m * row + c + v * LANES);
+      for (Index l = 0; l < rows.lines; l++)
+        for (Index m = 0; m < rows.width; m++)
+          for (int v = 0; v < V; v++) sum[v] += load(d + n * part + l * line + m * row + c + v * LANES);
     for (int v = 0; v < V; v++) store(out + c + v * LANES, sum[v]);
   });
 }

@@ -34,11 +34,15 @@ const Engine* engine_of(int target) {
   return nullptr;
 }
 
-enum LayerKind : int64_t { conv, linear, norm, relu, max_pool, avg_pool, flatten };
+enum LayerKind : int64_t { conv, linear, norm, relu, max_pool, avg_pool, flatten, sum, pick, gru };
 
-// Offsets are of the flat vector, -1 where the layer has no such tensor.
+// `input` and `other`: the layers whose results it reads, by their numbers, -1 for the network's input; only a sum has two. `before` and
+// `after` are the zero rows around an example; pairs are lines and columns. Offsets are of the flat vector, -1 where the layer has no such
+// tensor.
 struct Layer {
-  int64_t kind, outputs, kernel, stride, padding;
+  int64_t kind, outputs, input, other;
+  int64_t parts, row;  // a product's outputs in so many equal parts, each padded to whole vectors; the row that is picked
+  int64_t kernel[2], stride[2], before[2], after[2], dilation[2];
   int64_t weight, bias, running_mean, running_var;
   double eps, momentum;
 };
@@ -53,65 +57,119 @@ struct Network {
   std::vector<Range> ranges;
   std::vector<int32_t> place;
   std::vector<Tensor> tensors;
-  std::vector<Index> constants, outputs;
+  std::vector<Index> constants, outputs, offsets;
   std::vector<float> factors;
 };
 
-// Walks the layers and keeps track of what the activation looks like: `rows_` rows of `stride_` floats, value i of a row at position_[i].
-// Flatten only changes that description: an example's rows are contiguous and become one row; the op before goes on writing rows that are
-// `row_` apart.
+// What a layer gives: lines of `width` rows of `stride` floats, value i of a row at position[i].
+struct Value {
+  Index rows, width, stride;
+  std::vector<Index> position;
+  int op;     // that makes it, -1 for the network's input
+  View view;
+};
+
+// What is known of a layer's result before it is made.
+struct Use {
+  Index before[2] = {0, 0}, after[2] = {0, 0};  // zero rows that its readers want around it
+  int readers = 0;
+  bool only_products = true;  // read it, flattened or not
+};
+
+// Walks the layers. Every op has a buffer for its result, with the zeros around it that its readers want, and one for the gradient of it.
+// Flatten only changes the description: an example's rows are contiguous and become one row.
 class Builder {
  public:
-  Builder(Network& made, Index channels, Index time, Index flat_size)
-      : net_(made), lanes_(made.engine->lanes), panel_(made.engine->panel), rows_(time), position_(channels) {
+  Builder(Network& made, Index channels, Index lines, Index width, Index flat_size)
+      : net_(made), lanes_(made.engine->lanes), panel_(made.engine->panel) {
     net_.place.assign(flat_size, 0);
-    for (Index c = 0; c < channels; c++) position_[c] = c;
+    made.plan.channels = channels, made.plan.lines = lines, made.plan.width = width;
   }
 
   void build(const Layer* layers, Index count) {
     Plan& plan = net_.plan;
+    layers_ = layers, count_ = count;
+    find_uses();
     // Products read dense rows as well as padded ones, and have less depth then; everything else works on whole vectors.
-    Index first = 0;
-    while (first < count && layers[first].kind == flatten) first++;
-    const bool dense = first < count && (layers[first].kind == conv || layers[first].kind == linear);
-    stride_ = row_ = plan.in_stride = dense ? Index(position_.size()) : round_up(position_.size(), lanes_);
-    for (Index i = 0; i < count;) i = add(layers, count, i);
-    plan.logits = input_view(0);
-    net_.outputs = position_;
+    const Use& use = use_of(-1);
+    Value input = {plan.lines * plan.width, plan.width, use.only_products ? plan.channels : round_up(plan.channels, lanes_), {}, -1, {}};
+    for (Index c = 0; c < plan.channels; c++) input.position.push_back(c);
+    input.view = view_for(input, use);
+    plan.in_stride = input.stride, plan.input = input.view;
+    values_.assign(count + 1, Value{});
+    values_[0] = input;
+    for (Index i = 0; i < count;) i = add(i);
+    const Value& last = value_of(count - 1);
+    net_.outputs = last.position;
+    plan.logits = last.view, plan.logits_gradient = gradient_of(last);
     plan.outputs = net_.outputs.data(), plan.num_outputs = net_.outputs.size();
     plan.num_ops = int(net_.ops.size()), plan.ops = net_.ops.data(), plan.ranges = net_.ranges.data();
     plan.place = net_.place.data(), plan.flat_size = net_.place.size(), plan.packed_size = packed_;
     plan.tensors = net_.tensors.data(), plan.num_tensors = net_.tensors.size();
     plan.constants = net_.constants.data(), plan.num_constants = net_.constants.size();
+    note_writers();
     // Workspace: the packed vectors, BatchNorm's statistics, the transposed panel; then, growing with the batch, moments and activations.
     Index at = num_slots * packed_;
     for (Op& op : net_.ops)
       if (op.norm) op.saved = at, at += 2 * op.out_stride;
     plan.transposed = at;
     plan.moments = at += round_up(transposed_, ALIGN);
-    for (Op& op : net_.ops)
-      for (View* v : {&op.in, &op.grad}) v->fixed = at, v->per_sample += 2 * widest_norm_;
-    plan.logits.fixed = at, plan.logits.per_sample += 2 * widest_norm_;
+    const auto place = [&](View& view) { view.fixed = at, view.per_sample += 2 * widest_norm_; };
+    for (Op& op : net_.ops) {
+      for (View* v : {&op.in.value, &op.in.gradient, &op.other.value, &op.other.gradient, &op.out, &op.grad, &op.gates, &op.states}) place(*v);
+      op.runs.offsets = net_.offsets.data() + op.first_offset, op.back_runs.offsets = op.runs.offsets + op.runs.count;
+    }
+    for (View* v : {&plan.input, &plan.logits, &plan.logits_gradient}) place(*v);
     plan.fixed_size = at + 4 * ALIGN;
     plan.floats_per_sample = 2 * widest_norm_ + per_sample_;
   }
 
  private:
-  // Room for an example's rows of `row` floats with rows of zeros before and after.
-  View view(Index rows, Index row, Index before, Index after) {
-    View v = {0, per_sample_, before * row, 0, row};
-    v.sample = round_up((before + rows + after) * row, ALIGN);
+  Value& value_of(Index layer) { return values_[layer + 1]; }
+  Use& use_of(Index layer) { return uses_[layer + 1]; }
+
+  void find_uses() {
+    uses_.assign(count_ + 1, Use{});
+    for (Index i = count_ - 1; i >= 0; i--) {
+      const Layer& layer = layers_[i];
+      const bool product = layer.kind == conv || layer.kind == linear || (layer.kind == flatten && use_of(i).only_products);
+      for (int second = 0; second <= (layer.kind == sum); second++) {
+        Use& use = use_of(second ? layer.other : layer.input);
+        use.readers++, use.only_products &= product;
+        for (int d : {0, 1}) {
+          use.before[d] = std::max<Index>(use.before[d], layer.before[d]);
+          use.after[d] = std::max<Index>(use.after[d], layer.after[d]);
+        }
+      }
+    }
+  }
+
+  // In the order of the backward pass the first op writes a gradient, and all others add to it.
+  void note_writers() {
+    std::vector<bool> written(net_.ops.size() + 1);
+    for (Index i = Index(net_.ops.size()) - 1; i >= 0; i--)
+      for (Input* input : {&net_.ops[i].in, &net_.ops[i].other}) {
+        if (input == &net_.ops[i].other && net_.ops[i].kind != Kind::sum) continue;
+        input->adds = written[input->producer + 1];
+        written[input->producer + 1] = true;
+      }
+  }
+
+  // Room for an example's lines of `width` rows of `row` floats with zeros around them.
+  View view(Index lines, Index width, Index row, const Index* before, const Index* after) {
+    View v = {0, per_sample_, 0, 0, (before[1] + width + after[1]) * row, row};
+    v.lead = before[0] * v.line + before[1] * row;
+    v.sample = round_up((before[0] + lines + after[0]) * v.line, ALIGN);
     // Examples of one row are the rows of a matrix: a power of two between them would put them all in the same few sets of the cache.
     if (v.sample % 128 == 0) v.sample += ALIGN;
     per_sample_ += v.sample;
     return v;
   }
 
-  View input_view(Index padding) {
-    View v = view(rows_, stride_, padding, padding);
-    v.row = row_;
-    return v;
-  }
+  View view_for(const Value& value, const Use& use) { return view(value.rows / value.width, value.width, value.stride, use.before, use.after); }
+  View dense(const Value& value) { return view_for(value, Use{}); }
+  View gradient_of(const Value& value) const { return value.op < 0 ? View{} : net_.ops[value.op].grad; }
+  Input input_of(const Value& value) const { return {value.view, gradient_of(value), value.op, false}; }
 
   Index take(Index size) {
     const Index at = packed_;
@@ -119,121 +177,213 @@ class Builder {
     return at;
   }
 
-  // A tensor of one value for every position; where the layer has none, zeros or constant ones.
-  Index take_row(int64_t flat, bool ones) {
-    const Index at = take(stride_);
-    if (flat >= 0) net_.tensors.push_back({flat, 0, Index(position_.size())});
-    for (size_t i = 0; i < position_.size(); i++) {
+  // A tensor of one value for every position of `value`; where the layer has none, zeros or constant ones.
+  Index take_row(const Value& value, int64_t flat, bool ones) {
+    const Index at = take(value.stride);
+    if (flat >= 0) net_.tensors.push_back({flat, 0, Index(value.position.size())});
+    for (size_t i = 0; i < value.position.size(); i++) {
       if (flat >= 0)
-        net_.place[flat + i] = int32_t(at + position_[i]);
+        net_.place[flat + i] = int32_t(at + value.position[i]);
       else if (ones)
-        net_.constants.push_back(at + position_[i]);
+        net_.constants.push_back(at + value.position[i]);
     }
     return at;
   }
 
-  void finish(const Op& op, Range first, Range second) {
-    net_.ops.push_back(op);
-    net_.ranges.push_back(first), net_.ranges.push_back(second);
-    rows_ = op.out_rows, stride_ = row_ = op.out_stride;
+  Op op_of(Kind kind, const Value& from) const {
+    Op op = {};
+    op.kind = kind, op.in = input_of(from);
+    op.in_rows = from.rows, op.in_width = from.width, op.in_stride = from.stride;
+    op.stride = op.stride_lines = op.pool = op.pool_lines = 1;
+    return op;
   }
 
+  // Makes the op's result, which the readers of layer `last` read, and its gradient's room unless the op has that already.
+  Value finish(Op op, Value made, const Use& use, Range first, Range second) {
+    made.op = int(net_.ops.size());
+    made.view = op.out = view_for(made, use);
+    op.out_rows = made.rows, op.out_width = made.width, op.out_stride = made.stride;
+    if (!op.grad.sample) op.grad = dense(made);
+    net_.ops.push_back(op);
+    net_.ranges.push_back(first), net_.ranges.push_back(second);
+    return made;
+  }
+
+  // Whether layer i + 1 reads layer i's result, and nobody else does.
+  bool goes_on(Index i) { return i + 1 < count_ && layers_[i + 1].input == i && layers_[i + 1].kind != sum && use_of(i).readers == 1; }
+
   // Adds the op that begins with layer i; returns the first layer that is not part of it.
-  Index add(const Layer* layers, Index count, Index i) {
-    const Layer& layer = layers[i];
+  Index add(Index i) {
+    const Layer& layer = layers_[i];
+    const Value& from = value_of(layer.input);
     switch (layer.kind) {
       case conv:
-      case linear: add_product(layer, i + 1 < count && layers[i + 1].kind == norm); return i + 1;
-      case avg_pool: add_mean(layer.kernel); return i + 1;
-      case flatten: add_flatten(); return i + 1;
+      case linear: value_of(i) = product(layer, from, use_of(i), goes_on(i) && layers_[i + 1].kind == norm); return i + 1;
+      case avg_pool: value_of(i) = mean(layer, from, use_of(i)); return i + 1;
+      case flatten: value_of(i) = flattened(from); return i + 1;
+      case pick: value_of(i) = picked(layer, from, use_of(i)); return i + 1;
+      case gru: value_of(i) = recurrent(layer, from, use_of(i)); return i + 1;
+      case sum: value_of(i) = sum_of(from, value_of(layer.other), use_of(i)); return i + 1;
     }
-    const Layer* normalising = layer.kind == norm ? &layers[i++] : nullptr;
-    bool has_relu = false;
-    Index pool = 1;
-    for (; i < count; i++) {
-      if (layers[i].kind == relu && !has_relu)
+    const Layer* normalising = layer.kind == norm ? &layer : nullptr;
+    const Layer* pooling = layer.kind == max_pool ? &layer : nullptr;
+    bool has_relu = layer.kind == relu;
+    for (; goes_on(i); i++) {
+      const Layer& next = layers_[i + 1];
+      if (next.kind == relu && !has_relu)
         has_relu = true;
-      else if (layers[i].kind == max_pool && pool == 1)
-        pool = layers[i].kernel;
+      else if (next.kind == max_pool && !pooling)
+        pooling = &next;
       else
         break;
     }
-    add_activation(normalising, has_relu, pool);
-    return i;
+    value_of(i) = activation(normalising, has_relu, pooling, from, use_of(i));
+    return i + 1;
   }
 
-  void add_product(const Layer& layer, bool norm_follows) {
-    const Index inputs = position_.size(), outputs = layer.outputs, kernel = layer.kernel, padding = layer.padding;
-    Op op = {};
-    op.kind = Kind::product;
-    op.in_rows = rows_, op.in_stride = stride_, op.in = input_view(padding);
-    op.kernel = kernel, op.stride = layer.stride, op.depth = kernel * stride_, op.reach = kernel - 1 - padding;
-    op.out_rows = (rows_ + 2 * padding - kernel) / layer.stride + 1, op.out_stride = round_up(outputs, lanes_);
-    // The gradient of the input is a convolution of the output's gradient, whose rows lie `stride` apart with rows of zeros between.
-    const Index spread = (op.out_rows - 1) * op.stride + 1, before = std::max<Index>(0, op.reach);
-    op.grad = view(spread, op.out_stride, before, std::max<Index>(0, rows_ + padding - spread));
-    op.grad.row = op.stride * op.out_stride;
-    op.weight = take(op.depth * op.out_stride);
-    net_.tensors.push_back({layer.weight, outputs, inputs * kernel});
-    for (Index o = 0; o < outputs; o++) {
-      const Index panel = o / panel_ * panel_, width = std::min(panel_, op.out_stride - panel);
-      for (Index c = 0; c < inputs; c++)
-        for (Index tap = 0; tap < kernel; tap++)
-          net_.place[layer.weight + (o * inputs + c) * kernel + tap] =
-              int32_t(op.weight + panel * op.depth + (tap * stride_ + position_[c]) * width + o - panel);
+  Value product(const Layer& layer, const Value& from, const Use& use, bool norm_follows) {
+    const Index inputs = from.position.size(), outputs = layer.outputs, taps = layer.kernel[0] * layer.kernel[1];
+    Op op = op_of(Kind::product, from);
+    op.taps = taps, op.depth = taps * from.stride, op.stride_lines = layer.stride[0], op.stride = layer.stride[1];
+    const Index size[2] = {from.rows / from.width, from.width};
+    Index out[2], spread[2], reach[2], before[2], after[2];
+    for (int d : {0, 1}) {
+      const Index extent = layer.dilation[d] * (layer.kernel[d] - 1);
+      out[d] = (size[d] + layer.before[d] + layer.after[d] - extent - 1) / layer.stride[d] + 1;
+      // The gradient of the input is a convolution of the output's gradient, whose rows lie `stride` apart with rows of zeros between.
+      spread[d] = (out[d] - 1) * layer.stride[d] + 1, reach[d] = extent - layer.before[d];
+      before[d] = std::max<Index>(0, reach[d]), after[d] = std::max<Index>(0, size[d] + layer.before[d] - spread[d]);
     }
-    transposed_ = std::max(transposed_, kernel * op.out_stride * panel_);
-    position_.resize(outputs);
-    for (Index o = 0; o < outputs; o++) position_[o] = o;
-    stride_ = op.out_stride;
-    op.bias = layer.bias < 0 ? -1 : take_row(layer.bias, false);
+    const Index part = outputs / layer.parts, room = round_up(part, lanes_);
+    Value made = {out[0] * out[1], out[1], layer.parts * room, {}, 0, {}};
+    for (Index o = 0; o < outputs; o++) made.position.push_back(o / part * room + o % part);
+    op.grad = view(spread[0], spread[1], made.stride, before, after);
+    op.start = -(layer.before[0] * from.view.line + layer.before[1] * from.view.row);
+    op.back_start = -(reach[0] * op.grad.line + reach[1] * made.stride);
+    op.first_offset = Index(net_.offsets.size());
+    op.runs = runs(layer, from.stride, from.view.line), op.back_runs = runs(layer, made.stride, op.grad.line);
+    op.grad.line *= layer.stride[0], op.grad.row *= layer.stride[1];
+    op.weight = matrix(layer, from, made, taps);
+    transposed_ = std::max(transposed_, taps * made.stride * panel_);
+    op.bias = layer.bias < 0 ? -1 : take_row(made, layer.bias, false);
     op.bias_cancels = norm_follows;
-    finish(op, {op.weight, op.depth * op.out_stride}, {op.bias, op.bias < 0 ? 0 : op.out_stride});
+    return finish(op, made, use, {op.weight, op.depth * made.stride}, {op.bias, op.bias < 0 ? 0 : made.stride});
   }
 
-  void add_activation(const Layer* normalising, bool has_relu, Index pool) {
-    Op op = {};
-    op.kind = Kind::activation;
-    op.in_rows = rows_, op.in_stride = op.out_stride = stride_, op.in = input_view(0);
-    op.out_rows = rows_ / pool, op.pool = pool, op.relu = has_relu, op.stride = 1;
-    op.grad = view(op.out_rows, stride_, 0, 0);
+  // The packed matrix of `taps` times the values of `from`, by the values of `made`.
+  Index matrix(const Layer& layer, const Value& from, const Value& made, Index taps) {
+    const Index inputs = from.position.size(), depth = taps * from.stride, at = take(depth * made.stride);
+    const Index part = made.position.size() / layer.parts;
+    for (Index p = 0; p < layer.parts; p++) net_.tensors.push_back({layer.weight + p * part * inputs * taps, part, inputs * taps});
+    for (Index o = 0; o < Index(made.position.size()); o++) {
+      const Index to = made.position[o], panel = to / panel_ * panel_, width = std::min(panel_, made.stride - panel);
+      for (Index c = 0; c < inputs; c++)
+        for (Index tap = 0; tap < taps; tap++)
+          net_.place[layer.weight + (o * inputs + c) * taps + tap] =
+              int32_t(at + panel * depth + (tap * from.stride + from.position[c]) * width + to - panel);
+    }
+    return at;
+  }
+
+  // Reads a third of the values for each gate.
+  Value recurrent(const Layer& layer, const Value& from, const Use& use) {
+    Op op = op_of(Kind::gru, from);
+    Value made = from;
+    made.stride = from.stride / 3;
+    made.position.resize(layer.outputs);
+    const Index width = made.stride, none[2] = {0, 0};
+    op.weight = matrix(layer, made, from, 1);
+    op.bias = layer.bias < 0 ? -1 : take_row(from, layer.bias, false);
+    op.gates = view(1, from.rows, 4 * width, none, none), op.states = view(1, 1 + 3 * from.rows, width, none, none);
+    transposed_ = std::max(transposed_, 3 * width * width);
+    return finish(op, made, use, {op.weight, 3 * width * width}, {op.bias, op.bias < 0 ? 0 : 3 * width});
+  }
+
+  Value picked(const Layer& layer, const Value& from, const Use& use) {
+    Op op = op_of(Kind::pick, from);
+    op.row = layer.row;
+    Value made = from;
+    made.rows = made.width = 1;
+    return finish(op, made, use, {0, 0}, {0, 0});
+  }
+
+  // What a kernel sees of rows of `stride` floats in lines of `line`: a run for each of its lines, or for each tap if it is dilated.
+  Runs runs(const Layer& layer, Index stride, Index line) {
+    const bool whole = layer.dilation[1] == 1;
+    const Index columns = whole ? 1 : layer.kernel[1];
+    for (Index i = 0; i < layer.kernel[0]; i++)
+      for (Index j = 0; j < columns; j++) net_.offsets.push_back(i * layer.dilation[0] * line + j * layer.dilation[1] * stride);
+    return {nullptr, layer.kernel[0] * columns, whole ? layer.kernel[1] * stride : stride};
+  }
+
+  Value pooled(Op& op, const Layer* layer, const Value& from) {
+    if (layer) op.pool_lines = layer->kernel[0], op.pool = layer->kernel[1];
+    Value made = from;
+    made.width = from.width / op.pool;
+    made.rows = from.rows / from.width / op.pool_lines * made.width;
+    return made;
+  }
+
+  Value activation(const Layer* normalising, bool has_relu, const Layer* pooling, const Value& input, const Use& use) {
+    const Value from = bare(input);
+    Op op = op_of(Kind::activation, from);
+    const Value made = pooled(op, pooling, from);
+    op.relu = has_relu;
     Range factor = {0, 0}, shift = {0, 0};
     if (normalising) {
       op.norm = true, op.eps = float(normalising->eps), op.momentum = float(normalising->momentum);
-      op.gamma = take_row(normalising->weight, true), op.beta = take_row(normalising->bias, false);
-      op.running_mean = take_row(normalising->running_mean, false), op.running_var = take_row(normalising->running_var, false);
-      widest_norm_ = std::max(widest_norm_, stride_);
-      if (normalising->weight >= 0) factor = {op.gamma, stride_};
-      if (normalising->bias >= 0) shift = {op.beta, stride_};
+      op.gamma = take_row(from, normalising->weight, true), op.beta = take_row(from, normalising->bias, false);
+      op.running_mean = take_row(from, normalising->running_mean, false);
+      op.running_var = take_row(from, normalising->running_var, false);
+      widest_norm_ = std::max(widest_norm_, from.stride);
+      if (normalising->weight >= 0) factor = {op.gamma, from.stride};
+      if (normalising->bias >= 0) shift = {op.beta, from.stride};
     }
-    finish(op, factor, shift);
+    return finish(op, made, use, factor, shift);
   }
 
-  void add_mean(Index pool) {
-    Op op = {};
-    op.kind = Kind::mean;
-    op.in_rows = rows_, op.in_stride = op.out_stride = stride_, op.in = input_view(0);
-    op.out_rows = rows_ / pool, op.pool = pool, op.stride = 1;
-    op.grad = view(op.out_rows, stride_, 0, 0);
-    finish(op, {0, 0}, {0, 0});
+  Value mean(const Layer& layer, const Value& input, const Use& use) {
+    const Value from = bare(input);
+    Op op = op_of(Kind::mean, from);
+    const Value made = pooled(op, &layer, from);
+    return finish(op, made, use, {0, 0}, {0, 0});
   }
 
-  void add_flatten() {
-    if (rows_ == 1) return;
+  // A sum's inputs may hold their values in other orders only if they were flattened, and then in the same one.
+  Value sum_of(const Value& one, const Value& two, const Use& use) {
+    Op op = op_of(Kind::sum, one);
+    op.other = input_of(two);
+    return finish(op, one, use, {0, 0}, {0, 0});
+  }
+
+  // The same rows with nothing around them, for what reads rows that follow each other.
+  Value bare(const Value& from) {
+    const bool padded = from.rows > 1 && (from.view.row * from.width != from.view.line || from.view.lead);
+    if (!padded) return from;
+    return finish(op_of(Kind::copy, from), from, Use{}, {0, 0}, {0, 0});
+  }
+
+  Value flattened(const Value& input) {
+    if (input.rows == 1) return input;
+    Value made = bare(input);
     // What follows writes an example's gradient in one piece, so that rows must not be apart.
-    if (!net_.ops.empty() && net_.ops.back().stride > 1) add_activation(nullptr, false, 1);
-    std::vector<Index> flat(position_.size() * rows_);
-    for (size_t c = 0; c < position_.size(); c++)
-      for (Index l = 0; l < rows_; l++) flat[c * rows_ + l] = l * stride_ + position_[c];
-    position_ = flat;
-    stride_ *= rows_;  // row_ stays
-    rows_ = 1;
+    if (made.op >= 0 && (net_.ops[made.op].grad.row != made.stride || net_.ops[made.op].grad.line != made.stride * made.width))
+      made = finish(op_of(Kind::copy, made), made, Use{}, {0, 0}, {0, 0});
+    std::vector<Index> flat(made.position.size() * made.rows);
+    for (size_t c = 0; c < made.position.size(); c++)
+      for (Index l = 0; l < made.rows; l++) flat[c * made.rows + l] = l * made.stride + made.position[c];
+    made.position = flat;
+    made.stride *= made.rows;
+    made.rows = made.width = 1;
+    return made;
   }
 
   Network& net_;
   const Index lanes_, panel_;
-  Index rows_, stride_ = 0, row_ = 0;
-  std::vector<Index> position_;
+  const Layer* layers_ = nullptr;
+  Index count_ = 0;
+  std::vector<Use> uses_;
+  std::vector<Value> values_;
   Index packed_ = 0, per_sample_ = 0, transposed_ = 0, widest_norm_ = 0;
 };
 
@@ -245,20 +395,20 @@ class Builder {
 // Whether this machine can run target 0 (the compiler's baseline), 1 (AVX2 with FMA) or 2 (AVX-512).
 SHOAL_API int shoal_supports(int target) { return shoal::engine_of(target) != nullptr; }
 
-// A plan, or null where memory is short, the target is missing, there are MAX_OPS layers or more, or an int32 cannot count the values.
-SHOAL_API void* shoal_plan_new(int target, const shoal::Layer* layers, int64_t count, int64_t channels, int64_t time, int64_t classes,
-                               const float* factors, int64_t flat_size) {
+// A plan, or null where memory is short, the target is missing, there are more than MAX_OPS operations, or an int32 cannot count the values.
+SHOAL_API void* shoal_plan_new(int target, const shoal::Layer* layers, int64_t count, int64_t channels, int64_t lines,
+                               int64_t width, int64_t classes, const float* factors, int64_t flat_size) {
   const shoal::Engine* engine = shoal::engine_of(target);
-  if (!engine || count >= shoal::MAX_OPS) return nullptr;
+  if (!engine) return nullptr;
   shoal::Network* made = nullptr;
   try {
     made = new shoal::Network{};
     made->engine = engine;
-    made->plan.channels = channels, made->plan.time = time, made->plan.classes = classes;
-    shoal::Builder(*made, channels, time, flat_size).build(layers, count);
+    made->plan.classes = classes;
+    shoal::Builder(*made, channels, lines, width, flat_size).build(layers, count);
     if (factors) made->factors.assign(factors, factors + channels);
     made->plan.factors = factors ? made->factors.data() : nullptr;
-    if (made->plan.packed_size > INT32_MAX) throw std::bad_alloc();
+    if (made->plan.packed_size > INT32_MAX || made->plan.num_ops > shoal::MAX_OPS) throw std::bad_alloc();
     return made;
   } catch (...) {
     delete made;

@@ -3,11 +3,11 @@
 // Everything here is plain data. The engines are compiled once per instruction set; a template or inline function with external linkage
 // in this header could be merged by the linker into one copy compiled for the wrong set, so there are none.
 //
-// Layout. An activation is channels-last: for every example `rows` rows (time) of `stride` floats (channels, padded to whole vectors with
-// zeros). With the channels innermost, the window of `kernel` rows that a convolution looks at is one contiguous run of
-// depth = kernel * stride floats, so that a convolution is a matrix product whose left factor is read in place: row l begins at
-// l * convolution stride * stride. Zero rows before and after an example stand for the convolution's padding; they are written once, when
-// the workspace is made, and never again.
+// Layout. An activation is channels-last: for every example lines of `width` rows (a time window has one line, whose rows are its samples;
+// an image has its lines, whose rows are its pixels) of `stride` floats (channels, padded to whole vectors with zeros). With the channels
+// innermost, what a convolution looks at is a few contiguous runs of floats, one for each line of its kernel, or one for each tap where it
+// is dilated: a convolution is a matrix product whose left factor is read in place. Zero rows and lines around an example stand for the
+// convolution's padding; they are written once, when the workspace is made, and never again.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,34 +16,58 @@ namespace shoal {
 
 typedef int64_t Index;
 
-// Rows of all examples of a batch: row r of example n begins at fixed + per_sample * batch capacity + lead + n * sample + r * row.
+// Rows of all examples of a batch: row r of line l of example n begins at
+// fixed + per_sample * batch capacity + lead + n * sample + l * line + r * row.
 struct View {
   Index fixed, per_sample, lead;
-  Index sample, row;
+  Index sample, line, row;
+};
+
+// What one window of a convolution reads: `count` runs of `length` floats, which begin at these offsets from its first value.
+struct Runs {
+  const Index* offsets;
+  Index count, length;
 };
 
 enum class Kind : int {
-  product,     // Conv1d or Linear: rows times a packed matrix, plus a bias
+  product,     // a convolution or Linear: rows times a packed matrix, plus a bias
   activation,  // any of BatchNorm, ReLU and MaxPool, in one pass
   mean,        // AvgPool
+  sum,         // of two inputs
+  copy,        // of the input, in a buffer of its own
+  pick,        // one row of the input
+  gru,         // gated recurrent units over the rows: the input is what a product makes of x for their three gates
+};
+
+// A value that an op reads, and the gradient by it.
+struct Input {
+  View value, gradient;
+  int producer;   // the op that makes it, -1 for the network's input
+  bool adds;      // whether another op has already written its gradient
 };
 
 struct Op {
   Kind kind;
-  Index in_rows, out_rows;      // per example
-  Index in_stride, out_stride;  // floats of a row
-  View in;                      // where it reads its input
-  View grad;                    // where it expects the gradient of its output
+  Index in_rows, in_width, out_rows, out_width;  // rows per example, and how many of them are a line
+  Index in_stride, out_stride;                   // floats of a row
+  Input in, other;                               // the second one of a sum
+  View out;                                      // where it writes
+  View grad;                                     // where it expects the gradient of its output
 
   // product
-  Index stride, depth;    // depth = kernel * in_stride: rows of the packed matrix
-  Index kernel, reach;    // reach = kernel - 1 - padding: rows before row l that the input's gradient at l depends on
-  Index weight, bias;     // in the packed parameters; bias -1 where there is none
-  bool bias_cancels;      // a BatchNorm follows, which subtracts every constant again
+  Index stride_lines, stride;   // rows between neighbouring windows
+  Index taps, depth;            // depth = taps * in_stride: rows of the packed matrix
+  Index start, back_start;      // from the first row to where the first window begins: of the input, and of the output's gradient
+  Runs runs, back_runs;         // of the input, and of the output's gradient
+  Index first_offset;           // where their offsets are among the plan's
+  Index weight, bias;           // in the packed parameters; bias -1 where there is none
+  bool bias_cancels;            // a BatchNorm follows, which subtracts every constant again
 
   // activation, mean
   bool norm, relu;
-  Index pool;                              // neighbouring rows of which one is made
+  Index pool_lines, pool;                  // a row is made of so many lines and columns
+  Index row;                               // of pick
+  View gates, states;                      // of gru: what the backward pass needs, see recurrent.h
   Index gamma, beta, running_mean, running_var;  // in the packed parameters
   Index saved;                             // in the workspace: the batch's mean and 1 / standard deviation
   float eps, momentum;
@@ -61,13 +85,14 @@ struct Tensor {
 };
 
 struct Plan {
-  Index channels, time, classes;
-  Index in_stride;         // floats of a row of the first op's input
+  Index channels, lines, width, classes;
+  Index in_stride;         // floats of a row of the input
+  View input;
   const float* factors;    // (channels,) what the input is multiplied by, or null
   const Op* ops;
   int num_ops;
   const Range* ranges;     // by op: 2 * i the first and 2 * i + 1 the second tensor of op i, size 0 where there is none
-  View logits;             // or whatever the last op gives
+  View logits, logits_gradient;  // or of whatever the last layer gives
   const Index* outputs;    // (num_outputs,) where a value of the last op's result is among an example's rows
   Index num_outputs;
   const int32_t* place;    // (flat_size,) where a value of the flat vector is among the packed parameters
@@ -113,7 +138,7 @@ struct EvaluateCall {
 // One batch through the network; what `BackwardCall` needs of it stays in the workspace.
 struct ForwardCall {
   float* flat;     // in training its running statistics move
-  const float* x;  // (batch, channels, time)
+  const float* x;  // (batch, channels, *sizes)
   int64_t batch, capacity;
   int32_t training;
   float* workspace;

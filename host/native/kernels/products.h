@@ -20,27 +20,29 @@ constexpr int most_rows() {
 // All loops over R and V are unrolled, those before and after the depth too: only then are the sums registers throughout, instead of an
 // array in memory that is loaded before and stored after the inner loop.
 //
-// c[r] = bias + a[r] * b for R rows: a[r] has `depth` floats, b is (depth, V vectors).
+// c[r] = from[r] + a[r] * b for R rows: a[r] has `runs.count` runs of `runs.length` floats, b is (depth, V vectors); `from` is null for zeros.
 template <int R, int V>
-void multiply_block(const float* a, Index a_row, const float* b, Index depth, float* c, Index c_row, const float* bias) {
+void multiply_block(const float* a, Index a_row, const Runs& runs, const float* b, float* c, Index c_row, const float* from, Index from_row) {
   Vec sum[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-    for (int v = 0; v < V; v++) sum[r][v] = bias ? load(bias + v * LANES) : Vec{};
+    for (int v = 0; v < V; v++) sum[r][v] = from ? load(from + r * from_row + v * LANES) : Vec{};
   // One pointer per four rows: x86 reaches rows 0 to 3 of each by indexed addressing, and twelve pointers would not fit its registers.
   constexpr int GROUPS = (R + 3) / 4;
-  const float* rows[GROUPS];
-  for (int i = 0; i < GROUPS; i++) rows[i] = a + 4 * i * a_row;
-  for (Index k = 0; k < depth; k++) {
-    Vec col[V];
+  for (Index s = 0; s < runs.count; s++) {
+    const float* rows[GROUPS];
+    for (int i = 0; i < GROUPS; i++) rows[i] = a + runs.offsets[s] + 4 * i * a_row;
+    for (Index k = 0; k < runs.length; k++, b += V * LANES) {
+      Vec col[V];
 #pragma GCC unroll 4
-    for (int v = 0; v < V; v++) col[v] = load(b + (k * V + v) * LANES);
+      for (int v = 0; v < V; v++) col[v] = load(b + v * LANES);
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++) {
-      Vec x = broadcast(rows[r / 4][(r % 4) * a_row + k]);
+      for (int r = 0; r < R; r++) {
+        Vec x = broadcast(rows[r / 4][(r % 4) * a_row + k]);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; v++) sum[r][v] += x * col[v];
+        for (int v = 0; v < V; v++) sum[r][v] += x * col[v];
+      }
     }
   }
 #pragma GCC unroll 16
@@ -49,25 +51,32 @@ void multiply_block(const float* a, Index a_row, const float* b, Index depth, fl
     for (int v = 0; v < V; v++) store(c + r * c_row + v * LANES, sum[r][v]);
 }
 
+// Rows that lie in lines: `lines` of them with `width` rows each.
+struct Lines {
+  Index lines, width;
+};
+
 // w[k] (+)= sum over rows m of a[m][k] * d[m], for R values of k: the gradient of R rows of a panel.
 template <int R, int V>
-void outer_block(const float* a, Index a_row, const float* d, Index d_row, Index rows, float* w, bool add) {
+void outer_block(const float* a, Index a_line, Index a_row, const float* d, Index d_line, Index d_row, Lines rows, float* w, bool add) {
   Vec sum[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
     for (int v = 0; v < V; v++) sum[r][v] = add ? load(w + (r * V + v) * LANES) : Vec{};
-  for (Index m = 0; m < rows; m++) {
-    Vec dm[V];
+  for (Index l = 0; l < rows.lines; l++)
+    for (Index m = 0; m < rows.width; m++) {
+      const float *at = a + l * a_line + m * a_row, *dm = d + l * d_line + m * d_row;
+      Vec col[V];
 #pragma GCC unroll 4
-    for (int v = 0; v < V; v++) dm[v] = load(d + m * d_row + v * LANES);
+      for (int v = 0; v < V; v++) col[v] = load(dm + v * LANES);
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++) {
-      Vec x = broadcast(a[m * a_row + r]);
+      for (int r = 0; r < R; r++) {
+        Vec x = broadcast(at[r]);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; v++) sum[r][v] += x * dm[v];
+        for (int v = 0; v < V; v++) sum[r][v] += x * col[v];
+      }
     }
-  }
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
@@ -75,18 +84,20 @@ void outer_block(const float* a, Index a_row, const float* d, Index d_row, Index
 }
 
 template <int R, int V>
-inline void multiply_rows(int n, const float* a, Index a_row, const float* b, Index depth, float* c, Index c_row, const float* bias) {
-  if (n == R) multiply_block<R, V>(a, a_row, b, depth, c, c_row, bias);
+inline void multiply_rows(int n, const float* a, Index a_row, const Runs& runs, const float* b, float* c, Index c_row, const float* from,
+                          Index from_row) {
+  if (n == R) multiply_block<R, V>(a, a_row, runs, b, c, c_row, from, from_row);
   if constexpr (R > 1) {
-    if (n < R) multiply_rows<R - 1, V>(n, a, a_row, b, depth, c, c_row, bias);
+    if (n < R) multiply_rows<R - 1, V>(n, a, a_row, runs, b, c, c_row, from, from_row);
   }
 }
 
 template <int R, int V>
-inline void outer_rows(int n, const float* a, Index a_row, const float* d, Index d_row, Index rows, float* w, bool add) {
-  if (n == R) outer_block<R, V>(a, a_row, d, d_row, rows, w, add);
+inline void outer_rows(int n, const float* a, Index a_line, Index a_row, const float* d, Index d_line, Index d_row, Lines rows, float* w,
+                       bool add) {
+  if (n == R) outer_block<R, V>(a, a_line, a_row, d, d_line, d_row, rows, w, add);
   if constexpr (R > 1) {
-    if (n < R) outer_rows<R - 1, V>(n, a, a_row, d, d_row, rows, w, add);
+    if (n < R) outer_rows<R - 1, V>(n, a, a_line, a_row, d, d_line, d_row, rows, w, add);
   }
 }
 
@@ -101,24 +112,30 @@ inline void evenly(Index total, Index most, F f) {
   }
 }
 
-// c = bias + a * b for `rows` rows; b is packed, of `width` columns.
-void multiply(const float* a, Index a_row, const float* b, Index depth, Index width, float* c, Index c_row, const float* bias, Index rows) {
+// c = from + a * b for `rows` rows; b is packed, of `width` columns. `from` is null for zeros; a `from_row` of 0 adds the same to every row.
+void multiply(const float* a, Index a_row, const Runs& runs, const float* b, Index width, float* c, Index c_row, const float* from,
+              Index from_row, Index rows) {
   for_blocks(width, [&](auto vectors, Index col) {
     constexpr int V = decltype(vectors)::value;
     evenly(rows, most_rows<V>(), [&](Index m, int n) {
-      const float* add = bias ? bias + col : nullptr;
-      multiply_rows<most_rows<V>(), V>(n, a + m * a_row, a_row, b + col * depth, depth, c + m * c_row + col, c_row, add);
+      const float* add = from ? from + m * from_row + col : nullptr;
+      const float* panel = b + col * runs.count * runs.length;
+      multiply_rows<most_rows<V>(), V>(n, a + m * a_row, a_row, runs, panel, c + m * c_row + col, c_row, add, from_row);
     });
   });
 }
 
-// The packed matrix w (+)= transposed(a) * d over `rows` rows.
-void multiply_outer(const float* a, Index a_row, const float* d, Index d_row, Index rows, float* w, Index depth, Index width, bool add) {
+// The packed matrix w (+)= transposed(a) * d over rows in lines.
+void multiply_outer(const float* a, Index a_line, Index a_row, const Runs& runs, const float* d, Index d_line, Index d_row, Lines rows,
+                    float* w, Index width, bool add) {
   for_blocks(width, [&](auto vectors, Index col) {
     constexpr int V = decltype(vectors)::value;
-    evenly(depth, most_rows<V>(), [&](Index k, int n) {
-      outer_rows<most_rows<V>(), V>(n, a + k, a_row, d + col, d_row, rows, w + col * depth + k * V * LANES, add);
-    });
+    float* panel = w + col * runs.count * runs.length;
+    for (Index s = 0; s < runs.count; s++)
+      evenly(runs.length, most_rows<V>(), [&](Index k, int n) {
+        outer_rows<most_rows<V>(), V>(n, a + runs.offsets[s] + k, a_line, a_row, d + col, d_line, d_row, rows,
+                                      panel + (s * runs.length + k) * V * LANES, add);
+      });
   });
 }
 

@@ -24,6 +24,36 @@ inline void store(float* p, Vec a) { *reinterpret_cast<Vec*>(p) = a; }
 // x - 0 is x; 0 + x would be an addition that no compiler may leave out, since it turns -0 into 0.
 inline Vec broadcast(float x) { return x - Vec{}; }
 
+// e^x to within 2 roundings, by S. Moshier's polynomial (Cephes, expf.c); beyond what float32 can hold, its smallest and largest values.
+inline Vec exponential(Vec x) {
+  const Vec low = broadcast(-87.3f), high = broadcast(88.3f), magic = broadcast(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
+  x = x < low ? low : x;
+  x = x > high ? high : x;
+  const Vec rounded = x * 1.44269504088896341f + magic, n = rounded - magic;
+  const Vec r = x - n * 0.693359375f - n * -2.12194440e-4f;
+  Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const IVec power = ((IVec)rounded - (IVec)magic + 127) << 23;
+  return p * (Vec)power;
+}
+
+inline Vec sigmoid(Vec x) { return 1.0f / (1.0f + exponential(-x)); }
+
+// By the same author's tanhf.c: near 0 a polynomial, since what is left of 1 - 2 / (e^2x + 1) there is rounding.
+inline Vec hyperbolic_tangent(Vec x) {
+  const Vec size = x < 0 ? -x : x, z = x * x;
+  Vec p = z * -5.70498872745e-3f + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const Vec far = 1.0f - 2.0f / (exponential(size + size) + 1.0f);
+  return size < 0.625f ? x + x * z * p : x < 0 ? -far : far;
+}
+
 template <int N>
 struct Int {
   static constexpr int value = N;

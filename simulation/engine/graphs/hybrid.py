@@ -30,8 +30,8 @@ class HybridGraphs(EagerGraphs):
         """
         super().__init__(objective)
         network = extractor_of(objective.model, window)
-        if all(layer.kind != "conv" for layer in network.layers):
-            raise Unsupported("the extractor has no convolution, without which torch is as fast")
+        if all(layer.kind not in ("conv", "gru") for layer in network.layers):
+            raise Unsupported("the extractor has neither convolutions nor recurrent units, without which torch is as fast")
         self._extractor = _Extractor(objective.model.extractor, Passes(network))
         if not set(trained) & self._extractor.carries(run_once(objective, window)):
             raise Unsupported(f"steps of {objective.name} look into the layers of the model")
@@ -49,7 +49,7 @@ class _Extractor:
     def __init__(self, module: nn.Module, passes: Passes) -> None:
         """`passes`: of the same layers, whose tensors are called ``extractor.NAME`` there."""
         self._module, self._passes = module, passes
-        self._window = (passes.network.channels, passes.network.time)
+        self._window = passes.network.window
         self._passed = False
         self._usual: Callable[[Tensor], Tensor] = module.forward
         self._layers = [layer for layer in module.modules() if layer is not module]
