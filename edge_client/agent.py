@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+from edge_client.checkpoints import Checkpoints
 from edge_client.core import session as core
 from edge_client.core.backoff import Backoff
+from edge_client.core.checkpoint import USUAL, Pace
 from edge_client.core.policy import told_classes
 from edge_client.core.ports import DeviceState, GraphLoader, Health, LiveWindows, Windows
 from edge_client.core.time import AggregatorTime
@@ -66,10 +68,11 @@ class Agent:
         secret: Secret = from_entropy,
         live: LiveWindows | None = None,
         most_bytes: int = MOST_BYTES,
+        pace: Pace = USUAL,
     ) -> None:
         """`live`: where windows are taken from anew for each plan, if not `windows` all the time. `trusted`: the root keys; without any,
         everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix time, which may be wrong. `most_bytes`: of
-        the largest blob and update.
+        the largest blob and update. `pace`: of checkpoints.
 
         Raises:
             ConfigError: the state folder cannot be read.
@@ -91,7 +94,9 @@ class Agent:
         self._own = KeptModels(state, self._memory)
         around = (self._memory, self._own, self._outbox, trusted, self._permitted, clock)
         self._releases = Releases(device_id, self._model, state, self._windows_now, *around)
-        self._work = Work(windows, self._memory, state, load_graphs, trusted, self._permitted, secret, self.incidents, live)
+        self._checkpoints = Checkpoints(device_id, state, runtime, pace, self._progressed)
+        around_work = (self._permitted, secret, self.incidents, self._checkpoints)
+        self._work = Work(windows, self._memory, state, load_graphs, trusted, *around_work, live)
         self._stop: Callable[[], bool] = lambda: False
         self._boot_id, self._bytes_received, self._work_began_s = "", 0, 0.0
         self._ready_at_s = math.inf
@@ -322,7 +327,12 @@ class Agent:
         if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
             return Declined("policy", exceeded)
         self._own.put(plan, done.result)
-        self._state.put_update(plan.run_id, plan.round, payload, names.of_role(done.result.private, names.PRIVATE, names.COLUMN))
+        private = names.of_role(done.result.private, names.PRIVATE, names.COLUMN)
+        try:
+            self._state.put_update(plan.run_id, plan.round, payload, private)
+        except OSError:
+            self._state.drop_checkpoint()  # so there may be space
+            self._state.put_update(plan.run_id, plan.round, payload, private)
         self._memory.note(core.on_executed(self.session, plan, digest(payload)))
         log.info("round done device=%s round=%d steps=%d", self.device_id, plan.round, done.result.num_steps)
         self._bytes_received = 0
@@ -336,7 +346,7 @@ class Agent:
     def _between(self) -> None:
         """Before each batch: say that the device is here, and end the work if it is to end."""
         self._between_windows()
-        most_s, took_s = self._permitted.max_seconds, self._clock() - self._work_began_s
+        most_s, took_s = self._permitted.max_seconds, self._checkpoints.before_s + self._clock() - self._work_began_s
         if most_s is not None and took_s > most_s:
             raise Declined("policy", f"max_seconds: the work takes longer than {most_s:g} s")
 
@@ -345,6 +355,12 @@ class Agent:
         self._contained("heartbeat", self._beat)
         if self._stop():
             raise Stopped
+
+    def _progressed(self, runs: int, resumed: bool) -> None:
+        """A checkpoint of the plan in work is on the disk; whether work goes on from it now."""
+        if self.session.plan is not None:
+            on = core.on_resumed if resumed else core.on_progress
+            self._memory.note(on(self.session, self.session.plan, runs))
 
     def _beat(self) -> None:
         self._outbox.beat()

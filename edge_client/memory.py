@@ -5,7 +5,7 @@ import logging
 import msgspec
 
 from edge_client.core.ports import DeviceState
-from edge_client.core.session import Session
+from edge_client.core.session import Session, still_works
 from edge_client.incidents import Incidents
 from wire.codec import decode_update, digest
 from wire.errors import WireError
@@ -30,6 +30,8 @@ class Memory:
         self.note(self._recovered(payload))
         if payload is not None and self.session.update != digest(payload):
             self._drop()
+        if self.session.stage != "working":
+            self._forget_checkpoint()
 
     def save(self, session: Session) -> None:
         """Store a session before anything is done because of it. An update that it no longer has is deleted.
@@ -47,9 +49,11 @@ class Memory:
                 raise
             self._state.drop_update()  # so there may be space
             self._state.save(session)
-        self.session = session
+        before, self.session = self.session, session
         if over:
             self._drop()
+        if not still_works(before, session):
+            self._forget_checkpoint()
 
     def note(self, session: Session) -> None:
         """Store a session that holds whether it can be stored or not: after a restart, the worst is that work is done twice."""
@@ -64,6 +68,13 @@ class Memory:
             self._state.drop_update()
         except OSError as error:
             self._incidents.survived("deleting the update", error)
+
+    def _forget_checkpoint(self) -> None:
+        """It holds what the device alone may have, and the plan that it is of is over."""
+        try:
+            self._state.drop_checkpoint()
+        except OSError as error:
+            self._incidents.survived("deleting the checkpoint", error)
 
     def _recovered(self, payload: bytes | None) -> Session:
         """The session that fits the update on disk. A session without a plan is a fresh one: an update of this device is sent then, too."""

@@ -1,18 +1,19 @@
 """The work on one plan, and what keeps its failures inside: whatever a plan, a bundle or a blob holds, the work ends with a result or a
 reason."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from edge_client.checkpoints import Checkpoints
 from edge_client.core import session as core
 from edge_client.core.policy import broken_rule
 from edge_client.core.ports import BlobReader, DeviceState, GraphLoader, Graphs, LiveWindows, Windows
 from edge_client.core.verbs import measuring
 from edge_client.executor import Between, Executor, Result, Secret
 from edge_client.incidents import Incidents
+from edge_client.job import Unfit
 from edge_client.layout import windows_for
 from edge_client.memory import Memory
 from wire import names
@@ -92,9 +93,11 @@ class Work:
         policy: Policy,
         secret: Secret,
         incidents: Incidents,
+        checkpoints: Checkpoints,
         live: LiveWindows | None = None,
     ) -> None:
         """`live`: where windows are taken from anew for each plan."""
+        self._checkpoints = checkpoints
         self._stored, self._live, self._memory, self._state, self._load_graphs = windows, live, memory, state, load_graphs
         self._trusted, self._policy, self._secret, self._incidents = trusted, policy, secret, incidents
         self.windows = windows
@@ -111,7 +114,6 @@ class Work:
             if action.kind == "decline":
                 return Declined(action.reason, action.detail)
             self._memory.save(session)
-            began_s = time.perf_counter()
             self._open(plan)
             result = self._run(plan, between)
             for metrics in (result.trained, result.evaluated):
@@ -119,7 +121,7 @@ class Work:
                     raise Declined("failed", f"measurements that cannot be, and that no aggregator takes: {metrics}")
             if self._live is not None and any(isinstance(verb, Evaluate) and verb.model == "initial" for verb in plan.verbs):
                 self._live.surveyed()
-            return Done(result, time.perf_counter() - began_s)
+            return Done(result, self._checkpoints.worked_s)
         except (Stopped, BlobMissing):
             self._memory.note(core.on_stopped(self._memory.session))
             return None
@@ -169,7 +171,23 @@ class Work:
         private = self._state.private(plan.run_id, plan.round)
         if self._live is not None:  # columns are of the windows of an earlier plan
             private = {key: value for key, value in private.items() if names.role_of(key) != names.COLUMN}
-        return self._executor.execute(plan, self._tensors(plan.model), private, self._tensors, between)
+        executor, model, checkpoints = self._executor, self._tensors(plan.model), self._checkpoints
+
+        def paused() -> None:
+            try:
+                between()
+            except Stopped:
+                checkpoints.write()
+                raise
+            checkpoints.between()
+
+        resumed = checkpoints.begin(plan, executor)
+        if resumed is not None:
+            try:
+                return executor.execute(plan, model, private, self._tensors, paused, resumed)
+            except Unfit as error:
+                checkpoints.drop(str(error))
+        return executor.execute(plan, model, private, self._tensors, paused)
 
     def _tensors(self, name: str) -> Tensors:
         return decode_tensors(read_blob(self._state, name), RECEIVED_FILES)[0]

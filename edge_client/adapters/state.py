@@ -24,7 +24,7 @@ log = logging.getLogger("shoal.edge")
 
 PART = ".part"
 DIGEST_BYTES = 64
-"""A file of private tensors begins with the SHA-256 of the rest, in so many hexadecimal digits."""
+"""A file of private tensors, and a checkpoint, begins with the SHA-256 of the rest, in so many hexadecimal digits."""
 MOST_RUNS = 4
 """Of so many runs, besides the last one, private tensors are kept: those that were written last."""
 T = TypeVar("T")
@@ -50,9 +50,9 @@ def only_process(folder: Path) -> Iterator[None]:
 
 
 class FolderState:
-    """An `edge_client.core.ports.DeviceState` in a folder: ``device.json session.json traffic.json update.safetensors private.RUN_ID.ROUND
-    blobs/SHA256 blobs/SHA256.part``, and ``current`` and ``before`` (`edge_client.adapters.models`). A file that is damaged is set aside as
-    ``NAME.damaged``, with a warning."""
+    """An `edge_client.core.ports.DeviceState` in a folder: ``device.json session.json traffic.json update.safetensors checkpoint
+    private.RUN_ID.ROUND blobs/SHA256 blobs/SHA256.part``, and ``current`` and ``before`` (`edge_client.adapters.models`). A file that is
+    damaged is set aside as ``NAME.damaged``, with a warning; a checkpoint is deleted."""
 
     def __init__(self, folder: Path, owner: Owner | None = None) -> None:
         """`owner`: whose it is; without, nobody asks.
@@ -129,6 +129,25 @@ class FolderState:
 
     def drop_update(self) -> None:
         (self._folder / "update.safetensors").unlink(missing_ok=True)
+
+    def checkpoint(self) -> bytes | None:
+        path = self._folder / "checkpoint"
+        if not path.exists():
+            return None
+        payload = path.read_bytes()
+        told, made = payload[:DIGEST_BYTES], payload[DIGEST_BYTES:]
+        if told == digest_of(made).encode():
+            return made
+        log.warning("%s is damaged and deleted: its bytes have another hash; the plan starts anew", path)
+        path.unlink()
+        return None
+
+    def put_checkpoint(self, payload: bytes) -> None:
+        self._write(self._folder / "checkpoint", digest_of(payload).encode() + payload)
+
+    def drop_checkpoint(self) -> None:
+        for name in ("checkpoint", "checkpoint.new"):
+            (self._folder / name).unlink(missing_ok=True)
 
     def private(self, run_id: str, round: int) -> Tensors:
         for path in reversed(self._private_files(run_id, round - 1)):
@@ -289,6 +308,7 @@ class MemoryState:
         self._parts: dict[Pieces, MemoryPart] = {}
         self._update: bytes | None = None
         self._private: dict[tuple[str, int], Tensors] = {}
+        self._checkpoint: bytes | None = None
         self._current: Current | None = None
         self._before: Current | None = None
         self._onnx = b""
@@ -339,6 +359,15 @@ class MemoryState:
 
     def drop_update(self) -> None:
         self._update = None
+
+    def checkpoint(self) -> bytes | None:
+        return self._checkpoint
+
+    def put_checkpoint(self, payload: bytes) -> None:
+        self._checkpoint = payload
+
+    def drop_checkpoint(self) -> None:
+        self._checkpoint = None
 
     def private(self, run_id: str, round: int) -> Tensors:
         before = [tensors for (run, r), tensors in self._private.items() if run == run_id and r < round]

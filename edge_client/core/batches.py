@@ -33,12 +33,17 @@ def training_batches(train: Train, examples: Array, num_unlabelled: int, min_bat
     """The examples (n,) of each batch, by index: every pass in a new order, until `epochs` or `steps` are done. `num_unlabelled`: how many
     windows the device has besides, without labels."""
     parts = batch_slices(len(examples), train.batch_size, min_batch)
-    left = train.steps
-    if left is None:
-        whole = len(batch_slices(len(examples) + num_unlabelled, train.batch_size, min_batch))
-        left = train.epochs * min(whole, train.most_passes * len(parts))
+    left = num_training_batches(train, len(examples), num_unlabelled, min_batch)
     while left > 0:
         order = examples[rng.permutation(len(examples))]
         for part in parts[:left]:
             yield order[part]
         left -= len(parts)
+
+
+def num_training_batches(train: Train, num_examples: int, num_unlabelled: int, min_batch: int) -> int:
+    """How many batches a training over so many examples takes."""
+    if train.steps is not None:
+        return train.steps
+    whole = len(batch_slices(num_examples + num_unlabelled, train.batch_size, min_batch))
+    return train.epochs * min(whole, train.most_passes * len(batch_slices(num_examples, train.batch_size, min_batch)))

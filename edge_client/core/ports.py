@@ -193,6 +193,15 @@ class DeviceState(Protocol):
     def drop_update(self) -> None:
         """Forget the kept update."""
 
+    def checkpoint(self) -> bytes | None:
+        """What `put_checkpoint` kept; None if there is nothing, or if it is damaged: then it is deleted."""
+
+    def put_checkpoint(self, payload: bytes) -> None:
+        """Keep this in place of the one before."""
+
+    def drop_checkpoint(self) -> None:
+        """Forget it."""
+
     def private(self, run_id: str, round: int) -> Tensors:
         """The private tensors (``private/NAME``) as they were before this round of this run; empty at first. A round that is
         carried out again after a crash starts from the same ones."""

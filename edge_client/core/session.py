@@ -53,7 +53,7 @@ class Session(msgspec.Struct, frozen=True):
     stage: Stage = "answered"
     """Whether the device works on it, its update awaits an answer, it was declined, or its update was answered."""
     tries: int = 0
-    """How often work on it was started and did not end."""
+    """How often work on it was started and did not end, since it last came further than ever."""
     update: MaybeDigest = ""
     """The pending update's digest; its bytes lie in the state folder."""
     reason: DeclineReason | None = None
@@ -73,6 +73,8 @@ class Session(msgspec.Struct, frozen=True):
     """How many predictions have failed since the model in use was taken up."""
     kept: tuple[Kept, ...] = ()
     """What the device has kept, of which models."""
+    reached: int = 0
+    """How far work on the plan came: how often a graph had been run for it at the last checkpoint for which `tries` was set back."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Sess
             return session, Action("decline", session.reason, session.detail) if session.reason else NOTHING
     elif held is not None and held.run_id == plan.run_id and held.epoch == plan.epoch and _order(plan) < _order(held):
         return session, NOTHING
-    changed = msgspec.structs.replace(session, plan=plan, taken=text, stage="working", tries=0, update="", reason=None, detail="")
+    changed = msgspec.structs.replace(
+        session, plan=plan, taken=text, stage="working", tries=0, reached=0, update="", reason=None, detail=""
+    )
     if now_s > plan.deadline_at_s:
         return on_declined(changed, plan, "expired", f"its deadline was over {now_s - plan.deadline_at_s:.0f} s ago")
     return changed, Action("work")
@@ -125,9 +129,25 @@ def on_stopped(session: Session) -> Session:
     return msgspec.structs.replace(session, tries=max(0, session.tries - 1)) if session.stage == "working" else session
 
 
+def on_progress(session: Session, plan: Plan, runs: int) -> Session:
+    """A checkpoint of the work lies on disk, after so many runs of a graph. Work that comes further than ever before does not fail, however
+    often it is ended; a graph that ends the client is met again at the same place."""
+    if not (_is_worked_on(session, plan) and session.tries and runs > session.reached):
+        return session
+    return msgspec.structs.replace(session, tries=0, reached=runs)
+
+
+def on_resumed(session: Session, plan: Plan, runs: int) -> Session:
+    """Work that was started goes on from a checkpoint, after so many runs of a graph. If that is further than ever, the starts before this
+    one came further; this one has not yet."""
+    if not (_is_worked_on(session, plan) and runs > session.reached):
+        return session
+    return msgspec.structs.replace(session, tries=min(session.tries, 1), reached=runs)
+
+
 def on_executed(session: Session, plan: Plan, update: str) -> Session:
     """The plan was carried out and its update lies on disk. If another plan came meanwhile, that one stays."""
-    if session.stage != "working" or session.plan is None or not same_work(session.plan, plan):
+    if not _is_worked_on(session, plan):
         return session
     return msgspec.structs.replace(session, stage="pending", update=update, tries=0)
 
@@ -144,7 +164,7 @@ def on_kept_lost(session: Session, tensors: str) -> Session:
 
 def on_declined(session: Session, plan: Plan, reason: DeclineReason, detail: str) -> tuple[Session, Action]:
     """The plan is not carried out; it is not tried again. If another plan came meanwhile, that one stays."""
-    if session.stage == "working" and session.plan is not None and same_work(session.plan, plan):
+    if _is_worked_on(session, plan):
         session = msgspec.structs.replace(session, stage="declined", reason=reason, detail=detail, tries=0)
     return session, Action("decline", reason, detail)
 
@@ -175,6 +195,15 @@ def _offered(session: Session, finish: Finish) -> Session:
 def same_work(one: Plan, other: Plan) -> bool:
     """Whether two plans are the same round and attempt of the same run: one update answers both."""
     return one.run_id == other.run_id and _order(one) == _order(other)
+
+
+def still_works(before: Session, after: Session) -> bool:
+    """Whether no work was left between two sessions: none was done, or the same goes on."""
+    return before.stage != "working" or before.plan is None or _is_worked_on(after, before.plan)
+
+
+def _is_worked_on(session: Session, plan: Plan) -> bool:
+    return session.stage == "working" and session.plan is not None and same_work(session.plan, plan)
 
 
 def _order(plan: Plan) -> tuple[int, int]:

@@ -45,6 +45,16 @@ class DeviceStateContract:
         assert after.private("r", 3)["private/b"].tolist() == [2, 2]
         assert after.private("other", 4) == {}
 
+    def test_the_last_checkpoint_survives_until_it_is_dropped(self, state: DeviceState) -> None:
+        assert state.checkpoint() is None
+        state.drop_checkpoint()
+        for payload in (b"one", b"two"):
+            state.put_checkpoint(payload)
+        after = self.again(state)
+        assert after.checkpoint() == b"two"
+        after.drop_checkpoint()
+        assert self.again(after).checkpoint() is None
+
     def test_blobs(self, state: DeviceState) -> None:
         one, two = digest(b"1"), digest(b"2")
         state.put_blob(one, b"1")

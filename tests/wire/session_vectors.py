@@ -49,6 +49,13 @@ ACKNOWLEDGED = event("acknowledge", "drop", update="1")
 DONE = [TRY, DID, ACKNOWLEDGED]
 """The plan is carried out, and its update is acknowledged."""
 FIRST = plan(1, 1, "work")
+OVER = event("start", "decline quarantined")
+
+
+def further(runs: int) -> Step:
+    """A checkpoint lies on the disk, after so many runs of a graph."""
+    return event("progress", runs=runs)
+
 
 SCENARIOS: list[tuple[str, list[Step]]] = [
     ("rounds follow each other", [FIRST, *DONE, plan(1, 2, "work"), *DONE]),
@@ -101,6 +108,19 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     (
         "work that ends the client",
         [FIRST, *[TRY] * 5, event("start", "decline quarantined"), plan(1, 1, "decline quarantined"), plan(1, 2, "work"), TRY],
+    ),
+    ("work that ends the client but comes further each time", [FIRST, *[step for n in range(1, 8) for step in (TRY, further(n))], *DONE]),
+    (
+        "work that ends the client at one place, wherever it began",
+        [FIRST, TRY, further(9), *[TRY, further(4), TRY, further(9)] * 2, TRY, event("start", "decline quarantined")],
+    ),
+    (
+        "work that goes on from further than it was noted to have come",
+        [FIRST, *[TRY] * 4, event("resumed", runs=9), *[TRY, further(9)] * 4, OVER],
+    ),
+    (
+        "work that comes further is a new plan's alone",
+        [FIRST, TRY, further(9), plan(1, 2, "work"), *[TRY, further(3)] * 2, *[TRY] * 4, OVER],
     ),
     ("work that is stopped in good order", [FIRST, *[TRY, event("stopped")] * 7, *DONE]),
     ("a finished run", [plan(2, 1, "work"), *DONE, event("finish", "try", epoch=2, offered="a"), plan(3, 1, "work", run="s")]),

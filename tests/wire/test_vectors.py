@@ -156,6 +156,12 @@ def _play(session: core.Session, step: dict[str, Any]) -> tuple[core.Session, co
             return core.on_start(session)
         case "stopped":
             return core.on_stopped(session), core.NOTHING
+        case "resumed":
+            assert session.plan is not None
+            return core.on_resumed(session, session.plan, step["runs"]), core.NOTHING
+        case "progress":
+            assert session.plan is not None
+            return core.on_progress(session, session.plan, step["runs"]), core.NOTHING
         case "executed":
             assert session.plan is not None
             return core.on_executed(session, session.plan, step["update"] * 64), core.NOTHING

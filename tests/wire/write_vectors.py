@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from tests.wire import (
+    checkpoint_vectors,
     drift_vectors,
     enrolment_vectors,
     epochs_vectors,
@@ -191,6 +192,7 @@ HOSTILE_MESSAGES = {
 
 
 FILES = (
+    checkpoint_vectors,
     drift_vectors,
     enrolment_vectors,
     epochs_vectors,

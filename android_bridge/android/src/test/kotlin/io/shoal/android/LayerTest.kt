@@ -27,7 +27,7 @@ class ForegroundTest {
 
     @Test
     fun `in the background a job ends before ten minutes on every version`() {
-        for (sdk in 26..36) assertEquals(9 * 60_000L, ForegroundRules(sdk).limitMs(foreground = false, wantedMs = hourMs, usedMs = 0))
+        for (sdk in 26..36) assertEquals(8 * 60_000L, ForegroundRules(sdk).limitMs(foreground = false, wantedMs = hourMs, usedMs = 0))
     }
 
     @Test

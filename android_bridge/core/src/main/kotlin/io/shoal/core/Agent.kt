@@ -36,7 +36,8 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     private val time = AggregatorTime(clock)
     private val admission = Admission(self, topics, time, log)
     private val loaded = LoadedBundle(storage, around.loader, around.windows, self.trusted, around.noise)
-    private val planWork = PlanWork(deviceId, around.windows, policy, loaded, clock, around.mostBytes)
+    private val checkpoints = Checkpoints(deviceId, storage, around.loader.runtime, clock, log, around.pace, ::progressed)
+    private val planWork = PlanWork(deviceId, around.windows, policy, loaded, checkpoints, around.mostBytes)
     private val own = KeptModels(storage)
     private val releases = Releases(deviceId, storage, loaded, own, policy, Trial(around.windows, policy), log)
     private val traffic = Traffic(storage, clock)
@@ -75,6 +76,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         get() = session.plan?.takeIf { session.stage == Stage.WORKING && downloads.has(PlanWork.blobsOf(it)) }
 
     init {
+        if (session.stage != Stage.WORKING) forgetCheckpoint()
         link.subscribe(listOf("plan", "reply", "release", "want").map { topics.device(deviceId, it) } + topics.aggregator)
     }
 
@@ -264,7 +266,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
             if (opened !is Contained.Done) return giveUp(plan, opened as Contained.Failed)
             save(session.copy(versions = session.versions + (opened.value.name to opened.value.version)))
             val done = contained {
-                planWork.carryOut(plan, storage.private(plan.runId, plan.round), bytesReceived, ::onStep, ::checkpoint)
+                planWork.carryOut(plan, storage.private(plan.runId, plan.round), bytesReceived, ::onStep, ::between)
             }
             if (done !is Contained.Done) return giveUp(plan, done as Contained.Failed)
             finish(plan, done.value)
@@ -285,7 +287,12 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         try {
             save(own.put(session, plan, finished))
             val private = finished.private.filterKeys { Names.roleOf(it) != Names.KEPT }
-            storage.putUpdate(plan.runId, plan.round, finished.payload, private)
+            try {
+                storage.putUpdate(plan.runId, plan.round, finished.payload, private)
+            } catch (_: IOException) {
+                storage.dropCheckpoint() // so there may be space
+                storage.putUpdate(plan.runId, plan.round, finished.payload, private)
+            }
         } catch (error: IOException) {
             return giveUp(plan, Contained.Failed(DeclineReason.FAILED, "the update cannot be stored: ${describe(error)}"))
         }
@@ -299,7 +306,11 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
 
     private fun onStep(step: Long, of: Long) = progress(Progress.Training(step, of))
 
-    private fun checkpoint() {
+    /** A checkpoint of the plan in work is on the disk, after so many [runs] of a graph; whether work goes on from it now. */
+    private fun progressed(plan: Plan, runs: Long, resumed: Boolean) =
+        save(if (resumed) Rounds.onResumed(session, plan, runs) else Rounds.onProgress(session, plan, runs))
+
+    private fun between() {
         if (stop()) throw Stopped()
         outbox.beat()
     }
@@ -307,7 +318,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     private fun tryOffer() {
         if (!releases.ready(session)) return
         save(Offers.onTrying(session))
-        releases.take(session, ::checkpoint, ::save)
+        releases.take(session, ::between, ::save)
         if (outbox.connected) outbox.inUse(releases.said(session)) // else after the next check-in
     }
 
@@ -353,7 +364,18 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     private fun save(changed: Session) {
         if (changed != session) {
             storage.save(changed)
+            val still = Rounds.stillWorks(session, changed)
             session = changed
+            if (!still) forgetCheckpoint()
+        }
+    }
+
+    /** It holds what the device alone may have, and the plan that it is of is over. */
+    private fun forgetCheckpoint() {
+        try {
+            storage.dropCheckpoint()
+        } catch (error: IOException) {
+            log.write(Log.Level.WARNING, "the checkpoint cannot be deleted device=$deviceId: ${describe(error)}")
         }
     }
 

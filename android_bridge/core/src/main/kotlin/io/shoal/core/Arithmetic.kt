@@ -3,8 +3,12 @@ package io.shoal.core
 import io.shoal.core.random.Noise
 
 /** A sum of float32 or int64 tensors of one shape, in float64. */
-internal class Total(private val shape: List<Int>) {
-    private val sums = DoubleArray(shape.fold(1, Math::multiplyExact))
+internal class Total(private val shape: List<Int>, private val sums: DoubleArray = DoubleArray(shape.fold(1, Math::multiplyExact))) {
+    /** The same, which goes on by itself. */
+    fun copy() = Total(shape, sums.copyOf())
+
+    /** The sums as int64 with the same bits: tensor files have no float64. */
+    fun bits(): Tensor = Tensor.of(LongArray(sums.size) { sums[it].toRawBits() }, shape)
 
     /** @throws BundleException the graph gave another type, or another shape than before */
     fun add(graph: String, value: Tensor) {

@@ -1,6 +1,5 @@
 package io.shoal.core
 
-import io.shoal.core.random.Generator
 import io.shoal.core.wire.Train
 
 /** Evaluation and annotation run on batches of at most this many examples. */
@@ -26,22 +25,6 @@ internal fun batchRanges(numExamples: Int, batchSize: Int, minBatch: Int): List<
         if (both >= 2 * minBatch) starts += starts.last() + (both + 1) / 2
     }
     return starts.mapIndexed { i, start -> start until (starts.getOrNull(i + 1) ?: numExamples) }
-}
-
-/**
- * The examples of each batch, by index: every pass in a new order, until `epochs` or `steps` are done. Orders are drawn when their first
- * batch is asked for. [numUnlabelled]: how many windows the device has besides, without labels.
- */
-internal fun trainingBatches(train: Train, examples: IntArray, numUnlabelled: Int, minBatch: Int, random: Generator): Sequence<IntArray> = sequence {
-    val parts = batchRanges(examples.size, train.batchSize, minBatch)
-    var left = numTrainingBatches(train, examples.size, numUnlabelled, minBatch)
-    while (left > 0) {
-        val order = random.permutation(examples.size)
-        for (part in parts.take(minOf(left, parts.size.toLong()).toInt())) {
-            yield(IntArray(part.last - part.first + 1) { examples[order[part.first + it]] })
-        }
-        left -= parts.size
-    }
 }
 
 /** How many batches a training takes, of so many examples. */

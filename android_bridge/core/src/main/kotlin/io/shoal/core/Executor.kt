@@ -1,19 +1,12 @@
 package io.shoal.core
 
 import io.shoal.core.random.Noise
-import io.shoal.core.wire.Annotate
-import io.shoal.core.wire.Apply
 import io.shoal.core.wire.Bundle
-import io.shoal.core.wire.Choose
-import io.shoal.core.wire.Evaluate
 import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Names
 import io.shoal.core.wire.Plan
-import io.shoal.core.wire.Protect
-import io.shoal.core.wire.Respond
 import io.shoal.core.wire.Tasks
 import io.shoal.core.wire.TensorLayout
-import io.shoal.core.wire.Train
 import io.shoal.core.wire.checkLayout
 
 /**
@@ -46,6 +39,10 @@ public class Executor(
 ) {
     /** What the bundle's models have learned. */
     internal val task: String get() = bundle.manifest.task
+    private var job: Job? = null
+
+    /** The SHA-256 of the windows that plans are carried out over; made once, when it is first asked for. */
+    internal val windowsDigest: String by lazy { windowsDigest(this.windows) }
     private val windows = windows.fitting(bundle.manifest.window).takenFor(bundle.manifest)
 
     init {
@@ -55,7 +52,7 @@ public class Executor(
 
     /**
      * Carries out every verb in order, starting from the tensors in [model] (shared, statistic, received) and what the device has kept.
-     * [fetch] gives the tensors of a blob that the plan names; [checkpoint] is called before every run of a graph, and may throw;
+     * [fetch] gives the tensors of a blob that the plan names; [between] is called before every run of a graph, and may throw;
      * [onStep] after each step of training, with how many are done and how many the plan has.
      *
      * @throws WrongLayout the model's tensors are not the manifest's
@@ -67,29 +64,35 @@ public class Executor(
         private: Tensors,
         fetch: (String) -> Tensors,
         onStep: (Long, Long) -> Unit = { _, _ -> },
-        checkpoint: () -> Unit = {},
+        between: () -> Unit = {},
+    ): PlanResult = execute(plan, model, private, fetch, onStep, null, between)
+
+    /**
+     * The same from the checkpoint [resumed] of this plan over these windows on, where it is not null; [private] is not used then.
+     *
+     * @throws Unfit the checkpoint cannot be of this plan
+     */
+    internal fun execute(
+        plan: Plan,
+        model: Tensors,
+        private: Tensors,
+        fetch: (String) -> Tensors,
+        onStep: (Long, Long) -> Unit,
+        resumed: Checkpoint?,
+        between: () -> Unit,
     ): PlanResult {
-        val checked = object : Graphs by graphs {
-            override fun run(graph: String, inputs: Tensors): Tensors {
-                checkpoint()
-                return graphs.run(graph, inputs)
-            }
+        val made = Job(bundle, graphs, windows, plan, fetch, noise, onStep, between)
+        if (resumed == null) made.begin(model, fitting(private)) else made.goOn(resumed, model)
+        job = made
+        try {
+            return made.carryOut()
+        } finally {
+            job = null
         }
-        val job = Job(bundle, checked, windows, plan, fitting(private), fetch, noise, onStep)
-        job.receive(plan.model, model)
-        for (verb in plan.verbs) {
-            when (verb) {
-                is Train -> job.train(verb)
-                is Evaluate -> job.evaluate(verb)
-                is Choose -> job.choose(verb)
-                is Annotate -> job.annotate(verb)
-                is Apply -> job.apply(verb)
-                is Respond -> job.respond(verb)
-                is Protect -> job.protect(verb)
-            }
-        }
-        return job.finish()
     }
+
+    /** What is done so far of the plan that is carried out, to be asked for from `between`. [seconds]: how long it took. */
+    internal fun checkpoint(seconds: Double): Checkpoint = checkNotNull(job) { "no plan is carried out" }.checkpoint(seconds)
 
     private fun fitting(stored: Tensors): Tensors = usable(bundle.manifest.ofRole(Names.PRIVATE), stored, windows.numTrain)
 

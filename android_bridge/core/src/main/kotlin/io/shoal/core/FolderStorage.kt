@@ -16,9 +16,9 @@ import java.util.Locale
 import java.util.TreeMap
 
 /**
- * A [Storage] in a folder of its own: `device.json session.json update private.RUN.ROUND current before failures traffic.json blobs/SHA256 blobs/SHA256.part`. All files but
- * `session.json`, which has its hash in its second line, and the blobs, which have it in their names, begin with the SHA-256 of the rest. A
- * file that was damaged is deleted, with a line in the [log].
+ * A [Storage] in a folder of its own: `device.json session.json update checkpoint private.RUN.ROUND current before failures traffic.json
+ * blobs/SHA256 blobs/SHA256.part`. All files but `session.json`, which has its hash in its second line, and the blobs, which have it in their
+ * names, begin with the SHA-256 of the rest. A file that was damaged is deleted, with a line in the [log].
  *
  * @param owner whose it is: its model, and what it keeps, were made of one device's data; null: nobody asks
  * @throws ConfigException the folder cannot be made or written, or is another device's
@@ -32,6 +32,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private val currentFile = File(folder, "current")
     private val beforeFile = File(folder, "before")
     private val failuresFile = File(folder, "failures")
+    private val checkpointFile = File(folder, "checkpoint")
     private val trafficFile = File(folder, "traffic.json")
 
     init {
@@ -96,6 +97,22 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     override fun dropUpdate(): Unit = delete(updateFile)
 
+    override fun checkpoint(): ByteArray? = readAs(checkpointFile, "the plan starts anew", ::checked)
+
+    override fun putCheckpoint(payload: ByteArray) {
+        try {
+            writeChecked(checkpointFile, payload)
+        } catch (error: IOException) { // what was begun on a full disk must not fill it further
+            delete(File(checkpointFile.path + NEW))
+            throw error
+        }
+    }
+
+    override fun dropCheckpoint() {
+        delete(checkpointFile)
+        delete(File(checkpointFile.path + NEW))
+    }
+
     override fun private(runId: String, round: Long): Tensors = privateFiles(runId, round - 1).asReversed().firstNotNullOfOrNull { file ->
         readAs(file, "what this device had for itself is as it was before, or starts anew") { decodeTensors(checked(it), Limits.OWN_FILES).tensors }
     }.orEmpty()
@@ -117,9 +134,9 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     }
 
     /**
-     * Forgets what the device has learned from its windows: private tensors, what it has kept of models, a finished update, the plan. The model
-     * in use stays, without what the device has for itself, and so do the numbers by which older bundles and releases are told. Any device may
-     * use what is left.
+     * Forgets what the device has learned from its windows: private tensors, what it has kept of models, a finished update, the plan and
+     * its checkpoint. The model in use stays, without what the device has for itself, and so do the numbers by which older bundles and
+     * releases are told. Any device may use what is left.
      */
     public fun erase() {
         val (known, model) = Pair(session(), current())
@@ -132,6 +149,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         )
         save(session)
         dropUpdate()
+        dropCheckpoint()
         delete(ownerFile)
         delete(beforeFile)
         privateFiles().values.flatMap { it.values }.forEach(::delete)
@@ -219,5 +237,6 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         const val KEPT_RUNS = 4
         const val DIGEST_BYTES = 64
         const val PART = ".part"
+        const val NEW = ".new"
     }
 }

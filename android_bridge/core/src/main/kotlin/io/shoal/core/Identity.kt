@@ -24,4 +24,5 @@ internal class Surroundings(
     val noise: Noise = Noise.fromEntropy(),
     val mostBytes: Int = Limits.PROTOCOL.totalBytes,
     val progress: (Progress) -> Unit = {},
+    val pace: Pace = Pace(),
 )

@@ -21,10 +21,10 @@ internal class Job(
     private val graphs: Graphs,
     private val windows: Windows,
     private val plan: Plan,
-    private: Tensors,
     private val fetch: (String) -> Tensors,
     private val noise: Noise,
-    private val onStep: (Long, Long) -> Unit = { _, _ -> },
+    private val onStep: (Long, Long) -> Unit,
+    private val between: () -> Unit,
 ) {
     private val manifest = bundle.manifest
     private val initial = bundle.initial
@@ -35,7 +35,10 @@ internal class Job(
         .entries.associate { (name, value) -> Names.hyper(name) to Tensor.scalar(value.toFloat()) }
 
     /** All that graphs may read, by name. */
-    private val tensors = HashMap(initial + private)
+    private val tensors = HashMap(initial)
+
+    /** Tensors of the bundle and the model, which no checkpoint needs. */
+    private val given = HashMap(initial)
     private var model: Tensors = emptyMap()
     private var modelDigest = ""
     private val changed = LinkedHashSet<String>()
@@ -45,6 +48,9 @@ internal class Job(
     private var evaluated = Metrics()
     private var trained = Metrics()
     private var numSteps = 0L
+    private var verbs = 0
+    private var runs = 0L
+    private var within = Within()
 
     /** The steps of all the plan's training. */
     private val plannedSteps = plan.verbs.filterIsInstance<Train>().sumOf { verb ->
@@ -52,15 +58,95 @@ internal class Job(
         if (examples < maxOf(verb.least, 1L)) 0L else numTrainingBatches(verb, examples, windows.numUnlabelled, manifest.minBatch)
     }
 
+    /** Starts from the plan's [model] and what the device has [kept]. */
+    fun begin(model: Tensors, kept: Tensors) {
+        tensors += kept
+        receive(plan.model, model)
+    }
+
+    /**
+     * Carries out the verbs that are left, in order.
+     *
+     * @throws Unfit the checkpoint that it goes on from cannot be of this plan
+     */
+    fun carryOut(): PlanResult {
+        for (verb in plan.verbs.drop(verbs)) {
+            when (verb) {
+                is Train -> train(verb)
+                is Evaluate -> evaluate(verb)
+                is Choose -> choose(verb)
+                is Annotate -> annotate(verb)
+                is Apply -> apply(verb)
+                is Respond -> respond(verb)
+                is Protect -> protect(verb)
+            }
+            verbs++
+            within = Within()
+        }
+        return finish()
+    }
+
+    /** What is done so far, to be asked for from [between]. [seconds]: how long it took. Nothing of it is changed by what follows. */
+    fun checkpoint(seconds: Double): Checkpoint {
+        val place = Place(verbs, within.batches, runs, numSteps, modelDigest, random.state(), seconds, changed.sorted(), tuned.sorted())
+        val made = tensors.filter { (key, tensor) -> given[key] !== tensor }
+        return Checkpoint(place, made, HashMap(sent), HashMap(protected), evaluated, trained, within.copy())
+    }
+
+    /**
+     * Goes on from a checkpoint instead of the plan's start. [model]: the plan's.
+     *
+     * @throws Unfit it cannot be of this plan
+     */
+    fun goOn(from: Checkpoint, model: Tensors) {
+        val place = from.place
+        checkFits(from)
+        receive(place.model, if (place.model == plan.model) model else fetch(place.model))
+        tensors += from.tensors
+        sent += from.sent
+        protected += from.protected
+        changed += place.changed
+        tuned += place.tuned
+        evaluated = from.evaluated
+        trained = from.trained
+        numSteps = place.numSteps
+        verbs = place.verb
+        runs = place.runs
+        within = from.within.copy()
+        random.put(place.random)
+    }
+
+    private fun checkFits(from: Checkpoint) {
+        val place = from.place
+        val models = plan.verbs.filterIsInstance<Choose>().flatMap { it.models } + plan.model
+        if (place.verb >= plan.verbs.size || place.model !in models) {
+            throw Unfit("the plan has ${plan.verbs.size} verbs, and not model ${place.model.take(12)}, or no verb ${place.verb}")
+        }
+        if (from.within.order?.any { it !in 0 until windows.numTrain } == true) {
+            throw Unfit("an order of windows that ${windows.numTrain} windows do not have")
+        }
+        val layouts = manifest.tensors.associate { it.key to it.layout }
+        for ((key, tensor) in from.tensors.entries + from.protected.entries) {
+            val fits = when (Names.roleOf(key)) {
+                Names.COLUMN -> tensor.shape.firstOrNull() == windows.numTrain
+                Names.RESPONSE -> true
+                else -> layouts[key]?.let { it.dtype == tensor.dtype && it.shape == tensor.shape } ?: false
+            }
+            if (!fits) throw Unfit("tensor '${key.take(80)}' is $tensor, which this plan does not have so")
+        }
+        val unknown = (place.changed + place.tuned).firstOrNull { it !in layouts }
+        if (unknown != null) throw Unfit("tensor '${unknown.take(80)}', which this plan does not have")
+    }
+
     /** Starts from this model. */
     fun receive(digest: String, received: Tensors) {
         checkLayout(received, manifest.received().map { it.layout }, "model ${digest.take(12)} of round ${plan.round}")
         model = received
         modelDigest = digest
-        tensors += received
-        for (spec in manifest.ofRole(Names.RECEIVED).filter { Names.isStart(it.key) }) {
-            tensors[spec.key] = received.getValue(Names.startedFrom(spec.key))
-        }
+        val starts = manifest.ofRole(Names.RECEIVED).filter { Names.isStart(it.key) }
+        val all = received + starts.associate { it.key to received.getValue(Names.startedFrom(it.key)) }
+        tensors += all
+        given += all
     }
 
     fun train(verb: Train) {
@@ -71,18 +157,27 @@ internal class Job(
             throw DataException("${examples.size} training windows: at least ${manifest.minBatch} are needed")
         }
         checkBatches(verb, examples.size)
-        var (numExamples, lossSum, numCorrect) = Triple(0L, 0.0, 0.0)
-        for (chosen in trainingBatches(verb, examples, windows.numUnlabelled, manifest.minBatch, random)) {
+        val parts = batchRanges(examples.size, verb.batchSize, manifest.minBatch)
+        val inPass = within.batches % parts.size
+        if (inPass > 0 && within.order?.size != examples.size) throw Unfit("no order of ${examples.size} windows in the midst of a pass")
+        for (number in within.batches until numTrainingBatches(verb, examples.size, windows.numUnlabelled, manifest.minBatch)) {
+            between()
+            val part = parts[(number % parts.size).toInt()]
+            if (part.first == 0) within.order = random.permutation(examples.size).let { order -> IntArray(order.size) { examples[order[it]] } }
+            val chosen = within.order!!.copyOfRange(part.first, part.last + 1)
             val inputs = tensors + batch(windows.trainX, windows.trainY, chosen, training = true) + draw(chosen.size) + hyper
-            val outputs = graphs.run(verb.graph, inputs)
+            val outputs = run(verb.graph, inputs)
             advance(outputs, verb.report)
             numSteps++
             onStep(numSteps, plannedSteps)
-            numExamples += chosen.size
-            lossSum += metric(verb.graph, outputs, "loss_sum")
-            numCorrect += metric(verb.graph, outputs, "num_correct")
+            within.numExamples += chosen.size
+            within.lossSum += metric(verb.graph, outputs, "loss_sum")
+            within.numCorrect += metric(verb.graph, outputs, "num_correct")
+            within.batches++
         }
-        if (verb.report || trained.numExamples == 0L) trained = Metrics(numExamples, lossSum, Math.rint(numCorrect).toLong())
+        if (verb.report || trained.numExamples == 0L) {
+            trained = Metrics(within.numExamples, within.lossSum, Math.rint(within.numCorrect).toLong())
+        }
     }
 
     /** Sums a graph's metrics over a split: `loss_sum` and `num_correct` become those of the model as it is now, others responses,
@@ -105,29 +200,29 @@ internal class Job(
 
     /** Goes on from the model with the least mean loss; one that is not a number counts as infinite. */
     fun choose(verb: Choose) {
-        var best: Triple<Double, String, Tensors>? = null
-        for (digest in verb.models) {
-            val candidate = fetch(digest)
-            val loss = sums(verb.graph, tensors + candidate, "train").totals["loss_sum"]?.single() ?: 0.0
-            val weight = if (loss.isNaN()) Double.POSITIVE_INFINITY else loss.coerceIn(-Double.MAX_VALUE, Double.MAX_VALUE)
-            if (best == null || weight < best.first) best = Triple(weight, digest, candidate)
+        val losses = within.losses
+        for (digest in verb.models.drop(losses.size)) {
+            val loss = sums(verb.graph, tensors + fetch(digest), "train").totals["loss_sum"]?.single() ?: 0.0
+            losses += if (loss.isNaN()) Double.POSITIVE_INFINITY else loss.coerceIn(-Double.MAX_VALUE, Double.MAX_VALUE)
         }
-        best?.let { (_, digest, candidate) -> receive(digest, candidate) }
+        val best = losses.indices.minByOrNull { losses[it] } ?: return
+        val chosen = verb.models.getOrNull(best) ?: throw Unfit("${losses.size} losses of ${verb.models.size} candidates")
+        receive(chosen, fetch(chosen))
     }
 
     fun annotate(verb: Annotate) {
         if (Names.batch(verb.column) in setOf(Names.X, Names.Y)) throw Malformed("verb annotate: a column cannot be called '${verb.column}'")
         if (windows.numTrain == 0) throw DataException("no training windows: there is nothing to annotate")
-        val rows = ranges(windows.numTrain).map { part ->
-            oneOutput(verb.graph, tensors + batch(windows.trainX, windows.trainY, part.toIntArray(), training = true) + hyper)
+        val column = rows(verb.graph, windows.numTrain) { part ->
+            tensors + batch(windows.trainX, windows.trainY, part.toIntArray(), training = true) + hyper
         }
-        val column = concatenate(rows)
         if (column.rows != windows.numTrain) throw Malformed("graph '${verb.graph}' gave ${column.rows} rows for ${windows.numTrain} windows")
         tensors[Names.column(verb.column)] = column
     }
 
     fun apply(verb: Apply) {
-        val outputs = graphs.run(verb.graph, tensors + hyper)
+        between()
+        val outputs = run(verb.graph, tensors + hyper)
         advance(outputs, report = false)
         val metrics = Names.part(outputs, Names.METRIC).mapKeys { Names.response(verb.graph, it.key) }
         tensors += metrics
@@ -140,8 +235,7 @@ internal class Job(
         if (x == null || x.dtype != DType.FLOAT32 || x.shape.drop(1) != expected || x.rows == 0) {
             throw Malformed("inputs of verb respond: tensor x is $x, expected float32 (n, $expected)")
         }
-        val rows = ranges(x.rows).map { part -> oneOutput(verb.graph, tensors + (Names.X to x.take(part.toIntArray()))) }
-        sent[Names.response(verb.graph)] = concatenate(rows)
+        sent[Names.response(verb.graph)] = rows(verb.graph, x.rows) { part -> tensors + (Names.X to x.take(part.toIntArray())) }
     }
 
     /** Clips and noises what training changed, as one vector in the manifest's order. */
@@ -221,14 +315,17 @@ internal class Job(
     /** The sums of a graph's metrics over a split, and how many examples it has. */
     private fun sums(graph: String, held: Tensors, split: String, holdout: Double = 0.0): Sums {
         val over = Split.of(windows, manifest.label, split, holdout)
-        val totals = LinkedHashMap<String, Total>()
-        for (part in ranges(over.order.size)) {
+        val totals = within.sums
+        for (part in ranges(over.order.size).drop(within.batches.toInt())) {
+            between()
             val chosen = over.order.sliceArray(part)
             val places = over.places.mapValues { it.value.take(chosen) }
-            val outputs = graphs.run(graph, held + batch(over.x, over.y, chosen, over.labelled) + places + hyper)
+            val outputs = run(graph, held + batch(over.x, over.y, chosen, over.labelled) + places + hyper)
             for ((name, value) in Names.part(outputs, Names.METRIC)) totals.getOrPut(name) { Total(value.shape) }.add(graph, value)
+            within.batches++
         }
-        return Sums(totals, over.order.size)
+        within.batches = 0
+        return Sums(LinkedHashMap(totals).also { totals.clear() }, over.order.size)
     }
 
     private fun ranges(numExamples: Int) = evaluationRanges(numExamples, manifest.minBatch, graphs.maxBatch)
@@ -241,8 +338,20 @@ internal class Job(
         return measured.filterKeys { it in names }
     }
 
+    private fun run(graph: String, inputs: Tensors): Tensors = graphs.run(graph, inputs).also { runs++ }
+
+    /** What a graph gives for each of so many examples, batch by batch. */
+    private fun rows(graph: String, numExamples: Int, inputs: (IntRange) -> Tensors): Tensor {
+        for (part in ranges(numExamples).drop(within.batches.toInt())) {
+            between()
+            within.rows += oneOutput(graph, inputs(part))
+            within.batches++
+        }
+        return concatenate(within.rows)
+    }
+
     private fun oneOutput(graph: String, inputs: Tensors): Tensor {
-        val outputs = Names.part(graphs.run(graph, inputs), Names.OUTPUT).values
+        val outputs = Names.part(run(graph, inputs), Names.OUTPUT).values
         return outputs.singleOrNull() ?: throw Malformed("graph '$graph' has ${outputs.size} per-example outputs, expected one")
     }
 

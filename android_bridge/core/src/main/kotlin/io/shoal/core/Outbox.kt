@@ -93,11 +93,11 @@ internal class Outbox(
         link.publish(topics.device(self.deviceId, kind), payload, retain)
     }
 
-    private companion object {
+    companion object {
         /** The version of Shoal that this client is of (`wire/version.py`). */
         const val CLIENT = "shoal 0.1.0"
 
         /** A connected device says at least every 60 s that it is here. */
-        const val HEARTBEAT_S = 45.0
+        private const val HEARTBEAT_S = 45.0
     }
 }

@@ -19,6 +19,7 @@ import io.shoal.core.wire.encode
  * @param noise where private noise comes from
  * @param mostBytes of the largest model and update
  * @param progress told what the device is doing, by the thread that does it
+ * @param checkpointS work on a plan goes on for so many seconds, at least, between two checkpoints
  * @throws ConfigException neither trusted keys nor [insecure], or a name that cannot be one
  */
 @InternalShoalApi
@@ -38,12 +39,13 @@ public class Phone(
     noise: Noise = Noise.fromEntropy(),
     mostBytes: Int = Limits.PROTOCOL.totalBytes,
     progress: (Progress) -> Unit = {},
+    checkpointS: Double = Pace.EVERY_S,
 ) {
     private val topics = Topics(fleet)
     private val status = topics.device(deviceId, "status")
     private val clientId = "$fleet.$deviceId"
     private val self = Identity(deviceId, fleet, trusted, policy)
-    private val around = Surroundings(windows, storage, loader, health, clock, log, noise, mostBytes, progress)
+    private val around = Surroundings(windows, storage, loader, health, clock, log, noise, mostBytes, progress, Pace(checkpointS))
 
     init {
         if (trusted.isEmpty() && !insecure) throw ConfigException("no trusted key: anybody could rule this device; 'insecure' permits that")
@@ -64,8 +66,9 @@ public class Phone(
 
     /**
      * One job: connects, checks in, does what is there to do, and disconnects. It stays until nothing came and nothing was to do for
-     * [idleMs], at most [limitMs] (work that has begun is finished first), or until [stop] says so. The broker keeps the session, so
-     * that what comes until the next job is not lost. Where [stop] ends a training, the plan stays and the next job begins it anew.
+     * [idleMs], at most [limitMs], or until [stop] says so; both are looked at between two batches of a training. The broker keeps the
+     * session, so that what comes until the next job is not lost. Where a training is ended so, it leaves a checkpoint, and the next job goes
+     * on from there.
      *
      * @throws LinkException no broker within [connectMs], or it refuses this device
      */
@@ -74,21 +77,25 @@ public class Phone(
         limitMs: Long = 8 * 60_000,
         connectMs: Long = 30_000,
         stop: () -> Boolean = { false },
-    ): Outcome = connected(connectMs, stop) { agent, link ->
+    ): Outcome {
         val startedMs = nowMs()
-        var lastEventMs = startedMs
-        var outcome: Outcome? = null
-        while (outcome == null) {
-            if (step(agent, link)) lastEventMs = nowMs()
-            outcome = when {
-                stop() -> Outcome.STOPPED
-                !agent.waiting && nowMs() - lastEventMs >= idleMs -> Outcome.IDLE
-                nowMs() - startedMs >= limitMs -> if (agent.waiting) Outcome.UNFINISHED else Outcome.IDLE
-                else -> null
+        val isOver = { nowMs() - startedMs >= limitMs }
+        val outcome = connected(connectMs, { stop() || isOver() }) { agent, link ->
+            var lastEventMs = nowMs()
+            var outcome: Outcome? = null
+            while (outcome == null) {
+                if (step(agent, link)) lastEventMs = nowMs()
+                outcome = when {
+                    stop() -> Outcome.STOPPED
+                    !agent.waiting && nowMs() - lastEventMs >= idleMs -> Outcome.IDLE
+                    isOver() -> if (agent.waiting) Outcome.UNFINISHED else Outcome.IDLE
+                    else -> null
+                }
             }
+            outcome
         }
-        outcome
-    } ?: Outcome.STOPPED
+        return outcome ?: if (stop()) Outcome.STOPPED else Outcome.UNFINISHED
+    }
 
     /**
      * Takes part until [stop] says so (asked several times a second), over lost connections.

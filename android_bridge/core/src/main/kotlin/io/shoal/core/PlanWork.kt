@@ -19,7 +19,7 @@ internal class PlanWork(
     private val windows: Windows,
     private val policy: Policy,
     private val loaded: LoadedBundle,
-    private val clock: Clock,
+    private val checkpoints: Checkpoints,
     private val mostBytes: Int,
 ) {
     /**
@@ -53,19 +53,22 @@ internal class PlanWork(
     }
 
     /**
-     * Runs the plan whose bundle [open] has loaded. [checkpoint] is called before every run of a graph, and may throw.
+     * Runs the plan whose bundle [open] has loaded, from its checkpoint on if there is one. [between] is called before every run of a graph,
+     * and may throw.
      *
      * @throws PolicyBroken it took longer than the policy permits
      * @throws ShoalException it cannot be carried out
      */
-    fun carryOut(plan: Plan, private: Tensors, bytesReceived: Long, onStep: (Long, Long) -> Unit, checkpoint: () -> Unit): FinishedPlan {
-        val startedS = clock.steadySeconds()
-        val result = loaded.executor(plan.bundle).execute(plan, loaded.tensors(plan.model), private, loaded::tensors, onStep) {
-            checkpoint()
-            val workedS = clock.steadySeconds() - startedS
-            if (policy.maxSeconds != null && workedS > policy.maxSeconds) {
-                throw PolicyBroken("max_seconds: the plan has worked for $workedS, ${policy.maxSeconds} are permitted")
-            }
+    fun carryOut(plan: Plan, private: Tensors, bytesReceived: Long, onStep: (Long, Long) -> Unit, between: () -> Unit): FinishedPlan {
+        val executor = loaded.executor(plan.bundle)
+        val model = loaded.tensors(plan.model)
+        val resumed = checkpoints.begin(plan, executor)
+        fun run(from: Checkpoint?) = executor.execute(plan, model, private, loaded::tensors, onStep, from) { paused(between) }
+        val result = try {
+            run(resumed)
+        } catch (unfit: Unfit) {
+            checkpoints.drop(unfit.message.orEmpty())
+            run(null)
         }
         val update = Update(
             runId = plan.runId,
@@ -79,7 +82,7 @@ internal class PlanWork(
             evaluated = result.evaluated,
             trained = result.trained,
             bytesReceived = bytesReceived,
-            trainS = Math.rint((clock.steadySeconds() - startedS) * 1e6) / 1e6,
+            trainS = Math.rint(checkpoints.workedS * 1e6) / 1e6,
         )
         checkSums(update)
         val payload = encodeUpdate(update, Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId))
@@ -87,6 +90,21 @@ internal class PlanWork(
             throw LimitExceeded("an update of ${payload.size} bytes: at most $mostBytes can be sent")
         }
         return FinishedPlan(payload, result.model, result.private, result.numSteps)
+    }
+
+    /** Between two runs of a graph. */
+    private fun paused(between: () -> Unit) {
+        try {
+            between()
+        } catch (stopped: Stopped) {
+            checkpoints.write()
+            throw stopped
+        }
+        val workedS = checkpoints.workedS
+        if (policy.maxSeconds != null && workedS > policy.maxSeconds) {
+            throw PolicyBroken("max_seconds: the plan has worked for $workedS, ${policy.maxSeconds} are permitted")
+        }
+        checkpoints.between()
     }
 
     private fun check(policy: Policy, plan: Plan, bundle: String, measuring: Set<String>, numTrain: Int, numTest: Int) {

@@ -49,7 +49,7 @@ internal object Rounds {
         } else if (held != null && held.runId == plan.runId && held.epoch == plan.epoch && ORDER.compare(plan, held) < 0) {
             return Pair(session, Action.Nothing)
         }
-        val taken = session.copy(plan = plan, taken = text, stage = Stage.WORKING, tries = 0, update = "", reason = null, detail = "")
+        val taken = session.copy(plan = plan, taken = text, stage = Stage.WORKING, tries = 0, reached = 0, update = "", reason = null, detail = "")
         return expired(taken, plan, nowS) ?: Pair(taken, Action.Work)
     }
 
@@ -71,6 +71,24 @@ internal object Rounds {
     /** The client ends in good order: the work that it leaves did not fail. */
     fun onStopped(session: Session): Session =
         if (session.stage == Stage.WORKING) session.copy(tries = maxOf(0, session.tries - 1)) else session
+
+    /**
+     * A checkpoint of the work lies on disk, after so many [runs] of a graph. Work that comes further than ever before does not fail, however
+     * often it is ended; a graph that ends the client is met again at the same place.
+     */
+    fun onProgress(session: Session, plan: Plan, runs: Long): Session =
+        if (isWorkedOn(session, plan) && session.tries > 0 && runs > session.reached) session.copy(tries = 0, reached = runs) else session
+
+    /**
+     * Work that was started goes on from a checkpoint, after so many [runs] of a graph. If that is further than ever, the starts before this one
+     * came further; this one has not yet.
+     */
+    fun onResumed(session: Session, plan: Plan, runs: Long): Session =
+        if (isWorkedOn(session, plan) && runs > session.reached) session.copy(tries = minOf(session.tries, 1), reached = runs) else session
+
+    /** Whether no work was left between two sessions: none was done, or the same goes on. */
+    fun stillWorks(before: Session, after: Session): Boolean =
+        before.stage != Stage.WORKING || before.plan == null || isWorkedOn(after, before.plan)
 
     /** The plan was carried out and its update, with this digest, is stored. If another plan came meanwhile, that one stays. */
     fun onExecuted(session: Session, plan: Plan, update: String): Session =

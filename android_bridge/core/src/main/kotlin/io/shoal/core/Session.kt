@@ -32,6 +32,7 @@ public enum class Stage {
  * @param offeredEpoch the greatest epoch of a `Finish`
  * @param released the number of the last release that was given; [releasedEpoch] is the epoch that it came from
  * @param kept what the device has kept, of which models
+ * @param reached how far work on the plan came: how often a graph had been run for it at the last checkpoint for which [tries] was set back
  */
 @InternalShoalApi
 public data class Session(
@@ -48,4 +49,5 @@ public data class Session(
     val released: Long = 0,
     val releasedEpoch: Long = 0,
     val kept: List<Kept> = emptyList(),
+    val reached: Long = 0,
 )

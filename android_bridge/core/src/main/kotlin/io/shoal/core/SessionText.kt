@@ -27,6 +27,7 @@ internal fun encodeSession(session: Session): ByteArray {
         "released" to session.released,
         "released_epoch" to session.releasedEpoch,
         "kept" to session.kept.map(::fieldsOf),
+        "reached" to session.reached,
     )
     val line = jsonText(fields).toByteArray()
     return line + '\n'.code.toByte() + digest(line).toByteArray()
@@ -54,6 +55,7 @@ internal fun decodeSession(payload: ByteArray): Session {
         released = f.count("released"),
         releasedEpoch = f.count("released_epoch"),
         kept = f.list("kept", emptyList()) { it, path -> keptOf(Fields(it, path)) },
+        reached = f.count("reached", 0),
     )
 }
 

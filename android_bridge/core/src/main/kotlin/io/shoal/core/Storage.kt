@@ -78,6 +78,15 @@ public interface Storage {
     /** Forgets the kept update. */
     public fun dropUpdate()
 
+    /** What [putCheckpoint] kept; null if there is nothing, or if it was damaged: then it is deleted. */
+    public fun checkpoint(): ByteArray?
+
+    /** Keeps this in place of the one before. */
+    public fun putCheckpoint(payload: ByteArray)
+
+    /** Forgets it. */
+    public fun dropCheckpoint()
+
     /**
      * The private tensors (`private/NAME`) as they were before this round of this run; empty at first. A round that is carried out again
      * after a crash starts from the same ones.

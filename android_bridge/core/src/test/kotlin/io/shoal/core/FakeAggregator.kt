@@ -42,6 +42,7 @@ internal class FakeAggregator(
     windows: Windows = Fixture.windows,
     private val stop: () -> Boolean = { false },
     health: () -> Health = { Health() },
+    pace: Pace = Pace(),
 ) {
     val topics = Topics("f")
     val link = FakeLink()
@@ -54,7 +55,7 @@ internal class FakeAggregator(
     val agent = Agent(
         Identity("phone", "f", keys, policy),
         link,
-        Surroundings(windows, storage, loader, health, clock = clock, log = log, noise = { 0.25 }),
+        Surroundings(windows, storage, loader, health, clock = clock, log = log, noise = { 0.25 }, pace = pace),
         stop,
     )
 

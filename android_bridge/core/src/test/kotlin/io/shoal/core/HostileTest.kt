@@ -49,10 +49,21 @@ class HostileTest {
         val blobs = HashMap<String, ByteArray>()
         val private = HashMap<Pair<String, Long>, Tensors>()
         var update: ByteArray? = null
+        var written: ByteArray? = null
         var used: Current? = null
         var hours: Map<Long, Long> = emptyMap()
 
         override fun session() = kept
+
+        override fun checkpoint() = written
+
+        override fun putCheckpoint(payload: ByteArray) {
+            written = payload
+        }
+
+        override fun dropCheckpoint() {
+            written = null
+        }
 
         override fun save(session: Session) {
             kept = decodeSession(encodeSession(session))

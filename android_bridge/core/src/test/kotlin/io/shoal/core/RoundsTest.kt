@@ -70,6 +70,8 @@ class RoundsTest {
         }
         "start" -> Rounds.onStart(session, session.plan!!)
         "stopped" -> Pair(Rounds.onStopped(session), Action.Nothing)
+        "resumed" -> Pair(Rounds.onResumed(session, session.plan!!, step.count("runs")), Action.Nothing)
+        "progress" -> Pair(Rounds.onProgress(session, session.plan!!, step.count("runs")), Action.Nothing)
         "executed" -> Pair(Rounds.onExecuted(session, session.plan!!, step.string("update").repeat(64)), Action.Nothing)
         "declined" -> {
             val reason = DeclineReason.entries.first { it.text == step.string("reason") }

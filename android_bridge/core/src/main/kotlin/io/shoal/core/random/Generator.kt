@@ -1,5 +1,13 @@
 package io.shoal.core.random
 
+import java.util.Locale
+
+/**
+ * Where a [Generator] is, as far as its seed does not say it: 128 bits in hexadecimal digits, and the half of the last 64 bits that was not used
+ * yet.
+ */
+internal data class RandomState(val state: String, val half: Long?)
+
 /**
  * What `numpy.random.default_rng(seeds)` draws, number for number: the generator PCG64 (M. E. O'Neill. PCG: a family of simple fast
  * space-efficient statistically good algorithms for random number generation, 2014; variant XSL RR 128/64) seeded by [SeedSequence].
@@ -20,6 +28,17 @@ internal class Generator(vararg seeds: Long) {
         advance()
         add(stateHigh, stateLow)
         advance()
+    }
+
+    /** Where it is. */
+    fun state() = RandomState("%016x%016x".format(Locale.ROOT, high, low), if (hasHalf) half.toLong() and LOW else null)
+
+    /** Goes on from where another one of the same seeds was. */
+    fun put(state: RandomState) {
+        high = java.lang.Long.parseUnsignedLong(state.state.take(16), 16)
+        low = java.lang.Long.parseUnsignedLong(state.state.drop(16), 16)
+        hasHalf = state.half != null
+        half = (state.half ?: 0L).toInt()
     }
 
     /** A random order of 0 until [count], as `permutation(count)`. */
