@@ -63,7 +63,9 @@ def same(one: SimulationResult, two: SimulationResult) -> None:
     assert one.state.memory == two.state.memory
     assert [record.groups for record in one.records] == [record.groups for record in two.records]
     timeless = [
-        msgspec.structs.replace(o.summary, wall_s=0.0, updates_per_s=0.0, bytes=Traffic(0, 0), backend="", backend_reason="")
+        msgspec.structs.replace(
+            o.summary, wall_s=0.0, updates_per_s=0.0, bytes=Traffic(0, 0), bytes_by_round=[], backend="", backend_reason=""
+        )
         for o in (one, two)
     ]
     assert timeless[0] == timeless[1]
