@@ -151,9 +151,8 @@ def test_a_probe_answers_alike_in_all_its_ways(name: str) -> None:
             torch.testing.assert_close(folded, expected, rtol=1e-4, atol=1e-5)
             assert not torch.equal(folded, expected)
             assert one.network is not None
-            if one.network is not None:
-                native = answer(one.network, [{k: v.numpy() for k, v in tensors.items()}] * 3, x.numpy())
-                np.testing.assert_allclose(native, expected[None].expand(3, -1, -1), rtol=1e-4, atol=1e-5)
+            native = answer(one.network, [{k: v.numpy() for k, v in tensors.items()}] * 3, x.numpy())
+            np.testing.assert_allclose(native, expected[None].expand(3, -1, -1), rtol=1e-4, atol=1e-5)
 
 
 def test_a_probe_file_of_another_bundle_is_refused() -> None:
