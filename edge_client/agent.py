@@ -94,7 +94,7 @@ class Agent:
         self._own = KeptModels(state, self._memory)
         around = (self._memory, self._own, self._outbox, trusted, self._permitted, clock)
         self._releases = Releases(device_id, self._model, state, self._windows_now, *around)
-        self._checkpoints = Checkpoints(device_id, state, runtime, pace, self._progressed)
+        self._checkpoints = Checkpoints(device_id, state, runtime, pace, self._progressed, clock)
         around_work = (self._permitted, secret, self.incidents, self._checkpoints)
         self._work = Work(windows, self._memory, state, load_graphs, trusted, *around_work, live)
         self._stop: Callable[[], bool] = lambda: False

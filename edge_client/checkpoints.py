@@ -28,10 +28,19 @@ class Checkpoints:
     """The checkpoints of one plan at a time. A device trains as well without one: whatever is wrong with a checkpoint or with the disk
     costs a line of the log."""
 
-    def __init__(self, device_id: str, state: DeviceState, runtime: str, pace: Pace, progressed: Callable[[int, bool], None]) -> None:
+    def __init__(
+        self,
+        device_id: str,
+        state: DeviceState,
+        runtime: str,
+        pace: Pace,
+        progressed: Callable[[int, bool], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`progressed` is told of each checkpoint that is on the disk: how often a graph was run until then, and whether work goes on from
-        it now."""
-        self._device_id, self._state, self._runtime, self._pace, self._progressed = device_id, state, runtime, pace, progressed
+        it now. `clock`: seconds, from a clock that cannot be set."""
+        self._device_id, self._state, self._runtime, self._pace = device_id, state, runtime, pace
+        self._progressed, self._clock = progressed, clock
         self._plan: Plan | None = None
         self._executor: Executor | None = None
         self._began_s = self._due_s = 0.0
@@ -41,12 +50,12 @@ class Checkpoints:
     @property
     def worked_s(self) -> float:
         """How long the plan's work took so far, that of earlier starts included."""
-        return self.before_s + time.monotonic() - self._began_s
+        return self.before_s + self._clock() - self._began_s
 
     def begin(self, plan: Plan, executor: Executor) -> Checkpoint | None:
         """Work on a plan begins; the checkpoint that it goes on from, or None."""
         self._plan, self._executor = plan, executor
-        self.before_s, self._began_s = 0.0, time.monotonic()
+        self.before_s, self._began_s = 0.0, self._clock()
         self._due_s = self._began_s + self._pace.every_s
         made = self._stored()
         if made is not None:
@@ -66,14 +75,14 @@ class Checkpoints:
 
     def between(self) -> None:
         """Before each batch: write one if it is time to."""
-        if time.monotonic() >= self._due_s:
+        if self._clock() >= self._due_s:
             self.write()
 
     def write(self) -> None:
         """Write one now, between two batches."""
         if self._executor is None or self._plan is None or self._due_s == float("inf"):
             return
-        began_s = time.monotonic()
+        began_s = self._clock()
         try:
             made = self._executor.checkpoint(self.worked_s)
             payload = encode_checkpoint(self._basis(self._plan, self._executor), made)
@@ -87,7 +96,7 @@ class Checkpoints:
                 return
         else:
             self._progressed(made.place.runs, False)
-        ended_s = time.monotonic()
+        ended_s = self._clock()
         self._due_s = ended_s + self._pace.pause_s(ended_s - began_s)
 
     def _basis(self, plan: Plan, executor: Executor) -> Basis:

@@ -1,10 +1,7 @@
 """The real runner and real agents over a broker inside the process, on a virtual clock, where each device needs its own time to train."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
-
-import pytest
 
 from aggregator.adapters.memory import MemoryBlobs, MemoryStore
 from aggregator.core.settings import RunSettings
@@ -81,7 +78,6 @@ class TimedFleet:
         self.campaign = self.runner.add(made, *parts, self.store, MemoryBlobs())
         graphs = EagerGraphs(objective)
         self.devices: dict[str, tuple[Device, Agent]] = {}
-        self._running: Device | None = None
         for device_id, speed in speeds.items():
             link = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))
             device = Device(self.clock, link, graphs, speed)
@@ -108,18 +104,10 @@ class TimedFleet:
                 self.clock.now_s = max(self.clock.now_s, min(self.runner.next_deadline_s(), *busy, *retries))
                 self.runner.tick()
                 for device, agent in self.devices.values():
-                    self._running = device
                     device.deliver()
                     if device.is_free:
                         agent.tick()
         raise AssertionError(f"the run does not end: round {self.campaign.known().round} at {self.clock.now_s} s")
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Let devices say that they worked for as long as their clocks do."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("edge_client.work.time.perf_counter", lambda: self._running.now_s() if self._running else 0.0)
-            yield
 
     def _deliver(self) -> int:
         delivered = 0
@@ -127,7 +115,6 @@ class TimedFleet:
             self.runner.handle(event)
             delivered += 1
         for device, agent in self.devices.values():
-            self._running = device
             while device.is_free and (event := device.receive(timeout_s=0)) is not None:
                 agent.handle(event)
                 delivered += 1

@@ -30,8 +30,7 @@ def test_simulated_rounds_take_as_long_as_those_of_the_fleet(
     fleet: FleetData, tmp_path: Path, policy: str, rounds: int, within: float
 ) -> None:
     measured = TimedFleet(fleet, SPEEDS, rounds=rounds, min_updates=2, **policy_settings(read_policy(policy)))
-    with measured.working():
-        measured.run()
+    measured.run()
     made = profile_of(measured.runner.devices.state.devices)
     assert (made.devices, made.untrained) == (4, ())
     path = tmp_path / "fleet.csv"
