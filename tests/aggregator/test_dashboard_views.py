@@ -115,7 +115,8 @@ class TestLive:
         """Rounds that were made up close every 900 seconds."""
         run, past = made.campaign.state, History().past(made.campaign)
         live = live_campaign(run, made.devices.state, past, run.opened_at_s, 1)
-        assert (live.rounds_left, live.ends_in_s) == (run.settings.rounds - run.trained, pytest.approx(900 * live.rounds_left))
+        assert live.rounds_left == run.settings.rounds - run.trained
+        assert live.ends_in_s == pytest.approx(900 * live.rounds_left)
         assert live_campaign(replace(run, phase="finished"), made.devices.state, past, run.opened_at_s, 1).ends_in_s is None
         assert live_campaign(run, made.devices.state, Past(), run.opened_at_s, 1).ends_in_s is None
 
@@ -192,7 +193,8 @@ class TestMeasures:
         ids = list(past.evaluated.evaluated)
         told = {d: Metrics(10, float(i), 5) for i, d in enumerate(ids)}
         page = accuracy_page(made.campaign.state, replace(past.evaluated, evaluated=told), "", "worst", 1, by_loss=True)
-        assert (page.devices[0].id, page.devices[0].loss) == (ids[-1], pytest.approx((len(ids) - 1) / 10))
+        assert page.devices[0].id == ids[-1]
+        assert page.devices[0].loss == pytest.approx((len(ids) - 1) / 10)
         assert page.loss == pytest.approx((len(ids) - 1) / 20)
         not_finite = accuracy_page(
             made.campaign.state, replace(past.evaluated, evaluated={ids[0]: Metrics(10, float("nan"), 5)}), "", "worst", 1
