@@ -57,18 +57,18 @@ class Devices:
         return self.entry(device_id).ban is not None
 
     def eligible(self, rule: str) -> frozenset[str]:
-        """The devices that a rule means, but for those that are banned.
+        """The devices that a rule means, but for those that are banned or whose owners have withdrawn.
 
         Raises:
             ConfigError: not a rule.
         """
         means = read_rule(rule).means
-        return frozenset(d for d, entry in self.state.devices.items() if entry.ban is None and means(d, entry))
+        return frozenset(d for d, entry in self.state.devices.items() if _takes_part(entry) and means(d, entry))
 
     def may_be_asked(self, device_id: str, rule: str) -> bool:
         """Whether a run with this rule may ask a device for anything."""
         entry = self.entry(device_id)
-        return entry.ban is None and read_rule(rule).means(device_id, entry)
+        return _takes_part(entry) and read_rule(rule).means(device_id, entry)
 
     def observe(self, run: RunState, event: Event) -> None:
         """Take in what a run was told."""
@@ -227,6 +227,15 @@ class Devices:
         self._order(core.Forgotten(self._clock(), device_id))
         self._store.scrub()
 
+    def withdraw(self, device_id: str) -> None:
+        """Note that a device's owner agrees no longer: it is asked for nothing until it checks in again. Safe when it returns.
+
+        Raises:
+            StorageFailed: it is not noted.
+        """
+        if not self.entry(device_id).withdrawn_s:
+            self._order(core.Withdrew(self._clock(), device_id))
+
     def tick(self) -> None:
         """Write telemetry if it is time to. What cannot be written now is written later."""
         if self._clock() >= self._save_at_s:
@@ -265,6 +274,10 @@ class Devices:
         self._store.save(kept, ids - kept.keys())
         self.state = after
         self._note(ids)
+
+
+def _takes_part(entry: Entry) -> bool:
+    return entry.ban is None and not entry.withdrawn_s
 
 
 def _names(values: Iterable[str], what: str) -> list[str]:

@@ -11,7 +11,7 @@ from aggregator.assembly import Assembly, NoRoom
 from aggregator.core.admission import Duplicate, Refused, admit, expect
 from aggregator.core.asking import is_missing
 from aggregator.core.plan import asked_alone, place_of_plan
-from aggregator.core.ports import Clock
+from aggregator.core.ports import Clock, StorageFailed
 from aggregator.core.state import DeviceCheckedIn, DeviceDeclined, DeviceHeard, DeviceLost, RunState, UpdateAdmitted
 from aggregator.devices import Devices
 from aggregator.pause import BUSY_S
@@ -300,8 +300,24 @@ class Inbox:
         message: DeviceStatus = decode(payload, DeviceStatus)
         reading.gone = not message.online
         known = reading.state.devices.get(reading.device_id) if reading.state is not None else None
-        if self._own(message, reading) and reading.gone and known is not None and known.online:
+        if not self._own(message, reading):
+            return
+        if reading.gone and known is not None and known.online:
             reading.events.append(DeviceLost(self._clock(), reading.device_id))
+        if message.withdrawn:
+            self._withdraw(payload, reading)
+
+    def _withdraw(self, payload: bytes, reading: Reading) -> None:
+        """Confirm what a device's owner wants once that is safe; what cannot be noted is said again by the device."""
+        reading.gone = True
+        self._excuse(reading, failed=False)
+        try:
+            self._devices.withdraw(reading.device_id)
+        except StorageFailed as error:
+            log.error("the withdrawal of device=%s is not noted: %s", reading.device_id, error)
+            return
+        log.info("withdrawn device=%s", reading.device_id)
+        reading.replies.append(Acknowledge(reading.device_id, digest(payload)))
 
     def _excuse(self, reading: Reading, failed: bool = True, forbidden: bool = False) -> None:
         """Stop waiting in this round for the device, if the round does, or for what it is to tell of its inputs."""

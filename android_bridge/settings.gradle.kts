@@ -15,6 +15,6 @@ dependencyResolutionManagement {
 }
 
 rootProject.name = "shoal-android"
-include(":core", ":executorch", ":android", ":ktx", ":sample")
+include(":core", ":executorch", ":android", ":ktx", ":foreground", ":recording", ":sample")
 // The host module runs the adapter on a desktop JVM against the pip wheel's runtime; `./build fetch` brings what it compiles against.
 if (file(".tools").isDirectory) include(":jvm-host")

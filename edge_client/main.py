@@ -23,6 +23,7 @@ from edge_client.live_commands import predict_live, record
 from edge_client.options import RUNTIMES, broker_address, graph_loader, parser, policy_of, trusted_keys, windows_of
 from edge_client.predict import predict
 from edge_client.recording import recording
+from edge_client.withdrawal import withdraw
 from host.logs import log_to_stderr
 from host.supervisor import alive
 from wire.codec import encode
@@ -102,10 +103,11 @@ def _connect(arguments: argparse.Namespace, topics: Topics, address: BrokerAddre
 
 
 def main() -> None:
-    """Entry point: a `ShoalError` is one line and status 2; `check` and `predict` give 1 if something is wrong. Ctrl-C gives 130."""
+    """Entry point: a `ShoalError` is one line and status 2; `check`, `predict` and `withdraw` give 1 if something is wrong. Ctrl-C gives
+    130."""
     arguments = parser().parse_args()
     try:
-        credentials = fill_in(arguments) if arguments.command in ("run", "check") else None
+        credentials = fill_in(arguments) if arguments.command in ("run", "check", "withdraw") else None
         if arguments.command == "run":
             log_to_stderr(arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id)
         else:
@@ -115,6 +117,8 @@ def main() -> None:
                 enrol(arguments)
             case "check":
                 sys.exit(check(arguments))
+            case "withdraw":
+                sys.exit(withdraw(arguments))
             case "predict":
                 sys.exit(predict_live(arguments) if arguments.live else predict(arguments))
             case "record":

@@ -45,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     _add_options(commands.add_parser("run", help="connect to the broker and take part in rounds"))
     _add_options(commands.add_parser("check", help="say whether `run` with the same options would work, and what is wrong if not"))
     _add_enrol_options(commands.add_parser("enrol", help="get this device's certificate, and all else that `run` needs, for a token"))
+    withdraw = commands.add_parser("withdraw", help="tell the aggregator that this device takes part no longer")
+    _add_options(withdraw)
+    withdraw.add_argument("--wait", type=float, default=60.0, help="seconds to wait for the aggregator to confirm it (default: 60)")
     predict = commands.add_parser("predict", help="answer with the model in use, one line of JSON for each window")
     predict.add_argument(
         "input", nargs="?", default="-", help="windows as *.npy or *.npz, a recording as *.csv, or - (default) for lines of JSON"

@@ -9,6 +9,7 @@ from pathlib import Path
 from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.adapters.http_server import HttpServer
 from aggregator.enrolment.api import create_enrolment_api
+from aggregator.enrolment.attestation import PlayIntegrity
 from aggregator.enrolment.authority import SERVER, Authority, make_authority
 from aggregator.enrolment.desk import make_token
 from aggregator.enrolment.office import Offer, Office
@@ -47,8 +48,8 @@ class EnrolmentBench:
     def token(self, expires_in_s: float = 1000.0, device_id: str = "", approve: bool = False, tags: tuple[str, ...] = ()) -> str:
         return str(make_token(self.store, self.authority.fingerprint, expires_in_s, tags, device_id, approve))
 
-    def enrol(self, token: str, key: TlsKey | None = None, name: str = "") -> Answer:
-        return self.office.enrol(Enrol(token, make_request(key or new_tls_key(), name)), "test")
+    def enrol(self, token: str, key: TlsKey | None = None, name: str = "", attestation: str = "") -> Answer:
+        return self.office.enrol(Enrol(token, make_request(key or new_tls_key(), name), attestation), "test")
 
     def enrolled(self, name: str, key: TlsKey) -> str:
         """The certificate of a device that enrols now."""
@@ -62,13 +63,15 @@ class EnrolmentBench:
 
 
 @contextmanager
-def enrolment_bench(folder: Path, serves: bool = False, days: float = 90.0) -> Iterator[EnrolmentBench]:
+def enrolment_bench(
+    folder: Path, serves: bool = False, days: float = 90.0, attester: PlayIntegrity | None = None
+) -> Iterator[EnrolmentBench]:
     """A bench in this folder, new or as it was left."""
     folder.mkdir(exist_ok=True)
     authority, clock, port = make_authority(folder, "default", ["localhost"], time.time()), Clock(), free_port()
     with closing(open_enrolments(folder)) as store:
         known: set[str] = set()
-        office = Office(authority, store, OFFER, clock, days, known.__contains__)
+        office = Office(authority, store, OFFER, clock, days, known.__contains__, attester)
         bench = EnrolmentBench(folder, authority, store, office, clock, known=known)
         if not serves:
             yield bench

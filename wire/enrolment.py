@@ -22,7 +22,19 @@ RENEW_AFTER = 0.6
 """A device renews its certificate when so much of its validity is over."""
 
 Reason = Literal[
-    "malformed", "token", "used", "expired", "other-name", "taken", "banned", "rejected", "unknown-device", "superseded", "too-many", "busy"
+    "malformed",
+    "token",
+    "used",
+    "expired",
+    "other-name",
+    "taken",
+    "banned",
+    "rejected",
+    "unknown-device",
+    "superseded",
+    "attestation",
+    "too-many",
+    "busy",
 ]
 
 
@@ -63,11 +75,20 @@ def read_token(text: str) -> Token:
     return Token(body[:SECRET_BYTES], body[SECRET_BYTES:].hex())
 
 
+def attestation_nonce(token: Token, key: str) -> str:
+    """What an attestation has to be of: this token, and the key that is to get the certificate, by the SHA-256 of its SubjectPublicKeyInfo
+    (DER) in hexadecimal digits."""
+    of = f"shoal-attestation\n{hashlib.sha256(str(token).encode()).hexdigest()}\n{key}"
+    return base64.urlsafe_b64encode(hashlib.sha256(of.encode()).digest()).decode().rstrip("=")
+
+
 class Enrol(msgspec.Struct, frozen=True):
-    """Device to service: a certificate for this key, please. `request` is PEM (PKCS#10); its common name is the id that is wanted."""
+    """Device to service: a certificate for this key, please. `request` is PEM (PKCS#10); its common name is the id that is wanted.
+    `attestation`: what an attester says of `attestation_nonce`, for a service that requires it."""
 
     token: str
     request: str
+    attestation: str = ""
 
 
 class Renew(msgspec.Struct, frozen=True):

@@ -140,10 +140,15 @@ class Want(msgspec.Struct, frozen=True, tag="want"):
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, tag="status"):
-    """On the device's status topic, retained, at least every `HEARTBEAT_S`; the broker publishes online=false as the device's last will."""
+    """On the device's status topic, retained, at least every `HEARTBEAT_S`; the broker publishes online=false as the device's last will.
+
+    `withdrawn`: the device's owner agrees no longer; 128 random bits in lower-case hexadecimal digits, so that an `Acknowledge` of these
+    very bytes is of this withdrawal.
+    """
 
     device_id: Name
     online: bool
+    withdrawn: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
 
 
 class AggregatorStatus(msgspec.Struct, frozen=True, tag="aggregator"):
@@ -226,7 +231,8 @@ class Decline(msgspec.Struct, frozen=True, tag="decline"):
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
-    """Aggregator to device, signed: the update with these bytes is safe, or no longer needed; delete it."""
+    """Aggregator to device, signed: the update with these bytes is safe, or no longer needed; delete it. Or the withdrawal with these bytes
+    is noted."""
 
     device_id: Name
     update: Digest

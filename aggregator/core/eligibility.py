@@ -73,6 +73,7 @@ FIELDS: dict[str, Field] = {
     "bundle": Field("text", _said("bundle"), "the digest of the bundle that it has loaded"),
     "online": Field("yes or no", lambda _, entry: entry.online, "it is connected"),
     "banned": Field("yes or no", lambda _, entry: entry.ban is not None, "`shoal devices ban`"),
+    "withdrawn": Field("yes or no", lambda _, entry: entry.withdrawn_s > 0, "its owner agrees no longer"),
     "group": Field("text", lambda _, entry: entry.group or None, "the group that it is in"),
     "campaign": Field("text", lambda _, entry: entry.campaign or None, "the campaign that gave it its last plan"),
     "declines": Field("number", lambda _, entry: entry.declines, "plans that it has declined"),

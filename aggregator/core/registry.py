@@ -1,8 +1,8 @@
 """Who the devices of a fleet are, as a state machine: ``step(state, event) -> state``. Pure; it knows no round and no campaign but by name.
 
 An entry holds what an operator said of a device (tags, a ban), and *telemetry*: what the device says of itself, and what was seen of it.
-An *order* (`Tagged`, `Untagged`, `Banned`, `Unbanned`, `Forgotten`) has to be safe before anybody acts on it; telemetry may be saved
-later, since a device says it again (`aggregator.registry`).
+An *order* (`Tagged`, `Untagged`, `Banned`, `Unbanned`, `Withdrew`, `Forgotten`) has to be safe before anybody acts on it;
+telemetry may be saved later, since a device says it again (`aggregator.registry`).
 
 =============== ==================================================================
 event           what it does to the device's entry
@@ -19,11 +19,12 @@ Regrouped       the same of one device
 ReleaseTaken    which release it uses, and why not the one that was offered, or not with what it keeps
 Tagged, Untagged tags are added, taken away
 Banned, Unbanned it is banned, and why; it is not any more
+Withdrew        its owner agrees no longer: nothing is asked of it until it checks in again
 Forgotten       it has no entry any more, unless it is banned: then only the ban
 =============== ==================================================================
 
-An event of a device without an entry makes one, so that a device can be tagged or banned before it has ever been here. `Seen`, `Left` and
-`Forgotten` do not. Structural sharing makes an event cost a few microseconds in a fleet of any size.
+An event of a device without an entry makes one, so that a device can be tagged or banned before it has ever been here. `Seen`, `Left`,
+`Withdrew` and `Forgotten` do not. Structural sharing makes an event cost a few microseconds in a fleet of any size.
 """
 
 from collections.abc import Callable, Mapping
@@ -126,6 +127,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why it does not use the one that was offered."""
     release_alone: str = ""
     """Why it uses that one without what it has kept; empty where it uses that, or has kept nothing."""
+    withdrawn_s: float = 0.0
+    """When its owner withdrew; 0 after it has checked in again."""
 
 
 NOBODY = Entry()
@@ -246,11 +249,15 @@ class Unbanned(_OfDevice, frozen=True):
     """An operator ended a ban."""
 
 
+class Withdrew(_OfDevice, frozen=True):
+    """A device's owner agrees no longer."""
+
+
 class Forgotten(_OfDevice, frozen=True):
     """An operator had a device forgotten."""
 
 
-Order = Tagged | Untagged | Banned | Unbanned | Forgotten
+Order = Tagged | Untagged | Banned | Unbanned | Withdrew | Forgotten
 Event = Told | Seen | Left | Asked | Declined | Reported | Keeps | Grouped | Regrouped | ReleaseTaken | Order
 
 
@@ -260,7 +267,7 @@ def step(state: Registry, event: Event) -> Registry:
         return _group(state, event)
     device_id = event.said.device_id if isinstance(event, Told) else event.device_id
     known = state.devices.get(device_id)
-    if known is None and isinstance(event, Seen | Left | Forgotten | Untagged | Unbanned):
+    if known is None and isinstance(event, Seen | Left | Withdrew | Forgotten | Untagged | Unbanned):
         return state
     entry = _TRANSITIONS[type(event)](known or NOBODY, event)
     if entry is None:
@@ -271,7 +278,7 @@ def step(state: Registry, event: Event) -> Registry:
 def _tell(entry: Entry, event: Told) -> Entry:
     kept = None if _withholds(event.said) else entry.kept
     first_s = entry.first_seen_s or event.at_s
-    return replace(entry, said=event.said, first_seen_s=first_s, last_seen_s=event.at_s, online=True, kept=kept)
+    return replace(entry, said=event.said, first_seen_s=first_s, last_seen_s=event.at_s, online=True, kept=kept, withdrawn_s=0.0)
 
 
 def _withholds(said: CheckIn | None) -> bool:
@@ -330,6 +337,10 @@ def _unban(entry: Entry, _event: Unbanned) -> Entry:
     return replace(entry, ban=None) if entry.ban else entry
 
 
+def _withdraw(entry: Entry, event: Withdrew) -> Entry:
+    return replace(entry, withdrawn_s=event.at_s, online=False)
+
+
 def _forget(entry: Entry, _event: Forgotten) -> Entry | None:
     return Entry(ban=entry.ban) if entry.ban else None
 
@@ -371,6 +382,7 @@ _TRANSITIONS: Mapping[type[Event], Callable[[Entry, Any], Entry | None]] = {
     Untagged: _untag,
     Banned: _ban,
     Unbanned: _unban,
+    Withdrew: _withdraw,
     Forgotten: _forget,
 }
 """What each event of one device does to its entry; None: there is no entry any more."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from aggregator.adapters.enrolment_store import AuditRow, DeviceRow, EnrolmentStore, TokenRow, Transaction
+from aggregator.enrolment.attestation import NotAttested, PlayIntegrity
 from aggregator.enrolment.authority import DEVICE_DAYS, Authority
 from wire.certificates import (
     TlsPublicKey,
@@ -24,7 +25,19 @@ from wire.certificates import (
     read_certificate,
     read_request,
 )
-from wire.enrolment import Answer, Enrol, Enrolled, Reason, Refused, Renew, Renewed, Waiting, read_token, renewal_text
+from wire.enrolment import (
+    Answer,
+    Enrol,
+    Enrolled,
+    Reason,
+    Refused,
+    Renew,
+    Renewed,
+    Waiting,
+    attestation_nonce,
+    read_token,
+    renewal_text,
+)
 from wire.errors import ConfigError, WireError, printable
 from wire.topics import check_name
 
@@ -62,11 +75,12 @@ class Office:
         clock: Callable[[], float] = time.time,
         days: float = DEVICE_DAYS,
         is_known: Callable[[str], bool] = lambda _device_id: False,
+        attester: PlayIntegrity | None = None,
     ) -> None:
         """`days`: for how long a device's certificate is valid. `is_known`: whether the registry has a device, which may have tags of an
-        operator's; it raises `StorageFailed`."""
+        operator's; it raises `StorageFailed`. `attester`: who has to say that an app and its phone are what they seem; None: nobody."""
         self._authority, self._store, self._offer, self._clock, self._days = authority, store, offer, clock, days
-        self._is_known = is_known
+        self._is_known, self._attester = is_known, attester
 
     @property
     def authority(self) -> str:
@@ -108,6 +122,8 @@ class Office:
             raise _No("used", f"another key has used this token, as {token.used_by}")
         if not token.used_key and self._clock() > token.expires_at_s:
             raise _No("expired", f"this token expired {self._clock() - token.expires_at_s:.0f} s ago")
+        if not token.used_key:
+            self._check_attested(said, key, token)
         device_id = token.used_by or token.device_id or wanted or f"device-{digest[:12]}"
         if wanted not in ("", device_id):
             raise _No("other-name", f"this token is for {device_id}, not for {wanted}")
@@ -132,6 +148,15 @@ class Office:
             ),
             device_id,
         )
+
+    def _check_attested(self, said: Enrol, key: TlsPublicKey, token: TokenRow) -> None:
+        """One that asks again has been attested, and its attester's word is too old by then."""
+        if self._attester is None or self._attester.is_exempt(token.tags):
+            return
+        try:
+            self._attester.check(said.attestation, attestation_nonce(read_token(said.token), key_digest(key)))
+        except NotAttested as error:
+            raise _No("attestation", str(error)) from None
 
     def _take(self, within: Transaction, token: TokenRow, device_id: str, digest: str) -> DeviceRow:
         """The device that uses a token, which serves no other key from now on."""

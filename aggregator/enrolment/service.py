@@ -14,6 +14,7 @@ from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.registry_table import has_entry
 from aggregator.enrolment.api import create_enrolment_api
+from aggregator.enrolment.attestation import read_attestation
 from aggregator.enrolment.authority import AGGREGATOR, CERTIFICATE, DEVICE_DAYS, SERVER, read_authority, renew_own
 from aggregator.enrolment.gate import Gate
 from aggregator.enrolment.office import Offer, Office
@@ -36,6 +37,8 @@ class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What devices are suggested as their owner's policy (TOML)."""
     days: float = DEVICE_DAYS
     """For how long a device's certificate is valid."""
+    attestation: Path | None = None
+    """Who has to attest apps and phones that enrol (`aggregator.enrolment.attestation`, TOML); None: nobody."""
 
 
 class EnrolledTags:
@@ -84,6 +87,7 @@ def enrolment(
         raise ConfigError(f"{folder / CERTIFICATE}: it is the authority of the fleet {authority.fleet}, and --fleet is {fleet}")
     if not 0 < settings.days <= 3650:
         raise ConfigError(f"--enrol-days {settings.days:g}: expected a number of days above 0, at most 3650")
+    attester = read_attestation(settings.attestation) if settings.attestation is not None else None
     try:
         renew_own(authority, folder, time.time())
         offer = Offer(settings.broker or str(broker), trust.read_text(), _policy(settings.policy))
@@ -99,7 +103,9 @@ def enrolment(
         Gate(authority, store, broker, folder),
     ):
         registry = database or sqlite_url(folder / "shoal.db")
-        office = Office(authority, store, offer, days=settings.days, is_known=lambda device_id: has_entry(registry, device_id))
+        office = Office(
+            authority, store, offer, days=settings.days, is_known=lambda device_id: has_entry(registry, device_id), attester=attester
+        )
         https.serve(create_enrolment_api(office))
         yield
 

@@ -22,4 +22,8 @@ android {
     }
 }
 
-dependencies { implementation(project(":android")) }
+dependencies {
+    implementation(project(":android"))
+    implementation(project(":foreground"))
+    implementation(project(":recording"))
+}

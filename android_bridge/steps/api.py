@@ -12,7 +12,7 @@ from steps.modules import MODULES, Module, compile_module
 from steps.toolchain import ROOT
 
 MARK = "io/shoal/core/InternalShoalApi"
-PUBLIC_MODULES = ("core", "android", "ktx")
+PUBLIC_MODULES = ("core", "android", "ktx", "recording")
 PUBLIC, STATIC, FINAL, ABSTRACT, INTERFACE, SYNTHETIC, ANNOTATION, ENUM = 0x1, 0x8, 0x10, 0x400, 0x200, 0x1000, 0x2000, 0x4000
 PRIVATE, PROTECTED = 0x2, 0x4
 WORDS = {PUBLIC: "public", PROTECTED: "protected", STATIC: "static", FINAL: "final", ABSTRACT: "abstract", SYNTHETIC: "synthetic"}

@@ -10,7 +10,7 @@ from steps import api, kotlin_metadata, stub_check
 from steps.compiled import digest_of, made, unchanged
 from steps.java8 import java8_library
 from steps.modules import JAVA_8, MODULES, compile_java, compile_kotlin, compile_module, fbjni_shims, resource_jars, stub_jars
-from steps.resources import MIN_SDK, link_resources
+from steps.resources import LINKED, MIN_SDK, link_resources
 from steps.toolchain import KOTLIN, OUT, ROOT, android_stubs, executorch_api, java, kotlin, program_path, r8, run
 
 OWN_MODULES = ("core", "executorch", "android")
@@ -19,9 +19,11 @@ RULES = [ROOT / module / "consumer-rules.pro" for module in ("executorch", "andr
 
 
 def link() -> str:
-    """Link manifest and resources; what the linked package says of itself."""
-    shown = run([program_path("aapt2", "aapt"), "dump", "xmltree", link_resources() / "linked.apk", "--file", "AndroidManifest.xml"])
-    return shown.strip()
+    """Link each module's manifest and resources; what the linked packages say of themselves."""
+    aapt2 = program_path("aapt2", "aapt")
+    return "\n".join(
+        run([aapt2, "dump", "xmltree", link_resources(module) / "linked.apk", "--file", "AndroidManifest.xml"]).strip() for module in LINKED
+    )
 
 
 def stubs() -> str:
@@ -43,10 +45,6 @@ def aar() -> str:
         archive.write(classes, "classes.jar")
         archive.write(linked / "R.txt", "R.txt")
         archive.writestr("proguard.txt", "\n".join(path.read_text() for path in RULES))
-        main = ROOT / "android" / "src" / "main"
-        for path in sorted((main / "res").rglob("*")):
-            if path.is_file():
-                archive.write(path, str(path.relative_to(main)))
     own_bytes = classes.stat().st_size
     if own_bytes >= OWN_BYTES:
         raise SystemExit(f"error: the archive's own code takes {own_bytes} bytes, at most {OWN_BYTES} are allowed")
@@ -55,7 +53,7 @@ def aar() -> str:
 
 def _shrunk_classes() -> Path:
     """The archive's own code, shrunk to what an app can call, unless that was done already."""
-    target, libraries = OUT / "aar-classes.jar", [*_libraries(), *_run_time(), *resource_jars()]
+    target, libraries = OUT / "aar-classes.jar", [*_libraries(), *_run_time()]
     rules = [ROOT / "android" / "aar-rules.pro", _public_rules(), *RULES]
     seen = digest_of([*(MODULES[name].jar for name in OWN_MODULES), *rules, *libraries])
     if not unchanged(target, seen):
@@ -73,7 +71,8 @@ def app(version: str = KOTLIN) -> str:
     readme = OUT / "Readme.kt"
     readme.write_text(_readme_lines())
     sources = [*MODULES["sample"].sources("main"), readme]
-    compile_kotlin(sources, [OUT / "aar-classes.jar", *stub_jars()], OUT / f"app-{version}.jar", JAVA_8, version)
+    beside = [compile_module(MODULES["recording"])[0], *resource_jars("sample")]
+    compile_kotlin(sources, [OUT / "aar-classes.jar", *beside, *stub_jars()], OUT / f"app-{version}.jar", JAVA_8, version)
     return f"an app compiles with Kotlin {version}"
 
 
@@ -90,10 +89,10 @@ def dex() -> str:
     found by name is still there."""
     aar()
     classes = OUT / "aar-classes.jar"
-    _run_r8("D8", OUT / "dex", ["--release", "--min-api", MIN_SDK], [classes, *_run_time(), *resource_jars()], _libraries())
+    _run_r8("D8", OUT / "dex", ["--release", "--min-api", MIN_SDK], [classes, *_run_time()], _libraries())
     app = compile_java("shrunk-app", [ROOT / "android" / "shrink-test"], [classes, *stub_jars(), kotlin() / "lib" / "kotlin-stdlib.jar"])
     options = ["--release", "--min-api", MIN_SDK, "--pg-conf", ROOT / "android" / "shrink-test" / "app-rules.pro", *_rules()]
-    _run_r8("R8", OUT / "shrunk", options, [app, classes, *_run_time(), *resource_jars()], _libraries())
+    _run_r8("R8", OUT / "shrunk", options, [app, classes, *_run_time()], _libraries())
     names = _names(run([program_path("dexdump", "dexdump"), OUT / "shrunk" / "classes.dex"]))
     missing = [name for name in (ROOT / "android" / "shrink-test" / "survivors.txt").read_text().split() if name not in names]
     if missing:

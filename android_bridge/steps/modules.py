@@ -54,9 +54,9 @@ def stub_jars() -> list[Path]:
     return [compile_java("android-stubs", [ROOT / "android" / "stubs"])]
 
 
-def resource_jars() -> list[Path]:
-    """The class `R` of the Android layer's resources."""
-    return [compile_java("android-resources", [link_resources() / "java"])]
+def resource_jars(module: str) -> list[Path]:
+    """The class `R` of a module's resources."""
+    return [compile_java(f"{module}-resources", [link_resources(module) / "java"])]
 
 
 def coroutines() -> Path:
@@ -79,7 +79,7 @@ MODULES = {
     for module in (
         Module("core"),
         Module("executorch", ("core",), host_jars),
-        Module("android", ("core", "executorch"), lambda: [*stub_jars(), *resource_jars()]),
+        Module("android", ("core", "executorch"), stub_jars),
         Module(
             "jvm-host",
             ("core", "executorch"),
@@ -87,7 +87,9 @@ MODULES = {
             options=("-Xjdk-release=11", "-jvm-target", "11", OPT_IN, "-Xexplicit-api=strict"),
         ),
         Module("ktx", ("core", "android"), lambda: [*stub_jars(), coroutines()]),
-        Module("sample", ("android",), options=(*JAVA_8, "-Xexplicit-api=strict")),
+        Module("foreground", ("core", "android"), lambda: [*stub_jars(), *resource_jars("foreground")]),
+        Module("recording", ("core", "android"), lambda: [*stub_jars(), *resource_jars("recording")]),
+        Module("sample", ("android", "recording"), lambda: resource_jars("sample"), options=(*JAVA_8, "-Xexplicit-api=strict")),
     )
 }
 

@@ -93,6 +93,9 @@ def serve(
     enrol_broker: Annotated[str, typer.Option(help="The broker's address for enrolled devices; that of --broker when empty.")] = "",
     enrol_policy: Annotated[Path | None, typer.Option(help="What enrolled devices are suggested as their policy (TOML).")] = None,
     enrol_days: Annotated[float, typer.Option(callback=opt.finite, help="Days for which a device's certificate is valid.")] = 90.0,
+    enrol_attestation: Annotated[
+        Path | None, typer.Option(help="Who has to attest an app and its phone before it is enrolled (TOML); nobody without it.")
+    ] = None,
     config: opt.Config = None,
     log_format: Annotated[str, typer.Option(help="text, or json with fields for fleet, run, device and round.")] = "text",
     ca: Pem = None,

@@ -51,6 +51,7 @@ def serve(
     enrol_broker: str,
     enrol_policy: Path | None,
     enrol_days: float,
+    enrol_attestation: Path | None,
     config: Path | None,
     log_format: str,
     ca: Path | None,
@@ -93,7 +94,9 @@ def serve(
         http_port=port,
         http_proxies=proxy,
         stay=stay,
-        enrolment=EnrolmentSettings(host=enrol_host, port=enrol_port, broker=enrol_broker, policy=enrol_policy, days=enrol_days),
+        enrolment=EnrolmentSettings(
+            host=enrol_host, port=enrol_port, broker=enrol_broker, policy=enrol_policy, days=enrol_days, attestation=enrol_attestation
+        ),
     )
 
     def stop() -> bool:

@@ -21,7 +21,7 @@ from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.test_unlabelled import FOUR_OF_FIVE, aggregate, come, tell, with_unlabelled
 from wire import messages as m
-from wire.codec import encode
+from wire.codec import digest, encode
 from wire.errors import ConfigError
 
 GONE = "gone-zq7x"
@@ -126,6 +126,44 @@ def bench(fleet: FleetData, tmp_path: Path, url: str) -> Bench:
 
 def orders_of(bench: Bench, folder: Path, url: str) -> DeviceOrders:
     return DeviceOrders(bench.runner.devices, folder, url, runner=bench.runner)
+
+
+class TestWithdrawal:
+    def test_a_device_whose_owner_withdraws_is_asked_for_nothing_until_it_checks_in_again(self, fleet: FleetData, url: str) -> None:
+        watch = Watch()
+        bench = Bench(fleet, devices=Devices(RegistryTable(url), watch))
+        bench.answers()
+        status = encode(m.DeviceStatus("a", False, "0f" * 16))
+        bench.send("a", "status", status)
+        assert bench.answers() == [m.Acknowledge("a", digest(status))], "it is confirmed, by the digest of what was said"
+        assert Devices(RegistryTable(url), watch).entry("a").withdrawn_s == watch.now_s, "safe before it was confirmed"
+        assert not bench.runner.devices.may_be_asked("a", "")
+        bench.runner.tick()
+        assert not bench.state.devices["a"].eligible
+        again = encode(m.DeviceStatus("a", False, "f0" * 16))
+        bench.send("a", "status", again)
+        assert bench.answers() == [m.Acknowledge("a", digest(again))]
+        bench.send("a", "status", encode(m.DeviceStatus("a", True)))
+        assert not [plan for plan in bench.answers() if isinstance(plan, m.Plan)], "a beat that was on its way is no consent"
+        assert bench.runner.devices.entry("a").withdrawn_s
+        bench.send("a", "check-in", encode(said("a")))
+        assert bench.state.devices["a"].eligible
+        assert not bench.runner.devices.entry("a").withdrawn_s
+
+    def test_what_cannot_be_noted_is_not_confirmed(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object) -> None:
+            raise StorageFailed("the disk is full")
+
+        bench.answers()
+        monkeypatch.setattr(bench.runner.devices, "_store", type("Full", (), {"save": fail})())
+        bench.send("a", "status", encode(m.DeviceStatus("a", False, "0f" * 16)))
+        assert bench.answers() == []
+
+    def test_nobody_withdraws_for_another_device(self, bench: Bench) -> None:
+        bench.answers()
+        bench.send("b", "status", encode(m.DeviceStatus("a", False, "0f" * 16)))
+        assert [type(answer) for answer in bench.answers()] == [m.Refuse]
+        assert not bench.runner.devices.entry("a").withdrawn_s
 
 
 class TestBan:

@@ -4,12 +4,15 @@ import importlib
 import json
 import re
 import struct
+import subprocess
 import tomllib
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import yaml
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
@@ -109,17 +112,72 @@ def test_every_artefact_is_published_with_sources_licence_and_developers() -> No
     licence = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
     for words in (f'name = "{licence}"', "developers {", "scm {", "description ="):
         assert words in pom
-    for module in ("core", "executorch", "android", "ktx"):
+    for module in ("core", "executorch", "android", "ktx", "foreground", "recording"):
         text = (BRIDGE / module / "build.gradle.kts").read_text()
         assert all(words in text for words in ("`maven-publish`", "withSourcesJar()", "withJavadocJar()")), module
         assert f'":{module}"' in (BRIDGE / "settings.gradle.kts").read_text()
 
 
 def test_manifest_and_resources_link() -> None:
-    printed = run_build("link")
-    assert 'package="io.shoal.android"' in printed
-    for words in ("minSdkVersion(0x0101020c)=26", "FOREGROUND_SERVICE_DATA_SYNC", "foregroundServiceType(0x01010599)=0x00000001"):
-        assert words in printed
+    trees = re.split(r"(?=E: manifest)", run_build("link"))
+    linked = {match[1]: tree for tree in trees if (match := re.search(r'package="io\.shoal\.(\w+)"', tree))}
+    assert set(linked) == {"android", "foreground", "recording", "sample"}
+    for words in ("minSdkVersion(0x0101020c)=26", "android.permission.INTERNET"):
+        assert words in linked["android"]
+    assert "FOREGROUND_SERVICE" not in linked["android"], "an app without the artefacts owes Play no word on foreground services"
+    for words in ("FOREGROUND_SERVICE_DATA_SYNC", "foregroundServiceType(0x01010599)=0x00000001"):
+        assert words in linked["foreground"]
+    assert 'android:foregroundServiceType="health"' in (BRIDGE / "recording/src/main/AndroidManifest.xml").read_text()
+
+
+def test_every_text_of_the_sample_is_in_every_language_and_none_stands_in_the_code() -> None:
+    res = BRIDGE / "sample/src/main/res"
+    told = {
+        path.parent.name: dict(re.findall(r'<string name="(\w+)">([^<]+)</string>', path.read_text()))
+        for path in res.glob("values*/strings.xml")
+    }
+    assert len(told) > 1
+    first = told["values"]
+    for texts in told.values():
+        assert texts.keys() == first.keys()
+        for name, text in texts.items():
+            assert sorted(re.findall(r"%\d\$\w", text)) == sorted(re.findall(r"%\d\$\w", first[name])), name
+    layout = (res / "layout/main.xml").read_text()
+    shown = re.findall(r'android:(?:text|contentDescription)="([^"]*)"', layout)
+    assert all(text.removeprefix("@string/") in first for text in shown)
+    code = "".join(path.read_text() for path in (BRIDGE / "sample/src/main").rglob("*.kt"))
+    used = {text.removeprefix("@string/") for text in shown} | set(re.findall(r"R\.string\.(\w+)", code)) | {"app_name"}
+    assert used == first.keys()
+
+
+def test_what_a_screen_reader_needs_is_in_the_sample() -> None:
+    layout = ElementTree.parse(BRIDGE / "sample/src/main/res/layout/main.xml").getroot()
+    android = "{http://schemas.android.com/apk/res/android}"
+    buttons, texts = layout.findall(".//Button"), layout.findall(".//TextView")
+    assert buttons
+    assert all(button.get(f"{android}minHeight") == "48dp" for button in buttons)
+    assert sum(text.get(f"{android}accessibilityHeading") == "true" for text in texts) == 4
+    changing = [text.get(f"{android}id") for text in texts if text.get(f"{android}id")]
+    alive = [text.get(f"{android}id") for text in texts if text.get(f"{android}accessibilityLiveRegion") == "polite"]
+    assert changing == alive, "a text that changes by itself is read aloud"
+    assert all(bar.get(f"{android}contentDescription") for bar in layout.findall(".//ProgressBar"))
+
+
+def test_the_lines_of_the_readme_are_fifteen_at_most() -> None:
+    code = re.search(r"```kotlin\n(import .*?)```", (BRIDGE / "README.md").read_text(), re.DOTALL)
+    assert code
+    assert len([line for line in code[1].splitlines() if line.strip()]) <= 15
+
+
+def test_the_recipe_for_emulators_names_what_there_is() -> None:
+    recipe = yaml.safe_load((BRIDGE / "ci/android.yml").read_text())
+    assert recipe["jobs"]["emulators"]["strategy"]["matrix"]["api"] == [26, 31, 34, 36]
+    drive = BRIDGE / "ci/drive"
+    subprocess.run(["bash", "-n", str(drive)], check=True)
+    buttons = re.findall(r'^tap "([^"]+)"', drive.read_text(), re.MULTILINE)
+    assert buttons
+    words = (BRIDGE / "sample/src/main/res/values/strings.xml").read_text()
+    assert [button for button in buttons if f">{button}<" not in words] == []
 
 
 @pytest.mark.timeout(600)
@@ -128,7 +186,7 @@ def test_the_archive_is_small_and_its_entry_points_survive_shrinking() -> None:
     assert re.match(r"D8: \d+ bytes .* R8: \d+ bytes", printed)
     with zipfile.ZipFile(BRIDGE / ".out" / "shoal-android.aar") as archive:
         names = set(archive.namelist())
-        assert names >= {"AndroidManifest.xml", "classes.jar", "R.txt", "proguard.txt", "res/values/strings.xml"}
+        assert names >= {"AndroidManifest.xml", "classes.jar", "R.txt", "proguard.txt"}
         assert archive.getinfo("classes.jar").file_size < 520_000
         rules = archive.read("proguard.txt").decode()
         assert "io.shoal.android.RoundWorker" in rules

@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 
 from tests.wire.signed_vectors import VECTORS
-from wire.enrolment import Enrol, Enrolled, Refused, Renew, Renewed, Token, Waiting, renewal_text
+from wire.codec import digest
+from wire.enrolment import Enrol, Enrolled, Refused, Renew, Renewed, Token, Waiting, attestation_nonce, renewal_text
 
 FILE = VECTORS / "enrolment.json"
 SECRET, AUTHORITY = bytes(range(16)), hashlib.sha256(b"authority").hexdigest()
 GOOD = str(Token(SECRET, AUTHORITY))
+PUBLIC_KEY = b"SubjectPublicKeyInfo"
 
 
 def enrolment_vectors() -> dict[str, Any]:
@@ -20,12 +22,13 @@ def enrolment_vectors() -> dict[str, Any]:
     short = "shoal1." + base64.urlsafe_b64encode(SECRET).decode()
     refused = [GOOD[:-1], GOOD + "A", GOOD.replace("shoal1.", "shoal2."), GOOD[:20] + ("A" if GOOD[20] != "A" else "B") + GOOD[21:]]
     request = "-----BEGIN CERTIFICATE REQUEST-----\nQQ==\n-----END CERTIFICATE REQUEST-----\n"
-    said = [Enrol(GOOD, request), Renew("certificate", request, "00ff")]
+    said = [Enrol(GOOD, request), Enrol(GOOD, request, "attestation"), Renew("certificate", request, "00ff")]
     answers = [
         Enrolled("pi-1", "default", "mqtts://broker.example", "certificate", "authority", "trust", "max_epochs = 5.0\n"),
         Renewed("certificate"),
         Waiting("pi-1", 10.0),
         Refused("used", "another key has used this token, as pi-1"),
+        Refused("attestation", "it is of another token or key"),
     ]
     return {
         "tokens": [{"token": GOOD, "secret": SECRET.hex(), "authority": AUTHORITY}],
@@ -34,6 +37,11 @@ def enrolment_vectors() -> dict[str, Any]:
         "answers": [msgspec.json.encode(message).decode() for message in answers],
         "refused_answers": ["{}", '{"type":"enrolled"}', '{"type":"other"}', '{"type":"refused","reason":"unheard-of"}', "[]", ""],
         "renewal": {"request": request, "text": renewal_text(request).decode()},
+        "attestation": {
+            "token": GOOD,
+            "public_key": PUBLIC_KEY.hex(),
+            "nonce": attestation_nonce(Token(SECRET, AUTHORITY), digest(PUBLIC_KEY)),
+        },
     }
 
 

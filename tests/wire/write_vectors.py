@@ -61,6 +61,7 @@ MESSAGES: dict[str, m.Message] = {
     "piece": m.Piece("p01-left", A, 3),
     "want": m.Want("p01-left", A, (0, 3)),
     "status": m.DeviceStatus("p01-left", False),
+    "status-withdrawn": m.DeviceStatus("p01-left", False, "00112233445566778899aabbccddeeff"),
     "aggregator": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN),
     "aggregator-pieces": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, pieces=True),
     "aggregator-paused": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, "the disk is full"),

@@ -68,6 +68,8 @@ def condition_of(entry: Entry, failures: int) -> Condition:
     said = entry.said
     if entry.ban is not None:
         return Condition(6, "banned", "off", entry.ban.reason)
+    if entry.withdrawn_s:
+        return Condition(6, "withdrawn", "off", "its owner agrees no longer")
     if entry.release_problem:
         return Condition(0, "release failed", "bad", entry.release_problem)
     if failures:

@@ -14,4 +14,8 @@ public abstract class Context {
   public final String getString(int resId) { throw new RuntimeException("Stub!"); }
   public Intent registerReceiver(BroadcastReceiver receiver, IntentFilter filter) { throw new RuntimeException("Stub!"); }
   public Object getSystemService(String name) { throw new RuntimeException("Stub!"); }
+  public final String getString(int resId, Object... formatArgs) { throw new RuntimeException("Stub!"); }
+  public int checkSelfPermission(String permission) { throw new RuntimeException("Stub!"); }
+  public android.content.ComponentName startForegroundService(Intent service) { throw new RuntimeException("Stub!"); }
+  public boolean stopService(Intent service) { throw new RuntimeException("Stub!"); }
 }

@@ -12,4 +12,6 @@ public abstract class ListenableWorker {
     public static Result retry() { throw new RuntimeException("Stub!"); }
     public static Result failure() { throw new RuntimeException("Stub!"); }
   }
+  public final java.util.UUID getId() { throw new RuntimeException("Stub!"); }
+  public final android.net.Network getNetwork() { throw new RuntimeException("Stub!"); }
 }

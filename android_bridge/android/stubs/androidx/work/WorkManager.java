@@ -6,4 +6,5 @@ public abstract class WorkManager {
   public abstract Operation enqueueUniquePeriodicWork(String uniqueWorkName, ExistingPeriodicWorkPolicy policy, PeriodicWorkRequest request);
   public Operation enqueueUniqueWork(String uniqueWorkName, ExistingWorkPolicy policy, OneTimeWorkRequest request) { throw new RuntimeException("Stub!"); }
   public abstract Operation cancelUniqueWork(String uniqueWorkName);
+  public abstract android.app.PendingIntent createCancelPendingIntent(java.util.UUID id);
 }

@@ -16,6 +16,9 @@ public class Consent internal constructor(
 ) {
     private val file = File(folder, "consent.txt")
     private val erasing = File(folder, "erase.txt")
+
+    /** There from the consent on until the aggregator has confirmed that there is none any more. */
+    private val member = File(folder, "member.txt")
     private val lock = Any()
     private val work = CopyOnWriteArrayList<() -> Unit>()
 
@@ -26,6 +29,9 @@ public class Consent internal constructor(
 
     /** Whether there is consent. */
     public val granted: Boolean get() = version != null
+
+    /** Whether there is no consent and the aggregator knows it: it has confirmed the withdrawal, or there never was consent. */
+    public val withdrawalConfirmed: Boolean get() = !granted && !member.exists()
 
     init {
         if (erasing.exists()) eraseSoon() // the process ended before all was erased
@@ -41,7 +47,7 @@ public class Consent internal constructor(
         require(VERSION.matches(version)) { "version '$version', expected 1 to 64 of A-Z a-z 0-9 . _ -" }
         synchronized(lock) { this.version = version }
         disk.execute {
-            val written = synchronized(lock) { (this.version == version).also { if (it) replace(file, version.toByteArray()) } }
+            val written = synchronized(lock) { (this.version == version).also { if (it) note(version) } }
             if (written) onGranted()
         }
     }
@@ -49,7 +55,8 @@ public class Consent internal constructor(
     /**
      * The owner agrees no longer: training ends before its next batch, and recording at once. When this returns the record is gone from disk.
      * With [eraseLocal] recordings are deleted, and what the phone has learned from them; the fleet's model stays, so that predictions go on.
-     * That is done by a thread of the library's, and after a restart if the process ends before.
+     * That is done by a thread of the library's, and after a restart if the process ends before. A job tells the aggregator as soon as there
+     * is a network ([withdrawalConfirmed]).
      */
     @JvmOverloads
     public fun withdraw(eraseLocal: Boolean = false) {
@@ -65,6 +72,14 @@ public class Consent internal constructor(
         disk.execute(onWithdrawn)
         if (eraseLocal) eraseSoon()
     }
+
+    private fun note(version: String) {
+        replace(member, ByteArray(0))
+        replace(file, version.toByteArray())
+    }
+
+    /** The aggregator knows that there is no consent. */
+    internal fun confirm(): Unit = synchronized(lock) { if (version == null) member.delete() }
 
     /** Has [stop] called when consent is withdrawn. */
     internal fun whenWithdrawn(stop: () -> Unit) {

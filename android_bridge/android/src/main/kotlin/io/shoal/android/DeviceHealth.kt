@@ -7,6 +7,7 @@ import android.net.ConnectivityManager
 import android.os.BatteryManager
 import android.os.Build
 import android.os.PowerManager
+import android.os.SystemClock
 import io.shoal.core.Health
 import java.io.File
 
@@ -25,6 +26,11 @@ internal class DeviceHealth(private val context: Context) {
 
     /** Storage that this app may still take, in bytes. */
     fun freeBytes(): Long = (context.noBackupFilesDir ?: File("/")).usableSpace
+
+    /** Whether the phone is too warm to train. */
+    fun heat(): Heat = Heat(Build.VERSION.SDK_INT, ::thermalStatus, ::temperatureC, SystemClock::elapsedRealtime)
+
+    private fun thermalStatus(): Int = (context.getSystemService(Context.POWER_SERVICE) as? PowerManager)?.currentThermalStatus ?: 0
 
     private fun battery(): BatteryManager? = context.getSystemService(Context.BATTERY_SERVICE) as? BatteryManager
 

@@ -17,7 +17,7 @@ import java.security.cert.X509Certificate
 /** Where a phone enrols and renews; it blocks. */
 internal interface EnrolmentDesk {
     /** Null: somebody has to approve the phone first. */
-    fun enrol(token: String, key: EnrolmentKey, wanted: String): Given?
+    fun enrol(token: String, key: EnrolmentKey, wanted: String, attest: ((String) -> String)?): Given?
 
     /** Another certificate (PEM) for the same key. */
     fun renew(certificate: String, authority: String, key: EnrolmentKey): String
@@ -40,8 +40,8 @@ internal interface EnrolmentDesk {
 internal class ServiceDesk(address: String) : EnrolmentDesk {
     private val service = Enrolment(address)
 
-    override fun enrol(token: String, key: EnrolmentKey, wanted: String): EnrolmentDesk.Given? =
-        when (val answer = service.enrol(token, key, wanted)) {
+    override fun enrol(token: String, key: EnrolmentKey, wanted: String, attest: ((String) -> String)?): EnrolmentDesk.Given? =
+        when (val answer = service.enrol(token, key, wanted, attest)) {
             is EnrolmentAnswer.Waiting -> null
             is EnrolmentAnswer.Done -> answer.enrolled.run { EnrolmentDesk.Given(deviceId, fleet, broker, certificate, authority, trust) }
         }
@@ -62,6 +62,7 @@ internal class Enroller(
     private val key: () -> DeviceKey,
     private val wanted: () -> Boolean,
     private val log: Log,
+    private val attest: (Attestation, String) -> String,
 ) {
     /**
      * Does what is to be done now with the service of these [settings], as the app gave them; null if the phone is enrolled, else what
@@ -92,7 +93,10 @@ internal class Enroller(
 
     private fun enrolled(service: EnrolmentDesk, key: DeviceKey, settings: ShoalSettings, token: String): FleetState? {
         val given = try {
-            service.enrol(token, key, settings.deviceId.orEmpty()) ?: return Waiting(Waiting.Why.APPROVAL)
+            val by = settings.attestedBy()
+            service.enrol(token, key, settings.deviceId.orEmpty(), by?.let { { nonce -> attested(it, nonce) } }) ?: return Waiting(Waiting.Why.APPROVAL)
+        } catch (error: Unattested) {
+            return later(LinkException(error.message.orEmpty(), error))
         } catch (error: LinkException) {
             return later(error)
         } catch (error: EnrolmentRefused) {
@@ -123,6 +127,15 @@ internal class Enroller(
         Blocked(Blocked.Reason.CERTIFICATE, error.message.orEmpty())
     }
 
+    /** Not to be had now: another job may have it. */
+    private class Unattested(cause: ConfigException) : RuntimeException("no attestation: ${cause.message}", cause)
+
+    private fun attested(by: Attestation, nonce: String): String = try {
+        attest(by, nonce)
+    } catch (error: ConfigException) {
+        throw Unattested(error)
+    }
+
     private fun later(error: LinkException): FleetState {
         log.write(Log.Level.WARNING, error.message.orEmpty())
         return Waiting(Waiting.Why.NETWORK)
@@ -141,6 +154,7 @@ internal class Enroller(
             "taken" to Blocked.Reason.NAME_TAKEN,
             "banned" to Blocked.Reason.BANNED,
             "rejected" to Blocked.Reason.BANNED,
+            "attestation" to Blocked.Reason.ATTESTATION,
         )
     }
 }

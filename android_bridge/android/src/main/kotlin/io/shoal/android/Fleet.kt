@@ -9,11 +9,13 @@ import io.shoal.core.Owner
 import io.shoal.core.Packaged
 import io.shoal.core.Predictor
 import io.shoal.core.RoundMeasured
+import io.shoal.core.Route
 import io.shoal.core.ShoalException
 import io.shoal.core.Storage
 import io.shoal.core.StorageWatcher
 import io.shoal.core.Tensor
 import io.shoal.core.WatchedStorage
+import io.shoal.core.Withdrawal
 import java.io.File
 import java.io.IOException
 import java.util.concurrent.Executor
@@ -49,7 +51,11 @@ public class Fleet internal constructor(
     /** Whether the phone's owner agrees to take part. */
     public val consent: Consent = Consent(home.folder, platform.disk, ::join, ::withdrawn, ::erase)
 
-    private val enroller = Enroller(name, home.enrolment, platform::desk, { platform.key(home.keyAlias) }, { consent.granted }, log)
+    /** What was being done when, of the fleet's recordings. */
+    public val labels: Labels = Labels(home.labels, platform.disk, { consent.granted }, log)
+
+    private val enroller =
+        Enroller(name, home.enrolment, platform::desk, { platform.key(home.keyAlias) }, { consent.granted }, log, platform::attest)
 
     /** What the phone does for this fleet. */
     public val state: FleetState get() = shown(states.now)
@@ -142,12 +148,16 @@ public class Fleet internal constructor(
     /**
      * Records the phone's sensors for this fleet.
      *
-     * @param maxBytes the oldest recordings are deleted beyond this
-     * @throws ConfigException the phone lacks one of the sensors, or the rate needs a permission of its own (above 200 Hz)
+     * @param spec which sensors; null: those of the fleet's [RecordedWindows]
+     * @throws ConfigException the phone lacks one of the sensors, the app lacks a permission, or the fleet's windows are no [RecordedWindows]
      */
     @JvmOverloads
     @Throws(ConfigException::class)
-    public fun recorder(spec: WindowSpec, maxBytes: Long = 64L * 1024 * 1024): SensorRecorder = platform.recorder(this, spec, maxBytes)
+    public fun recorder(spec: WindowSpec? = null, options: RecordingOptions = RecordingOptions()): SensorRecorder =
+        platform.recorder(this, spec ?: ownSpec(), options)
+
+    private fun ownSpec(): WindowSpec = (settings.source() as? RecordedWindows)?.spec
+        ?: throw ConfigException("fleet $name: ${settings.windows.name} extends no RecordedWindows: say which sensors are recorded")
 
     /**
      * A certificate signing request (PKCS#10, PEM) for the phone's key, for the authority of the fleet's broker. The key is made in the Android
@@ -169,7 +179,7 @@ public class Fleet internal constructor(
     }
 
     /**
-     * Takes part no more: consent, jobs, session, private tensors, models and the phone's key are deleted; recordings only if [recordings]. A
+     * Takes part no more, and forgets whom it would have to tell: an aggregator that is to know is told by [Consent.withdraw] before. Consent, jobs, session, private tensors, models and the phone's key are deleted; recordings only if [recordings]. A
      * job that is running ends. Done by a thread of the library's.
      */
     @JvmOverloads
@@ -277,11 +287,11 @@ public class Fleet internal constructor(
     private fun owner(): Owner? = deviceId.takeIf { it.isNotEmpty() }?.let { Owner(it, settings.fleet) }
 
     /** @throws ConfigException not a broker's address, or its authority is no certificate */
-    internal fun address(): BrokerAddress {
+    internal fun address(route: Route = Route.System): BrokerAddress {
         val certified = settings.service != null || home.certificates != null
         val caPem = settings.brokerCaPem
         val tls = if (caPem == null && !certified) null else platform.key(home.keyAlias).tls(caPem, certified)
-        return BrokerAddress.parse(settings.broker, tls)
+        return BrokerAddress.parse(settings.broker, tls, route)
     }
 
     internal fun loader() = platform.loader(home.programs)
@@ -296,11 +306,34 @@ public class Fleet internal constructor(
     private fun withdrawn() {
         states.refresh()
         platform.cancel()
+        if (!consent.granted && !consent.withdrawalConfirmed) platform.scheduleWithdrawal()
+    }
+
+    /**
+     * Tells the aggregator of a withdrawal, once no job runs; whether nothing is left to be told. It blocks.
+     *
+     * @throws io.shoal.core.LinkException the broker cannot be reached
+     * @throws ConfigException the phone has left
+     */
+    internal fun tellWithdrawal(stop: () -> Boolean): Boolean {
+        running.lock()
+        try {
+            if (consent.granted || consent.withdrawalConfirmed) return true
+            val isKnown = home.settings().service == null || home.enrolment.enrolled != null
+            val told = !isKnown || Withdrawal(deviceId, settings.fleet, address(), settings.trusted, log = log).tell(stop = stop)
+            if (told) consent.confirm()
+            return told
+        } finally {
+            running.unlock()
+        }
     }
 
     /** Plans jobs, if there is consent, and before them the enrolment. */
     private fun plan() {
-        if (!consent.granted) return
+        if (!consent.granted) {
+            if (!consent.withdrawalConfirmed) platform.scheduleWithdrawal() // the process ended before it was planned
+            return
+        }
         platform.schedule(settings)
         if (settings.service == null || home.enrolment.enrolled != null) return
         val refusal = home.enrolment.asked?.refusal
@@ -314,6 +347,7 @@ public class Fleet internal constructor(
         try {
             return noting {
                 home.recordings.deleteRecursively()
+                home.labels.delete()
                 FolderStorage(home.state(settings), log).erase() // also where it is another phone's
                 synchronized(this) { opened = null } // its owner is gone too
                 closePredictor()

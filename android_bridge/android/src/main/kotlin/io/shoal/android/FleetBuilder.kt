@@ -4,6 +4,7 @@ import io.shoal.core.ConfigException
 import io.shoal.core.Enrolment
 import io.shoal.core.EnrolmentToken
 import io.shoal.core.wire.Policy
+import kotlin.reflect.KClass
 
 /** An app's settings of a fleet: a lambda in Kotlin and in Java. */
 public fun interface FleetConfiguration {
@@ -33,6 +34,7 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     private var policy: Policy? = null
     private var service: String? = null
     private var packaged: PackagedAssets? = null
+    private var attestation: Class<out Attestation>? = null
 
     /** What [enrol] was given. It is a secret: it is apart from the settings, and forgotten once it has served. */
     internal var token: String? = null
@@ -76,6 +78,13 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     /** The class that gives the phone's examples; it is made by its public constructor without parameters. */
     public fun windows(source: Class<out WindowSource>): FleetBuilder = apply { windows = source }
 
+    /** The same, as Kotlin names classes. */
+    @JvmSynthetic
+    public fun windows(source: KClass<out WindowSource>): FleetBuilder = windows(source.java)
+
+    /** The class that attests this app and phone when the phone enrols, for a service that requires it. */
+    public fun attestation(by: Class<out Attestation>): FleetBuilder = apply { attestation = by }
+
     /** What plans may ask of this phone. */
     public fun policy(policy: Policy): FleetBuilder = apply { this.policy = policy }
 
@@ -101,7 +110,10 @@ public class FleetBuilder internal constructor(private val fleet: String) {
         requireIdle = idle
     }
 
-    /** Whether a job asks to run as a foreground service, with a notification, so that it may take longer than ten minutes. */
+    /**
+     * Whether a job asks to run as a foreground service, with a notification, so that it may take longer than eight minutes. It does where the
+     * app has `shoal-android-foreground`, unless this says otherwise.
+     */
     public fun foreground(wanted: Boolean): FleetBuilder = apply { foreground = wanted }
 
     /** A job ends when nothing came for [idle] minutes, and begins no more work after [most]. */
@@ -142,5 +154,6 @@ public class FleetBuilder internal constructor(private val fleet: String) {
         policy,
         service,
         packaged,
+        attestation,
     ).also { it.trusted }
 }

@@ -17,6 +17,9 @@ public sealed class FleetState {
             /** Too little storage is free. */
             STORAGE,
 
+            /** The phone is too warm. */
+            HEAT,
+
             /** The phone has no windows yet. */
             WINDOWS,
 
@@ -64,6 +67,9 @@ public sealed class FleetState {
 
             /** What answers is not the service that the token knows, or not of this fleet, or answers what cannot be used. */
             SERVICE,
+
+            /** The service wants an attestation of this app and phone, and does not believe the one that it got, or got none. */
+            ATTESTATION,
 
             /** The certificate has ended, or its key is gone from the Keystore: the phone needs another token. */
             CERTIFICATE,

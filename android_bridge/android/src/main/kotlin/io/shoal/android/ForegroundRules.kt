@@ -7,10 +7,11 @@ internal class ForegroundRules(private val sdk: Int) {
 
     /**
      * How long a job may run, in ms. In the background WorkManager's jobs are stopped after ten minutes. In the foreground a service of
-     * the type dataSync has, from API 35 on, six hours in 24, of which [usedMs] are gone; below that it runs as long as it likes.
+     * the type dataSync has, from API 35 on, six hours in 24, of which [usedMs] are gone; below that it runs as long as it likes. From API
+     * 36 on a job beside a foreground service counts against the app's quota of jobs, unless the phone is [charging].
      */
-    fun limitMs(foreground: Boolean, wantedMs: Long, usedMs: Long): Long = when {
-        !foreground -> minOf(wantedMs, BACKGROUND_MS)
+    fun limitMs(foreground: Boolean, wantedMs: Long, usedMs: Long, charging: Boolean = true): Long = when {
+        !foreground || (sdk >= 36 && !charging) -> minOf(wantedMs, BACKGROUND_MS)
         sdk >= 35 -> minOf(wantedMs, DAILY_MS - usedMs).coerceAtLeast(0)
         else -> wantedMs
     }

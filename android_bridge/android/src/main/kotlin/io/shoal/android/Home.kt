@@ -35,6 +35,9 @@ internal class Home(private val root: File) {
     /** What [SensorRecorder] wrote. */
     val recordings = File(root, "recordings")
 
+    /** What was being done when. */
+    val labels = File(root, "labels.txt")
+
     /** What the phone was given when it enrolled. */
     val enrolment = EnrolmentFolder(root)
 
@@ -90,7 +93,7 @@ internal class Home(private val root: File) {
      */
     fun clear(recordings: Boolean): Unit = synchronized(LOCK) {
         File(root, SETTINGS).delete()
-        for (file in root.listFiles().orEmpty()) if (recordings || file != this.recordings) file.deleteRecursively()
+        for (file in root.listFiles().orEmpty()) if (recordings || (file != this.recordings && file != labels)) file.deleteRecursively()
     }
 
     private fun read(name: String): Properties = propertiesIn(File(root, name))

@@ -38,7 +38,13 @@ internal interface Platform {
     /** Plans to enrol the phone as soon as there is a network, unless that is planned already. */
     fun scheduleEnrolment()
 
-    /** Plans no job any more. */
+    /** Plans to tell the aggregator of a withdrawal as soon as there is a network, unless that is planned already. */
+    fun scheduleWithdrawal()
+
+    /** What an app's attestation says of a nonce. */
+    fun attest(by: Attestation, nonce: String): String
+
+    /** Plans no job any more, but for the word of a withdrawal. */
     fun cancel()
 
     /** What loads programs, whose files go into [folder]. */
@@ -58,7 +64,7 @@ internal interface Platform {
     fun asset(name: String): ByteArray
 
     /** Something that records the spec's sensors into a fleet's folder. */
-    fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder
+    fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder
 }
 
 /** The same by WorkManager, the Keystore and ExecuTorch. Work is named by the fleet. */
@@ -89,6 +95,16 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         WorkManager.getInstance(context).enqueueUniqueWork("io.shoal.enrol.$fleet", ExistingWorkPolicy.KEEP, request.build())
     }
 
+    override fun scheduleWithdrawal() {
+        val request = OneTimeWorkRequest.Builder(WithdrawWorker::class.java)
+            .setConstraints(Constraints.Builder().setRequiredNetworkType(NetworkType.CONNECTED).build())
+            .setBackoffCriteria(BackoffPolicy.EXPONENTIAL, 1, TimeUnit.MINUTES)
+            .setInputData(input())
+        WorkManager.getInstance(context).enqueueUniqueWork("io.shoal.withdrawal.$fleet", ExistingWorkPolicy.KEEP, request.build())
+    }
+
+    override fun attest(by: Attestation, nonce: String): String = by.attest(context, nonce)
+
     override fun cancel() {
         val manager = WorkManager.getInstance(context)
         manager.cancelUniqueWork("io.shoal.enrol.$fleet")
@@ -108,7 +124,8 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         throw ConfigException("asset '$name': the app has none of this name, or it cannot be read: ${error.message}", error)
     }
 
-    override fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder = SensorRecorder(context, fleet, spec, maxBytes)
+    override fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder =
+        SensorRecorder(context, fleet, spec, options)
 
     private fun input() = Data.Builder().putString(FLEET, fleet).build()
 

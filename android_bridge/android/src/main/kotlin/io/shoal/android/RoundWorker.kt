@@ -2,6 +2,7 @@ package io.shoal.android
 
 import android.content.Context
 import android.os.Build
+import android.os.SystemClock
 import androidx.work.Worker
 import androidx.work.WorkerParameters
 import io.shoal.android.FleetState.Blocked
@@ -12,16 +13,18 @@ import io.shoal.core.LinkException
 import io.shoal.core.Log
 import io.shoal.core.Phone
 import io.shoal.core.Progress
+import io.shoal.core.Route
 import io.shoal.core.ShoalException
 import io.shoal.core.Windows
+import io.shoal.core.unless
 import java.io.IOException
-import java.util.concurrent.ExecutionException
+import java.util.Optional
 import java.util.concurrent.locks.ReentrantLock
 
 /**
  * One job of one fleet: connect, check in, carry out the plans that come, disconnect. Made by WorkManager, on its own thread; all jobs of a
  * fleet are one chain of unique work, and a lock holds off the job of another fleet. Where Android stops it, in the midst of training or of an
- * upload, the next job goes on from what lies on disk. Where consent is withdrawn, it ends before its next batch.
+ * upload, the next job goes on from what lies on disk. Where consent is withdrawn, or the phone gets too hot, it ends before its next batch.
  */
 internal class RoundWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
     override fun doWork(): Result {
@@ -76,38 +79,35 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
 
     private fun work(fleet: Fleet): FleetState {
         if (!fleet.consent.granted) return Blocked(Blocked.Reason.CONSENT, "no consent")
-        fleet.enrol()?.let { return it }
+        val enrolment = unless(::isStopped) { Optional.ofNullable(fleet.enrol()) } ?: return Waiting(Waiting.Why.JOB)
+        if (enrolment.isPresent) return enrolment.get()
         val settings = fleet.settings
         val health = DeviceHealth(applicationContext)
         if (health.freeBytes() < settings.minFreeBytes) return Waiting(Waiting.Why.STORAGE)
+        val heat = health.heat()
+        if (heat.holdsOff()) return Waiting(Waiting.Why.HEAT)
         val windows = windows(fleet, settings) ?: return Waiting(Waiting.Why.WINDOWS)
         fleet.states.set(Waiting(Waiting.Why.JOB))
         fleet.bringModel()
-        val phone = phone(fleet, settings, windows, health)
         val startedMs = System.currentTimeMillis()
-        val (foreground, limitMs) = begin(fleet.home, settings)
+        val (foreground, limitMs) = begin(fleet, settings)
+        val phone = phone(fleet, settings, windows, health, foreground)
+        var hot = false
         val outcome = try {
-            phone.job(settings.idleMinutes * 60_000L, limitMs, CONNECT_MS) { isStopped || !fleet.consent.granted }
+            phone.job(settings.idleMinutes * 60_000L, limitMs, CONNECT_MS) { isStopped || !fleet.consent.granted || heat.ends().also { hot = it } }
         } finally {
-            if (foreground) fleet.home.foregroundTimes = fleet.home.foregroundTimes.plus(startedMs, System.currentTimeMillis())
+            if (foreground != null) fleet.home.foregroundTimes = fleet.home.foregroundTimes.plus(startedMs, System.currentTimeMillis())
         }
-        return if (outcome == Phone.Outcome.IDLE) FleetState.Idle else Waiting(Waiting.Why.JOB)
+        return if (outcome == Phone.Outcome.IDLE) FleetState.Idle else Waiting(if (hot) Waiting.Why.HEAT else Waiting.Why.JOB)
     }
 
     /** @throws ConfigException the app's class cannot be made */
-    private fun windows(fleet: Fleet, settings: ShoalSettings): Windows? {
-        val source = try {
-            settings.windows.getDeclaredConstructor().newInstance()
-        } catch (error: ReflectiveOperationException) {
-            throw ConfigException("${settings.windows.name}: it cannot be made by a public constructor without parameters: $error", error)
-        }
-        return source.load(applicationContext, fleet.name)
-    }
+    private fun windows(fleet: Fleet, settings: ShoalSettings): Windows? = settings.source().load(applicationContext, fleet.name)
 
-    private fun phone(fleet: Fleet, settings: ShoalSettings, windows: Windows, health: DeviceHealth) = Phone(
+    private fun phone(fleet: Fleet, settings: ShoalSettings, windows: Windows, health: DeviceHealth, foreground: JobForeground?) = Phone(
         fleet.deviceId,
         settings.fleet,
-        fleet.address(),
+        fleet.address(route()),
         windows,
         fleet.storage(),
         fleet.loader(),
@@ -117,8 +117,14 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         health = health::now,
         clock = PhoneClock,
         log = LogcatLog,
-        progress = { fleet.states.set(stateOf(it)) },
+        progress = {
+            fleet.states.set(stateOf(it))
+            if (it is Progress.Training) foreground?.progress(it.step, it.of)
+        },
     )
+
+    /** By the network that the job's constraints are about: Android says which from API 28 on. */
+    private fun route(): Route = (if (Build.VERSION.SDK_INT >= 28) network else null)?.let(::NetworkRoute) ?: Route.System
 
     private fun stateOf(progress: Progress): FleetState = when (progress) {
         is Progress.Training -> FleetState.Training(progress.step, progress.of)
@@ -126,21 +132,23 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         Progress.Waiting -> Waiting(Waiting.Why.JOB)
     }
 
-    /** Asks for the foreground where that is wanted and allowed; whether it was given, and how long the job may run, in ms. */
-    private fun begin(home: Home, settings: ShoalSettings): Pair<Boolean, Long> {
+    /** Asks for the foreground where that is wanted and allowed; it, if it was given, and how long the job may run, in ms. */
+    private fun begin(fleet: Fleet, settings: ShoalSettings): Pair<JobForeground?, Long> {
         val rules = ForegroundRules(Build.VERSION.SDK_INT)
-        val usedMs = home.foregroundTimes.usedMs(System.currentTimeMillis())
-        val foreground = settings.foreground && rules.worthAsking(usedMs) && try {
-            setForegroundAsync(foregroundInfo(applicationContext, rules)).get()
-            true
-        } catch (error: ExecutionException) { // from API 31 on it may be refused to an app in the background
-            LogcatLog.write(Log.Level.INFO, "not in the foreground: ${error.cause}")
-            false
-        } catch (error: IllegalStateException) {
-            LogcatLog.write(Log.Level.INFO, "not in the foreground: $error")
-            false
+        val usedMs = fleet.home.foregroundTimes.usedMs(System.currentTimeMillis())
+        val jobs = if (settings.foreground && rules.worthAsking(usedMs)) foregroundJobs() else null
+        val foreground = jobs?.let { asked(fleet.name, it, rules) }
+        return foreground to rules.limitMs(foreground != null, settings.maxMinutes * 60_000L, usedMs, settings.requireCharging)
+    }
+
+    private fun asked(fleet: String, jobs: ForegroundJobs, rules: ForegroundRules): JobForeground? {
+        val show = { step: Long, of: Long ->
+            setForegroundAsync(jobs.info(applicationContext, ForegroundJob(id, fleet, rules.typed, step, of)))
         }
-        return foreground to rules.limitMs(foreground, settings.maxMinutes * 60_000L, usedMs)
+        val foreground = JobForeground(show, SystemClock::elapsedRealtime)
+        val refused = foreground.begin() ?: return foreground
+        LogcatLog.write(Log.Level.INFO, "not in the foreground: $refused")
+        return null
     }
 
     private companion object {

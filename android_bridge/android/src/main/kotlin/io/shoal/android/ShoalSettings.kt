@@ -32,6 +32,7 @@ internal data class ShoalSettings(
     val policy: Policy? = null,
     val service: String? = null,
     val packaged: PackagedAssets? = null,
+    val attestation: Class<out Attestation>? = null,
 ) {
     init {
         val enrols = service != null && broker.isEmpty()
@@ -57,6 +58,18 @@ internal data class ShoalSettings(
         } catch (error: BundleException) {
             throw ConfigException("trustedKeyPem: ${error.message}", error)
         }
+    }
+
+    /** @throws ConfigException the app's class cannot be made */
+    fun source(): WindowSource = made(windows)
+
+    /** @throws ConfigException the app's class cannot be made */
+    fun attestedBy(): Attestation? = attestation?.let(::made)
+
+    private fun <T> made(type: Class<out T>): T = try {
+        type.getDeclaredConstructor().newInstance()
+    } catch (error: ReflectiveOperationException) {
+        throw ConfigException("${type.name}: it cannot be made by a public constructor without parameters: $error", error)
     }
 
     /** These, with what the phone was given when it enrolled. */
@@ -85,6 +98,7 @@ internal data class ShoalSettings(
         setProperty("insecure", insecure.toString())
         policy?.let { setProperty("policy", it.toJson()) }
         service?.let { setProperty("service", it) }
+        attestation?.let { setProperty("attestation", it.name) }
         packaged?.let { assets ->
             setProperty("modelBundle", assets.bundle)
             assets.weights?.let { setProperty("modelWeights", it) }
@@ -96,15 +110,15 @@ internal data class ShoalSettings(
         fun read(kept: Properties): ShoalSettings {
             fun text(name: String) = kept.getProperty(name) ?: throw ConfigException("kept settings: no '$name'; enrol again")
             fun number(name: String) = text(name).toLongOrNull() ?: throw ConfigException("kept settings: $name is '${text(name)}'; enrol again")
-            val windows = try {
-                Class.forName(text("windows")).asSubclass(WindowSource::class.java)
+            fun <T> named(name: String, type: Class<T>): Class<out T> = try {
+                Class.forName(name).asSubclass(type)
             } catch (error: ClassNotFoundException) {
-                throw ConfigException("this version of the app has no class ${text("windows")}, with which it enrolled; enrol again", error)
+                throw ConfigException("this version of the app has no class $name, with which it enrolled; enrol again", error)
             }
             return ShoalSettings(
                 text("broker"),
                 text("fleet"),
-                windows,
+                named(text("windows"), WindowSource::class.java),
                 kept.getProperty("deviceId"),
                 kept.getProperty("trustedKeyPem"),
                 kept.getProperty("brokerCaPem"),
@@ -120,6 +134,7 @@ internal data class ShoalSettings(
                 kept.getProperty("policy")?.let(Policy.Companion::parse),
                 kept.getProperty("service"),
                 kept.getProperty("modelBundle")?.let { PackagedAssets(it, kept.getProperty("modelWeights")) },
+                kept.getProperty("attestation")?.let { named(it, Attestation::class.java) },
             )
         }
     }

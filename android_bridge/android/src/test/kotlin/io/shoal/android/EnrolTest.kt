@@ -136,6 +136,21 @@ class EnrolTest {
     }
 
     @Test
+    fun `an attestation is of the service's nonce, and is asked for again where it cannot be had`() {
+        val attested: FleetBuilder.() -> Unit = { attestation(FakeAttestation::class.java) }
+        agreed(more = attested)
+        FakeAttestation.failing = true
+        assertEquals(Waiting.Why.NETWORK, assertIs<Waiting>(started(more = attested).enrol()).why)
+        FakeAttestation.failing = false
+        desk.refusal = "attestation"
+        assertEquals(Blocked.Reason.ATTESTATION, assertIs<Blocked>(started(more = attested).enrol()).reason)
+        desk.refusal = null
+        assertNull(started(tokens[1], more = attested).enrol())
+        assertEquals("word of nonce-of-${tokens[1]}", desk.attested)
+        assertEquals(FakeAttestation::class.java, Home.of(root, "f").settings().attestation, "it outlives the process")
+    }
+
+    @Test
     fun `somebody may have to approve the phone`() {
         val fleet = agreed()
         desk.approves = false
@@ -273,5 +288,8 @@ class EnrolTest {
         )
         phone.job(idleMs = 3000, limitMs = 20_000, connectMs = 30_000)
         assertTrue(said.any { "connected device=${fleet.deviceId}" in it }, said.joinToString("\n"))
+        fleet.consent.withdraw()
+        assertTrue(fleet.tellWithdrawal { false }, "the service has confirmed it")
+        assertTrue(fleet.consent.withdrawalConfirmed)
     }
 }

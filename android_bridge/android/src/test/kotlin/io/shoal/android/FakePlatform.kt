@@ -70,12 +70,14 @@ internal class FakeDesk(private val fleet: String, var trust: String = "") : Enr
     var refusal: String? = null
     var approves = true
     var due = false
+    var attested: String? = null
     var before: () -> Unit = {}
     var after: () -> Unit = {}
 
     @Synchronized
-    override fun enrol(token: String, key: EnrolmentKey, wanted: String): EnrolmentDesk.Given? {
+    override fun enrol(token: String, key: EnrolmentKey, wanted: String, attest: ((String) -> String)?): EnrolmentDesk.Given? {
         before()
+        attested = attest?.invoke("nonce-of-$token")
         asked += token
         refusal?.let { throw EnrolmentRefused(it, "https://service refuses: $it") }
         val own = key.publicKey.contentToString()
@@ -120,6 +122,12 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
         asked += "enrolment"
     }
 
+    override fun scheduleWithdrawal() {
+        asked += "withdrawal"
+    }
+
+    override fun attest(by: Attestation, nonce: String): String = (by as FakeAttestation).attestation(nonce)
+
     override fun cancel() {
         asked += "none"
     }
@@ -132,7 +140,7 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
 
     override fun asset(name: String): ByteArray = assets[name] ?: throw ConfigException("asset '$name': the app has none of this name")
 
-    override fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder = throw AssertionError("nothing is recorded")
+    override fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder = throw AssertionError("nothing is recorded")
 }
 
 /** Graphs that answer by their model's first weight w: the first of three classes has the probability 0.5 + w/32. */
@@ -164,4 +172,15 @@ internal fun tokenOf(number: Int): String {
 /** The weights of a model of the fake bundle, all the same small number, as `shoal models export --to NAME.safetensors` writes them. */
 internal fun weightsOf(bundle: Bundle, value: Float): Tensors = bundle.manifest.received().associate { spec ->
     spec.key to Tensor.of(FloatArray(spec.shape.fold(1, Int::times)) { value }, spec.shape)
+}
+
+/** An app's attestation; [failing]: its provider cannot be reached. */
+internal class FakeAttestation : Attestation {
+    override fun attest(context: android.content.Context, nonce: String): String = attestation(nonce)
+
+    fun attestation(nonce: String): String = if (failing) throw ConfigException("no Play services") else "word of $nonce"
+
+    companion object {
+        @Volatile var failing = false
+    }
 }

@@ -4,6 +4,7 @@ import io.shoal.android.FleetState.Blocked
 import io.shoal.android.FleetState.Waiting
 import io.shoal.core.ConfigException
 import io.shoal.core.Current
+import io.shoal.core.LinkException
 import io.shoal.core.Log
 import io.shoal.core.Session
 import io.shoal.core.Tensor
@@ -67,6 +68,32 @@ class FleetTest {
         fleet.consent.withdraw()
         platform.write()
         assertFalse(started().consent.granted, "what was to be written before the withdrawal is not written after it")
+    }
+
+    @Test
+    fun `the aggregator is told of a withdrawal until it has confirmed it, by whatever process`() {
+        val fleet = configured()
+        assertTrue(fleet.consent.withdrawalConfirmed, "there never was consent")
+        fleet.consent.grant("terms-3")
+        platform.write()
+        assertFalse(fleet.consent.withdrawalConfirmed)
+        assertTrue(fleet.tellWithdrawal { false }, "there is nothing to tell of one who takes part")
+        fleet.consent.withdraw()
+        platform.write()
+        assertEquals("withdrawal", platform.asked.last())
+        assertFailsWith<LinkException>("b does not exist") { fleet.tellWithdrawal { true } }
+        val next = started()
+        next.configure(fleet.settings)
+        platform.write()
+        assertEquals("withdrawal", platform.asked.last())
+        assertFalse(next.consent.withdrawalConfirmed)
+        next.consent.grant("terms-4")
+        platform.write()
+        next.consent.confirm()
+        assertFalse(next.consent.withdrawalConfirmed, "consent that came meanwhile is not withdrawn by an answer that is late")
+        next.consent.withdraw()
+        next.consent.confirm()
+        assertTrue(started().consent.withdrawalConfirmed)
     }
 
     @Test

@@ -1,13 +1,9 @@
 package io.shoal.android
 
 import io.shoal.core.ConfigException
-import io.shoal.core.DataException
-import io.shoal.core.NO_LABEL
 import io.shoal.core.FolderStorage
 import io.shoal.core.Session
-import io.shoal.core.Tensor
 import io.shoal.core.signingRequest
-import io.shoal.core.windowsOf
 import io.shoal.core.wire.Policy
 import java.io.File
 import java.io.IOException
@@ -38,6 +34,65 @@ class ForegroundTest {
         assertEquals(0, ForegroundRules(36).limitMs(true, hourMs, usedMs = 6 * hourMs))
         assertFalse(ForegroundRules(35).worthAsking(usedMs = 6 * hourMs))
         assertTrue(ForegroundRules(34).worthAsking(usedMs = 6 * hourMs))
+    }
+
+    @Test
+    fun `from API 36 on a job that runs without a charger keeps to the background's time`() {
+        for (sdk in 26..35) assertEquals(hourMs, ForegroundRules(sdk).limitMs(true, hourMs, usedMs = 0, charging = false))
+        assertEquals(8 * 60_000L, ForegroundRules(36).limitMs(true, hourMs, usedMs = 0, charging = false))
+        assertEquals(hourMs, ForegroundRules(36).limitMs(true, hourMs, usedMs = 0, charging = true))
+    }
+
+    @Test
+    fun `a warm phone begins nothing and a hot one ends what it does`() {
+        var (status, battery, now) = Triple(0, 30.0 as Double?, 0L)
+        fun heat(sdk: Int) = Heat(sdk, { status }, { battery }, { now })
+        val old = Heat(28, { throw AssertionError("Android 9 has no such thing") }, { battery }, { now })
+        assertFalse(heat(29).holdsOff() || heat(29).ends() || old.holdsOff() || old.ends())
+        status = 2
+        assertTrue(heat(29).holdsOff())
+        assertFalse(heat(29).ends())
+        status = 3
+        assertTrue(heat(29).ends())
+        status = 0
+        battery = 43.0
+        now = 1_000
+        assertEquals(listOf(true, false), listOf(old.holdsOff(), old.ends()))
+        battery = 45.5
+        assertFalse(old.ends(), "it looks once a second")
+        now = 2_000
+        assertTrue(old.ends())
+        battery = null
+        now = 3_000
+        assertFalse(old.ends(), "a battery that says nothing is not hot")
+    }
+
+    @Test
+    fun `a job in the foreground shows its progress once a second, and goes on where that is refused`() {
+        val shown = ArrayList<Pair<Long, Long>>()
+        var (now, refusal) = Pair(0L, null as Exception?)
+        val job = JobForeground({ step, of ->
+            refusal?.let { if (it is IllegalStateException) throw it }
+            shown += step to of
+            java.util.concurrent.FutureTask { refusal?.let { throw it } }.apply { run() }
+        }, { now })
+        refusal = IllegalStateException("not now")
+        assertEquals("not now", job.begin()!!.message)
+        refusal = IOException("refused")
+        assertEquals("refused", job.begin()!!.message)
+        job.progress(1, 2)
+        refusal = null
+        shown.clear()
+        assertEquals(null, job.begin())
+        for (step in 0L..1000L) {
+            now += 10
+            job.progress(step, 1000)
+        }
+        assertEquals(11, shown.size, "once a second in ten seconds, after the first")
+        refusal = IllegalStateException("the app is in the background")
+        now += 5_000
+        job.progress(0, 1000)
+        assertTrue(foregroundJobs() == null, "without the artefact no job asks")
     }
 
     @Test
@@ -185,66 +240,6 @@ class OneKeyTest {
         assertEquals("CN=device", keys.getCertificateChain("device")!!.single().subjectX500Principal.name)
         assertEquals(null, keys.getCertificateChain("another"))
         assertEquals(null, keys.getPrivateKey("another"))
-    }
-}
-
-class SensorTest {
-    @TempDir
-    lateinit var folder: File
-
-    private fun line(fromNs: Long, untilNs: Long, stepNs: Long, slope: Float) = SensorTrack().apply {
-        for (time in fromNs..untilNs step stepNs) add(time, slope * time / 1e9f, 1f, -slope * time / 1e9f)
-    }
-
-    @Test
-    fun `sensors of different rates come onto one grid`() {
-        val tracks = listOf(line(0, 2_000_000_000, 10_000_000, 3f), line(100_000_000, 1_900_000_000, 7_000_000, -2f))
-        val grid = resample(tracks, 50.0).single()
-        assertEquals(6, grid.shape[1])
-        val numbers = grid.toFloatArray()
-        for (i in 0 until grid.rows) {
-            val time = 0.1f + i / 50f
-            assertEquals(3f * time, numbers[6 * i], 1e-4f)
-            assertEquals(-2f * time, numbers[6 * i + 3], 1e-4f)
-            assertEquals(1f, numbers[6 * i + 4])
-        }
-        assertEquals(90.0, grid.rows.toDouble(), 1.0)
-    }
-
-    @Test
-    fun `where a sensor is silent nothing is made up`() {
-        val broken = line(0, 1_000_000_000, 10_000_000, 1f)
-        for (time in 3_000_000_000..4_000_000_000 step 10_000_000) broken.add(time, 0f, 0f, 0f)
-        val grids = resample(listOf(broken, line(0, 4_000_000_000, 10_000_000, 1f)), 50.0)
-        assertEquals(listOf(51, 51), grids.map { it.rows })
-        assertEquals(emptyList(), resample(listOf(broken, SensorTrack()), 50.0))
-    }
-
-    @Test
-    fun `recordings come back as they were, the oldest go first`() {
-        val recordings = RecordingFolder(folder)
-        val samples = Tensor.of(FloatArray(30) { it / 7f }, listOf(10, 3))
-        recordings.add(samples, listOf("a", "b", "c"), "up")
-        recordings.add(samples, listOf("a", "b", "c"), "down")
-        val read = recordings.read(listOf("a", "b", "c"), listOf("down", "up"))
-        assertEquals(listOf(samples, samples), read.map { it.samples })
-        assertEquals(listOf(1L, 0L), read.map { it.labels[0] })
-        assertEquals(6, windowsOf(read, 4, 2).numTrain)
-        val target = System.getProperty("shoal.tests").orEmpty()
-        if (target.isNotEmpty()) { // read by Python in tests/android/test_layer.py
-            folder.copyRecursively(File(target, "recordings"))
-            File(target, "recordings/classes.txt").writeText("down\nup\n")
-            val windows = windowsOf(read, 4, 2).trainX
-            File(target, "windows.f32").writeBytes(ByteArray(windows.data.limit()).also { windows.data.duplicate().get(it) })
-        }
-        assertFailsWith<DataException> { recordings.read(listOf("a", "b"), listOf("down", "up")) }
-        assertFailsWith<DataException> { recordings.read(listOf("a", "b", "c"), listOf("down")) }
-        recordings.add(samples, listOf("a", "b", "c"), "")
-        val more = recordings.read(listOf("a", "b", "c"), listOf("down", "up"))
-        assertEquals(List(10) { NO_LABEL }, more.last().labels.toList())
-        assertEquals(listOf(6, 3), windowsOf(more, 4, 2).let { listOf(it.numTrain, it.numUnlabelled) })
-        recordings.trim(recordings.numBytes() - 1)
-        assertEquals(listOf(0L, NO_LABEL), recordings.read(listOf("a", "b", "c"), listOf("down", "up")).map { it.labels[0] })
     }
 }
 

@@ -6,7 +6,7 @@ import java.net.URLDecoder
 import javax.net.ssl.SSLContext
 
 /**
- * Where a broker is, and how to speak to it. With [tls] its certificate must be valid for [host]; null: no TLS.
+ * Where a broker is, and how to speak to it. With [tls] its certificate must be valid for [host]; null: no TLS. [route] is how it is reached.
  */
 @InternalShoalApi
 public class BrokerAddress(
@@ -15,6 +15,7 @@ public class BrokerAddress(
     public val username: String? = null,
     public val password: String? = null,
     public val tls: SSLContext? = null,
+    public val route: Route = Route.System,
 ) {
     override fun toString(): String = "${if (tls == null) "mqtt" else "mqtts"}://$host:$port"
 
@@ -25,7 +26,8 @@ public class BrokerAddress(
          *
          * @throws ConfigException not such an address
          */
-        public fun parse(url: String, tls: SSLContext? = null): BrokerAddress {
+        @JvmOverloads
+        public fun parse(url: String, tls: SSLContext? = null, route: Route = Route.System): BrokerAddress {
             val uri = try {
                 URI(url)
             } catch (error: URISyntaxException) {
@@ -39,7 +41,7 @@ public class BrokerAddress(
             val user = uri.rawUserInfo?.split(":", limit = 2)?.map { URLDecoder.decode(it, "UTF-8") }
             val port = if (uri.port != -1) uri.port else if (secure) 8883 else 1883
             val context = if (secure) tls ?: SSLContext.getDefault() else null
-            return BrokerAddress(uri.host.removeSurrounding("[", "]"), port, user?.get(0), user?.getOrNull(1), context)
+            return BrokerAddress(uri.host.removeSurrounding("[", "]"), port, user?.get(0), user?.getOrNull(1), context, route)
         }
     }
 }

@@ -6,6 +6,7 @@ import io.shoal.core.wire.digest
 import io.shoal.core.wire.isName
 import io.shoal.core.wire.jsonText
 import io.shoal.core.wire.parseJson
+import java.security.MessageDigest
 import java.security.GeneralSecurityException
 import java.security.cert.X509Certificate
 
@@ -52,17 +53,19 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
 
     /**
      * Asks once. The same token and [key] may ask again and again, and get the same answer. [wanted] is the id that the device wants; the
-     * token's, or one of the key, where it is empty.
+     * token's, or one of the key, where it is empty. [attest] says of a nonce what somebody who is trusted with that says of this app and
+     * phone; a service may require it.
      *
      * @throws ConfigException the token cannot be used, or another service answers; [EnrolmentRefused] if the service refuses
      * @throws LinkException the service cannot be reached, or has too much to do
      */
-    public fun enrol(token: String, key: EnrolmentKey, wanted: String = ""): EnrolmentAnswer {
+    public fun enrol(token: String, key: EnrolmentKey, wanted: String = "", attest: ((nonce: String) -> String)? = null): EnrolmentAnswer {
         val read = EnrolmentToken.parse(token)
         if (wanted.isNotEmpty() && !isName(wanted)) throw ConfigException("device id '$wanted': expected 1 to 64 of A-Z a-z 0-9 . _ -")
         val authority = service.authority(read.authority)
-        val asked = jsonText(mapOf("token" to read.text, "request" to signingRequest(wanted, key.publicKey, key::sign)))
-        val answer = answer(service.post("/enrolment/enrol", asked, authority))
+        val asked = linkedMapOf("token" to read.text, "request" to signingRequest(wanted, key.publicKey, key::sign))
+        attest?.let { asked["attestation"] = it(attestationNonce(read.text, key.publicKey)) }
+        val answer = answer(service.post("/enrolment/enrol", jsonText(asked), authority))
         return when (answer.string("type")) {
             "waiting" -> EnrolmentAnswer.Waiting(answer.name("device_id"), answer.double("retry_s"))
             "enrolled" -> EnrolmentAnswer.Done(checked(answer, key, authority, wanted))
@@ -151,4 +154,10 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
         val TYPES = listOf("enrolled", "renewed", "waiting", "refused")
         val LATER = listOf("too-many", "busy")
     }
+}
+
+/** What an attestation has to be of: this token, and the key that is to get the certificate. 43 characters of URL-safe base64. */
+internal fun attestationNonce(token: String, publicKey: ByteArray): String {
+    val of = "shoal-attestation\n${digest(token.toByteArray())}\n${digest(publicKey)}"
+    return java.util.Base64.getUrlEncoder().withoutPadding().encodeToString(MessageDigest.getInstance("SHA-256").digest(of.toByteArray()))
 }

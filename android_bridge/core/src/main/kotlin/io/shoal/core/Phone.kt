@@ -66,7 +66,7 @@ public class Phone(
 
     /**
      * One job: connects, checks in, does what is there to do, and disconnects. It stays until nothing came and nothing was to do for
-     * [idleMs], at most [limitMs], or until [stop] says so; both are looked at between two batches of a training. The broker keeps the
+     * [idleMs], at most [limitMs], or until [stop] says so; both are looked at between two batches of a training, and while it connects. The broker keeps the
      * session, so that what comes until the next job is not lost. Where a training is ended so, it leaves a checkpoint, and the next job goes
      * on from there.
      *
@@ -80,7 +80,7 @@ public class Phone(
     ): Outcome {
         val startedMs = nowMs()
         val isOver = { nowMs() - startedMs >= limitMs }
-        val outcome = connected(connectMs, { stop() || isOver() }) { agent, link ->
+        val outcome = connected(connectMs, stop, { stop() || isOver() }) { agent, link ->
             var lastEventMs = nowMs()
             var outcome: Outcome? = null
             while (outcome == null) {
@@ -103,7 +103,7 @@ public class Phone(
      * @throws LinkException the broker refuses this device
      */
     public fun run(stop: () -> Boolean) {
-        connected(null, stop) { agent, link ->
+        connected(null, stop, stop) { agent, link ->
             while (!stop()) step(agent, link)
         }
     }
@@ -121,10 +121,15 @@ public class Phone(
         return event != null || hasWork
     }
 
-    /** Runs [body] on a connection; null where [stop] ended it in the midst of a plan. */
-    private fun <T> connected(connectMs: Long?, stop: () -> Boolean, body: (Agent, MqttLink) -> T): T? {
+    /** Runs [body] on a connection; null where [stop] ended it, before there was one or in the midst of a plan. */
+    private fun <T> connected(connectMs: Long?, hurry: () -> Boolean, stop: () -> Boolean, body: (Agent, MqttLink) -> T): T? {
         val gone = encode(DeviceStatus(deviceId, false))
-        return MqttLink.connect(broker, clientId, Will(status, gone), connectMs, stop, log, topics::limit).use { link ->
+        val link = try {
+            MqttLink.connect(broker, clientId, Will(status, gone), connectMs, stop, log, topics::limit, hurry = hurry)
+        } catch (error: LinkException) {
+            if (hurry()) return null else throw error
+        }
+        return link.use {
             Agent(self, link, around, stop).use { agent ->
                 try {
                     body(agent, link)

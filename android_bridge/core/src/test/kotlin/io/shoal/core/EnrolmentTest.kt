@@ -26,6 +26,13 @@ class EnrolmentTest {
     private val enrolment by lazy { Enrolment(service.string("url")) }
 
     @Test
+    fun `the nonce of an attestation is that of every implementation`() {
+        val vector = Fields(vectors.getValue("attestation"), "attestation")
+        val publicKey = vector.string("public_key").chunked(2).map { it.toInt(16).toByte() }.toByteArray()
+        assertEquals(vector.string("nonce"), attestationNonce(vector.string("token"), publicKey))
+    }
+
+    @Test
     fun `tokens are read and others are refused`() {
         for (vector in (vectors.getValue("tokens") as JsonArray).items) {
             val token = EnrolmentToken.parse(Fields(vector, "token").string("token"))

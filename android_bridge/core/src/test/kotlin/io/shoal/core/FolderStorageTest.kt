@@ -54,6 +54,40 @@ class FolderStorageTest {
     }
 
     @Test
+    fun `two threads that write and one that reads see whole files alone`() {
+        val writes = if (System.getProperty("shoal.hostile").isNullOrEmpty()) 200 else 2_000 // of each thread; pytest -m slow makes it 4,000
+        val one = storage()
+        val over = java.util.concurrent.atomic.AtomicBoolean()
+        val failures = java.util.concurrent.ConcurrentLinkedQueue<Throwable>()
+        fun guarded(act: () -> Unit) = kotlin.concurrent.thread {
+            try {
+                act()
+            } catch (error: Throwable) {
+                failures += error
+            }
+        }
+        val model = guarded {
+            for (number in 1L..writes) one.saveCurrent(Current("b".repeat(64), digest(blob), "r", tensors(number.toFloat()), number))
+        }
+        val counts = guarded {
+            for (number in 1L..writes) if (number % 2 == 0L) one.saveFailures(number) else one.putCheckpoint(ByteArray(500) { number.toByte() })
+        }
+        val reading = guarded {
+            while (!over.get()) {
+                one.current()?.let { assertEquals(it.release.toFloat(), it.private.getValue("private/p").floats().get(0)) }
+                one.checkpoint()?.let { read -> assertTrue(read.size == 500 && read.all { it == read[0] }) }
+                assertTrue(one.failures() in 0..writes)
+            }
+        }
+        listOf(model, counts).forEach { it.join() }
+        over.set(true)
+        reading.join()
+        assertEquals(emptyList(), failures.map { it.stackTraceToString() })
+        assertEquals(emptyList(), said, "nothing was found damaged")
+        assertEquals(writes.toLong(), storage().current()!!.release)
+    }
+
+    @Test
     fun `what was saved is there after a restart`() {
         storage().apply {
             assertEquals(Session(), session())

@@ -12,6 +12,7 @@ import io.shoal.core.wire.Train
 import io.shoal.core.wire.decode
 import io.shoal.core.wire.decodeUpdate
 import io.shoal.core.wire.digest
+import io.shoal.core.wire.encode
 import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.BeforeEach
 import org.junit.jupiter.api.io.TempDir
@@ -103,6 +104,69 @@ class PhoneTest {
         phone().job(idleMs = 300, limitMs = 1_500)
         assertEquals(120, decodeUpdate(sent("update")).first.numSteps)
     }
+
+    @Test
+    fun `a job that is told to stop ends within a second, whatever it waits for`() {
+        val deaf = java.net.ServerSocket(0, 50, java.net.InetAddress.getByName("127.0.0.1")) // it takes connections and never says anything
+        val lost = object : Route by Route.System {
+            override fun addresses(host: String) = Thread.sleep(30_000).let { Route.System.addresses(host) }
+        }
+        val never = BrokerAddress("127.0.0.1", deaf.localPort)
+        val unanswered = BrokerAddress("127.0.0.1", broker.port, route = lost)
+        aggregator.publish(topics.aggregator, Fixture.signed(AggregatorStatus(true, "boot", 5, 1000.0)), retain = true)
+        for (address in listOf(never, unanswered, address())) {
+            val (startedNs, stopAtNs) = System.nanoTime().let { it to it + 700_000_000 }
+            val phone = Phone("phone", "f", address, Fixture.windows, FolderStorage(File(folder, "stopped")), loader, Fixture.keys, noise = { 0.5 })
+            val outcome = phone.job(idleMs = 60_000, connectMs = 60_000) { System.nanoTime() >= stopAtNs }
+            val tookMs = (System.nanoTime() - maxOf(startedNs, stopAtNs)) / 1_000_000
+            assertEquals(Phone.Outcome.STOPPED, outcome)
+            assertTrue(tookMs < 1_000, "$address: it ended after $tookMs ms")
+        }
+        deaf.close()
+    }
+
+    @Test
+    fun `a withdrawal is confirmed by the aggregator alone, for these very bytes, and stays at the broker`() {
+        val withdrawal = Withdrawal("phone", "f", address(), Fixture.keys)
+        val answering = thread {
+            val said = sent("status")
+            aggregator.publish(topics.device("phone", "reply"), Fixture.signed(Acknowledge("phone", "a".repeat(64)))) // of something else
+            aggregator.publish(topics.device("phone", "reply"), encode(Acknowledge("phone", digest(said)))) // of nobody with a key
+            Thread.sleep(500)
+            aggregator.publish(topics.device("phone", "reply"), Fixture.signed(Acknowledge("phone", digest(said))))
+        }
+        val startedNs = System.nanoTime()
+        assertTrue(withdrawal.tell(answerMs = 20_000))
+        assertTrue(System.nanoTime() - startedNs > 400_000_000)
+        answering.join()
+        assertTrue(!withdrawal.tell(answerMs = 300), "nobody answers")
+        while (aggregator.receive(300) != null) continue
+        val later = MqttLink.connect(address(), "later").apply { subscribe(listOf(topics.device("phone", "status"))) }
+        val kept = generateSequence { later.receive(5_000) }.filterIsInstance<Delivery>().first()
+        assertEquals(listOf(false, true), decode<DeviceStatus>(kept.payload).let { listOf(it.online, it.withdrawn.length == 32) })
+        later.vanish()
+    }
+
+    @Test
+    fun `a broker is reached at any of its addresses, by the route that was given`() {
+        val opened = ArrayList<java.net.Socket>()
+        val route = object : Route {
+            override fun addresses(host: String) = listOf("127.0.0.3", "127.0.0.1").map { java.net.InetAddress.getByName(it) }
+
+            override fun socket() = java.net.Socket().also { opened += it }
+        }
+        val address = BrokerAddress("broker.example", broker.port, route = route)
+        val phone = Phone("phone", "f", address, Fixture.windows, FolderStorage(File(folder, "routed")), loader, Fixture.keys, noise = { 0.5 })
+        assertEquals(Phone.Outcome.IDLE, phone.job(idleMs = 300))
+        assertEquals(listOf("/127.0.0.3", "/127.0.0.1"), opened.map { it.inetAddress?.toString() ?: "/127.0.0.3" })
+        val nowhere = BrokerAddress("broker.example", deadPort(), route = route)
+        val error = assertFailsWith<LinkException> {
+            Phone("phone", "f", nowhere, Fixture.windows, FolderStorage(File(folder, "none")), loader, Fixture.keys).job(connectMs = 300)
+        }
+        assertEquals(1, error.cause!!.suppressed.size, "what was wrong at the second address is told too")
+    }
+
+    private fun deadPort(): Int = java.net.ServerSocket(0).use { it.localPort }
 
     @Test
     fun `a phone without a trusted key has to be told that it is insecure`() {

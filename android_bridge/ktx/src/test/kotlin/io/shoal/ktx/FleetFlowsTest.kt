@@ -1,5 +1,6 @@
 package io.shoal.ktx
 
+import io.shoal.android.Attestation
 import io.shoal.android.DeviceKey
 import io.shoal.android.EnrolmentDesk
 import io.shoal.android.Fleet
@@ -7,6 +8,7 @@ import io.shoal.android.FleetBuilder
 import io.shoal.android.FleetState
 import io.shoal.android.Home
 import io.shoal.android.Platform
+import io.shoal.android.RecordingOptions
 import io.shoal.android.SensorRecorder
 import io.shoal.android.ShoalSettings
 import io.shoal.android.WindowSource
@@ -55,6 +57,10 @@ class FleetFlowsTest {
 
         override fun scheduleEnrolment() = Unit
 
+        override fun scheduleWithdrawal() = Unit
+
+        override fun attest(by: Attestation, nonce: String): String = throw AssertionError("nothing is attested")
+
         override fun cancel() = Unit
 
         override fun loader(folder: File): GraphLoader = object : GraphLoader {
@@ -69,7 +75,7 @@ class FleetFlowsTest {
 
         override fun asset(name: String): ByteArray = throw AssertionError("there are no assets")
 
-        override fun recorder(fleet: Fleet, spec: WindowSpec, maxBytes: Long): SensorRecorder = throw AssertionError("nothing is recorded")
+        override fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder = throw AssertionError("nothing is recorded")
     }
 
     private fun fleet() = Fleet("f", Home.of(root, "f"), Nothing, Log.SILENT).also {

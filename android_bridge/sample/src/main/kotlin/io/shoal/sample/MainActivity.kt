@@ -1,77 +1,151 @@
 package io.shoal.sample
 
 import android.app.Activity
+import android.os.Build
 import android.os.Bundle
+import android.view.View
 import android.widget.Button
-import android.widget.LinearLayout
+import android.widget.ProgressBar
 import android.widget.TextView
-import io.shoal.android.RecordedWindows
+import io.shoal.android.Fleet
+import io.shoal.android.FleetListener
+import io.shoal.android.FleetState
+import io.shoal.android.RoundListener
 import io.shoal.android.SensorRecorder
-import io.shoal.android.Shoal
-import io.shoal.android.WindowSpec
+import io.shoal.core.ShoalException
+import io.shoal.core.Tensor
+import io.shoal.recording.RecordingService
+import java.util.concurrent.Executor
 
-/** What the fleet's model looks at: 128 samples at 50 Hz of accelerometer and gyroscope. */
-public class Activities : RecordedWindows(WindowSpec(classes = listOf("still", "walking", "stairs"), length = 128, stride = 64, rateHz = 50.0))
-
-/** The public root key that `shoal export` wrote to `trust.pem`; the private half of this one is nowhere. */
-private const val TRUST_PEM = """-----BEGIN PUBLIC KEY-----
-MCowBQYDK2VwAyEAn/rFkoLLld3De0DiKH8u//+pUFKvAcZSdt/7dblJoss=
------END PUBLIC KEY-----
-"""
-
-/** As `shoal enrol token` prints one; no service knows this one. */
-private const val TOKEN = "shoal1.AAECAwQFBgcICQoLDA0OD492_VAbto73H04na8KPKbzhADsMLJ2UeN6Btb_AzeHpx8Q3"
-
-/** Joins a fleet once the user agrees, and records what the user says they are doing. */
+/** One screen: take part, record and say what it is, see what the model says, watch a round, and take part no more. */
 public class MainActivity : Activity() {
+    private val main = Executor { runOnUiThread(it) }
+    private val states = FleetListener(::showState)
+    private val rounds = RoundListener { round ->
+        round.evaluated?.let { text(R.id.result).setText(getString(R.string.round_result, Math.round(100 * it.accuracy), it.windows)) }
+    }
+    private lateinit var fleet: Fleet
     private var recorder: SensorRecorder? = null
+    private var watching = false
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
-        // A real app has the token from its own server, one for each phone, and the root key of its fleet's `trust.pem` here.
-        val fleet = Shoal.fleet(this, "activities") {
-            enrol("https://shoal.example:8443", TOKEN)
-            trust(TRUST_PEM)
-            windows(Activities::class.java)
-            policy { maxEpochs(20.0).maxBytesADay(50_000_000) }
-        }
-        val spec = Activities().spec
-        val recorder = fleet.recorder(spec).also { this.recorder = it }
-        val state = TextView(this)
-        state.setText("${fleet.state}")
-        val layout = LinearLayout(this)
-        layout.setOrientation(LinearLayout.VERTICAL)
-        layout.addView(state)
-        val consent = Button(this)
-        consent.setText("take part")
-        consent.setOnClickListener {
+        setContentView(R.layout.main)
+        fleet = activities(this)
+        button(R.id.give) {
             fleet.consent.grant("terms-1")
-            state.setText("${fleet.state}")
+            if (Build.VERSION.SDK_INT >= 33) requestPermissions(arrayOf("android.permission.POST_NOTIFICATIONS"), 0)
+            showConsent()
         }
-        layout.addView(consent)
-        for (label in spec.classes) {
-            val button = Button(this)
-            button.setText(label)
-            button.setOnClickListener {
-                if (fleet.consent.granted) {
-                    recorder.start(label)
-                    state.setText("recording $label")
-                }
-            }
-            layout.addView(button)
+        button(R.id.withdraw) {
+            RecordingService.stop(this)
+            fleet.consent.withdraw(eraseLocal = true)
+            showConsent()
+            showRecording(null)
         }
-        val stop = Button(this)
-        stop.setText("stop")
-        stop.setOnClickListener {
-            recorder.stop()
-            state.setText("kept")
+        val names = mapOf(R.id.still to "still", R.id.walking to "walking", R.id.stairs to "stairs", R.id.unlabelled to null)
+        for ((id, label) in names) button(id) { record(label) }
+        button(R.id.stop) {
+            RecordingService.stop(this)
+            showRecording(null)
         }
-        layout.addView(stop)
-        setContentView(layout)
+        button(R.id.watch) { if (watching) unwatch() else watch() }
+        button(R.id.train) { fleet.trainSoon() }
+    }
+
+    override fun onStart() {
+        super.onStart()
+        fleet.addListener(states, main)
+        fleet.addRoundListener(rounds, main)
+        showConsent()
     }
 
     override fun onStop() {
-        recorder?.stop()
+        fleet.removeListener(states)
+        fleet.removeRoundListener(rounds)
+        unwatch()
         super.onStop()
     }
+
+    private fun record(label: String?) {
+        RecordingService.start(this, fleet, label) // it goes on while the screen is off
+        showRecording(getString(label?.let(::nameOf) ?: R.string.record_unlabelled))
+    }
+
+    private fun watch() {
+        try {
+            val held = recorder ?: fleet.recorder().also { recorder = it }
+            held.watch(::answer)
+            watching = true
+        } catch (error: ShoalException) { // this phone has no such sensor
+            text(R.id.live).setText(getString(R.string.state_blocked, error.message.orEmpty()))
+        }
+        text(R.id.watch).setText(if (watching) R.string.live_stop else R.string.live_start)
+    }
+
+    private fun unwatch() {
+        recorder?.watch(null)
+        watching = false
+        text(R.id.watch).setText(R.string.live_start)
+    }
+
+    /** By the recorder's thread: a prediction is not for the main thread. */
+    private fun answer(window: Tensor) {
+        val said = try {
+            val answer = fleet.predict(window)
+            val best = answer.best(0)
+            getString(R.string.live_answer, getString(nameOf(best)), Math.round(100 * answer.of(0).max()))
+        } catch (_: ShoalException) {
+            getString(R.string.live_none)
+        }
+        runOnUiThread { if (watching) text(R.id.live).setText(said) }
+    }
+
+    private fun showConsent() {
+        val takesPart = fleet.consent.granted
+        findViewById<View>(R.id.give).setVisibility(if (takesPart) View.GONE else View.VISIBLE)
+        findViewById<View>(R.id.withdraw).setVisibility(if (takesPart) View.VISIBLE else View.GONE)
+        findViewById<View>(R.id.member).setVisibility(if (takesPart) View.VISIBLE else View.GONE)
+    }
+
+    private fun showRecording(what: String?) {
+        text(R.id.recording).setText(if (what == null) getString(R.string.recording_not) else getString(R.string.recording, what))
+    }
+
+    private fun showState(state: FleetState) {
+        text(R.id.state).setText(wordsOf(state))
+        findViewById<ProgressBar>(R.id.progress).setProgress(percentOf(state))
+    }
+
+    private fun wordsOf(state: FleetState): String = when (state) {
+        FleetState.Idle -> getString(R.string.state_idle)
+        is FleetState.Training -> getString(R.string.state_training, percentOf(state))
+        FleetState.Uploading -> getString(R.string.state_uploading)
+        is FleetState.Blocked ->
+            if (state.reason == FleetState.Blocked.Reason.CONSENT) getString(R.string.state_consent) else getString(R.string.state_blocked, state.detail)
+        is FleetState.Waiting -> getString(
+            when (state.why) {
+                FleetState.Waiting.Why.NETWORK -> R.string.state_network
+                FleetState.Waiting.Why.STORAGE -> R.string.state_storage
+                FleetState.Waiting.Why.HEAT -> R.string.state_heat
+                FleetState.Waiting.Why.WINDOWS -> R.string.state_windows
+                FleetState.Waiting.Why.ENROLMENT -> R.string.state_enrolment
+                FleetState.Waiting.Why.APPROVAL -> R.string.state_approval
+                FleetState.Waiting.Why.JOB -> R.string.state_job
+            },
+        )
+    }
+
+    private fun percentOf(state: FleetState): Int = if (state is FleetState.Training && state.of > 0) (100 * state.step / state.of).toInt() else 0
+
+    /** The words, in the user's language, for one of the model's classes. */
+    private fun nameOf(label: String): Int = when (label) {
+        "still" -> R.string.still
+        "walking" -> R.string.walking
+        else -> R.string.stairs
+    }
+
+    private fun text(id: Int): TextView = findViewById(id)
+
+    private fun button(id: Int, act: () -> Unit) = findViewById<Button>(id).setOnClickListener { act() }
 }

@@ -13,6 +13,7 @@ import java.io.InputStream
 import java.net.InetSocketAddress
 import java.net.Socket
 import java.net.SocketException
+import java.net.UnknownHostException
 import java.util.concurrent.locks.ReentrantLock
 import javax.net.ssl.SSLContext
 import javax.net.ssl.SSLException
@@ -101,16 +102,15 @@ internal class Connection private constructor(private val socket: Socket, privat
         )
 
         /**
-         * Connects and logs in to a persistent session.
+         * Connects and logs in to a persistent session, at the first of the host's addresses that takes a connection.
          *
          * @throws LinkException the broker's certificate is not to be trusted, or it refuses this client: trying again would not help
          * @throws IOException nobody answers, or not as a broker does
          */
         fun open(address: BrokerAddress, clientId: String, will: Will?, keepAliveS: Int, limit: (String) -> Int): Connection {
-            val plain = Socket()
+            val plain = connected(address)
             try {
                 plain.tcpNoDelay = true
-                plain.connect(InetSocketAddress(address.host, address.port), ANSWER_MS)
                 plain.soTimeout = ANSWER_MS
                 val socket = address.tls?.let { secured(plain, address, it) } ?: plain
                 val connection = Connection(socket, keepAliveS * 1000L, limit)
@@ -124,6 +124,24 @@ internal class Connection private constructor(private val socket: Socket, privat
                 plain.close()
                 throw error
             }
+        }
+
+        /** A host may have an address of each family, of which the phone's network carries one. */
+        private fun connected(address: BrokerAddress): Socket {
+            val failures = ArrayList<IOException>()
+            for (each in address.route.addresses(address.host)) {
+                val socket = address.route.socket()
+                try {
+                    socket.connect(InetSocketAddress(each, address.port), ANSWER_MS)
+                    return socket
+                } catch (error: IOException) {
+                    socket.close()
+                    failures += error
+                }
+            }
+            val first = failures.firstOrNull() ?: throw UnknownHostException(address.host)
+            failures.drop(1).forEach(first::addSuppressed)
+            throw first
         }
 
         private fun secured(plain: Socket, address: BrokerAddress, context: SSLContext): Socket {

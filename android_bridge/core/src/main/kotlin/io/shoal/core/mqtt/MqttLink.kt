@@ -11,6 +11,7 @@ import io.shoal.core.LinkUp
 import io.shoal.core.Log
 import io.shoal.core.Will
 import io.shoal.core.printable
+import io.shoal.core.unless
 import java.io.IOException
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.LinkedBlockingQueue
@@ -29,6 +30,7 @@ internal class MqttLink private constructor(
     private val log: Log,
     private val keepAliveS: Int,
     private val limit: (String) -> Int,
+    private val hurry: () -> Boolean,
 ) : Link {
     private val events = LinkedBlockingQueue<Incoming>()
     private val room = Room(MAX_PAYLOAD)
@@ -72,11 +74,11 @@ internal class MqttLink private constructor(
         return next.event
     }
 
-    /** Sends what is queued (for a few seconds), then disconnects without the will. The broker keeps the session. */
+    /** Sends what is queued (for a few seconds, or less where there is hurry), then disconnects without the will. The broker keeps the session. */
     override fun close() {
         unacknowledged?.let { done -> send { if (it === done.from) it.write(Packets.pubAck(done.id!!)) } }
         unacknowledged = null
-        if (connection != null) inFlight.awaitEmpty(FLUSH_MS)
+        if (connection != null) inFlight.awaitEmpty(if (hurry()) HURRY_MS else FLUSH_MS)
         closed.countDown()
         send { it.write(Packets.DISCONNECT) }
         connection?.close()
@@ -197,12 +199,13 @@ internal class MqttLink private constructor(
         private const val POLL_MS = 100L
         private const val OVERHEAD = 512
         private const val FLUSH_MS = 5_000L
+        private const val HURRY_MS = 300L
         private const val REFUSED = 0x80
         private const val STEADY_NS = 30_000_000_000L
 
         /**
          * Connects; tries for [waitMs] (null: for ever, or until [giveUp] says so). A publication with more bytes than [limit] says for
-         * its topic is refused.
+         * its topic is refused. A link that is closed while [hurry] says so keeps nobody waiting.
          *
          * @throws LinkException no broker in that time; or at once where TLS fails or the broker refuses this client
          */
@@ -215,13 +218,15 @@ internal class MqttLink private constructor(
             log: Log = Log.SILENT,
             limit: (String) -> Int = { MAX_PAYLOAD },
             keepAliveS: Int = KEEP_ALIVE_S,
+            hurry: () -> Boolean = { false },
         ): MqttLink {
             val startedNs = System.nanoTime()
             val pause = Backoff()
             while (true) {
                 try {
-                    val first = Connection.open(address, clientId, will, keepAliveS, limit)
-                    return MqttLink(address, clientId, will, log, keepAliveS, limit).apply { start(first) }
+                    val first = unless(giveUp, Connection::close) { Connection.open(address, clientId, will, keepAliveS, limit) }
+                        ?: throw IOException("it was given up")
+                    return MqttLink(address, clientId, will, log, keepAliveS, limit, hurry).apply { start(first) }
                 } catch (error: IOException) {
                     val pauseMs = pause.nextMs()
                     val late = waitMs != null && (System.nanoTime() - startedNs) / 1_000_000 + pauseMs > waitMs

@@ -26,6 +26,10 @@ internal class Fields(value: Json, private val path: String) {
 
     fun maybeDigest(key: String): String = check(key, string(key, ""), "a SHA-256 or nothing") { it.isEmpty() || isDigest(it) }
 
+    fun randomBits(key: String): String = check(key, string(key, ""), "32 lower-case hexadecimal digits or nothing") {
+        it.isEmpty() || (it.length == 32 && it.all { digit -> digit in '0'..'9' || digit in 'a'..'f' })
+    }
+
     fun oneOf(key: String, allowed: Collection<String>, default: String? = null): String =
         check(key, string(key, default), "one of ${allowed.joinToString()}") { it in allowed }
 

@@ -95,7 +95,12 @@ internal data class Want(val deviceId: String, val update: String, val pieces: L
 }
 
 /** On the device's status topic, retained, at least every minute; the broker publishes online=false as the device's last will. */
-internal data class DeviceStatus(val deviceId: String, val online: Boolean) : Message {
+internal data class DeviceStatus(
+    val deviceId: String,
+    val online: Boolean,
+    /** The owner agrees no longer: 128 random bits in hexadecimal digits; else empty. */
+    val withdrawn: String = "",
+) : Message {
     override val type: String get() = "status"
 }
 

@@ -1,0 +1,22 @@
+package io.shoal.android
+
+import android.content.Context
+import androidx.work.Worker
+import androidx.work.WorkerParameters
+import io.shoal.core.ConfigException
+import io.shoal.core.LinkException
+import io.shoal.core.Log
+
+/** Tells the aggregator, as soon as there is a network, that the owner agrees no longer; until it has confirmed that. */
+internal class WithdrawWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
+    override fun doWork(): Result = try {
+        val fleet = Shoal.fleet(applicationContext, inputData.getString(AndroidPlatform.FLEET).orEmpty())
+        if (fleet.tellWithdrawal(::isStopped)) Result.success() else Result.retry()
+    } catch (error: LinkException) {
+        LogcatLog.write(Log.Level.WARNING, error.message.orEmpty())
+        Result.retry()
+    } catch (error: ConfigException) { // the phone has left meanwhile
+        LogcatLog.write(Log.Level.ERROR, error.message.orEmpty())
+        Result.failure()
+    }
+}

@@ -1,0 +1,77 @@
+package io.shoal.recording
+
+import android.app.Notification
+import android.app.NotificationChannel
+import android.app.NotificationManager
+import android.app.PendingIntent
+import android.content.BroadcastReceiver
+import android.content.Context
+import android.content.Intent
+import android.graphics.drawable.Icon
+import io.shoal.android.Fleet
+import io.shoal.android.LabelSource
+import io.shoal.android.Shoal
+import io.shoal.core.ConfigException
+import java.text.DateFormat
+import java.util.Date
+
+/** Asks the phone's owner, by a notification with a button for each answer, what they were doing. */
+public object LabelPrompt {
+    /**
+     * Asks about the time from [fromMs] to [untilMs] (Unix time). The answer is kept as a label of that time; without one nothing is. From API
+     * 33 on Android shows it only if the user allowed the app notifications.
+     *
+     * @param answers labels, the likeliest first: Android shows three buttons
+     */
+    @JvmStatic
+    public fun ask(context: Context, fleet: Fleet, fromMs: Long, untilMs: Long, answers: List<String>) {
+        val manager = context.getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager
+        val channel = NotificationChannel(CHANNEL, context.getString(R.string.shoal_prompt_channel_name), NotificationManager.IMPORTANCE_DEFAULT)
+        channel.setDescription(context.getString(R.string.shoal_prompt_channel_description))
+        manager.createNotificationChannel(channel)
+        val times = DateFormat.getTimeInstance(DateFormat.SHORT)
+        val asked = Notification.Builder(context, CHANNEL)
+            .setContentTitle(context.getString(R.string.shoal_prompt_title))
+            .setContentText(context.getString(R.string.shoal_prompt_text, times.format(Date(fromMs)), times.format(Date(untilMs))))
+            .setSmallIcon(R.drawable.shoal_recording)
+            .setAutoCancel(true)
+        val icon = Icon.createWithResource(context, R.drawable.shoal_recording)
+        answers.take(BUTTONS).forEachIndexed { number, label ->
+            val order = LabelReceiver.order(context, fleet.name, fromMs, untilMs, label)
+            val flags = PendingIntent.FLAG_IMMUTABLE or PendingIntent.FLAG_UPDATE_CURRENT
+            asked.addAction(Notification.Action.Builder(icon, label, PendingIntent.getBroadcast(context, number, order, flags)).build())
+        }
+        manager.notify(ID, asked.build())
+    }
+
+    private const val CHANNEL = "io.shoal.prompt"
+    private const val BUTTONS = 3
+    internal const val ID = 0x5A0A3
+}
+
+/** Keeps an answer to [LabelPrompt]. Android makes it. */
+public class LabelReceiver : BroadcastReceiver() {
+    override fun onReceive(context: Context, intent: Intent) {
+        val (fleet, label) = Pair(intent.getStringExtra(FLEET) ?: return, intent.getStringExtra(LABEL) ?: return)
+        (context.getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager).cancel(LabelPrompt.ID)
+        try {
+            Shoal.fleet(context, fleet).labels.add(label, intent.getLongExtra(FROM, 0), intent.getLongExtra(UNTIL, 0), LabelSource.PROMPT)
+        } catch (error: ConfigException) { // the phone has left meanwhile
+            android.util.Log.w("Shoal", "an answer is not kept: ${error.message}")
+        }
+    }
+
+    internal companion object {
+        private const val FLEET = "io.shoal.recording.FLEET"
+        private const val LABEL = "io.shoal.recording.LABEL"
+        private const val FROM = "io.shoal.recording.FROM"
+        private const val UNTIL = "io.shoal.recording.UNTIL"
+
+        fun order(context: Context, fleet: String, fromMs: Long, untilMs: Long, label: String): Intent =
+            Intent(context, LabelReceiver::class.java)
+                .putExtra(FLEET, fleet)
+                .putExtra(LABEL, label)
+                .putExtra(FROM, fromMs)
+                .putExtra(UNTIL, untilMs)
+    }
+}

@@ -1,0 +1,116 @@
+package io.shoal.recording
+
+import android.app.Notification
+import android.app.NotificationChannel
+import android.app.NotificationManager
+import android.app.PendingIntent
+import android.app.Service
+import android.content.Context
+import android.content.Intent
+import android.content.pm.ServiceInfo
+import android.graphics.drawable.Icon
+import android.os.Build
+import android.os.IBinder
+import android.os.PowerManager
+import io.shoal.android.Fleet
+import io.shoal.android.SensorRecorder
+import io.shoal.android.Shoal
+import io.shoal.core.ConfigException
+
+/**
+ * Records a fleet's sensors in the foreground, with a notification that has a button to stop, also while the screen is off. Android starts it
+ * again with the same order if it had to end it; what was recorded until then lies on disk.
+ *
+ * Start it while the app is in use ([start]): from API 31 on Android lets no app in the background start one.
+ */
+public class RecordingService : Service() {
+    private var recorder: SensorRecorder? = null
+    private var awake: PowerManager.WakeLock? = null
+
+    override fun onBind(intent: Intent?): IBinder? = null
+
+    override fun onStartCommand(intent: Intent?, flags: Int, startId: Int): Int {
+        val (name, label) = intent?.getStringExtra(FLEET) to intent?.getStringExtra(LABEL)
+        if (intent == null || name == null || intent.action == STOP) {
+            stopSelf()
+            return START_NOT_STICKY
+        }
+        // Android ends an app whose service is not in the foreground within seconds of its start, whatever else is wrong.
+        show(name, label)
+        try {
+            record(Shoal.fleet(this, name), label)
+        } catch (error: ConfigException) { // no consent any more, or the phone lacks a sensor
+            android.util.Log.w("Shoal", "nothing is recorded: ${error.message}")
+            stopSelf()
+            return START_NOT_STICKY
+        }
+        return START_REDELIVER_INTENT
+    }
+
+    override fun onDestroy() {
+        recorder?.stop()
+        recorder = null
+        awake?.release()
+        awake = null
+        super.onDestroy()
+    }
+
+    private fun record(fleet: Fleet, label: String?) {
+        val held = recorder ?: fleet.recorder().also { recorder = it }
+        if (held.recording) held.label(label) else held.start(label)
+        if (awake == null) {
+            val power = getSystemService(Context.POWER_SERVICE) as PowerManager
+            // Sensors without a queue of their own are silent while the processor sleeps.
+            awake = power.newWakeLock(PowerManager.PARTIAL_WAKE_LOCK, "shoal:recording").also { it.acquire(MOST_MS) }
+        }
+    }
+
+    private fun show(fleet: String, label: String?) {
+        val manager = getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager
+        val channel = NotificationChannel(CHANNEL, getString(R.string.shoal_recording_channel_name), NotificationManager.IMPORTANCE_LOW)
+        channel.setDescription(getString(R.string.shoal_recording_channel_description))
+        manager.createNotificationChannel(channel)
+        val stop = PendingIntent.getService(this, 0, order(this, fleet, null).setAction(STOP), PendingIntent.FLAG_IMMUTABLE)
+        val button = Notification.Action.Builder(Icon.createWithResource(this, R.drawable.shoal_recording), getString(R.string.shoal_recording_stop), stop)
+        val notification = Notification.Builder(this, CHANNEL)
+            .setContentTitle(getString(R.string.shoal_recording_title))
+            .setContentText(if (label == null) getString(R.string.shoal_recording_text) else getString(R.string.shoal_recording_labelled, label))
+            .setSmallIcon(R.drawable.shoal_recording)
+            .setOngoing(true)
+            .setOnlyAlertOnce(true)
+            .addAction(button.build())
+            .build()
+        if (Build.VERSION.SDK_INT >= 34) {
+            startForeground(ID, notification, ServiceInfo.FOREGROUND_SERVICE_TYPE_HEALTH)
+        } else {
+            startForeground(ID, notification) // the type that the manifest says
+        }
+    }
+
+    public companion object {
+        private const val CHANNEL = "io.shoal.recording"
+        private const val ID = 0x5A0A2
+        private const val FLEET = "io.shoal.recording.FLEET"
+        private const val LABEL = "io.shoal.recording.LABEL"
+        private const val STOP = "io.shoal.recording.STOP"
+
+        /** A recording of half a day: one that is forgotten ends by itself. */
+        private const val MOST_MS = 12L * 60 * 60 * 1000
+
+        /** Begins to record what [label] names, or what nobody names; called again while it records, it goes on under the other label. */
+        @JvmStatic
+        @JvmOverloads
+        public fun start(context: Context, fleet: Fleet, label: String? = null) {
+            context.startForegroundService(order(context, fleet.name, label))
+        }
+
+        /** Ends the recording, and keeps it. */
+        @JvmStatic
+        public fun stop(context: Context) {
+            context.stopService(Intent(context, RecordingService::class.java))
+        }
+
+        private fun order(context: Context, fleet: String, label: String?): Intent =
+            Intent(context, RecordingService::class.java).putExtra(FLEET, fleet).putExtra(LABEL, label)
+    }
+}
