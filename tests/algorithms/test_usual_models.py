@@ -376,7 +376,7 @@ def test_an_extractor_with_attention_can_be_made_constant() -> None:
 
 
 def test_a_users_module_is_left_as_it_was() -> None:
-    model = made("vit")
+    model = made("vit-1d")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     FedAvg(adopted(model, (3, 24)))
     assert model.state_dict().keys() == before.keys()
