@@ -74,7 +74,7 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
         with ExitStack() as opened:
             starting.begins(f"reads {folder}")
             opening = Opening.read(settings)
-            http = opened.enter_context(HttpServer(settings.http_host, settings.http_port))
+            http = opened.enter_context(HttpServer(settings.http_host, settings.http_port, proxies=settings.http_proxies))
             starting_api = create_starting_api(lambda: starting.doing)
             if not settings.standby:  # one that waits for the lease opens no port
                 http.serve(starting_api)

@@ -82,6 +82,8 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     """MiB of the largest update and model."""
     http_host: str = "127.0.0.1"
     http_port: int = 8080
+    http_proxies: str = ""
+    """As `aggregator.adapters.http_server.read_proxies` takes them."""
     release: When = "off"
     """Whether the fleet has releases, and what makes them (`aggregator.release_policy`)."""
     release_every: int = 0

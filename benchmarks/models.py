@@ -1,11 +1,13 @@
-"""``python -m benchmarks.models``: models as their users write them, on both runtimes of devices.
+"""``python -m benchmarks.models``: twenty models as their users write them, simulated, exported, and run on both runtimes of devices.
 
-Workload: each model of `benchmarks.usual_models`, taken as it is, with FedAvg's step, evaluation and prediction exported for ONNX and
-ExecuTorch; then 20 steps on every runtime beside eager torch, with 64 random examples. The seconds are those of the export, on one thread.
-It goes on where it was stopped. Writes ``benchmarks/results/models.json`` and a section of RESULTS.md.
+Workload: each model of `benchmarks.usual_models`, taken as it is. First a round of FedAvg in a simulation of two devices with 32 random
+examples each, by the backend that `auto` takes. Then its step, evaluation and prediction are exported for ONNX and ExecuTorch, and make 20
+steps on every runtime beside eager torch, with 64 random examples. The seconds are those of the export, on one thread. It goes on where it
+was stopped; names as arguments are the models to try. Writes ``benchmarks/results/models.json`` and a section of RESULTS.md.
 """
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithms.core.contract import GraphFunction
-from algorithms.models.adopt import adopt
-from algorithms.models.classifier import Scale
-from algorithms.objectives.fedavg import FedAvg
+import shoal
+from algorithms.core.contract import GraphFunction, Objective
+from algorithms.models.classifier import Classifier
+from algorithms.models.from_file import as_classifier
+from algorithms.registry import make_objective, read_algorithm, task_of
 from benchmarks.results.report import describe_machine, put
-from benchmarks.usual_models import IMAGES, WINDOWS
+from benchmarks.usual_models import USUAL, Usual
 from export.bundle import RUNTIMES, capture_graphs, make_bundle
 from export.parity import check_parity
 from host.threads import one_thread
@@ -32,38 +35,64 @@ STEPS = 20
 GRAPHS = ("step", "evaluate", "predict")
 
 
-class ThreeGraphs(FedAvg):
-    """FedAvg without the graphs that groupings ask for."""
+def window_of(usual: Usual) -> Window:
+    """The window of a usual model's examples."""
+    *height, length = usual.shape[1:]
+    names_of = tuple(f"c{i}" for i in range(usual.shape[0]))
+    return Window(names_of, length, length if not height else 1, height=height[0] if height else 0, vocabulary=usual.vocabulary)
 
-    def graphs(self) -> dict[str, GraphFunction]:
-        graphs = super().graphs()
-        return {name: graphs[name] for name in GRAPHS}
+
+def examples(usual: Usual, count: int, seed: int = 0) -> tuple[Any, Any]:
+    """Random examples x (count, \\*shape), and labels of the model's task."""
+    drawing = np.random.default_rng(seed)
+    x: Any = drawing.standard_normal((count, *usual.shape)).astype(np.float32)
+    if usual.vocabulary:
+        x = drawing.integers(0, usual.vocabulary, (count, *usual.shape))
+    if usual.task == "regression":
+        return x, drawing.standard_normal((count, len(CLASSES))).astype(np.float32)
+    many = usual.task == "multi-label"
+    return x, drawing.integers(0, 2, (count, len(CLASSES))) if many else np.arange(count) % len(CLASSES)
 
 
-def tried(name: str) -> dict[str, Any]:
-    """What becomes of a model: its sizes, the seconds of its export, and how far 20 steps are from eager torch; or why it is refused."""
-    shape = (3, 24) if name in WINDOWS else (1, 28, 28)
-    window = Window(tuple(f"c{i}" for i in range(shape[0])), shape[-1], 1, height=shape[1] if len(shape) == 3 else 0)
+def objective_of(name: str) -> Objective:
+    """FedAvg in the model's task on the model, without the graphs that groupings ask for."""
+    usual, algorithm = USUAL[name], read_algorithm(algorithm_of(name))
+    outputs = task_of(algorithm).outputs(usual.shape, len(CLASSES))
     torch.manual_seed(0)
-    began = time.perf_counter()
-    try:
-        module = (WINDOWS | IMAGES)[name](shape, len(CLASSES))
-        objective = ThreeGraphs(adopt(name, module, shape, len(CLASSES), Scale(torch.ones(shape[0]), len(shape) - 1)))
-        exported = capture_graphs(objective, shape, RUNTIMES)
-        bundle = unpack(make_bundle(exported, name="usual", bundle_version=1, objective=objective, classes=CLASSES, window=window))
-        seconds = time.perf_counter() - began
-        drawing = np.random.default_rng(0)
-        x, y = drawing.standard_normal((64, *shape)).astype(np.float32), drawing.integers(0, len(CLASSES), 64)
-        parity = check_parity(bundle, objective, x, y, STEPS)
-    except ShoalError as error:
-        return {"name": name, "refused": str(error)}
+    model: Classifier = as_classifier(name, usual.make(usual.shape, outputs), window_of(usual), outputs, torch.ones(usual.shape[0]))
+    objective = make_objective(algorithm, model)
+    graphs: dict[str, GraphFunction] = {graph: function for graph, function in objective.graphs().items() if graph in GRAPHS}
+    objective.graphs = lambda: graphs  # type: ignore[method-assign]
+    return objective
+
+
+def algorithm_of(name: str) -> str:
+    task = USUAL[name].task
+    return "fedavg" if task == "classification" else f"fedavg+{task}"
+
+
+def simulated(name: str) -> dict[str, Any]:
+    """One round as a Python program asks for it: the backend, and why no faster one."""
+    usual = USUAL[name]
+    x, y = examples(usual, 64)
+    options: dict[str, Any] = {"vocabulary": usual.vocabulary} if usual.vocabulary else {}
+    data = shoal.load(x, y, np.arange(64) // 32, **options)
+    summary = shoal.simulate(data, algorithm=algorithm_of(name), model=usual.make, rounds=1, lr=0.01, batch_size=8).summary
+    return {"backend": summary.backend, "reason": summary.backend_reason}
+
+
+def exported(name: str) -> dict[str, Any]:
+    """Sizes, the seconds of the export, and how far 20 steps on every runtime are from eager torch."""
+    usual, began = USUAL[name], time.perf_counter()
+    objective = objective_of(name)
+    graphs = capture_graphs(objective, usual.shape, RUNTIMES)
+    packed = make_bundle(graphs, name="usual", bundle_version=1, objective=objective, classes=CLASSES, window=window_of(usual))
+    bundle, seconds = unpack(packed), time.perf_counter() - began
+    parity = check_parity(bundle, objective, *examples(usual, 64), STEPS)
     sizes = {spec.key: int(np.prod(spec.shape)) for spec in bundle.manifest.tensors}
-    sent = sum(names.of_role(sizes, *names.EXCHANGED).values())
-    frozen = sum(size for key, size in sizes.items() if key.startswith(names.slot("frozen.")))
     return {
-        "name": name,
-        "sent": sent,
-        "frozen": frozen,
+        "sent": sum(names.of_role(sizes, *names.EXCHANGED).values()),
+        "frozen": sum(size for key, size in sizes.items() if key.startswith(names.slot("frozen."))),
         "bundle_bytes": len(bundle.payload),
         "export_s": seconds,
         "step_error": parity.step_error,
@@ -72,41 +101,51 @@ def tried(name: str) -> dict[str, Any]:
     }
 
 
+def tried(name: str) -> dict[str, Any]:
+    """What becomes of a model; or why it is refused, and where."""
+    try:
+        return {"name": name, **simulated(name), **exported(name)}
+    except ShoalError as error:
+        return {"name": name, "refused": str(error)}
+
+
 def text(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     lines = [
-        f"Machine: {results['machine']}. Made by `python -m benchmarks.models`; numbers in `results/models.json`.",
-        f"Windows (3, 24), images (1, 28, 28). Differences are from eager torch over {STEPS} steps, the larger one of ONNX Runtime's and",
-        "ExecuTorch's, relative to the tensor's scale; eager float32 itself drifts from float64 by the last column.",
+        f"Machine: {results['machine']}. Made by `python -m benchmarks.models`; numbers in `results/models.json`. Each model is simulated",
+        f"for a round (by the backend in the table), exported for ONNX Runtime and ExecuTorch, and makes {STEPS} steps on both.",
+        "Differences are from eager torch, the larger of the two, relative to the tensor's scale; eager float32 itself drifts from float64",
+        "by the last column. MobileNetV3 and ResNet-18 are torchvision's layer for layer, written out, on images of 3 x 64 x 64.",
         "",
-        "| model | values sent | frozen | bundle, KiB | export, s | one step off | after 20 steps | eager float32 |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | backend | values sent | frozen | bundle, KiB | export, s | one step off | after 20 steps | eager float32 |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in results["models"]:
         if "refused" in row:
-            lines.append(f"| {row['name']} | refused: {row['refused']} |" + " |" * 6)
+            lines.append(f"| {row['name']} | refused: {row['refused']} |" + " |" * 7)
             continue
-        sizes = f"{row['sent']:,} | {row['frozen']:,} | {row['bundle_bytes'] / 1024:.0f} | {row['export_s']:.0f}"
-        lines.append(f"| {row['name']} | {sizes} | {row['step_error']:.0e} | {row['drift']:.0e} | {row['eager_drift']:.0e} |")
+        sizes = f"{row['sent']:,} | {row['frozen']:,} | {row['bundle_bytes'] / 1024:,.0f} | {row['export_s']:.0f}"
+        errors = f"{row['step_error']:.0e} | {row['drift']:.0e} | {row['eager_drift']:.0e}"
+        lines.append(f"| {row['name']} | {row['backend']} | {sizes} | {errors} |")
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(*wanted: str) -> None:
     """Try every model that has no result yet, and print the table."""
     machine = describe_machine()
     known = json.loads(OUT.read_text()) if OUT.exists() else {}
     rows = {row["name"]: row for row in known.get("models", ())} if known.get("machine") == machine else {}
     results: dict[str, Any] = {"machine": machine, "models": []}
-    for name in WINDOWS | IMAGES:
-        if name not in rows:
+    for name in wanted or USUAL:
+        if wanted or name not in rows:
             with one_thread():
                 rows[name] = tried(name)
             print(name, rows[name], flush=True)
-        results["models"] = [rows[n] for n in WINDOWS | IMAGES if n in rows]
+        results["models"] = [rows[n] for n in USUAL if n in rows]
         OUT.write_text(json.dumps(results, indent=1) + "\n")
     put("models", f"## Models as users write them\n\n{text(results)}")
     print(text(results))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -48,13 +48,18 @@ READ_WITH_CARE = (
     " 6 of their 10 cells. All methods have the defaults that they are registered with, and none is tuned, DBE's kappa and mu in "
     "particular. With few labels an epoch is as long as a pass over all windows, labelled or not, and at most 16 passes over the "
     "labelled ones, for every method alike. `personal`, `knn-per` and `recalibrated` use windows without labels besides; the others "
-    "do not. With labels `none` the row is of five newcomers: on the watches most of them are the other arm of a person who trains. A"
-    " method that answers by a model of the device's own (`local`, `ditto`, `apfl`, `pfedme`) has the initial one for a newcomer that"
-    " cannot train."
+    "do not. With labels `none` the row is of a quarter of the devices as newcomers, five of the watches and seven of `uci-har`, so that "
+    "the worst tenth is one device; on the watches most of them are the other arm of a person who trains. They have windows of every "
+    "class: a device without labels that has recorded one activity alone is better served by its group's model as it is, since its "
+    "statistics are not those of all it will meet. A method that answers by a model of the device's own (`local`, `ditto`, `apfl`, "
+    "`pfedme`) has the initial one for a newcomer that cannot train. What is asked of `personal` is a mean within 0.5 points of the best, "
+    "and a worst tenth within 1 point of the best, in every cell; the last table counts where that is so. Where devices have 20 labels or "
+    "more, LG-Net, pFedMe or Ditto often have a better worst tenth: with 28 test windows a device, two points are about one window of a "
+    "device of the two that count on the watches."
 )
 """Said above the table."""
-NEAR = 0.005
-"""So far below the best counts as the best."""
+NEAR, NEAR_TAIL = 0.005, 0.01
+"""A mean, and a worst tenth, so far below the best count as the best."""
 DIGEST = "a" * 64
 SEEDS = 3
 
@@ -111,15 +116,18 @@ def text(results: dict[str, Any]) -> str:
         lines += [f"| {cell['data']}, {cell['split']}, {cell['labels']} | {' | '.join(shown)} |"]
     lines += [
         "",
-        "| over the cells that have all | mean | worst tenth | macro F1 | below the best, mean | best or within 0.5 points |",
-        "|---|---|---|---|---|---|",
+        "| over the cells that have all | mean | worst tenth | macro F1 | below the best, mean | mean best or within 0.5 points "
+        "| worst tenth best or within 1 point |",
+        "|---|---|---|---|---|---|---|",
     ]
     whole = [own for cell in rows if set(names) <= (own := _by_name(cell)).keys()]
     for name in names if whole else []:
         measured = [(own[name]["accuracy"]["mean"], own[name]["accuracy"]["worst_tenth"], own[name]["macro_f1"]["mean"]) for own in whole]
         below = [max(own[n]["accuracy"]["mean"] for n in names) - own[name]["accuracy"]["mean"] for own in whole]
         shares = [f"{100 * fmean(values):.1f}" for values in (*zip(*measured, strict=True), below)]
-        lines += [f"| {name} | {' | '.join(shares)} | {sum(lost <= NEAR for lost in below)} of {len(whole)} |"]
+        tails = [max(own[n]["accuracy"]["worst_tenth"] for n in names) - own[name]["accuracy"]["worst_tenth"] for own in whole]
+        near = f"{sum(lost <= NEAR for lost in below)} of {len(whole)} | {sum(lost <= NEAR_TAIL for lost in tails)} of {len(whole)}"
+        lines += [f"| {name} | {' | '.join(shares)} | {near} |"]
     lines += [
         "",
         "Where devices have many labels, by the passes after the last round and by what is held out; `personal` had its earlier constants:",

@@ -1,18 +1,19 @@
-"""Models as their users write them in plain torch: each a function (shape of an example, number of classes) -> module.
+"""Twenty models as their users write them in plain torch: each a function (shape of an example, number of outputs) -> module.
 
-None knows Shoal. `WINDOWS` take examples (channels, time), `IMAGES` (channels, height, width).
+None knows Shoal. Those of images are in `benchmarks.usual_images`.
 """
 
 # mypy: disable-error-code="no-any-return"
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Shape = tuple[int, ...]
+from benchmarks.usual_images import MobileNetV2, MobileNetV3, ResNet18, Shape, Vit2d
 
 
 class DeepConvLstm(nn.Module):
@@ -243,95 +244,75 @@ class FrozenBody(nn.Module):
         return self.head(self.neck(self.body(x)))
 
 
-class MobileNetV2(nn.Module):
-    """Inverted residuals with depthwise convolutions and ReLU6 (Sandler et al., 2018)."""
+class Text(nn.Module):
+    """A classifier of token ids: embeddings, a convolution, and the largest over time (Kim, 2014)."""
 
-    class Block(nn.Module):
-        def __init__(self, inputs: int, outputs: int, stride: int, expand: int = 3) -> None:
-            super().__init__()
-            width = inputs * expand
-            self.layers = nn.Sequential(
-                *(nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6()),
-                *(nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), nn.BatchNorm2d(width), nn.ReLU6()),
-                *(nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)),
-            )
-            self.adds = stride == 1 and inputs == outputs
-
-        def forward(self, x: Tensor) -> Tensor:
-            made: Tensor = self.layers(x)
-            return x + made if self.adds else made
-
-    def __init__(self, shape: Shape, classes: int) -> None:
+    def __init__(self, shape: Shape, classes: int, vocabulary: int = 50) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(shape[0], 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6())
-        self.blocks = nn.Sequential(self.Block(8, 8, 1), self.Block(8, 12, 2), self.Block(12, 12, 1))
-        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(12, classes))
+        self.embedding, self.conv = nn.Embedding(vocabulary, 16), nn.Conv1d(16, 24, 3, padding=1)
+        self.out = nn.Linear(24, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(self.blocks(self.stem(x)).mean((2, 3)))
+        words: Tensor = self.embedding(x.squeeze(1)).transpose(1, 2)
+        return self.out(F.relu(self.conv(words)).amax(2))
 
 
-class MobileNetV3(nn.Module):
-    """Hardswish and squeeze-and-excitation (Howard et al., 2019)."""
+class Autoencoder(nn.Module):
+    """A window through eight numbers and back; what it gives is as many numbers as the window has."""
 
-    class Squeeze(nn.Module):
-        def __init__(self, width: int) -> None:
-            super().__init__()
-            self.layers = nn.Sequential(
-                nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, width // 4, 1), nn.ReLU(), nn.Conv2d(width // 4, width, 1), nn.Hardsigmoid()
-            )
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.layers(x)
-
-    def __init__(self, shape: Shape, classes: int) -> None:
+    def __init__(self, shape: Shape, outputs: int) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            *(nn.Conv2d(shape[0], 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.Hardswish()),
-            *(nn.Conv2d(8, 8, 5, 1, 2, groups=8, bias=False), nn.BatchNorm2d(8), nn.Hardswish(), self.Squeeze(8)),
-            *(nn.Conv2d(8, 16, 1, bias=False), nn.BatchNorm2d(16), nn.Hardswish()),
+        self.encode = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 48), nn.Tanh(), nn.Linear(48, 8))
+        self.decode = nn.Sequential(nn.Linear(8, 48), nn.Tanh(), nn.Linear(48, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(self.encode(x))
+
+
+class Small(nn.Module):
+    """Two convolutions and the mean over time, for quantities and for several labels."""
+
+    def __init__(self, shape: Shape, outputs: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Conv1d(shape[0], 16, 5, padding=2), nn.BatchNorm1d(16), nn.SiLU()),
+            *(nn.Conv1d(16, 16, 5, stride=2), nn.BatchNorm1d(16), nn.LeakyReLU(0.1), nn.AdaptiveAvgPool1d(1), nn.Flatten()),
         )
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Sequential(nn.Linear(16, 24), nn.Hardswish(), nn.Dropout(0.2), nn.Linear(24, classes))
+        self.out = nn.Linear(16, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(torch.flatten(self.pool(self.features(x)), 1))
+        return self.out(self.layers(x))
 
 
-class Vit2d(nn.Module):
-    """Patches of an image and torch's encoder layers."""
+@dataclass(frozen=True)
+class Usual:
+    """A model, the shape of an example, the task it is for, and how many ids there are where examples are ids."""
 
-    def __init__(self, shape: Shape, classes: int, width: int = 16) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(shape[0], width, 7, stride=7)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 2, 32, 0.0, batch_first=True, norm_first=True), 1)
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
+    make: Callable[[Shape, int], nn.Module]
+    shape: Shape = (3, 24)
+    task: str = "classification"
+    vocabulary: int = 0
 
 
-def resnet18(shape: Shape, classes: int) -> nn.Module:
-    """That of torchvision, with a first convolution for these channels."""
-    import torchvision
-
-    model: nn.Module = torchvision.models.resnet18(num_classes=classes)
-    model.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
-    return model
-
-
-WINDOWS: dict[str, Callable[[Shape, int], nn.Module]] = {
-    "deepconvlstm": DeepConvLstm,
-    "gru": Gru,
-    "bigru, dropout": BiGru,
-    "transformer encoder": Transformer,
-    "vit": Vit,
-    "tcn": Tcn,
-    "inceptiontime": InceptionTime,
-    "mlp-mixer": Mixer,
-    "fourier front end": Fft,
-    "resnet, groupnorm": ResNetGn,
-    "lora": Lora,
-    "frozen body": FrozenBody,
+USUAL: dict[str, Usual] = {
+    "deepconvlstm": Usual(DeepConvLstm),
+    "gru": Usual(Gru),
+    "bigru, dropout": Usual(BiGru),
+    "transformer encoder": Usual(Transformer),
+    "vit-1d": Usual(Vit),
+    "tcn": Usual(Tcn),
+    "inceptiontime": Usual(InceptionTime),
+    "mlp-mixer": Usual(Mixer),
+    "fft front end": Usual(Fft),
+    "resnet, groupnorm": Usual(ResNetGn),
+    "lora": Usual(Lora),
+    "frozen body": Usual(FrozenBody),
+    "text, embedding": Usual(Text, (1, 24), vocabulary=50),
+    "autoencoder": Usual(Autoencoder, task="reconstruction"),
+    "regression": Usual(Small, task="regression"),
+    "multi-label": Usual(Small, task="multi-label"),
+    "mobilenetv2": Usual(MobileNetV2, (1, 28, 28)),
+    "mobilenetv3, small": Usual(MobileNetV3, (3, 64, 64)),
+    "resnet18": Usual(ResNet18, (3, 64, 64)),
+    "vit, images": Usual(Vit2d, (1, 28, 28)),
 }
-IMAGES: dict[str, Callable[[Shape, int], nn.Module]] = {"mobilenetv2": MobileNetV2, "mobilenetv3": MobileNetV3, "vit, images": Vit2d}

@@ -1,93 +1,43 @@
-"""``python -m benchmarks.usual_speed``: what backend `auto` makes of usual models, beside `eager` and beside a plain loop in torch.
+"""``python -m benchmarks.usual_speed``: usual models by what `auto` takes, beside `eager`, a plain loop in torch, and pfl-research.
 
 Workload: 256 examples on each of 20 devices, FedAvg, one epoch in batches of 32 of SGD with momentum, so many rounds that there are at
-least 20,000 steps (STEPS for others). An update is one device's epoch. Everything runs on two cores: the simulation as it is started by
-`simulate`, the plain loop as two processes of one thread that share the devices. The seconds are those of a process from its start to its
-end, one way after the other for each model; CPU seconds are those of the process and of its children.
+least 20,000 steps. An update is one device's epoch. Everything runs on two cores: the simulation as `simulate` starts it, the plain loop
+as two processes of one thread that share the devices, pfl-research as two processes joined by torch.distributed (its guide's way), in an
+environment of its own (`runs/peers/venv-pfl`, made where it is missing, with the versions of `benchmarks/peers/requirements/pfl.txt`).
+The seconds are those of a process from its start to its end; CPU seconds are those of the process and of its children.
+
+It goes on where it was stopped: what has a result for as many steps on this machine is not made again. ``--steps 640`` is a short run,
+whose results go where ``--out`` says; ``--limit`` bounds each run, and one that takes longer has its reason in the table.
 """
 
+import argparse
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
+from benchmarks.peers.environments import InstallationFailed, install, python_of
+from benchmarks.peers.systems import SYSTEMS
 from benchmarks.results.report import describe_machine, put
+from benchmarks.speed_models import BATCH, CLASSES, DEVICES, EXAMPLES, MODELS, MOMENTUM, RATE, device
 
 OUT = Path(__file__).parent / "results" / "usual_speed.json"
-CLASSES, EXAMPLES, BATCH, DEVICES = 6, 256, 32, 20
 STEPS = 20_000
-WAYS = ("auto", "eager", "plain")
-
-
-class Gru(nn.Module):
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.gru, self.out = nn.GRU(9, 64, layers, batch_first=True), nn.Linear(64, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.out(self.gru(x.transpose(1, 2))[0][:, -1])
-        return made
-
-
-class Dilated(nn.Module):
-    """The layers of the registered `tcn`, written apart from it."""
-
-    def __init__(self, dilation: int) -> None:
-        super().__init__()
-        wide = nn.Conv1d(32, 32, 3, padding=dilation, dilation=dilation, bias=False)
-        self.layers = nn.Sequential(wide, nn.BatchNorm1d(32), nn.ReLU(), nn.Conv1d(32, 32, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = x + self.layers(x)
-        return made
-
-
-def cnn(channels: int, features: int, widths: tuple[int, int] = (32, 64), kernel: int = 5) -> nn.Module:
-    layers: list[nn.Module] = []
-    for inputs, outputs in ((channels, widths[0]), widths):
-        layers += [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, CLASSES))
-
-
-class Transformer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, activation="gelu", batch_first=True)
-        self.embed, self.encoder, self.out = nn.Linear(9, 32), nn.TransformerEncoder(layer, 2), nn.Linear(32, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.out(self.encoder(self.embed(x.transpose(1, 2))).mean(1))
-        return made
-
-
-MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "2-D CNN, 1 x 28 x 28": (lambda: cnn(1, 64 * 49), (1, 28, 28)),
-    "2-D CNN, 3 x 32 x 32": (lambda: cnn(3, 64 * 64), (3, 32, 32)),
-    "TCN, 9 x 128": (
-        lambda: nn.Sequential(
-            nn.Conv1d(9, 32, 1), *(Dilated(2**n) for n in range(6)), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(32, CLASSES)
-        ),
-        (9, 128),
-    ),
-    "GRU of 64, 9 x 128": (lambda: Gru(1), (9, 128)),
-    "2 GRUs of 64, 9 x 128": (lambda: Gru(2), (9, 128)),
-    "Transformer, 9 x 128": (Transformer, (9, 128)),
-}
-
-
-def device(number: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Examples x (256, \\*shape) float32 and classes y (256,) int64 of one device."""
-    generator = np.random.default_rng(number)
-    return generator.standard_normal((EXAMPLES, *shape)).astype(np.float32), generator.integers(0, CLASSES, EXAMPLES)
+WAYS = ("auto", "eager", "plain", "pfl")
+VENVS = Path("runs/peers")
+PFL = next(system for system in SYSTEMS if system.name == "pfl-2")
 
 
 def by_shoal(name: str, backend: Any, rounds: int) -> None:
@@ -107,7 +57,7 @@ def by_shoal(name: str, backend: Any, rounds: int) -> None:
     window = Window(tuple(f"c{n}" for n in range(shape[0])), shape[-1], shape[-1] if not height else 1, height=height)
     fleet = FleetData("usual", window, tuple(f"k{n}" for n in range(CLASSES)), windows)
     objective = make_objective(read_algorithm("fedavg"), adopt(name, make(), shape, CLASSES, nn.Identity()))
-    settings = SimulationSettings(read_algorithm("fedavg"), rounds, 1, batch_size=BATCH, hyper={"lr": 0.01, "momentum": 0.9})
+    settings = SimulationSettings(read_algorithm("fedavg"), rounds, 1, batch_size=BATCH, hyper={"lr": RATE, "momentum": MOMENTUM})
     print(simulate(fleet, settings, lambda _progress: None, objective, EngineOptions(backend)).summary.backend)
 
 
@@ -122,7 +72,7 @@ def by_loop(name: str, first: int, rounds: int) -> None:
         total = {key: torch.zeros_like(value, dtype=torch.float32) for key, value in weights.items()}
         for x, y in data.values():
             model.load_state_dict(weights)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+            optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
             order = torch.randperm(EXAMPLES)
             for at in order.split(BATCH):
                 optimizer.zero_grad()
@@ -133,56 +83,115 @@ def by_loop(name: str, first: int, rounds: int) -> None:
         weights = {key: value.to(weights[key].dtype) for key, value in total.items()}
 
 
-def timed(commands: list[list[str]]) -> tuple[float, float, str]:
-    """Wall and CPU seconds of processes that run side by side, and what the first one says last."""
+def commands_of(way: str, name: str, rounds: int) -> list[list[str]]:
+    """The processes that run side by side."""
+    if way == "pfl":
+        return [[str(python_of(PFL, VENVS)), "-m", "benchmarks.peers.run_pfl_usual", name, str(rounds)]]
+    ours = [sys.executable, "-m", "benchmarks.usual_speed"]
+    if way == "plain":
+        return [[*ours, "loop", name, str(n), str(rounds)] for n in (0, 1)]
+    return [[*ours, "shoal", name, way, str(rounds)]]
+
+
+def timed(commands: list[list[str]], limit_s: float) -> dict[str, Any]:
+    """Wall and CPU seconds of processes that run side by side, and what the first one says last; or the reason why there are none."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    running = [subprocess.Popen([sys.executable, "-m", "benchmarks.usual_speed", *c], stdout=subprocess.PIPE, text=True) for c in commands]
-    said = [process.communicate()[0] for process in running]
-    if any(process.returncode for process in running):
-        raise SystemExit(f"{commands[0]} ended with {running[0].returncode}")
+    running = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) for c in commands]
+    try:
+        said = [process.communicate(timeout=max(1.0, limit_s - (time.perf_counter() - began))) for process in running]
+    except subprocess.TimeoutExpired:
+        return {"reason": f"not done after {limit_s:.0f} s"}
+    finally:
+        for process in running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, (said[0].split() or [""])[-1]
+    for process, (_, errors) in zip(running, said, strict=True):
+        if process.returncode:
+            return {"reason": f"ended with {process.returncode}: {(errors.strip().splitlines() or [''])[-1]}"}
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall_s": wall, "cpu_s": cpu, "said": (said[0][0].split() or [""])[-1]}
 
 
-def measure(name: str, steps: int) -> dict[str, Any]:
-    """One model by all ways, in turns."""
+def ready(way: str) -> str:
+    """Empty, or why a way cannot be measured here."""
+    if way != "pfl":
+        return ""
+    try:
+        install(PFL, VENVS, partial(print, flush=True), 900)
+    except (InstallationFailed, OSError) as error:
+        return f"not installed: {error}"
+    return ""
+
+
+def measure(name: str, way: str, steps: int, limit_s: float) -> dict[str, Any]:
+    """One model by one way."""
     rounds = -(-steps // (DEVICES * EXAMPLES // BATCH))
-    updates, row = rounds * DEVICES, {"model": name, "load": os.getloadavg()[0]}
-    for way in WAYS:
-        commands = [["loop", name, str(n), str(rounds)] for n in (0, 1)] if way == "plain" else [["shoal", name, way, str(rounds)]]
-        wall, cpu, said = timed(commands)
-        row |= {way: updates / wall, f"{way}_cpu": updates / cpu}
-        if way == "auto":
-            row["backend"] = said
-    return row
+    row = {"model": name, "way": way, "updates": rounds * DEVICES, "load": round(os.getloadavg()[0], 1)}
+    if reason := ready(way):
+        return row | {"reason": reason}
+    return row | timed(commands_of(way, name, rounds), limit_s)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as Markdown, one line for each model; then what has no result, and why."""
     lines = [
-        "| model | `auto` takes | updates/s, auto | eager | plain loop | auto / plain | the same by CPU time | load before |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | `auto` takes | updates/s, auto | eager | plain loop | pfl-research | auto / plain | auto / pfl | by CPU time | load |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows:
-        speeds = " | ".join(f"{row[way]:.1f}" for way in WAYS)
-        ratios = f"{row['auto'] / row['plain']:.1f} | {row['auto_cpu'] / row['plain_cpu']:.1f}"
-        lines.append(f"| {row['model']} | {row['backend']} | {speeds} | {ratios} | {row['load']:.0f} |")
-    return "\n".join(lines)
+    for name in dict.fromkeys(row["model"] for row in rows):
+        by = {row["way"]: row for row in rows if row["model"] == name and "reason" not in row}
+        speeds = {way: by[way]["updates"] / by[way]["wall_s"] for way in by}
+        ratios = {way: f"{speeds['auto'] / speeds[way]:.1f}" for way in ("plain", "pfl") if "auto" in by and way in by}
+        cpu = f"{by['pfl']['cpu_s'] / by['auto']['cpu_s']:.1f}" if "pfl" in ratios else ""
+        cells = [name, by["auto"]["said"] if "auto" in by else "", *(f"{speeds[way]:.1f}" if way in speeds else "" for way in WAYS)]
+        load = max(row["load"] for row in rows if row["model"] == name)
+        lines.append("| " + " | ".join([*cells, ratios.get("plain", ""), ratios.get("pfl", ""), cpu, f"{load:.0f}"]) + " |")
+    reasons = [f"- {row['model']}, {row['way']}: {row['reason']}" for row in rows if "reason" in row]
+    return "\n".join([*lines, *(["", "Without a result:", "", *reasons] if reasons else [])])
 
 
-def main(steps: int = STEPS, *names: str) -> None:
-    """Measure, print and keep; `names`: some of the models."""
-    rows = []
-    for name in names or MODELS:
-        rows.append(measure(name, steps))
-        print(table(rows[-1:]).splitlines()[-1], flush=True)
-        machine = describe_machine()
-        OUT.write_text(json.dumps({"machine": machine, "steps": steps, "rows": rows}, indent=1) + "\n")
-        note = f"Machine: {machine}. {steps:,} steps of each, start included; ways one after the other for each model. Where others work"
-        note += (
-            " on the machine too, the load says so, and the ratio by CPU time is the surer one. Made by `python -m benchmarks.usual_speed`."
+def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="benchmarks.usual_speed", description="Usual models by all ways, start included.")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of training in a run, at least")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), metavar="MODEL")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds that one run may take")
+    parser.add_argument("--out", type=Path, default=OUT, help="where the results are kept; the page of results has those of the default")
+    options = parser.parse_args(arguments)
+    if options.steps < 1 or options.limit <= 0:
+        parser.error("steps and limit are above 0")
+    if options.out == OUT and options.steps != STEPS:
+        parser.error(f"results of other than {STEPS} steps are not those of the page: say where they go with --out")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Measure what has no result yet, model by model and way by way, print and keep."""
+    options, machine = read_options(arguments), describe_machine()
+    known = json.loads(options.out.read_text()) if options.out.exists() else {}
+    same = (known.get("machine"), known.get("steps")) == (machine, options.steps)
+    found = {(row["model"], row["way"]): row for row in known.get("rows", ()) if same and "reason" not in row}
+    for name in options.models:
+        for way in options.ways:
+            if (name, way) not in found:
+                found[name, way] = measure(name, way, options.steps, options.limit)
+                print(found[name, way], flush=True)
+                rows = [found[key] for key in ((m, w) for m in MODELS for w in WAYS) if key in found]
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text(json.dumps({"machine": machine, "steps": options.steps, "rows": rows}, indent=1) + "\n")
+    rows = [found[key] for key in ((m, w) for m in MODELS for w in WAYS) if key in found]
+    print(table(rows))
+    if options.out == OUT:
+        note = (
+            f"Machine: {machine}. {options.steps:,} steps of each, start included, one way after the other. Where others work"
+            " on the machine too, the load says so, and the ratio to pfl-research by CPU time is the surer one. Made by"
+            " `python -m benchmarks.usual_speed`."
         )
-        put("usual-speed", f"## Usual models, and plain PyTorch\n\n{note}\n\n{table(rows)}")
+        put("usual-speed", f"## Usual models, plain PyTorch and pfl-research\n\n{note}\n\n{table(rows)}")
+    return rows
 
 
 if __name__ == "__main__":
@@ -191,4 +200,4 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["loop"]:
         by_loop(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else STEPS, *sys.argv[2:])
+        main()

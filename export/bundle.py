@@ -4,17 +4,20 @@ import io
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
+from typing import TypeVar
 
 import msgspec
 import torch
 
 from algorithms.core.contract import Objective, Probe, TorchTensors
 from algorithms.core.probe import PROBE_FILE, ProbeDescription
-from export.capture import capture_program, trace
+from export.capture import Trace, capture_program, trace
 from export.describe import TRACE_BATCH, describe_graphs, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
 from export.executorch_program import ExecutorchProgram, to_executorch
 from export.onnx_graph import OnnxGraph, to_onnx, to_template
+from export.refused import refused_layers
 from export.runtimes import ONNX
 from export.shortcuts import no_garbage_collection
 from wire import names
@@ -24,6 +27,7 @@ from wire.keys import PrivateKey
 from wire.onnx_model import PREDICT
 from wire.tensors import Tensors, TensorSpec
 
+T = TypeVar("T")
 RUNTIMES = (ONNX, EXECUTORCH)
 """What a bundle may hold graphs for: ONNX always, ExecuTorch (with XNNPACK and without) when asked for."""
 MAX_BATCH = 64
@@ -67,12 +71,25 @@ def capture_graphs(
             on_progress(f"{name}: capturing it")
             traced = trace(named(function), inputs)
             on_progress(f"{name}: writing it for ONNX")
-            graphs[name] = to_onnx(traced)
+            graphs[name] = _written(to_onnx, traced, objective, window)
             if EXECUTORCH in runtimes:
                 on_progress(f"{name}: writing it for ExecuTorch")
-                programs[name] = to_executorch(traced, max_batch)
+                programs[name] = _written(partial(to_executorch, max_batch=max_batch), traced, objective, window)
             inputs = inputs | {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(traced.example)}
     return ExportedGraphs(graphs, to_numpy(tensors), specs_of(tensors), programs, max_batch)
+
+
+def _written(write: Callable[[Trace], T], traced: Trace, objective: Objective, window: tuple[int, ...]) -> T:
+    """
+    Raises:
+        ConfigError: the trace cannot be written; the text names the layers of the model that cannot, and the operator.
+    """
+    try:
+        return write(traced)
+    except ConfigError as error:
+        if layers := refused_layers(objective, window, write):
+            raise ConfigError(f"layer {', '.join(layers)}: {error}") from error
+        raise
 
 
 def make_bundle(

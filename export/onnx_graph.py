@@ -1,5 +1,6 @@
 """A captured function as an ONNX graph with named inputs and outputs."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -50,7 +51,7 @@ def to_onnx(traced: Trace) -> OnnxGraph:
     try:
         exported = _export(program)
     except Exception as error:  # torch raises many kinds; the user needs the operator, not the trace
-        raise ConfigError(f"the graph cannot be written as ONNX: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"the graph cannot be written as ONNX: {_said(error)}") from error
     model = exported.model_proto
     _strip(model)
     _rename(model.graph, {value.name: value.name for value in (*model.graph.input, *model.graph.output)})
@@ -100,6 +101,16 @@ def _export(program: Lowered) -> torch.onnx.ONNXProgram:
 def _translations() -> _registration.ONNXRegistry:
     """How torch's exporter writes each operator in ONNX."""
     return _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
+
+
+def _said(error: BaseException) -> str:
+    """The operator that torch's exporter failed at, where one of the errors that this one followed from names it; what it says, else."""
+    met: BaseException | None = error
+    while met is not None:
+        if found := re.search(r"target=torch\.ops\.([\w.]+)", str(met)):
+            return f"there is no operator for {found[1]}"
+        met = met.__cause__
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def _strip(model: onnx.ModelProto) -> None:

@@ -100,7 +100,7 @@ class Guard:
         """Whose token a request shows: in its header, or, for a page, in the browser's cookie."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            token = kept_token(headers) if is_page(scope["path"]) else ""
+            token = kept_token(scope) if is_page(scope["path"]) else ""
             if token and scope["method"] not in READING and not is_from_own_page(headers):
                 raise _Refused("cross-site", 403, "an order that no page of this dashboard has sent is not carried out")
         if not token.strip():

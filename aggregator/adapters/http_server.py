@@ -1,6 +1,7 @@
 """Serves the HTTP API in a thread of its own, with few connections at a time: more would take the file descriptors that blobs need."""
 
 import asyncio
+import ipaddress
 import logging
 import socket
 import threading
@@ -78,17 +79,33 @@ class _Impatient(asyncio.SelectorEventLoop):
         return await super().create_server(*arguments, **options)
 
 
+def read_proxies(text: str) -> list[str]:
+    """Addresses and networks of reverse proxies, with commas between them. What they say in ``X-Forwarded-For`` and ``X-Forwarded-Proto``
+    of whom they ask for is believed, and of nobody else.
+
+    Raises:
+        ConfigError: one is no address and no network.
+    """
+    proxies = [part.strip() for part in text.split(",") if part.strip()]
+    for proxy in proxies:
+        try:
+            ipaddress.ip_network(proxy)
+        except ValueError:
+            raise ConfigError(f"proxy {proxy!r}: expected an address or a network, such as 127.0.0.1 or 10.0.0.0/8") from None
+    return proxies
+
+
 class HttpServer:
     """Takes an address, and then serves an application there, for as long as the context is open. The address is taken from the beginning;
     connections are refused until there is an application. Another one may take its place while it is served."""
 
-    def __init__(self, host: str, port: int, pair: Path | None = None) -> None:
-        """`pair`: a file with a key and its certificate, for HTTPS.
+    def __init__(self, host: str, port: int, pair: Path | None = None, proxies: str = "") -> None:
+        """`pair`: a file with a key and its certificate, for HTTPS. `proxies`: as `read_proxies` takes them.
 
         Raises:
-            ConfigError: the address cannot be used.
+            ConfigError: the address cannot be used, or `proxies` are no addresses.
         """
-        self._where, self._pair = f"{host}:{port}", pair
+        self._where, self._pair, self._proxies = f"{host}:{port}", pair, read_proxies(proxies)
         self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -131,6 +148,8 @@ class HttpServer:
             timeout_keep_alive=5,
             ssl_certfile=self._pair,
             server_header=False,
+            proxy_headers=bool(self._proxies),
+            forwarded_allow_ips=self._proxies,
         )
         self._server = server = uvicorn.Server(config)
 

@@ -13,7 +13,8 @@ class Unsupported(ConfigError):
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. `kind`: conv, linear, norm, relu, max_pool, avg_pool, flatten, sum, pick or gru; `inputs`: the numbers of the layers whose
+    """One layer. `kind`: conv, linear, norm, relu, max_pool, avg_pool, flatten, sum, pick, gru, attention,
+    layer_norm or gelu; `inputs`: the numbers of the layers whose
     results it reads, -1 for the network's input. Pairs are of lines and columns; a time window has one line. `tensors` maps weight, bias,
     running_mean and running_var to the tensors' names, those it has."""
 
@@ -21,9 +22,9 @@ class Layer:
     inputs: tuple[int, ...]
     outputs: int = 0
     parts: int = 1
-    """Into how many equal parts the outputs fall: the three gates of what a gru reads."""
+    """Into how many equal parts the outputs fall: the three gates of what a gru reads, or queries, keys and values."""
     row: int = 0
-    """The one that is picked."""
+    """The one that is picked; of attention, the number of heads."""
     kernel: Pair = (1, 1)
     stride: Pair = (1, 1)
     before: Pair = (0, 0)

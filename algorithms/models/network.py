@@ -6,6 +6,7 @@ The model is traced by `torch.fx`, so that it may have a forward pass of its own
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from algorithms.models import encoder
+from algorithms.models.attention import Attention
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.dropout import Dropped
 from algorithms.models.layers import Layer, Network, Pair, Unsupported
@@ -49,7 +52,7 @@ def extractor_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
     return reader.network(made, None)
 
 
-def _reader(model: Classifier, window_shape: tuple[int, ...], parameters: Iterable[tuple[str, nn.Parameter]]) -> "_Reader":
+def _reader(model: Classifier, window_shape: tuple[int, ...], parameters: Iterable[tuple[str, nn.Parameter]]) -> "Reader":
     if len(window_shape) not in (2, 3):
         raise Unsupported(f"examples of shape {window_shape}: only time windows (channels, time) and images (channels, height, width)")
     if type(model).forward is not Classifier.forward:
@@ -60,7 +63,7 @@ def _reader(model: Classifier, window_shape: tuple[int, ...], parameters: Iterab
         raise Unsupported(f"{hooked[0] or 'the model'} has a hook")
     if own := [name for name, module in model.named_modules() if type(module).train is not nn.Module.train]:
         raise Unsupported(f"{own[0] or 'the model'} has a way of its own to go into training")
-    return _Reader(window_shape, {name: tuple(parameter.shape) for name, parameter in parameters})
+    return Reader(window_shape, {name: tuple(parameter.shape) for name, parameter in parameters})
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -93,11 +96,11 @@ class _Whole(nn.Module):
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Dropped) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (Dropped, Attention)) or super().is_leaf_module(m, module_qualified_name)
 
 
 @dataclass(frozen=True)
-class _Value:
+class Value:
     """What a layer gives, as torch sees it without the batch: (channels, \\*sizes)."""
 
     layer: int
@@ -109,25 +112,29 @@ class _Value:
     """Whether torch has the channels behind the samples, (samples, channels)."""
 
 
-class _States(tuple[_Value, ...]):
+class _States(tuple[Value, ...]):
     """The states of each layer of recurrent units, as they follow each other; torch has the last of each, (layers, batch, channels)."""
 
 
-class _Reader:
+OF_SAMPLES = (nn.Identity, nn.ReLU, nn.Linear, nn.GRU, nn.LayerNorm, nn.GELU, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+"""Layers that take channels behind the samples."""
+
+
+class Reader:
     """Follows the calls of a traced model with the shapes of what they pass on."""
 
     def __init__(self, window: tuple[int, ...], parameters: dict[str, tuple[int, ...]]) -> None:
         self.window, self.parameters = window, parameters
         self.layers: list[Layer] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._modules: dict[type[nn.Module], Callable[[str, Any, _Value], Any]] = {
+        self._modules: dict[type[nn.Module], Callable[[str, Any, Value], Any]] = {
             nn.Identity: lambda _name, _module, x: x,
             nn.Conv1d: self._conv,
             nn.Conv2d: self._conv,
-            nn.Linear: self._linear,
+            nn.Linear: self.linear,
             nn.BatchNorm1d: self._norm,
             nn.BatchNorm2d: self._norm,
-            nn.ReLU: lambda _name, _module, x: self._relu(x),
+            nn.ReLU: lambda _name, _module, x: self.relu(x),
             nn.MaxPool1d: self._max_pool,
             nn.MaxPool2d: self._max_pool,
             nn.AvgPool1d: self._avg_pool,
@@ -136,15 +143,20 @@ class _Reader:
             nn.AdaptiveAvgPool2d: self._adaptive,
             nn.Flatten: self._flatten,
             nn.GRU: self._gru,
+            nn.LayerNorm: partial(encoder.layer_norm, self),
+            nn.GELU: self._gelu,
+            nn.TransformerEncoderLayer: partial(encoder.encoder_layer, self),
+            nn.TransformerEncoder: partial(encoder.encoder, self),
         }
         self._functions: dict[object, Callable[..., Any]] = {
-            operator.add: self._sum,
-            operator.iadd: self._sum,
-            torch.add: self._sum,
-            "add": self._sum,
-            F.relu: self._relu,
-            torch.relu: self._relu,
-            "relu": self._relu,
+            operator.add: self.sum,
+            operator.iadd: self.sum,
+            torch.add: self.sum,
+            "add": self.sum,
+            F.relu: self.relu,
+            F.gelu: partial(encoder.gelu, self),
+            torch.relu: self.relu,
+            "relu": self.relu,
             torch.flatten: self._flattened,
             "flatten": self._flattened,
             torch.mean: self._mean,
@@ -158,7 +170,7 @@ class _Reader:
             "squeeze": self._squeezed,
         }
 
-    def read(self, whole: _Whole) -> _Value:
+    def read(self, whole: _Whole) -> Value:
         """What the model gives. It is followed in training and in evaluation, which must be alike."""
         modes = {module: module.training for module in whole.modules()}
         found = []
@@ -176,14 +188,14 @@ class _Reader:
             raise Unsupported("the model does something else in training than outside of it")
         return made
 
-    def network(self, made: _Value, size: tuple[float, ...] | None) -> Network:
+    def network(self, made: Value, size: tuple[float, ...] | None) -> Network:
         """What was met."""
         if unused := self.parameters.keys() - self.shapes.keys():
             raise Unsupported(f"{min(unused)} is a parameter of no layer")
         order = [n for n in self.parameters if n in self.shapes] + [n for n in self.shapes if n not in self.parameters]
         return Network(self.window, made.channels, size, tuple(self.layers), {n: self.shapes[n] for n in order})
 
-    def _follow(self, whole: _Whole, graph: fx.Graph) -> _Value:
+    def _follow(self, whole: _Whole, graph: fx.Graph) -> Value:
         values: dict[fx.Node, Any] = {}
         lookup: Callable[[fx.Node], Any] = values.__getitem__
         for node in graph.nodes:
@@ -192,27 +204,30 @@ class _Reader:
             args, kwargs = (fx.node.map_arg(given, lookup) for given in (node.args, node.kwargs))
             if node.op == "placeholder":
                 sizes = self.window[1:]
-                values[node] = _Value(-1, self.window[0], sizes, _pair(sizes, len(sizes), 1))
+                values[node] = Value(-1, self.window[0], sizes, _pair(sizes, len(sizes), 1))
             elif node.op == "output":
                 return self._result(args[0])
             elif node.op == "call_module":
-                values[node] = self._call(str(node.target), whole.get_submodule(node.target), *args, **kwargs)
+                values[node] = self.call(str(node.target), whole.get_submodule(node.target), *args, **kwargs)
             else:
                 values[node] = self._apply(_place(node), node.target, *args, **kwargs)
         raise AssertionError("a graph without an output")
 
-    def _result(self, made: object) -> _Value:
-        if not isinstance(made, _Value):
+    def _result(self, made: object) -> Value:
+        if not isinstance(made, Value):
             raise Unsupported(f"the model gives {type(made).__name__}: expected one tensor")
         return made
 
-    def _call(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def call(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """What a layer of this name makes of what it is given."""
         kind = type(module)
+        if isinstance(module, Attention) and len(args) == 3 and args[0] is args[1] is args[2] and kwargs.keys() <= {"need_weights"}:
+            return encoder.attention(self, name, module, args[0]), None
         if kind not in self._modules:
             raise Unsupported(f"{name} is {kind.__name__}")
-        if kwargs or len(args) != 1 or not isinstance(args[0], _Value):
+        if kwargs or len(args) != 1 or not isinstance(args[0], Value):
             raise Unsupported(f"{name} is {kind.__name__} and is given more than one tensor")
-        if args[0].last and kind not in (nn.Identity, nn.ReLU, nn.Linear, nn.GRU):
+        if args[0].last and kind not in OF_SAMPLES:
             raise Unsupported(f"{name} is {kind.__name__}, and gets channels behind the samples")
         return self._modules[kind](name, module, args[0])
 
@@ -227,14 +242,16 @@ class _Reader:
         except Unsupported as error:
             raise Unsupported(f"{place} calls {called} {error}") from None
 
-    def _add(self, kind: str, x: _Value, channels: int, sizes: tuple[int, ...], grid: Pair, **others: Any) -> _Value:
+    def add(self, kind: str, x: Value, channels: int, sizes: tuple[int, ...], grid: Pair, **others: Any) -> Value:
         self.layers.append(Layer(kind, (x.layer,), **others))
-        return _Value(len(self.layers) - 1, channels, sizes, grid)
+        return Value(len(self.layers) - 1, channels, sizes, grid)
 
-    def _tensors(self, name: str, module: nn.Module, statistics: tuple[str, ...] = (), suffix: str = "") -> dict[str, str]:
+    def tensors(self, name: str, module: nn.Module, statistics: tuple[str, ...] = (), prefix: str = "", suffix: str = "") -> dict[str, str]:
+        """The names of a layer's tensors by what they are to it, whose shapes are noted."""
         found: dict[str, str] = {}
         for part in ("weight", "bias", *statistics):
-            value, full = getattr(module, part + suffix, None), f"{name}.{part}{suffix}"
+            own = prefix + part + suffix
+            value, full = getattr(module, own, None), f"{name}.{own}"
             if value is None:
                 continue
             if full not in self.parameters and part not in statistics:
@@ -251,11 +268,11 @@ class _Reader:
             if (found := getattr(module, option)) not in (value, (value,), (value, value)):
                 raise Unsupported(f"{name} is {type(module).__name__} with {option}={found}: only {value}")
 
-    def _expect(self, name: str, module: nn.Module, channels: int, x: _Value) -> None:
+    def _expect(self, name: str, module: nn.Module, channels: int, x: Value) -> None:
         if channels != x.channels:
             raise Unsupported(f"{name} is {type(module).__name__} of {channels} inputs, and gets {x.channels}")
 
-    def _dimensions(self, name: str, module: nn.Module, x: _Value) -> int:
+    def _dimensions(self, name: str, module: nn.Module, x: Value) -> int:
         """1 for layers of time windows, 2 for those of images."""
         dims = 2 if type(module).__name__.endswith("2d") else 1
         if not x.sizes:
@@ -264,12 +281,12 @@ class _Reader:
             raise Unsupported(f"{name} is {type(module).__name__}, and gets {x.channels} channels of {' x '.join(map(str, x.sizes))}")
         return dims
 
-    def _after(self, name: str, x: _Value, grid: Pair, dims: int) -> tuple[tuple[int, ...], Pair]:
+    def _after(self, name: str, x: Value, grid: Pair, dims: int) -> tuple[tuple[int, ...], Pair]:
         if min(grid) < 1:
             raise Unsupported(f"{name} leaves nothing of {' x '.join(map(str, x.sizes))} samples")
         return grid[2 - dims :], grid
 
-    def _conv(self, name: str, module: nn.Conv1d | nn.Conv2d, x: _Value) -> _Value:
+    def _conv(self, name: str, module: nn.Conv1d | nn.Conv2d, x: Value) -> Value:
         dims = self._dimensions(name, module, x)
         self._require(name, module, groups=1, padding_mode="zeros")
         self._expect(name, module, module.in_channels, x)
@@ -283,32 +300,32 @@ class _Reader:
         lines, columns = ((n + b + a - r - 1) // s + 1 for n, b, a, r, s in zip(x.grid, before, after, around, stride, strict=True))
         sizes, grid = self._after(name, x, (lines, columns), dims)
         looks = {"kernel": kernel, "stride": stride, "before": before, "after": after, "dilation": dilation}
-        outputs, tensors = module.out_channels, self._tensors(name, module)
-        return self._add("conv", x, outputs, sizes, grid, outputs=outputs, tensors=tensors, **looks)
+        outputs, tensors = module.out_channels, self.tensors(name, module)
+        return self.add("conv", x, outputs, sizes, grid, outputs=outputs, tensors=tensors, **looks)
 
-    def _linear(self, name: str, module: nn.Linear, x: _Value) -> _Value:
+    def linear(self, name: str, module: nn.Linear, x: Value) -> Value:
         if x.last:  # of every sample: a convolution of one
             self._expect(name, module, module.in_features, x)
-            made = self._add(
-                "conv", x, module.out_features, x.sizes, x.grid, outputs=module.out_features, tensors=self._tensors(name, module)
+            made = self.add(
+                "conv", x, module.out_features, x.sizes, x.grid, outputs=module.out_features, tensors=self.tensors(name, module)
             )
             return replace(made, last=True)
         if x.sizes:
             raise Unsupported(f"{name} is Linear before Flatten")
         self._expect(name, module, module.in_features, x)
-        return self._add("linear", x, module.out_features, (), (1, 1), outputs=module.out_features, tensors=self._tensors(name, module))
+        return self.add("linear", x, module.out_features, (), (1, 1), outputs=module.out_features, tensors=self.tensors(name, module))
 
-    def _gru(self, name: str, module: nn.GRU, x: _Value) -> Any:
+    def _gru(self, name: str, module: nn.GRU, x: Value) -> Any:
         if not x.last or x.grid[0] > 1:
             raise Unsupported(f"{name} is GRU, and does not get (samples, channels) of a window")
         self._require(name, module, batch_first=True, bidirectional=False, dropout=0.0)
         self._expect(name, module, module.input_size, x)
         units, states = module.hidden_size, []
         for number in range(module.num_layers):
-            tensors = self._tensors(name, module, suffix=f"_ih_l{number}")
-            x = self._add("conv", x, 3 * units, x.sizes, x.grid, outputs=3 * units, parts=3, tensors=tensors)
-            tensors = self._tensors(name, module, suffix=f"_hh_l{number}")
-            x = replace(self._add("gru", x, units, x.sizes, x.grid, outputs=units, parts=3, tensors=tensors), last=True)
+            tensors = self.tensors(name, module, suffix=f"_ih_l{number}")
+            x = self.add("conv", x, 3 * units, x.sizes, x.grid, outputs=3 * units, parts=3, tensors=tensors)
+            tensors = self.tensors(name, module, suffix=f"_hh_l{number}")
+            x = replace(self.add("gru", x, units, x.sizes, x.grid, outputs=units, parts=3, tensors=tensors), last=True)
             states.append(x)
         return x, _States(states)
 
@@ -319,55 +336,55 @@ class _Reader:
         if type(x) is tuple and isinstance(at, int) and -len(x) <= at < len(x):
             return x[at]
         whole = slice(None)
-        if isinstance(x, _Value) and isinstance(at, tuple) and len(x.sizes) == 1:
+        if isinstance(x, Value) and isinstance(at, tuple) and len(x.sizes) == 1:
             *others, sample = at[:2] if x.last else at
             if isinstance(sample, int) and others == [whole] * (1 if x.last else 2) and at[2:] in ((), (whole,), (sample,)):
                 return self._pick(x, sample)
         raise Unsupported(f"of {at}: only one sample of a window")
 
-    def _pick(self, x: _Value, sample: int) -> _Value:
+    def _pick(self, x: Value, sample: int) -> Value:
         (count,) = x.sizes
         if x.grid[0] > 1:
             raise Unsupported("of an image")
         if not -count <= sample < count:
             raise Unsupported(f"of sample {sample} of {count}")
-        return self._add("pick", x, x.channels, (), (1, 1), row=sample % count)
+        return self.add("pick", x, x.channels, (), (1, 1), row=sample % count)
 
-    def _transposed(self, x: _Value, one: int, other: int) -> _Value:
+    def _transposed(self, x: Value, one: int, other: int) -> Value:
         if len(x.sizes) != 1 or {one % 3, other % 3} != {1, 2}:
             raise Unsupported(f"of {one} and {other}: only of channels and samples")
         return replace(x, last=not x.last)
 
-    def _permuted(self, x: _Value, order: Any) -> _Value:
+    def _permuted(self, x: Value, order: Any) -> Value:
         if [d % 3 for d in order] != [0, 2, 1]:
             raise Unsupported(f"to {tuple(order)}: only of channels and samples")
         return self._transposed(x, 1, 2)
 
-    def _squeezed(self, x: Any, dim: int) -> _Value:
+    def _squeezed(self, x: Any, dim: int) -> Value:
         if not isinstance(x, _States) or len(x) != 1 or dim != 0:
             raise Unsupported("of what is not the state of one layer")
         return self._pick(x[0], -1)
 
-    def _norm(self, name: str, module: nn.BatchNorm1d | nn.BatchNorm2d, x: _Value) -> _Value:
+    def _norm(self, name: str, module: nn.BatchNorm1d | nn.BatchNorm2d, x: Value) -> Value:
         if x.sizes or isinstance(module, nn.BatchNorm2d):
             self._dimensions(name, module, x)
         self._expect(name, module, module.num_features, x)
         if module.momentum is None or not module.track_running_stats:
             raise Unsupported(f"{name} is {type(module).__name__} without running statistics that move by a fixed momentum")
-        tensors = self._tensors(name, module, (names.RUNNING_MEAN, names.RUNNING_VAR))
-        return self._add("norm", x, x.channels, x.sizes, x.grid, eps=module.eps, momentum=module.momentum, tensors=tensors)
+        tensors = self.tensors(name, module, (names.RUNNING_MEAN, names.RUNNING_VAR))
+        return self.add("norm", x, x.channels, x.sizes, x.grid, eps=module.eps, momentum=module.momentum, tensors=tensors)
 
-    def _pool(self, name: str, kind: str, x: _Value, kernel: Pair, dims: int) -> _Value:
+    def _pool(self, name: str, kind: str, x: Value, kernel: Pair, dims: int) -> Value:
         sizes, grid = self._after(name, x, (x.grid[0] // kernel[0], x.grid[1] // kernel[1]), dims)
-        return self._add(kind, x, x.channels, sizes, grid, kernel=kernel) if kernel != (1, 1) else x
+        return self.add(kind, x, x.channels, sizes, grid, kernel=kernel) if kernel != (1, 1) else x
 
-    def _max_pool(self, name: str, module: nn.MaxPool1d | nn.MaxPool2d, x: _Value) -> _Value:
+    def _max_pool(self, name: str, module: nn.MaxPool1d | nn.MaxPool2d, x: Value) -> Value:
         dims = self._dimensions(name, module, x)
         self._require_apart(name, module, dims)
         self._require(name, module, padding=0, dilation=1, ceil_mode=False, return_indices=False)
         return self._pool(name, "max_pool", x, _pair(module.kernel_size, dims, 1), dims)
 
-    def _avg_pool(self, name: str, module: nn.AvgPool1d | nn.AvgPool2d, x: _Value) -> _Value:
+    def _avg_pool(self, name: str, module: nn.AvgPool1d | nn.AvgPool2d, x: Value) -> Value:
         dims = self._dimensions(name, module, x)
         self._require_apart(name, module, dims)
         self._require(name, module, padding=0, ceil_mode=False)
@@ -382,28 +399,34 @@ class _Reader:
                 f"{name} is {type(module).__name__} with stride={module.stride}: only that of its kernel, {module.kernel_size}"
             )
 
-    def _adaptive(self, name: str, module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d, x: _Value) -> _Value:
+    def _adaptive(self, name: str, module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d, x: Value) -> Value:
         dims = self._dimensions(name, module, x)
         self._require(name, module, output_size=1)
         return self._pool(name, "avg_pool", x, x.grid, dims)
 
-    def _flatten(self, name: str, module: nn.Flatten, x: _Value) -> _Value:
+    def _flatten(self, name: str, module: nn.Flatten, x: Value) -> Value:
         self._require(name, module, start_dim=1, end_dim=-1)
         return self._flattened(x, 1)
 
-    def _relu(self, x: _Value, inplace: bool = False) -> _Value:
+    def relu(self, x: Value, inplace: bool = False) -> Value:
         del inplace  # see _in_place
-        return replace(self._add("relu", x, x.channels, x.sizes, x.grid), last=x.last)
+        return replace(self.add("relu", x, x.channels, x.sizes, x.grid), last=x.last)
 
-    def _sum(self, x: _Value, other: _Value) -> _Value:
-        if not isinstance(x, _Value) or not isinstance(other, _Value):
+    def _gelu(self, name: str, module: nn.GELU, x: Value) -> Value:
+        try:
+            return encoder.gelu(self, x, module.approximate)
+        except Unsupported as error:
+            raise Unsupported(f"{name} is GELU {error}") from None
+
+    def sum(self, x: Value, other: Value) -> Value:
+        if not isinstance(x, Value) or not isinstance(other, Value):
             raise Unsupported("with what is no layer's result")
         if replace(x, layer=0) != replace(other, layer=0):
             raise Unsupported(f"of {x.channels} channels of {x.sizes} and {other.channels} of {other.sizes}")
         self.layers.append(Layer("sum", (x.layer, other.layer)))
         return replace(x, layer=len(self.layers) - 1)
 
-    def _flattened(self, x: _Value, start_dim: int = 0, end_dim: int = -1) -> _Value:
+    def _flattened(self, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
         last = len(x.sizes) + 1
         if x.last:
             raise Unsupported("of channels behind the samples")
@@ -411,14 +434,14 @@ class _Reader:
             raise Unsupported(f"from dimension {start_dim} to {end_dim}")
         if start_dim == 2:
             return replace(x, sizes=(prod(x.sizes),))
-        return self._add("flatten", x, x.channels * prod(x.sizes), (), (1, 1)) if x.sizes else x
+        return self.add("flatten", x, x.channels * prod(x.sizes), (), (1, 1)) if x.sizes else x
 
-    def _mean(self, x: _Value, dim: int | tuple[int, ...] = (), keepdim: bool = False) -> _Value:
+    def _mean(self, x: Value, dim: int | tuple[int, ...] = (), keepdim: bool = False) -> Value:
         given = (dim,) if isinstance(dim, int) else tuple(dim)
         over = {1} if x.last else set(range(2, len(x.sizes) + 2))
         if {d % (len(x.sizes) + 2) for d in given} != over or keepdim or not x.sizes:
             raise Unsupported(f"over {dim}: only over all but examples and channels")
-        pooled = x if x.grid == (1, 1) else self._add("avg_pool", x, x.channels, (1,), (1, 1), kernel=x.grid)
+        pooled = x if x.grid == (1, 1) else self.add("avg_pool", x, x.channels, (1,), (1, 1), kernel=x.grid)
         return replace(self._flattened(replace(pooled, sizes=(1,), last=False), 1), channels=x.channels)
 
 

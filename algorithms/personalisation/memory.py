@@ -61,13 +61,15 @@ class Memory:
 
     def elsewhere(self) -> Tensor:
         """() the share of the windows without labels that is, by the model, of classes of which no window has a label; 0 where all windows
-        have labels, or none has, and where a label is not one of the classes."""
+        have labels, or none has, and where a label is not one of the classes. 1 where all labels are of one class: they cannot tell a good
+        training from one that always answers with it."""
         if not self.of.by_class:
             return torch.zeros(())
         without = (self.filled & ~self.known).to(self.keys.dtype)
         absent = (self.labels.sum(0) <= 0).to(self.keys.dtype)
         share = (without * (self.guess @ absent)).sum() / without.sum().clamp(min=1.0)
-        return share * (self.labels.sum() > 0).to(share.dtype)
+        present = (1 - absent).sum()
+        return torch.where(present == 1, torch.ones_like(share), share * (present > 0).to(share.dtype))
 
     def weights(self) -> Tensor:
         """How much each window (column) counts for each other one (row), (M, M); a window does not count for itself."""

@@ -1,9 +1,10 @@
 """`python -m benchmarks.papers [--night] [--only KEY ...]`: the papers' comparisons, run again, with the papers' numbers beside ours.
 
 Without `--night` it takes an hour on two cores; with it, a night: the papers' own sizes where they can be had, and all their methods. Every
-run that is finished is a file in `runs/papers` and is not made again, so that whatever ends it, the next call goes on from there. What is
-measured goes to benchmarks/results/papers.json after each table; the tables in benchmarks/RESULTS.md and benchmarks/REPRODUCTION.md are
-made from that file, as they are by `--write` alone.
+run that is finished is a file in `runs/papers` and is not made again, so that whatever ends it, the next call goes on from there. With
+`--missing` it goes on from the results instead, so that several machines make a night one after another. What is measured goes to
+benchmarks/results/papers.json after each table; the tables in benchmarks/RESULTS.md and benchmarks/REPRODUCTION.md are made from that file,
+as they are by `--write` alone.
 """
 
 import argparse
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--night", action="store_true", help="for a night on two cores")
     parser.add_argument("--only", nargs="+", default=[], help="keys of tables, or beginnings of keys")
     parser.add_argument("--write", action="store_true", help="run nothing: write the pages from the results")
+    parser.add_argument("--missing", action="store_true", help="leave out what the results have, whichever machine made it")
     parser.add_argument("--finished", action="store_true", help="run nothing more: take in what is finished of tables that are not")
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--out", type=Path, default=Path("runs/papers"))
@@ -51,6 +53,8 @@ def main() -> None:
     results, console = Results(HERE / "results" / "papers.json"), Console()
     chosen = [] if arguments.write else [key for key in (*(t.key for t in TABLES), *SECTIONS) if _asked(key, arguments.only)]
     for table in [t for t in TABLES if t.key in chosen]:
+        if arguments.missing:
+            table = table.lacking(results.of(table.key), arguments.night)
         if arguments.finished:
             measured = table.collect(arguments.out, arguments.night)
             if any(measured.values()):
@@ -73,7 +77,7 @@ def measure(table: Table, night: bool, out: Path, workers: int | None, results: 
     """Run what a table lacks, with a bar for its rounds, and keep what it measured."""
     jobs = table.jobs(night, out)
     if not jobs:
-        console.print(f"{table.key}: for a night (--night)")
+        console.print(f"{table.key}: nothing to run" if night else f"{table.key}: for a night (--night), or measured already")
         return
     started_s = time.monotonic()
     done: dict[str, int] = {}

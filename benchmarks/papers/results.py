@@ -17,7 +17,12 @@ class Results:
         self._held: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
     def keep(self, key: str, measured: dict[str, Any], night: bool) -> None:
-        """Keep what was measured in the place of what was there."""
+        """Keep what was measured in the place of what was there. A row of a table that was not measured now, or over fewer seeds, stays
+        as it was if it was trained as much: a night may be made in parts."""
+        before = self.of(key)
+        for column, rows in measured.items():
+            if isinstance(rows, list):
+                measured = {**measured, column: _joined(before.get(column, []), rows)}
         machine = f"{platform.machine()}, {platform.processor() or platform.system()}"
         self._held[key] = {"night": night, "machine": machine, "measured": measured}
         write_atomically(self.path, (json.dumps(self._held, indent=1) + "\n").encode())
@@ -26,3 +31,22 @@ class Results:
         """What was measured under a key; nothing where it has not been run."""
         found: dict[str, Any] = self._held.get(key, {}).get("measured", {})
         return found
+
+
+def _joined(before: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a column, one for each algorithm."""
+    found = {row["algorithm"]: row for row in made}
+    stays = {row["algorithm"]: row for row in before if _outweighs(row, found.get(row["algorithm"]), made)}
+    return list((found | stays).values())
+
+
+def _outweighs(row: dict[str, Any], made: dict[str, Any] | None, column: list[dict[str, Any]]) -> bool:
+    """Whether a row of before is worth more than what was made of its algorithm now."""
+    if made is not None:
+        return row["seeds"] > made["seeds"] and _amount(row) == _amount(made)
+    return any(_amount(row) == _amount(other) for other in column)
+
+
+def _amount(row: dict[str, Any]) -> str:
+    """How much was trained, but for the number of seeds."""
+    return str(row["trained"]).rpartition(", ")[0]

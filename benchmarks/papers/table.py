@@ -157,6 +157,17 @@ class Table:
         chosen = [a for a in self.only.get(column, self.algorithms) if night or self.hour is None or a in self.hour]
         return self.columns[column].asked(chosen, night, folder)
 
+    def lacking(self, measured: Mapping[str, Sequence[Row]], night: bool) -> "Table":
+        """The same table with the algorithms alone that were not trained as much in as many seeds."""
+
+        def is_there(column: str, algorithm: str) -> bool:
+            asked = self.columns[column].at(night)
+            rows = [row for row in measured.get(column, []) if row["algorithm"] == algorithm]
+            return any(row["seeds"] >= asked.seeds and row["trained"] == replace(asked, seeds=row["seeds"]).describe() for row in rows)
+
+        left = {name: [a for a in self.only.get(name, self.algorithms) if not is_there(name, a)] for name in self.columns}
+        return replace(self, only=left)
+
     def measure(self, folder: Path, night: bool, workers: int | None, tell: Callable[[Job, int], None]) -> dict[str, Any]:
         """Run what is missing; the rows of every column, as `shoal compare` has them, with one number for each seed besides."""
         for setting in self.columns.values():

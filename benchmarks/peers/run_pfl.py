@@ -10,31 +10,45 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers.workload import BATCH, EPOCHS, MOMENTUM, RATE, WINDOWS, Fleet, Job, Net, durations, make_model, read_job, report
+from benchmarks.peers.workload import BATCH, EPOCHS, MOMENTUM, RATE, WINDOWS, Fleet, durations, make_model, read_job, report
 
 
 def main() -> None:
-    """Rank 0 starts the others, and tells the result."""
+    """This process's share of the comparison; rank 0 tells the result."""
     job = read_job()
+    model, fleet = make_model(), Fleet(job.data)
+    seconds, first = together(job.processes, lambda: simulate(model, fleet.__getitem__, job.devices, job.rounds))
+    if first:
+        report(seconds, model, job, f"pfl {version('pfl')}, torch {torch.__version__}")
+
+
+def together(processes: int, run: Callable[[], tuple[list[float], bool]]) -> tuple[list[float], bool]:
+    """What `run` gives in this process; rank 0 starts the others with its own command line, and waits for them.
+
+    Raises:
+        SystemExit: one of the others failed.
+    """
     others = []
-    if job.processes > 1 and "PFL_WORKER_RANK" not in os.environ:
-        os.environ["PFL_WORKER_ADDRESSES"] = ",".join(f"localhost:{port}" for port in free_ports(job.processes))
-        for rank in range(1, job.processes):
+    if processes > 1 and "PFL_WORKER_RANK" not in os.environ:
+        os.environ["PFL_WORKER_ADDRESSES"] = ",".join(f"localhost:{port}" for port in free_ports(processes))
+        for rank in range(1, processes):
             others.append(subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env={**os.environ, "PFL_WORKER_RANK": str(rank)}))
         os.environ["PFL_WORKER_RANK"] = "0"
     try:
-        simulate(job)
+        made = run()
         codes = [process.wait(60) for process in others]
     finally:
         for process in others:
             process.kill()
     if any(codes):
         raise SystemExit(f"workers of pfl ended with {codes}")
+    return made
 
 
 def free_ports(count: int) -> list[int]:
@@ -46,8 +60,11 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def simulate(job: Job) -> None:
-    """This process's share of the run. pfl reads its environment while it is imported."""
+def simulate(net: nn.Module, examples: Callable[[int], tuple[Tensor, Tensor]], devices: int, rounds: int) -> tuple[list[float], bool]:
+    """This process's share of a run on a model, which becomes the trained one: seconds of each round, and whether this is rank 0.
+
+    `examples` gives device n its WINDOWS examples. pfl reads its environment while it is imported.
+    """
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
     from pfl.algorithm.base import NNAlgorithmParams
@@ -61,11 +78,15 @@ def simulate(job: Job) -> None:
     from pfl.metrics import Metrics, Weighted
     from pfl.model.pytorch import PyTorchModel
 
-    class WithMetrics(Net):
+    class WithMetrics(nn.Module):
         """The model with the two functions pfl calls."""
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
         def loss(self, x: Tensor, y: Tensor) -> Tensor:
-            return nn.functional.cross_entropy(self(x), y)
+            return nn.functional.cross_entropy(self.net(x), y)
 
         def metrics(self, x: Tensor, y: Tensor) -> dict[str, Weighted]:
             return {"windows": Weighted(len(y), len(y))}  # pfl evaluates in round 0 and cannot be told not to; this costs nothing
@@ -82,19 +103,18 @@ def simulate(job: Job) -> None:
             self.stamps.append(time.perf_counter())
             return False, Metrics()
 
-    fleet, module = Fleet(job.data), WithMetrics()
-    module.load_state_dict(make_model().state_dict())
+    module = WithMetrics()
     module.train()
-    users = list(range(job.devices))
+    users = list(range(devices))
     # every user's windows count the same, which lets pfl share a cohort out evenly
     data = FederatedDataset(
-        lambda number: Dataset(fleet[number], user_id=str(number)),
+        lambda number: Dataset(examples(number), user_id=str(number)),
         get_user_sampler("minimize_reuse", users),
         user_id_to_weight=dict.fromkeys(users, WINDOWS),
     )
     clock = Clock()
     FederatedAveraging().run(
-        algorithm_params=NNAlgorithmParams(job.rounds, 10**6, job.devices, 0),
+        algorithm_params=NNAlgorithmParams(rounds, 10**6, devices, 0),
         backend=SimulatedBackend(data, data, postprocessors=[WeightByDatapoints()]),
         model=PyTorchModel(
             module,
@@ -106,8 +126,7 @@ def simulate(job: Job) -> None:
         callbacks=[clock],
         send_metrics_to_platform=False,
     )
-    if pytorch_ops.distributed.global_rank == 0:
-        report(durations(clock.stamps), module, job, f"pfl {version('pfl')}, torch {torch.__version__}")
+    return durations(clock.stamps), pytorch_ops.distributed.global_rank == 0
 
 
 if __name__ == "__main__":

@@ -63,3 +63,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"{text}({shown}{anchor})"
 
     return "".join(part if part.startswith("```") else LINK.sub(turn, part) for part in FENCED.split(markdown))
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Name the search for those who do not see it; the theme leaves that out."""
+    return output.replace('data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"')

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from edge_client.core.ports import Windows
+from wire import names
 from wire.codec import digest, encode
 from wire.errors import Malformed
 from wire.messages import Count, Digest, Metrics, Plan
@@ -196,12 +197,8 @@ def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:
         told = msgspec.json.decode(text, type=_Message)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Malformed(f"checkpoint of {len(payload)} bytes: {error}") from None
-    held: dict[str, Tensors] = {part: {} for part in _PARTS}
-    for name in [name for name in tensors if "/" in name]:
-        part, _, rest = name.partition("/")
-        if part not in held:
-            raise Malformed(f"checkpoint: tensor {name[:80]!r} was not expected")
-        held[part][rest] = tensors.pop(name)
+    held: dict[str, Tensors] = {part: names.part(tensors, part) for part in _PARTS}
+    tensors = {name: value for name, value in tensors.items() if not name.startswith(tuple(f"{part}/" for part in _PARTS))}
     numbers, losses = _floats(tensors, "numbers"), _floats(tensors, "losses")
     order, rows = tensors.pop("order", None), tensors.pop("rows", None)
     if tensors:

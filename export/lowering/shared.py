@@ -30,12 +30,18 @@ def shared_decompositions() -> Table:
     table[_aten.var_mean.correction] = var_mean
     table[_aten.embedding_dense_backward.default] = embedding_backward
     table[_aten.constant_pad_nd.default] = pad
+    table[_aten.empty_like.default] = empty_like
     return table
 
 
 def var_mean(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """torch's own decomposition of var_mean fails on a dynamic batch."""
     return _aten.var.correction(x, dim, correction=correction, keepdim=keepdim), _aten.mean.dim(x, dim, keepdim)
+
+
+def empty_like(x: Tensor, **_options: object) -> Tensor:
+    """What is about to be filled, as in the gradients of SiLU and Mish: no runtime has tensors without values."""
+    return torch.zeros_like(x)
 
 
 def embedding_backward(grad: Tensor, ids: Tensor, rows: int, padding_idx: int, scale_grad_by_freq: bool) -> Tensor:

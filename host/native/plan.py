@@ -21,7 +21,7 @@ from wire.tensors import Array
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-_KINDS = ("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten", "sum", "pick", "gru")
+_KINDS = ("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten", "sum", "pick", "gru", "attention", "layer_norm", "gelu")
 
 
 class _Layer(ctypes.Structure):

@@ -82,6 +82,9 @@ def serve(
     ] = MOST_BYTES >> 20,
     host: Annotated[str, typer.Option(help="Address of the HTTP API; beyond this machine it asks for a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
+    proxy: Annotated[
+        str, typer.Option(help="Addresses or networks of reverse proxies, with commas, whose X-Forwarded-For and -Proto are believed.")
+    ] = "",
     stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
     enrol_host: Annotated[str, typer.Option(help="Address at which devices are enrolled over HTTPS.")] = "0.0.0.0",
     enrol_port: Annotated[

@@ -44,6 +44,7 @@ def serve(
     max_payload: int,
     host: str,
     port: int,
+    proxy: str,
     stay: bool,
     enrol_host: str,
     enrol_port: int,
@@ -91,6 +92,7 @@ def serve(
         max_payload=max_payload,
         http_host=host,
         http_port=port,
+        http_proxies=proxy,
         stay=stay,
         enrolment=EnrolmentSettings(
             host=enrol_host, port=enrol_port, broker=enrol_broker, policy=enrol_policy, days=enrol_days, attestation=enrol_attestation

@@ -18,7 +18,8 @@ from wire.errors import ConfigError
 
 ENGINE_HAS = (
     "the engine in C++ has time windows and images, with layers Conv1d, Conv2d, Linear, BatchNorm, ReLU, MaxPool, AvgPool, "
-    "AdaptiveAvgPool, Flatten and GRU, and sums of branches; backend auto takes another one where it has to"
+    "AdaptiveAvgPool, Flatten, GRU, LayerNorm, GELU, MultiheadAttention and TransformerEncoder, and sums of branches; backend auto takes "
+    "another one where it has to"
 )
 IN_CPP: dict[BackendName, type[NativeGraphs | HybridGraphs]] = {"native": NativeGraphs, "hybrid": HybridGraphs}
 """Backends of the native engine, the faster one first."""

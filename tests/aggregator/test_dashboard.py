@@ -23,7 +23,7 @@ from wire import messages as m
 from wire.codec import encode
 from wire.errors import ConfigError
 
-PAGES = ("fleet", "devices/a", "campaigns", *(f"campaigns/run-1{part}" for part in ("", "/groups", "/accuracy", "/privacy")))
+PAGES = ("fleet", "device?id=a", "campaigns", *(f"campaigns/run-1{part}" for part in ("", "/groups", "/accuracy", "/privacy")))
 PAGES = (*PAGES, "releases", "alerts", "audit", "api")
 OWN = {"Sec-Fetch-Site": "same-origin"}
 PAUSE = {"type": "campaign-pause", "name": "run-1", "back": "/dashboard/campaigns/run-1"}
@@ -81,7 +81,7 @@ class TestPages:
 
     def test_what_is_not_there_is_said_on_a_page(self, browser: Callable[..., TestClient]) -> None:
         client = browser()
-        for path in ("devices/nobody", "campaigns/nothing", "campaigns/run-1/similarity/0.png", "nothing"):
+        for path in ("device?id=nobody", "device", "campaigns/nothing", "campaigns/run-1/similarity/0.png", "nothing"):
             shown = client.get(f"/dashboard/{path}")
             assert (shown.status_code, '<p class="told bad"' in shown.text) == (404, True), path
         assert client.get("/dashboard/static/..%2Fapp.py").status_code == 404
@@ -100,10 +100,21 @@ class TestPages:
         bench.send("a", "check-in", encode(m.CheckIn("a", 10, 4, client=hostile, hardware=hostile, runtime=hostile)))
         bench.runner.devices.ban("b", hostile)
         note(service.folder, hostile, hostile, hostile, text=hostile)
-        for path in ("fleet", "devices/a", "devices/b", "audit", f"fleet?q={hostile}", "audit?q=%3Cscript%3E"):
+        for path in ("fleet", "device?id=a", "device?id=b", "audit", f"fleet?q={hostile}", "audit?q=%3Cscript%3E"):
             shown = browser().get(f"/dashboard/{path}").text
             assert "&lt;script&gt;" in shown
             assert not re.search(r"<script(?! src=\"/dashboard/)|<img src=x", shown), path
+
+    @pytest.mark.parametrize("device_id", [".", "..", "a.b-c_D"])
+    def test_every_device_has_a_page_that_its_link_leads_to(
+        self, service: HttpService, browser: Callable[..., TestClient], device_id: str
+    ) -> None:
+        """A browser takes ``..`` out of a path before it asks."""
+        service.releasing.bench.send(device_id, "check-in", encode(m.CheckIn(device_id, 10, 4)))
+        client = browser()
+        (link,) = re.findall(rf'href="([^"]+)">{re.escape(device_id)}</a>', client.get("/dashboard/fleet").text)
+        shown = client.get(link)
+        assert (shown.status_code, f"<h1>{device_id}</h1>" in shown.text) == (200, True)
 
     def test_while_the_service_starts_a_page_says_so_and_asks_again(self) -> None:
         client = TestClient(create_starting_api(lambda: "reads <folder>"), "http://127.0.0.1")
@@ -138,14 +149,40 @@ class TestSigningIn:
         assert client.get("/dashboard/fleet").status_code == 200
         assert (client.get("/run").status_code, client.post("/campaigns/run-1/pause").status_code) == (401, 401)
 
-    def test_the_cookie_goes_over_tls_alone_where_the_page_came_that_way(self, service: HttpService) -> None:
-        """A proxy with TLS on the same machine says so."""
-        with HttpServer("127.0.0.1", port := free_port()) as server:
+    def test_over_tls_another_port_without_tls_cannot_put_a_cookie_in_its_place(self, service: HttpService) -> None:
+        """A browser takes a cookie whose name begins so from nobody else, and the name without it means nothing over TLS."""
+        token = service.tokens.new("jane", "viewer")
+        client = TestClient(service.api, "https://fleet.example", follow_redirects=False, headers=OWN)
+        cookie = client.post("/dashboard/sign-in", data={"token": token}).headers["set-cookie"]
+        assert cookie.startswith("__Host-shoal-token=")
+        assert all(word in cookie for word in ("Secure", "HttpOnly", "Path=/;", "SameSite=strict")), cookie
+        assert "Domain" not in cookie
+        assert client.get("/dashboard/fleet").status_code == 200
+        gone = client.post("/dashboard/sign-out").headers["set-cookie"]
+        assert ('__Host-shoal-token=""' in gone, "Secure" in gone) == (True, True), "or a browser would not take it"
+        assert client.get("/dashboard/fleet").status_code == 401
+        planted = TestClient(service.api, "https://fleet.example", headers=OWN | {"Cookie": f"shoal-token={token}"})
+        assert planted.get("/dashboard/fleet").status_code == 401
+
+    @pytest.mark.parametrize(
+        ("proxies", "believed"), [("", False), ("10.0.0.0/8", False), ("127.0.0.1", True), ("10.0.0.1, 127.0.0.0/8", True)]
+    )
+    def test_what_a_proxy_says_is_believed_of_one_that_was_named(self, service: HttpService, proxies: str, believed: bool) -> None:
+        service.tokens.new("jane", "viewer")
+        said = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.7"}
+        with HttpServer("127.0.0.1", port := free_port(), proxies=proxies) as server:
             server.serve(service.api)
-            address = f"http://127.0.0.1:{port}/dashboard/sign-in"
-            forwarded = httpx.post(address, data={"token": "t"}, headers=OWN | {"X-Forwarded-Proto": "https"})
-            plain = httpx.post(address, data={"token": "t"}, headers=OWN)
-        assert ("Secure" in forwarded.headers["set-cookie"], "Secure" in plain.headers["set-cookie"]) == (True, False)
+            address = f"http://127.0.0.1:{port}"
+            cookie = httpx.post(f"{address}/dashboard/sign-in", data={"token": "t"}, headers=OWN | said).headers["set-cookie"]
+            httpx.get(f"{address}/run", headers={"Authorization": "Bearer wrong"} | said)
+        assert ("Secure" in cookie) is believed
+        (line,) = read_back(service.folder).lines
+        assert line.by == ("nobody at 203.0.113.7" if believed else "nobody at 127.0.0.1")
+
+    @pytest.mark.parametrize("proxies", ["proxy.example", "127.0.0.1/33", "127.0.0.1;10.0.0.1", "*"])
+    def test_a_proxy_is_named_by_its_address(self, proxies: str) -> None:
+        with pytest.raises(ConfigError, match=r"proxy '.*': expected an address or a network, such as 127\.0\.0\.1 or 10\.0\.0\.0/8"):
+            HttpServer("127.0.0.1", 0, proxies=proxies)
 
     def test_wrong_tokens_are_limited_as_those_of_the_api_are(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
         browser("viewer")
@@ -207,7 +244,7 @@ class TestOrders:
             assert 'class="told bad"' in give(service, client, {**fields, "back": "/dashboard/campaigns/run-1"}).text, fields
 
     def test_devices_are_tagged_and_banned(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
-        client, back = browser("operator"), {"back": "/dashboard/devices/a"}
+        client, back = browser("operator"), {"back": "/dashboard/device?id=a"}
         shown = give(service, client, {"type": "tag-devices", "device_ids": "a", "tags": "lab, nights", **back})
         assert '<span class="tag">nights</span>' in shown.text
         assert "banned" in give(service, client, {"type": "ban-device", "device_id": "a", "reason": "stolen", **back}).text

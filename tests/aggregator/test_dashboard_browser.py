@@ -16,7 +16,7 @@ from tests.aggregator.http_service import HttpService, http_service
 from tests.browser import Watched, chromium, watched
 
 CAMPAIGN = ("campaigns/autumn", *(f"campaigns/autumn/{part}" for part in ("groups", "accuracy", "privacy")))
-PAGES = ("fleet", "devices/board-05", "campaigns", *CAMPAIGN, "releases", "alerts", "audit", "api", "sign-in", "nothing")
+PAGES = ("fleet", "device?id=board-05", "campaigns", *CAMPAIGN, "releases", "alerts", "audit", "api", "sign-in", "nothing")
 EVENT_S = 2.0
 """Within so many seconds a page shows what has happened."""
 
@@ -145,7 +145,7 @@ def test_the_keyboard_alone_reaches_the_content_and_opens_a_device(made: tuple[M
         seen.page.keyboard.press("Enter")
         for _ in range(20):
             seen.page.keyboard.press("Tab")
-            if "/devices/" in str(seen.page.evaluate("document.activeElement.href || ''")):
+            if "/device?id=" in str(seen.page.evaluate("document.activeElement.href || ''")):
                 break
         seen.page.keyboard.press("Enter")
         expect(seen.page.get_by_role("heading", name="What it is")).to_be_visible()

@@ -1,10 +1,12 @@
 """What the dashboard's pages are made of: who comes first, who is late, where groups lie."""
 
 import io
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
@@ -18,12 +20,13 @@ from aggregator.adapters.dashboard.fleet import condition_of, fleet_page
 from aggregator.adapters.dashboard.groups import MOST, compare, in_two_dimensions, moves, picture, read_views
 from aggregator.adapters.dashboard.history import History, Past
 from aggregator.adapters.dashboard.live import live_campaign
+from aggregator.adapters.dashboard.measures import measure_of, mechanism_of
 from aggregator.adapters.dashboard.paging import PER_PAGE, slice_of
 from aggregator.adapters.http_devices import device_line
 from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.registry import Ban, Decline, Entry
 from benchmarks.made_up_fleet import ROUNDS, MadeUpService, made_up_service
-from wire.messages import CheckIn
+from wire.messages import CheckIn, Metrics
 
 COUNT = 100
 
@@ -107,6 +110,96 @@ class TestLive:
     def test_a_round_is_over_with_the_updates_of_its_cohort(self, made: MadeUpService) -> None:
         run = replace(made.campaign.state, settings=replace(made.campaign.state.settings, cohort=7))
         assert live_campaign(run, made.devices.state, History().past(made.campaign), run.at_s, 1).goal == 7
+
+    def test_what_is_left_takes_as_long_as_the_last_rounds_did(self, made: MadeUpService) -> None:
+        """Rounds that were made up close every 900 seconds."""
+        run, past = made.campaign.state, History().past(made.campaign)
+        live = live_campaign(run, made.devices.state, past, run.opened_at_s, 1)
+        assert live.rounds_left == run.settings.rounds - run.trained
+        assert live.ends_in_s == pytest.approx(900 * live.rounds_left)
+        assert live_campaign(replace(run, phase="finished"), made.devices.state, past, run.opened_at_s, 1).ends_in_s is None
+        assert live_campaign(run, made.devices.state, Past(), run.opened_at_s, 1).ends_in_s is None
+
+    def test_what_the_round_cost_is_of_the_updates_that_are_in(self, made: MadeUpService) -> None:
+        run = made.campaign.state
+        live = live_campaign(run, made.devices.state, History().past(made.campaign), run.opened_at_s, 1)
+        updates = run.received.values()
+        assert (live.round_up, live.round_down) == (sum(u.bytes_up for u in updates), sum(u.bytes_down for u in updates))
+
+
+class TestMeasures:
+    @pytest.mark.parametrize(
+        ("algorithm", "name", "of"),
+        [
+            ("distfl", "Accuracy", ""),
+            ("fedavg+sequence", "Accuracy of steps", "whose class"),
+            ("fedavg+multi-label", "Exact match", "every label"),
+            ("fedavg+regression", "Within tolerance", "within 0.5 of its standard deviation"),
+            ("fedavg+adam+reconstruction:tolerance=0.2", "Within tolerance", "at most 0.2"),
+            ("gone.py:Mine", "Accuracy", ""),
+        ],
+    )
+    def test_a_share_is_called_what_it_is_the_share_of(self, algorithm: str, name: str, of: str) -> None:
+        measure = measure_of(algorithm)
+        assert (measure.name, of in measure.of, measure.by_loss) == (name, True, bool(of))
+
+    @pytest.mark.parametrize(
+        ("algorithm", "name", "noiseless"),
+        [
+            ("fedavg+gaussian", "gaussian", False),
+            ("fedavg+dp-sgd", "dp-sgd", False),
+            ("fedavg+local-gaussian:noise_multiplier=0", "local-gaussian", True),
+        ],
+    )
+    def test_a_mechanism_without_noise_is_one_that_bounds_nothing(self, algorithm: str, name: str, noiseless: bool) -> None:
+        mechanism = mechanism_of(algorithm)
+        assert mechanism is not None
+        assert (mechanism.name, mechanism.is_noiseless) == (name, noiseless)
+
+    def test_without_a_mechanism_there_is_none(self) -> None:
+        assert mechanism_of("fedavg") is mechanism_of("gone.py:Mine") is None
+
+    def pages(self, made: MadeUpService, algorithm: str) -> dict[str, str]:
+        """The pages of a campaign with this algorithm."""
+        state = made.campaign.state
+        made.campaign.state = replace(state, settings=replace(state.settings, algorithm=algorithm))
+        client = TestClient(made.api, "http://127.0.0.1")
+        try:
+            return {part: client.get(f"/dashboard/campaigns/autumn{part}").text for part in ("", "/accuracy", "/privacy")}
+        finally:
+            made.campaign.state = state
+
+    def test_pages_of_quantities_speak_of_the_loss_and_not_of_accuracy(self, made: MadeUpService) -> None:
+        pages = self.pages(made, "fedavg+regression")
+        for part in ("", "/accuracy"):
+            assert "Within tolerance" in pages[part]
+            assert "Mean loss" in pages[part]
+            assert "within 0.5 of its standard deviation" in pages[part]
+            headings = re.findall(r"<(?:th|h2|dt)[^>]*>([^<]*)", pages[part])
+            assert [text for text in headings if "Accuracy" in text] == []
+        assert "Mean loss" not in self.pages(made, "distfl")["/accuracy"]
+
+    def test_no_mechanism_and_one_without_noise_are_told_apart(self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch) -> None:
+        spent = [line._replace(notes={}) for line in History().past(made.campaign).rounds]
+        monkeypatch.setattr(History, "past", lambda *_: Past({line.round: line for line in spent}))
+        assert "has no privacy mechanism" in self.pages(made, "fedavg")["/privacy"]
+        without = self.pages(made, "fedavg+gaussian:noise_multiplier=0")["/privacy"]
+        assert ("adds no noise" in without, "Epsilon is infinite" in without, "no privacy mechanism" in without) == (True, True, False)
+        assert "Nothing has been spent yet" in self.pages(made, "fedavg+gaussian")["/privacy"]
+
+    def test_the_worst_by_loss_has_the_largest(self, made: MadeUpService) -> None:
+        past = History().past(made.campaign)
+        assert past.evaluated is not None
+        ids = list(past.evaluated.evaluated)
+        told = {d: Metrics(10, float(i), 5) for i, d in enumerate(ids)}
+        page = accuracy_page(made.campaign.state, replace(past.evaluated, evaluated=told), "", "worst", 1, by_loss=True)
+        assert page.devices[0].id == ids[-1]
+        assert page.devices[0].loss == pytest.approx((len(ids) - 1) / 10)
+        assert page.loss == pytest.approx((len(ids) - 1) / 20)
+        not_finite = accuracy_page(
+            made.campaign.state, replace(past.evaluated, evaluated={ids[0]: Metrics(10, float("nan"), 5)}), "", "worst", 1
+        )
+        assert (not_finite.loss, not_finite.devices[0].loss) == (None, None)
 
 
 class TestHistory:

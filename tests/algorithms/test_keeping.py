@@ -164,6 +164,12 @@ class TestElsewhere:
         assert float(replace(memory, labels=torch.eye(3)[[0, 0, 1, 1, 0, 0, 1, 0]] * (torch.arange(8) < 7)[:, None]).elsewhere()) == 0
         assert float(replace(memory, labels=torch.zeros(8, 3)).elsewhere()) == 0
 
+    @pytest.mark.parametrize("num_labelled", [1, 7])
+    def test_it_is_all_where_labels_are_of_one_class_with_windows_without_labels_and_without(self, num_labelled: int) -> None:
+        labels = torch.zeros(8, 3)
+        labels[:num_labelled, 1] = 1
+        assert float(replace(self.memory(0.0), labels=labels).elsewhere()) == 1
+
 
 class TestBlend:
     def test_it_is_a_mean_of_the_models_before_and_after(self) -> None:

@@ -276,6 +276,28 @@ class TestSections:
         assert [found[label]["0.0"] for label in list(cgau.HEADS.values())[1:]] == [[0.5, 0.5]] * 2
         assert len(kept) == len(made) == 4
 
+    def test_a_night_in_parts_keeps_what_was_made_before(self, tmp_path: Path) -> None:
+        table = Table(
+            "t", "T", {"c": Setting("watch", rounds=2, seeds=3)}, {"fedavg": "FedAvg", "local": "Local", "ditto": "Ditto"}, hour=()
+        )
+        assert len(table.lacking({}, night=True).jobs(True, tmp_path)) == 9
+        trained = "2 rounds of one pass, batches of 32, {} seeds"
+        row = {"seeds": 3, "trained": trained.format(3), "by": "before"}
+        results = Results(tmp_path / "papers.json")
+        results.keep("t", {"c": [row | {"algorithm": "fedavg"}, row | {"algorithm": "local"}]}, night=True)
+        left = table.lacking(results.of("t"), night=True)
+        assert [str(job.settings.algorithm.objective) for job in left.jobs(True, tmp_path)] == ["ditto"] * 3
+        assert left.lacking(results.of("t"), night=True) == left
+        fewer = {"seeds": 2, "trained": trained.format(2), "by": "now"}
+        results.keep("t", {"c": [row | {"algorithm": "local", "by": "now"}, fewer | {"algorithm": "ditto"}]}, night=True)
+        found = {made["algorithm"]: (made["by"], made["seeds"]) for made in Results(tmp_path / "papers.json").of("t")["c"]}
+        assert found == {"fedavg": ("before", 3), "local": ("now", 3), "ditto": ("now", 2)}
+        assert len(table.lacking(results.of("t"), night=True).jobs(True, tmp_path)) == 3  # a row of two seeds is made anew
+        results.keep("t", {"c": [fewer | {"algorithm": "local"}]}, night=True)
+        assert {made["algorithm"]: made["seeds"] for made in results.of("t")["c"]} == {"fedavg": 3, "local": 3, "ditto": 2}
+        results.keep("t", {"c": [fewer | {"algorithm": "local", "trained": "4 rounds of one pass, batches of 32, 2 seeds"}]}, night=True)
+        assert [made["seeds"] for made in results.of("t")["c"]] == [2]  # trained otherwise: none of before can stand beside it
+
     def test_a_run_from_the_command_line(self, tmp_path: Path) -> None:
         console, results = Console(record=True, width=200), Results(tmp_path / "papers.json")
         path = tmp_path / "data.npz"

@@ -50,7 +50,7 @@ class Dashboard:
         campaign = "/campaigns/{name}"
         shown: dict[str, Any] = {
             "/fleet": pages.fleet,
-            "/devices/{device_id}": pages.device,
+            "/device": pages.device,
             "/campaigns": pages.campaigns,
             campaign: pages.live,
             f"{campaign}/groups": pages.groups,
@@ -81,8 +81,8 @@ class Dashboard:
             refused = _problem(request, status, told)
         else:
             refused = self._sign_in_page(request, told, status)
-            if kept_token(request.headers):  # a page that a link of another site leads to is asked for without it
-                drop_cookie(refused, COOKIE)
+            if kept_token(request.scope):  # a page that a link of another site leads to is asked for without it
+                drop_cookie(refused, request.scope, COOKIE)
         refused.headers.update(headers)
         return refused
 
@@ -108,7 +108,7 @@ class Dashboard:
     async def _sign_out(self, request: Request) -> Response:
         await _form(request)
         response = RedirectResponse(SIGN_IN, 303, HEADERS)
-        drop_cookie(response, COOKIE)
+        drop_cookie(response, request.scope, COOKIE)
         return response
 
     async def _order(self, request: Request) -> Response:

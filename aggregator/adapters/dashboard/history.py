@@ -3,10 +3,11 @@
 No request reads for longer than `BUDGET_S`. The latest rounds are read first; what a long campaign has before these, later requests read.
 """
 
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from aggregator.adapters.http_views import Shown
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
 from aggregator.core.summary import Spread, accuracy_of, group_number, spread
-from wire.messages import LARGEST_COUNT, MaybeDigest
+from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
 NOTED = ("epsilon", "rolled_back", "set_aside", "left_out", "too_small", "too_far")
 """The notes of a round that pages show."""
@@ -32,6 +33,8 @@ class RoundLine(NamedTuple):
     closed_at_s: float
     devices: int
     accuracy: Spread
+    loss: float | None
+    """The mean over devices of the mean loss on their test windows; None where none has told one."""
     sizes: dict[int, int]
     """By group, how many devices are in it after this round."""
     bytes_up: int
@@ -106,6 +109,12 @@ def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
     return Past(past.lines | {record.round: _line(record) for record in records}, evaluated, first)
 
 
+def mean_loss(told: Iterable[Metrics]) -> float | None:
+    """The mean over devices of their mean losses; None where no device has a loss that is a number."""
+    losses = [metrics.mean_loss for metrics in told if metrics.num_examples and math.isfinite(metrics.loss_sum)]
+    return sum(losses) / len(losses) if losses else None
+
+
 def _line(record: RoundRecord) -> RoundLine:
     return RoundLine(
         record.round,
@@ -114,6 +123,7 @@ def _line(record: RoundRecord) -> RoundLine:
         record.closed_at_s,
         len(record.evaluated),
         spread(accuracy_of(record).values()),
+        mean_loss(record.evaluated.values()),
         _sizes(record.groups),
         record.bytes_up,
         record.bytes_down,

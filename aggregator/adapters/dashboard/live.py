@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -16,6 +17,8 @@ from aggregator.core.summary import Spread, group_number
 
 LATE_TIMES = 2.0
 """A device is late when it takes so many times as long as it did last, or, of one that has not trained yet, as the median of the others."""
+RECENT = 5
+"""Rounds by which it is told how long a campaign still takes."""
 Standing = Literal["late", "away", "declined", "working", "in"]
 STANDINGS: dict[Standing, tuple[str, Tone]] = {
     "late": ("late", "bad"),
@@ -52,11 +55,20 @@ class LiveCampaign(NamedTuple):
     bytes_up: int
     bytes_down: int
     """Of the open round and all that are closed."""
+    round_up: int
+    round_down: int
+    """Bytes of the updates of the open round."""
     train_s: float
     """Seconds of training behind the updates of the open round."""
     accuracy: Spread | None
     """Of the models that devices received in the last closed round in which some told one."""
+    loss: float | None
+    """Of the same models, the mean over devices."""
     days_left: float | None
+    rounds_left: int
+    """Rounds of training that the campaign still has."""
+    ends_in_s: float | None
+    """Seconds until it is over, if each round takes as long as the last ones did; None where that is not known."""
 
 
 def live_campaign(run: RunState, registry: Registry, past: Past, now_s: float, number: int) -> LiveCampaign:
@@ -70,7 +82,9 @@ def live_campaign(run: RunState, registry: Registry, past: Past, now_s: float, n
     part = slice_of(len(members), number)
     counts = Counter(member.standing for member in members)
     received = run.received.values() if cohort else ()
-    told = [line.accuracy for line in past.rounds if line.accuracy.mean is not None]
+    told = [line for line in past.rounds if line.accuracy.mean is not None]
+    left = 0 if run.phase == "finished" else max(0, run.next_settings.rounds - run.trained)
+    up, down = sum(update.bytes_up for update in received), sum(update.bytes_down for update in received)
     days, began_s = run.next_settings.days, run.started_at_s
     return LiveCampaign(
         {standing: counts[standing] for standing in STANDINGS},
@@ -78,12 +92,24 @@ def live_campaign(run: RunState, registry: Registry, past: Past, now_s: float, n
         _goal(run, len(members)),
         members[part.begin : part.end],
         part,
-        sum(line.bytes_up for line in past.rounds) + sum(update.bytes_up for update in received),
-        sum(line.bytes_down for line in past.rounds) + sum(update.bytes_down for update in received),
+        sum(line.bytes_up for line in past.rounds) + up,
+        sum(line.bytes_down for line in past.rounds) + down,
+        up,
+        down,
         sum(member.train_s for member in members),
-        told[-1] if told else None,
+        told[-1].accuracy if told else None,
+        told[-1].loss if told else None,
         max(0.0, days - (now_s - began_s) / DAY_S) if days and began_s is not None else None,
+        left,
+        _ends_in_s(past, left),
     )
+
+
+def _ends_in_s(past: Past, left: int) -> float | None:
+    """From one closed round to the next, times those that are left."""
+    closed = [line.closed_at_s for line in past.rounds[-RECENT - 1 :]]
+    spans = [after - before for before, after in pairwise(closed)]
+    return left * median(spans) if left and spans else None
 
 
 def _goal(run: RunState, asked: int) -> int:

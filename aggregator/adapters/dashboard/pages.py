@@ -19,6 +19,7 @@ from aggregator.adapters.dashboard.fleet import SHOWS, SORTS, Show, Sort, condit
 from aggregator.adapters.dashboard.groups import LABELLED, Distances, Seen, moves, picture
 from aggregator.adapters.dashboard.history import History, Past
 from aggregator.adapters.dashboard.live import STANDINGS, live_campaign, versions_of
+from aggregator.adapters.dashboard.measures import measure_of, mechanism_of
 from aggregator.adapters.dashboard.paging import slice_of
 from aggregator.adapters.dashboard.reference import operations
 from aggregator.adapters.dashboard.rendering import HEADERS, answer, forget_told, render, told
@@ -52,7 +53,7 @@ class Pages:
 
     def device(self, request: Request) -> Response:
         """One device."""
-        device_id, run = request.path_params["device_id"], self._latest()
+        device_id, run = request.query_params.get("id", ""), self._latest()
         entry = self._sources.devices.state.devices.get(device_id)
         if entry is None:
             raise HTTPException(404, f"device {device_id[:64]!r}: it has never been here")
@@ -77,6 +78,7 @@ class Pages:
             view=campaign_view(name, run, shown.paused),
             run=run,
             name=name,
+            measure=measure_of(run.settings.algorithm),
             standings=STANDINGS,
             versions=versions_of(run),
             accuracies=_accuracies(past),
@@ -119,11 +121,19 @@ class Pages:
     def accuracy(self, request: Request) -> Response:
         """How good a campaign's models are, and what devices keep."""
         name, _, run, past = self._campaign(request)
-        words, sort = _words(request), _one_of(request, "sort", AccuracySort)
-        page = accuracy_page(run, past.evaluated, words, sort, _number(request))
-        accuracies = _accuracies(past)
+        words, sort, measure = _words(request), _one_of(request, "sort", AccuracySort), measure_of(run.settings.algorithm)
         return self._show(
-            request, "accuracy.html", "campaigns", name=name, page=page, words=words, sort=sort, sorts=ACCURACY_SORTS, chart=accuracies
+            request,
+            "accuracy.html",
+            "campaigns",
+            name=name,
+            page=accuracy_page(run, past.evaluated, words, sort, _number(request), measure.by_loss),
+            words=words,
+            sort=sort,
+            sorts=ACCURACY_SORTS,
+            measure=measure,
+            chart=_accuracies(past),
+            losses=_losses(past) if measure.by_loss else None,
         )
 
     def privacy(self, request: Request) -> Response:
@@ -131,7 +141,8 @@ class Pages:
         name, _, run, past = self._campaign(request)
         spent = {line.round: line.notes["epsilon"] for line in past.rounds if "epsilon" in line.notes}
         chart = line_chart(list(spent), {("epsilon", "mean"): list(spent.values())}, max(spent.values()) or 1.0, False) if spent else None
-        return self._show(request, "privacy.html", "campaigns", name=name, run=run, spent=spent, chart=chart)
+        mechanism = mechanism_of(run.settings.algorithm)
+        return self._show(request, "privacy.html", "campaigns", name=name, run=run, spent=spent, chart=chart, mechanism=mechanism)
 
     def releases(self, request: Request) -> Response:
         """Releases and rollouts."""
@@ -230,6 +241,12 @@ def _accuracies(past: Past) -> Any:
         return None
     curves = {("mean", "mean"): [line.accuracy.mean for line in lines], ("worst device", "worst"): [line.accuracy.worst for line in lines]}
     return line_chart([line.round for line in lines], curves, 1.0, True)
+
+
+def _losses(past: Past) -> Any:
+    """The mean loss over rounds; None where no device has told one."""
+    losses = {line.round: line.loss for line in past.rounds if line.loss is not None}
+    return line_chart(list(losses), {("mean loss", "mean"): list(losses.values())}, max(losses.values()) or 1.0, False) if losses else None
 
 
 def _words(request: Request) -> str:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from aggregator.adapters.http_session import PAGES, STATIC, drop_cookie, keep_cookie
+from aggregator.adapters.http_session import PAGES, STATIC, drop_cookie, keep_cookie, kept_cookie
 
 FOLDER = Path(__file__).parent
 HEADERS = {
@@ -56,7 +56,7 @@ def tell(response: Response, request: Request, tone: str, text: str) -> Response
 
 def told(request: Request) -> tuple[str, str] | None:
     """What the page before wanted this one to say."""
-    if LOOKS in request.headers or not (said := request.cookies.get(TOLD)):
+    if LOOKS in request.headers or not (said := kept_cookie(request.scope, TOLD)):
         return None
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(said), type=tuple[str, str])
@@ -66,8 +66,8 @@ def told(request: Request) -> tuple[str, str] | None:
 
 def forget_told(response: Response, request: Request) -> Response:
     """Have the browser forget it once it was said."""
-    if LOOKS not in request.headers and TOLD in request.cookies:
-        drop_cookie(response, TOLD)
+    if LOOKS not in request.headers and kept_cookie(request.scope, TOLD):
+        drop_cookie(response, request.scope, TOLD)
     return response
 
 
@@ -79,9 +79,19 @@ def when(at_s: float, kind: str = "ago") -> Markup:
     return Markup('<time datetime="{}" data-{}>{} UTC</time>').format(at.isoformat(timespec="seconds"), kind, f"{at:%Y-%m-%d %H:%M:%S}")
 
 
+def device_page(device_id: str) -> str:
+    """The address of a device's page. An id may be ``..``, which no path can hold."""
+    return f"{PAGES}device?id={device_id}"
+
+
 def percent(share: float | None) -> str:
     """A share of one, as people read it."""
     return "\N{EN DASH}" if share is None else f"{100 * share:.1f} %"
+
+
+def number(value: float | None) -> str:
+    """A loss, as people read it."""
+    return "\N{EN DASH}" if value is None else f"{value:.3g}"
 
 
 def amount(count: float) -> str:
@@ -122,7 +132,15 @@ def environment(*others: BaseLoader) -> Environment:
     """Jinja with the dashboard's templates and filters, after the templates of these loaders."""
     loader = ChoiceLoader([*others, PackageLoader(__package__ or "", "templates")])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"when": when, "percent": percent, "amount": amount, "seconds": seconds, "order": order}
+    made.filters |= {
+        "when": when,
+        "percent": percent,
+        "number": number,
+        "amount": amount,
+        "seconds": seconds,
+        "order": order,
+        "device_page": device_page,
+    }
     made.globals |= {"static": _static, "pages": PAGES}
     return made
 

@@ -1,5 +1,6 @@
 // Runs a plan: training steps, evaluation, prediction. Compiled once per instruction set, with SHOAL_TARGET naming the namespace.
 #include "recurrent.h"
+#include "rows.h"
 #include "sums.h"
 
 namespace shoal {
@@ -134,6 +135,53 @@ void forward_gru(const Run& run, const Op& op) {
   }
 }
 
+Heads heads_of(const Op& op) {
+  const auto whole = [](Index n) { return (n + LANES - 1) / LANES * LANES; };
+  const Index size = op.values / op.heads;
+  return {op.heads, size, op.in_rows, op.in_stride / 3, whole(op.in_rows), whole(size), 1.0f / sqrtf(float(size))};
+}
+
+void forward_attention(const Run& run, const Op& op) {
+  const View &x = op.in.value, &y = op.out;
+  for (Index n = 0; n < run.batch; n++)
+    attention_forward(heads_of(op), run.at(x) + n * x.sample, x.row, run.at(y) + n * y.sample, y.row, run.workspace + run.plan.transposed);
+}
+
+void backward_attention(const Run& run, const Op& op) {
+  const View &x = op.in.value, &to = op.in.gradient, &g = op.grad;
+  for (Index n = 0; n < run.batch; n++)
+    attention_backward(heads_of(op), run.at(x) + n * x.sample, x.row, run.at(g) + n * g.sample, g.row, run.at(to) + n * to.sample, to.row,
+                       run.workspace + run.plan.transposed);
+}
+
+void forward_rows(const Run& run, const Op& op) {
+  const View &a = op.in.value, &b = op.out;
+  for (Index n = 0; n < run.batch; n++)
+    for (Index t = 0; t < op.in_rows; t++) {
+      const float* x = run.at(a) + n * a.sample + t * a.row;
+      float* y = run.at(b) + n * b.sample + t * b.row;
+      if (op.kind == Kind::gelu)
+        gelu_forward({op.values, op.out_stride}, x, y);
+      else
+        layer_norm_forward({op.values, op.out_stride}, x, op.eps, run.weights() + op.gamma, run.weights() + op.beta, y);
+    }
+}
+
+void backward_rows(const Run& run, const Op& op, bool move_inputs) {
+  const View &a = op.in.value, &b = op.in.gradient, &c = op.grad;
+  float *d_gamma = run.slot(slot_gradient) + op.gamma, *d_beta = run.slot(slot_gradient) + op.beta;
+  if (op.kind == Kind::layer_norm) memset(d_gamma, 0, sizeof(float) * op.out_stride), memset(d_beta, 0, sizeof(float) * op.out_stride);
+  for (Index n = 0; n < run.batch; n++)
+    for (Index t = 0; t < op.in_rows; t++) {
+      const float *x = run.at(a) + n * a.sample + t * a.row, *g = run.at(c) + n * c.sample + t * c.row;
+      float* d_x = move_inputs ? run.at(b) + n * b.sample + t * b.row : nullptr;
+      if (op.kind == Kind::layer_norm)
+        layer_norm_backward({op.values, op.out_stride}, x, op.eps, run.weights() + op.gamma, g, d_gamma, d_beta, d_x, op.in.adds);
+      else if (move_inputs)
+        gelu_backward({op.values, op.out_stride}, x, g, d_x, op.in.adds);
+    }
+}
+
 void forward(const Run& run) {
   for (int i = 0; i < run.plan.num_ops; i++) {
     const Op& op = run.plan.ops[i];
@@ -145,6 +193,9 @@ void forward(const Run& run) {
       case Kind::copy: forward_copy(run, op); break;
       case Kind::pick: forward_pick(run, op); break;
       case Kind::gru: forward_gru(run, op); break;
+      case Kind::attention: forward_attention(run, op); break;
+      case Kind::layer_norm:
+      case Kind::gelu: forward_rows(run, op); break;
     }
   }
 }
@@ -287,6 +338,11 @@ void backward(const Run& run, const Trained& trained) {
         if (move_inputs) backward_pick(run, op);
         break;
       case Kind::gru: backward_gru(run, op, trained.moves[2 * i], trained.moves[2 * i + 1]); break;
+      case Kind::attention:
+        if (move_inputs) backward_attention(run, op);
+        break;
+      case Kind::layer_norm:
+      case Kind::gelu: backward_rows(run, op, move_inputs); break;
     }
   }
 }

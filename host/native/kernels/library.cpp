@@ -34,14 +34,14 @@ const Engine* engine_of(int target) {
   return nullptr;
 }
 
-enum LayerKind : int64_t { conv, linear, norm, relu, max_pool, avg_pool, flatten, sum, pick, gru };
+enum LayerKind : int64_t { conv, linear, norm, relu, max_pool, avg_pool, flatten, sum, pick, gru, attention, layer_norm, gelu };
 
 // `input` and `other`: the layers whose results it reads, by their numbers, -1 for the network's input; only a sum has two. `before` and
 // `after` are the zero rows around an example; pairs are lines and columns. Offsets are of the flat vector, -1 where the layer has no such
 // tensor.
 struct Layer {
   int64_t kind, outputs, input, other;
-  int64_t parts, row;  // a product's outputs in so many equal parts, each padded to whole vectors; the row that is picked
+  int64_t parts, row;  // a product's outputs in so many equal parts, each padded to whole vectors; the row that is picked, or the heads
   int64_t kernel[2], stride[2], before[2], after[2], dilation[2];
   int64_t weight, bias, running_mean, running_var;
   double eps, momentum;
@@ -223,6 +223,9 @@ class Builder {
       case flatten: value_of(i) = flattened(from); return i + 1;
       case pick: value_of(i) = picked(layer, from, use_of(i)); return i + 1;
       case gru: value_of(i) = recurrent(layer, from, use_of(i)); return i + 1;
+      case attention: value_of(i) = attended(layer, from, use_of(i)); return i + 1;
+      case layer_norm:
+      case gelu: value_of(i) = by_row(layer, from, use_of(i)); return i + 1;
       case sum: value_of(i) = sum_of(from, value_of(layer.other), use_of(i)); return i + 1;
     }
     const Layer* normalising = layer.kind == norm ? &layer : nullptr;
@@ -297,6 +300,26 @@ class Builder {
     op.gates = view(1, from.rows, 4 * width, none, none), op.states = view(1, 1 + 3 * from.rows, width, none, none);
     transposed_ = std::max(transposed_, 3 * width * width);
     return finish(op, made, use, {op.weight, 3 * width * width}, {op.bias, op.bias < 0 ? 0 : 3 * width});
+  }
+
+  // Reads a third of the values each for queries, keys and values.
+  Value attended(const Layer& layer, const Value& from, const Use& use) {
+    Op op = op_of(Kind::attention, from);
+    Value made = from;
+    made.stride = from.stride / 3;
+    made.position.resize(layer.outputs);
+    op.heads = layer.row, op.values = layer.outputs;
+    const Index rows = round_up(from.rows, lanes_), size = round_up(layer.outputs / layer.row, lanes_);
+    transposed_ = std::max(transposed_, 2 * rows * (2 * size + rows));
+    return finish(op, made, use, {0, 0}, {0, 0});
+  }
+
+  Value by_row(const Layer& layer, const Value& from, const Use& use) {
+    Op op = op_of(layer.kind == gelu ? Kind::gelu : Kind::layer_norm, from);
+    op.values = from.position.size(), op.eps = float(layer.eps);
+    if (layer.kind == gelu) return finish(op, from, use, {0, 0}, {0, 0});
+    op.gamma = take_row(from, layer.weight, true), op.beta = take_row(from, layer.bias, false);
+    return finish(op, from, use, {op.gamma, layer.weight < 0 ? 0 : from.stride}, {op.beta, layer.bias < 0 ? 0 : from.stride});
   }
 
   Value picked(const Layer& layer, const Value& from, const Use& use) {

@@ -37,6 +37,9 @@ enum class Kind : int {
   copy,        // of the input, in a buffer of its own
   pick,        // one row of the input
   gru,         // gated recurrent units over the rows: the input is what a product makes of x for their three gates
+  attention,   // of the rows of an example to each other: the input is what a product makes of x for queries, keys and values
+  layer_norm,  // of every row
+  gelu,        // likewise
 };
 
 // A value that an op reads, and the gradient by it.
@@ -67,6 +70,7 @@ struct Op {
   bool norm, relu;
   Index pool_lines, pool;                  // a row is made of so many lines and columns
   Index row;                               // of pick
+  Index heads, values;                     // of attention; the values of a row that are no padding
   View gates, states;                      // of gru: what the backward pass needs, see recurrent.h
   Index gamma, beta, running_mean, running_var;  // in the packed parameters
   Index saved;                             // in the workspace: the batch's mean and 1 / standard deviation

@@ -1,0 +1,85 @@
+"""Which layers of a model a runtime cannot carry: once a graph has been refused, its model's layers are tried one by one."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from algorithms.core.contract import Objective, TorchTensors
+from algorithms.models.examples import some_examples
+from export.capture import Trace, trace
+from export.describe import TRACE_BATCH
+from wire import names
+from wire.errors import ConfigError
+
+Write = Callable[[Trace], object]
+"""Writes a trace for a runtime."""
+
+
+def refused_layers(objective: Objective, window: tuple[int, ...], write: Write) -> list[str]:
+    """The innermost layers of an objective's model whose pass and gradients `write` refuses, as ``name (kind)``; empty where there is none,
+    and something outside of the model is in the way."""
+    seen: dict[str, tuple[Tensor, ...]] = {}
+    model = objective.model
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _layer, given: seen.update({name: given}) if all(isinstance(x, Tensor) for x in given) else None
+
+    hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in model.named_modules()]
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(some_examples(TRACE_BATCH, window, model.vocabulary))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        model.train(training)
+    known: dict[str, bool] = {}
+
+    def innermost(name: str, layer: nn.Module) -> list[str]:
+        """What is refused in a layer, or the layer itself."""
+        inside = [found for own, child in layer.named_children() for found in innermost(f"{name}.{own}", child)]
+        if inside or name not in seen:
+            return inside
+        alike = f"{layer} of {[tuple(x.shape) for x in seen[name]]}"
+        if alike not in known:
+            known[alike] = _refuses(layer, seen[name], write)
+        return [f"{name} ({type(layer).__name__})"] if known[alike] else []
+
+    model.train()
+    try:
+        return [found for own, child in model.named_children() for found in innermost(own, child)]
+    finally:
+        model.train(training)
+
+
+def _refuses(layer: nn.Module, given: tuple[Tensor, ...], write: Write) -> bool:
+    """Whether a layer's pass in training and its gradients can be traced by themselves, but not written."""
+    parameters = {names.shared(name): value.detach() for name, value in layer.named_parameters()}
+    buffers = {names.statistic(name): value for name, value in layer.named_buffers()}
+    examples = {names.batch(f"x{n}"): value.detach() for n, value in enumerate(given)}
+    moving = [name for name, value in examples.items() if value.is_floating_point()]
+
+    def passed(inputs: TorchTensors) -> TorchTensors:
+        def power(varied: TorchTensors) -> Tensor:
+            held = {name: varied[names.shared(name)] for name, _ in layer.named_parameters()}
+            held |= {names.name_of(key): inputs[key].clone() for key in buffers}
+            made = functional_call(layer, held, tuple({**inputs, **varied}[name] for name in examples))
+            first: Tensor = made[0] if isinstance(made, tuple) else made
+            return first.square().sum()
+
+        gradients = grad(power)({name: inputs[name] for name in (*parameters, *moving)})
+        return {names.metric(name.replace("/", ".")): value for name, value in gradients.items()}
+
+    if not parameters and not moving:
+        return False
+    try:
+        traced = trace(passed, {**parameters, **buffers, **examples})
+    except ConfigError:
+        return False
+    try:
+        write(traced)
+    except ConfigError:
+        return True
+    return False

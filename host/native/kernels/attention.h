@@ -1,0 +1,139 @@
+// Self-attention (A. Vaswani et al., NeurIPS 2017, section 3.2): of every head, o = softmax(q k^T * scale) v.
+//
+// A row of the input holds q, k and v, `part` floats each, and in each of them the heads side by side. The shares (softmax) of a head are
+// computed anew in the backward pass: they are rows times rows, and reading them from memory would take as long.
+#pragma once
+#include "layers.h"
+
+namespace shoal {
+namespace SHOAL_TARGET {
+namespace {
+
+struct Heads {
+  Index count, size;      // of heads, and of the values of one
+  Index rows, part;
+  Index columns, padded;  // rows and size, rounded up to whole vectors
+  float scale;
+};
+
+// Where value c of row k is in a packed matrix of `rows` rows and `width` columns.
+inline Index packed_at(Index rows, Index width, Index k, Index c) {
+  const Index panel = c / PANEL * PANEL;
+  return panel * rows + k * (width - panel < PANEL ? width - panel : PANEL) + c - panel;
+}
+
+// The head's values of all rows, as a packed matrix of `rows` rows; or of `size` rows, transposed.
+void pack_head(const Heads& heads, const float* from, Index row, float* to) {
+  for (Index k = 0; k < heads.rows; k++)
+    for (Index c = 0; c < heads.padded; c++) to[packed_at(heads.rows, heads.padded, k, c)] = c < heads.size ? from[k * row + c] : 0.0f;
+}
+
+void pack_transposed_head(const Heads& heads, const float* from, Index row, float* to) {
+  for (Index col = 0; col < heads.columns; col += PANEL) {
+    const Index width = heads.columns - col < PANEL ? heads.columns - col : PANEL;
+    for (Index c = 0; c < heads.size; c++)
+      for (Index i = 0; i < width; i++) to[col * heads.size + c * width + i] = col + i < heads.rows ? from[(col + i) * row + c] : 0.0f;
+  }
+}
+
+inline float largest(Vec x) {
+  float found = x[0];
+  for (int i = 1; i < LANES; i++) found = x[i] > found || x[i] != x[i] ? x[i] : found;
+  return found;
+}
+
+inline float total(Vec x) {
+  float sum = 0;
+  for (int i = 0; i < LANES; i++) sum += x[i];
+  return sum;
+}
+
+// One row of scores to shares; what is beyond the last column becomes 0.
+void softmax(float* s, Index count, Index columns, float scale) {
+  for (Index i = count; i < columns; i++) s[i] = -INFINITY;
+  Vec most = load(s);
+  for (Index i = LANES; i < columns; i += LANES) {
+    const Vec x = load(s + i);
+    most = (x > most) | (x != x) ? x : most;
+  }
+  const Vec top = broadcast(largest(most));
+  Vec sum = {};
+  for (Index i = 0; i < columns; i += LANES) {
+    const Vec e = exponential((load(s + i) - top) * scale);
+    store(s + i, e);
+    sum += e;
+  }
+  const Vec share = broadcast(1.0f / total(sum));
+  for (Index i = 0; i < columns; i += LANES) store(s + i, load(s + i) * share);
+  for (Index i = count; i < columns; i++) s[i] = 0;
+}
+
+// From the shares p and the gradient d by them to that by the scores, in place of d.
+void softmax_backward(const float* p, float* d, Index columns, float scale) {
+  Vec sum = {};
+  for (Index i = 0; i < columns; i += LANES) sum += load(p + i) * load(d + i);
+  const Vec mean = broadcast(total(sum));
+  for (Index i = 0; i < columns; i += LANES) store(d + i, load(p + i) * (load(d + i) - mean) * scale);
+}
+
+// Room for the matrices of a head, one after the other.
+struct HeadRoom {
+  float *packed, *made, *shares, *slopes;
+  HeadRoom(const Heads& heads, float* at) {
+    const Index narrow = heads.rows * heads.padded + heads.size * heads.columns, wide = heads.rows * heads.columns;
+    packed = at, made = packed + narrow, shares = made + narrow, slopes = shares + wide;
+  }
+};
+
+void shares_of(const Heads& heads, const float* q, Index row, const HeadRoom& room) {
+  const Index zero = 0;
+  pack_transposed_head(heads, q + heads.part, row, room.packed);
+  multiply(q, row, {&zero, 1, heads.size}, room.packed, heads.columns, room.shares, heads.columns, nullptr, 0, heads.rows);
+  for (Index t = 0; t < heads.rows; t++) softmax(room.shares + t * heads.columns, heads.rows, heads.columns, heads.scale);
+}
+
+// The rows of an example: x of the input, y of the result.
+void attention_forward(const Heads& heads, const float* x, Index row, float* y, Index y_row, float* scratch) {
+  const HeadRoom room(heads, scratch);
+  const Index zero = 0;
+  for (Index h = 0; h < heads.count; h++) {
+    const float* q = x + h * heads.size;
+    shares_of(heads, q, row, room);
+    pack_head(heads, q + 2 * heads.part, row, room.packed);
+    multiply(room.shares, heads.columns, {&zero, 1, heads.rows}, room.packed, heads.padded, room.made, heads.padded, nullptr, 0, heads.rows);
+    for (Index t = 0; t < heads.rows; t++) memcpy(y + t * y_row + h * heads.size, room.made + t * heads.padded, sizeof(float) * heads.size);
+  }
+}
+
+// From the gradient d by the result to that by the input, in d_x; a product of shares or of slopes with rows may read beyond a head's
+// values, and what it makes of these is not used.
+void attention_backward(const Heads& heads, const float* x, Index row, const float* d, Index d_row, float* d_x, Index d_x_row, float* scratch) {
+  const HeadRoom room(heads, scratch);
+  const Index zero = 0;
+  const auto put = [&](Index part, Index h, bool packed) {
+    for (Index t = 0; t < heads.rows; t++)
+      for (Index c = 0; c < heads.size; c++)
+        d_x[t * d_x_row + part * heads.part + h * heads.size + c] =
+            room.made[packed ? packed_at(heads.rows, heads.padded, t, c) : t * heads.padded + c];
+  };
+  const Lines rows = {1, heads.rows};
+  for (Index h = 0; h < heads.count; h++) {
+    const float *q = x + h * heads.size, *k = q + heads.part, *v = k + heads.part, *g = d + h * heads.size;
+    shares_of(heads, q, row, room);
+    multiply_outer(room.shares, 0, heads.columns, {&zero, 1, heads.rows}, g, 0, d_row, rows, room.made, heads.padded, false);
+    put(2, h, true);
+    pack_transposed_head(heads, v, row, room.packed);
+    multiply(g, d_row, {&zero, 1, heads.size}, room.packed, heads.columns, room.slopes, heads.columns, nullptr, 0, heads.rows);
+    for (Index t = 0; t < heads.rows; t++)
+      softmax_backward(room.shares + t * heads.columns, room.slopes + t * heads.columns, heads.columns, heads.scale);
+    pack_head(heads, k, row, room.packed);
+    multiply(room.slopes, heads.columns, {&zero, 1, heads.rows}, room.packed, heads.padded, room.made, heads.padded, nullptr, 0, heads.rows);
+    put(0, h, false);
+    multiply_outer(room.slopes, 0, heads.columns, {&zero, 1, heads.rows}, q, 0, row, rows, room.made, heads.padded, false);
+    put(1, h, true);
+  }
+}
+
+}  // namespace
+}  // namespace SHOAL_TARGET
+}  // namespace shoal
