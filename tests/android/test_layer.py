@@ -187,7 +187,7 @@ def test_the_archive_is_small_and_its_entry_points_survive_shrinking() -> None:
     with zipfile.ZipFile(BRIDGE / ".out" / "shoal-android.aar") as archive:
         names = set(archive.namelist())
         assert names >= {"AndroidManifest.xml", "classes.jar", "R.txt", "proguard.txt"}
-        assert archive.getinfo("classes.jar").file_size < 520_000
+        assert archive.getinfo("classes.jar").file_size < 580_000
         rules = archive.read("proguard.txt").decode()
         assert "io.shoal.android.RoundWorker" in rules
 
