@@ -1,5 +1,6 @@
 """Java 8's class library as D8 and R8 read it, from the signatures that every JDK carries for `javac --release 8`."""
 
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -15,8 +16,15 @@ def java8_library() -> Path:
     if not source.exists():
         raise Unavailable(f"{source} is missing: apt-get install default-jdk-headless would run this")
     target.parent.mkdir(parents=True, exist_ok=True)
-    made = target.with_suffix(".new")
-    with zipfile.ZipFile(source) as signatures, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as jar:
+    with tempfile.TemporaryDirectory(dir=target.parent) as temporary:  # another build may make it at the same time
+        made = Path(temporary) / target.name
+        _copy(source, made)
+        made.replace(target)
+    return target
+
+
+def _copy(source: Path, target: Path) -> None:
+    with zipfile.ZipFile(source) as signatures, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as jar:
         seen = set()
         for name in signatures.namelist():
             releases, _, rest = name.partition("/")
@@ -26,5 +34,3 @@ def java8_library() -> Path:
             if "8" in releases and rest.endswith(".sig") and path.startswith(("java/", "javax/")) and path not in seen:
                 seen.add(path)
                 jar.writestr(path, signatures.read(name))
-    made.rename(target)
-    return target
