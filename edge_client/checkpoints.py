@@ -1,7 +1,6 @@
 """When a checkpoint of a plan is written, and when work goes on from one (the rules are in `edge_client.core.checkpoint`)."""
 
 import logging
-import time
 from collections.abc import Callable
 
 from edge_client.core.checkpoint import (
@@ -35,7 +34,7 @@ class Checkpoints:
         runtime: str,
         pace: Pace,
         progressed: Callable[[int, bool], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         """`progressed` is told of each checkpoint that is on the disk: how often a graph was run until then, and whether work goes on from
         it now. `clock`: seconds, from a clock that cannot be set."""

@@ -198,7 +198,8 @@ def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Malformed(f"checkpoint of {len(payload)} bytes: {error}") from None
     held: dict[str, Tensors] = {part: names.part(tensors, part) for part in _PARTS}
-    tensors = {name: value for name, value in tensors.items() if not name.startswith(tuple(f"{part}/" for part in _PARTS))}
+    taken = names.of_role(tensors, *_PARTS)
+    tensors = {name: value for name, value in tensors.items() if name not in taken}
     numbers, losses = _floats(tensors, "numbers"), _floats(tensors, "losses")
     order, rows = tensors.pop("order", None), tensors.pop("rows", None)
     if tensors:

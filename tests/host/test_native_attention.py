@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from algorithms.models.attention import Attention
+from algorithms.models.attention import Attention, replace_attention
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Unsupported, network_of
 from tests.host.native_cases import classifier_of
@@ -33,10 +33,8 @@ def encoder_of(width: int, heads: int, layers: int, first: bool, activation: str
     made = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width) if first else None, enable_nested_tensor=False)
     for parameter in made.parameters():
         nn.init.normal_(parameter, 0, 1.2 / width**0.5)
-    for number, block in enumerate(made.layers):
-        attention = block.get_submodule("self_attn")
-        assert isinstance(attention, nn.MultiheadAttention)
-        setattr(block, "self_attn", Attention(attention, f"layers.{number}.self_attn"))  # noqa: B010
+    replace_attention(made)
+    for number in range(layers):
         for own in ("dropout", "dropout1", "dropout2", "self_attn.drop"):
             made.set_submodule(f"layers.{number}.{own}", nn.Identity())
     return made

@@ -16,8 +16,10 @@ import io.shoal.core.StorageWatcher
 import io.shoal.core.Tensor
 import io.shoal.core.WatchedStorage
 import io.shoal.core.Withdrawal
+import io.shoal.core.unless
 import java.io.File
 import java.io.IOException
+import java.util.Optional
 import java.util.concurrent.Executor
 import java.util.concurrent.locks.ReentrantLock
 
@@ -233,6 +235,12 @@ public class Fleet internal constructor(
         states.set(state)
         noting { home.noteState(state) }
         return state
+    }
+
+    /** The same for a job, which does not wait for it once [stop] says that it is to end. */
+    internal fun enrol(stop: () -> Boolean): FleetState? {
+        val done = unless(stop) { Optional.ofNullable(enrol()) } ?: return FleetState.Waiting(FleetState.Waiting.Why.JOB)
+        return done.orElse(null)
     }
 
     private fun enrolled(own: ShoalSettings) {

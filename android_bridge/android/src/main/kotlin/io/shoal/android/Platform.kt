@@ -8,6 +8,7 @@ import androidx.work.Constraints
 import androidx.work.Data
 import androidx.work.ExistingPeriodicWorkPolicy
 import androidx.work.ExistingWorkPolicy
+import androidx.work.ListenableWorker
 import androidx.work.NetworkType
 import androidx.work.OneTimeWorkRequest
 import androidx.work.PeriodicWorkRequest
@@ -87,20 +88,17 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         WorkManager.getInstance(context).enqueueUniqueWork("io.shoal.round.$fleet", ExistingWorkPolicy.KEEP, request.build())
     }
 
-    override fun scheduleEnrolment() {
-        val request = OneTimeWorkRequest.Builder(EnrolWorker::class.java)
-            .setConstraints(Constraints.Builder().setRequiredNetworkType(NetworkType.CONNECTED).build())
-            .setBackoffCriteria(BackoffPolicy.EXPONENTIAL, 1, TimeUnit.MINUTES)
-            .setInputData(input())
-        WorkManager.getInstance(context).enqueueUniqueWork("io.shoal.enrol.$fleet", ExistingWorkPolicy.KEEP, request.build())
-    }
+    override fun scheduleEnrolment() = once(EnrolWorker::class.java, "io.shoal.enrol.$fleet")
 
-    override fun scheduleWithdrawal() {
-        val request = OneTimeWorkRequest.Builder(WithdrawWorker::class.java)
+    override fun scheduleWithdrawal() = once(WithdrawWorker::class.java, "io.shoal.withdrawal.$fleet")
+
+    /** Plans work that needs no more than a network, unless it is planned already. */
+    private fun once(worker: Class<out ListenableWorker>, name: String) {
+        val request = OneTimeWorkRequest.Builder(worker)
             .setConstraints(Constraints.Builder().setRequiredNetworkType(NetworkType.CONNECTED).build())
             .setBackoffCriteria(BackoffPolicy.EXPONENTIAL, 1, TimeUnit.MINUTES)
             .setInputData(input())
-        WorkManager.getInstance(context).enqueueUniqueWork("io.shoal.withdrawal.$fleet", ExistingWorkPolicy.KEEP, request.build())
+        WorkManager.getInstance(context).enqueueUniqueWork(name, ExistingWorkPolicy.KEEP, request.build())
     }
 
     override fun attest(by: Attestation, nonce: String): String = by.attest(context, nonce)

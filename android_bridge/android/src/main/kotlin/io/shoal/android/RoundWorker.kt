@@ -16,9 +16,7 @@ import io.shoal.core.Progress
 import io.shoal.core.Route
 import io.shoal.core.ShoalException
 import io.shoal.core.Windows
-import io.shoal.core.unless
 import java.io.IOException
-import java.util.Optional
 import java.util.concurrent.locks.ReentrantLock
 
 /**
@@ -79,8 +77,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
 
     private fun work(fleet: Fleet): FleetState {
         if (!fleet.consent.granted) return Blocked(Blocked.Reason.CONSENT, "no consent")
-        val enrolment = unless(::isStopped) { Optional.ofNullable(fleet.enrol()) } ?: return Waiting(Waiting.Why.JOB)
-        if (enrolment.isPresent) return enrolment.get()
+        fleet.enrol(::isStopped)?.let { return it }
         val settings = fleet.settings
         val health = DeviceHealth(applicationContext)
         if (health.freeBytes() < settings.minFreeBytes) return Waiting(Waiting.Why.STORAGE)
