@@ -122,6 +122,7 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
         address = BrokerAddress.parse(broker.url, None, None, None)
         own = {"d0": {"policy": policy}}
         with aggregator(address, topics) as runner, devices(address, topics, data, tmp_path, lambda d: own.get(d, {})):
+            runner.run(lambda: len(runner.devices.state.devices) == 5)  # no round begins before everybody is there
             campaign = runner.add(settings, make_algorithm(algorithm), exported.bundle, probe, MemoryStore(), MemoryBlobs())
             runner.run(lambda: runner.finished)
     state, entry = campaign.known(), runner.devices.entry("d0")
