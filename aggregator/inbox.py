@@ -179,7 +179,8 @@ class Inbox:
             said = (*counts, message.runtime, message.bundle, message.moved)
             eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
             withholds = message.policy is not None and message.policy.withholds
-            own = (eligible, message.encodings, withholds, terms_of(message))
+            untested = message.policy is not None and 0 < counts[1] < message.policy.min_windows
+            own = (eligible, message.encodings, withholds, terms_of(message), untested)
             reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, *own))
 
     def _update(self, payload: bytes, reading: Reading) -> None:

@@ -294,7 +294,7 @@ class Runner:
         """A device goes to another campaign, with what it has said to the one before."""
         device = before.known().devices[device_id]
         said = (device.num_train, device.num_test, device.runtime, device.bundle, device.moved, target.may_ask(device_id))
-        return DeviceCheckedIn(self._clock(), device_id, *said, device.encodings, device.withholds, device.terms)
+        return DeviceCheckedIn(self._clock(), device_id, *said, device.encodings, device.withholds, device.terms, device.untested)
 
     def bring(self, campaign: Campaign) -> None:
         """Let a campaign that is to go on after its end know what devices have said last to the campaigns that it takes them from: its next

@@ -1,4 +1,10 @@
-// The Kotlin plugin stands beside Android's, so that Android's built-in Kotlin takes this version of the compiler.
+// What the modules have in common: `subprojects` below says it once, a module's own file only what is its own. The Kotlin plugin stands beside
+// Android's, so that Android's built-in Kotlin takes this version of the compiler.
+import com.android.build.api.dsl.LibraryExtension
+import org.jetbrains.kotlin.gradle.dsl.KotlinBaseExtension
+import org.jetbrains.kotlin.gradle.dsl.KotlinVersion
+import org.jetbrains.kotlin.gradle.tasks.KotlinJvmCompile
+
 plugins {
     alias(libs.plugins.android.library) apply false
     alias(libs.plugins.android.application) apply false
@@ -8,12 +14,72 @@ plugins {
 // `build` in this folder is a script.
 layout.buildDirectory = layout.projectDirectory.dir(".gradle/root-build")
 
+// An app's compiler, from this version of Kotlin on, reads the library and the standard library that it brings.
+val oldestKotlin = libs.versions.kotlin.oldest.get()
+
+// What an app depends on by name; a module that is not among these is published under its own name.
+val artefacts = mapOf(
+    "android" to "shoal-android",
+    "foreground" to "shoal-android-foreground",
+    "recording" to "shoal-android-recording",
+    "ktx" to "shoal-android-ktx",
+)
+
 subprojects {
     group = property("shoal.group") as String
     version = property("shoal.version") as String
+    tasks.withType<Test>().configureEach { useJUnitPlatform() }
+
+    plugins.withId("com.android.library") {
+        extensions.configure<LibraryExtension> {
+            compileSdk = 36
+            defaultConfig { minSdk = 26 }
+            compileOptions {
+                sourceCompatibility = JavaVersion.VERSION_1_8
+                targetCompatibility = JavaVersion.VERSION_1_8
+            }
+            lint {
+                abortOnError = true
+                textReport = true
+            }
+            publishing {
+                singleVariant("release") {
+                    withSourcesJar()
+                    withJavadocJar()
+                }
+            }
+        }
+    }
+
+    // Every module that is published is compiled as `./build` compiles it (steps/modules.py).
     plugins.withId("maven-publish") {
-        extensions.configure<PublishingExtension> {
-            publications.withType<MavenPublication>().configureEach {
+        extensions.configure<KotlinBaseExtension>("kotlin") { coreLibrariesVersion = oldestKotlin }
+        tasks.withType<KotlinJvmCompile>().configureEach {
+            val isMain = "Test" !in name
+            // A test sees what is internal in its own module; those of Android's modules also what is in the modules that these need.
+            if ("UnitTest" in name) friendPaths.from(libraries)
+            compilerOptions {
+                optIn.add("io.shoal.core.InternalShoalApi")
+                if (isMain) {
+                    languageVersion = KotlinVersion.KOTLIN_2_1
+                    apiVersion = KotlinVersion.KOTLIN_2_1
+                    freeCompilerArgs.addAll(
+                        "-Xexplicit-api=strict",
+                        "-Xsuppress-version-warnings",
+                        "-Xno-source-debug-extension",
+                        "-Xno-call-assertions",
+                        "-Xno-param-assertions",
+                        "-Xno-receiver-assertions",
+                    )
+                }
+            }
+        }
+        pluginManager.apply("signing")
+        afterEvaluate { // Android's component is there only now
+            val publishing = extensions.getByType<PublishingExtension>()
+            publishing.publications.create<MavenPublication>("release") {
+                artifactId = artefacts[project.name] ?: project.name
+                from(components.findByName("release") ?: components["java"])
                 pom {
                     name = "Shoal: $artifactId"
                     description = "Federated learning on phones: trains with ExecuTorch on data that never leaves the device, over MQTT."
@@ -28,9 +94,20 @@ subprojects {
                         developer {
                             id = "shoal"
                             name = "The developers of Shoal"
+                            organizationUrl = property("shoal.url") as String
                         }
                     }
-                    scm { url = property("shoal.url") as String }
+                    scm {
+                        url = property("shoal.url") as String
+                        connection = "scm:git:${property("shoal.url")}.git"
+                    }
+                }
+            }
+            val key = findProperty("signingKey") as String?
+            if (key != null) {
+                extensions.configure<SigningExtension> {
+                    useInMemoryPgpKeys(key, findProperty("signingPassword") as String?)
+                    sign(publishing.publications)
                 }
             }
         }

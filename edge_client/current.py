@@ -8,6 +8,7 @@ import numpy as np
 
 from edge_client.core.ports import Current, DeviceState, GraphLoader, Windows
 from edge_client.loaded import LoadedModel, check_windows
+from edge_client.padding import to_length
 from edge_client.work import BlobMissing, read_blob
 from wire.bundle import Bundle, unpack
 from wire.errors import ConfigError, DataError, ShoalError
@@ -58,7 +59,8 @@ class CurrentModel:
             raise ConfigError("this device has no model yet: none was released to it, and no run has finished on it")
         try:
             loaded = self.loaded()
-            check_windows(x, loaded.bundle.manifest.window.shape)
+            window = loaded.bundle.manifest.window
+            check_windows(to_length(x, window), window.shape)
             answer = loaded.predict(x) if len(x) else np.zeros((0, len(loaded.bundle.manifest.classes)), np.float32)
         except DataError:
             raise

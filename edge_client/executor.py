@@ -46,9 +46,9 @@ class Executor:
             BundleError: it asks for larger batches, or more random numbers, than anybody needs.
         """
         self._bundle, self._graphs, self._secret = bundle, graphs, secret
+        self._check_windows(windows)
         self._windows = windows_for(bundle.manifest, fit_windows(windows, bundle.manifest.window, PARTS))
         self._job: Job | None = None
-        self._check_windows()
         if bundle.manifest.min_batch > MOST_EXAMPLES:
             raise BundleError(
                 f"bundle {bundle.manifest.name}: batches of at least {bundle.manifest.min_batch}, at most {MOST_EXAMPLES} can be"
@@ -126,10 +126,11 @@ class Executor:
             sums += float(outputs[names.LOSS_SUM]), float(outputs[names.NUM_CORRECT])
         return Metrics(len(x), float(sums[0]), round(sums[1]))
 
-    def _check_windows(self) -> None:
-        manifest, windows = self._bundle.manifest, self._windows
+    def _check_windows(self, windows: Windows) -> None:
+        manifest = self._bundle.manifest
         shape = manifest.window.shape
-        for split, x in (("train", windows.train_x), ("test", windows.test_x)):
+        unlabelled = [windows.unlabelled_x] if windows.num_unlabelled else []
+        for part, x in zip(PARTS.values(), (windows.train_x, windows.test_x, *unlabelled), strict=False):
             if x.shape[1:] != shape:
-                told = f"{split} windows have shape {x.shape[1:]}, bundle {manifest.name} expects {shape}"
+                told = f"{part} have shape {x.shape[1:]}, bundle {manifest.name} expects {shape}"
                 raise DataError(told + likely_meant(x.shape[1:], shape))

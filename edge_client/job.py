@@ -9,13 +9,13 @@ import numpy as np
 
 from edge_client.core.batches import batch_slices, evaluation_slices, num_training_batches, training_batches
 from edge_client.core.checkpoint import Checkpoint, Place, Random, Within
-from edge_client.core.held import held_out
 from edge_client.core.ports import Graphs, WholeTraining, Windows
-from edge_client.core.ranks import ranks
-from edge_client.labels import no_labels
+from edge_client.layout import fitting
+from edge_client.split import Split
 from wire import names
 from wire.bundle import Bundle
 from wire.errors import BundleError, DataError, Malformed
+from wire.held import held_out
 from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Protect, Respond, Train
 from wire.privacy import add_noise, clip
 from wire.tensors import Array, Tensors, TensorSpec, check_layout
@@ -62,7 +62,7 @@ class Job:
         self.tensors: Tensors = dict(bundle.initial)
         self.model: Tensors = {}
         self.result = Result(plan.model)
-        self._verb, self._runs, self._within = 0, 0, Within()
+        self._verb, self._runs, self._within, self._resumed = 0, 0, Within(), False
         self._changed: set[str] = set()
         self._tuned: set[str] = set()
         self._protected: Tensors = {}
@@ -136,7 +136,7 @@ class Job:
         self._changed, self._tuned, self._protected = set(place.changed), set(place.tuned), dict(made.protected)
         self.result.tensors, self.result.num_steps = dict(made.sent), place.num_steps
         self.result.evaluated, self.result.trained = made.evaluated, made.trained
-        self._verb, self._runs, self._within = place.verb, place.runs, made.within.copy()
+        self._verb, self._runs, self._within, self._resumed = place.verb, place.runs, made.within.copy(), True
         place.random.put(self._rng)
 
     @cached_property
@@ -155,7 +155,7 @@ class Job:
 
     def train(self, verb: Train) -> None:
         windows, min_batch = self._windows, self._manifest.min_batch
-        examples = np.flatnonzero(~held_out(windows.num_train, verb.holdout))
+        examples = np.flatnonzero(~held_out(windows.train_y, verb.holdout))
         if len(examples) < verb.least:
             return
         if len(examples) < min_batch:
@@ -172,7 +172,7 @@ class Job:
         else:
             self._train_by_batches(verb, examples, scalars)
         self._check_moved(verb.graph)
-        if verb.report or not self.result.trained.num_examples:
+        if verb.report:
             self.result.trained = Metrics(within.num_examples, within.loss_sum, round(within.num_correct))
 
     def _train_by_batches(self, verb: Train, examples: Array, scalars: Tensors) -> None:
@@ -201,16 +201,17 @@ class Job:
         within.num_correct += float(outputs[names.NUM_CORRECT])
 
     def evaluate(self, verb: Evaluate) -> None:
-        """Sum a graph's metrics over a split. ``loss_sum`` and ``num_correct`` become the metrics of the model as it is now; other sums
-        become responses, which over no windows are zero for later graphs and are not reported."""
+        """Sum a graph's metrics over a split. ``loss_sum`` and ``num_correct`` become the metrics of the model as it is now, unless
+        nothing is reported; other sums become responses, which over no windows are zero for later graphs and are not reported."""
         held = {**self.tensors, **self._initial} if verb.model == "initial" else self.tensors
-        sums, count = self._sums(verb.graph, held, verb.split, verb.holdout)
+        sums, count = self._sums(verb.graph, held, verb.split, verb.holdout, verb.most)
         if "num_correct" in sums:
-            self.result.evaluated = Metrics(count, float(sums.pop("loss_sum")), round(float(sums.pop("num_correct"))))
+            metrics = Metrics(count, float(sums.pop("loss_sum")), round(float(sums.pop("num_correct"))))
+            self.result.evaluated = metrics if verb.report else self.result.evaluated
         responses = {names.response(verb.graph, k): np.asarray(v / max(1, count), np.float32) for k, v in sums.items()}
         nothing = () if count else self._manifest.responses(verb.graph)
         self.tensors |= responses | {key: np.zeros(shape, dtype) for key, dtype, shape in nothing}
-        self.result.tensors |= responses if verb.report else {}
+        self.result.tensors |= self._declared(verb.graph, responses) if verb.report else {}
 
     def choose(self, verb: Choose) -> None:
         """Go on from the model with the least loss over the training windows; a NaN counts as infinite."""
@@ -222,6 +223,8 @@ class Job:
         self.receive(chosen, self._fetch(chosen))
 
     def annotate(self, verb: Annotate) -> None:
+        if names.batch(verb.column) in (names.X, names.Y):
+            raise Malformed(f"verb annotate: a column cannot be called {verb.column!r}")
         windows, scalars = self._windows, self._hyper()
         every = np.arange(windows.num_train)
 
@@ -241,14 +244,15 @@ class Job:
         self._check_moved(verb.graph)
         metrics = {names.response(verb.graph, name): value for name, value in names.part(outputs, names.METRIC).items()}
         self.tensors |= metrics
-        self.result.tensors |= metrics if verb.report else {}
+        self.result.tensors |= self._declared(verb.graph, metrics) if verb.report else {}
 
     def respond(self, verb: Respond) -> None:
-        sent = self._fetch(verb.inputs)
-        if "x" not in sent or sent["x"].shape[1:] != self._windows.train_x.shape[1:] or not len(sent["x"]):
-            shape = sent["x"].shape if "x" in sent else None
-            raise Malformed(f"inputs of verb respond: tensor x has shape {shape}, expected (n, {self._windows.train_x.shape[1:]})")
-        rows = self._rows(verb.graph, len(sent["x"]), lambda chosen: {**self.tensors, names.X: sent["x"][chosen]})
+        x, window = self._fetch(verb.inputs).get("x"), self._manifest.window
+        if x is None or x.dtype != window.dtype or x.shape[1:] != window.shape or not len(x):
+            found = "missing" if x is None else f"{x.dtype}{list(x.shape)}"
+            raise Malformed(f"inputs of verb respond: tensor x is {found}, expected {window.dtype} (n, {window.shape})")
+        x = fitting(x, window, "inputs of verb respond")
+        rows = self._rows(verb.graph, len(x), lambda chosen: {**self.tensors, names.X: x[chosen]})
         self.result.tensors[names.response(verb.graph)] = np.concatenate(rows)
 
     def protect(self, verb: Protect) -> None:
@@ -290,11 +294,18 @@ class Job:
         else:
             self._tuned |= of_model
 
+    def _declared(self, graph: str, measured: Tensors) -> Tensors:
+        """Of what a graph measured, what its bundle says that it reports: nothing else leaves the device."""
+        return {key: measured[key] for key, _, _ in self._manifest.responses(graph) if key in measured}
+
     def _pause(self) -> None:
         """Between two runs of a graph: nothing is drawn or half done."""
         self._between()
 
     def _run(self, graph: str, inputs: Tensors) -> Tensors:
+        missing = [name for name in self._manifest.graphs[graph].inputs if name not in inputs] if self._resumed else []
+        if missing:
+            raise Unfit(f"graph {graph!r} reads {missing[0]!r}, which the plan had made before")
         outputs = self._graphs.run(graph, inputs)
         self._runs += 1
         return outputs
@@ -338,16 +349,9 @@ class Job:
         """The bundle's hyper-parameters, and in their place those that the plan's training asks for: the same in every verb."""
         return {names.hyper(k): np.asarray(v, np.float32) for k, v in {**self._manifest.hyper, **self._asked}.items()}
 
-    def _sums(self, graph: str, held: Tensors, split: str, holdout: float = 0.0) -> tuple[Tensors, int]:
+    def _sums(self, graph: str, held: Tensors, split: str, holdout: float = 0.0, most: int = 0) -> tuple[Tensors, int]:
         """The sums of a graph's metrics over a split, and how many examples it has."""
-        windows = self._windows
-        x, y = (windows.test_x, windows.test_y) if split == "test" else (windows.train_x, windows.train_y)
-        places: Tensors = {}
-        if split == "windows":
-            x, y, places = self._every_window(holdout)
-        order = np.random.default_rng(0).permutation(len(y))  # recordings are sorted by class; a batch should not be
-        if split == "holdout":
-            order = order[held_out(len(y), holdout)[order]]
+        x, y, places, order = Split.of(self._windows, self._manifest.label, split, holdout, most)
         within, scalars = self._within, self._hyper()
         slices = evaluation_slices(len(order), self._manifest.min_batch, self._graphs.max_batch) if len(order) else []
         for chosen in slices[within.batches :]:
@@ -360,17 +364,6 @@ class Job:
             within.batches += 1
         sums, within.sums, within.batches = within.sums, {}, 0
         return sums, len(order)
-
-    def _every_window(self, holdout: float) -> tuple[Array, Array, Tensors]:
-        r"""The training windows and after them those without labels, x (n, \*window) and y (n, \*label), `no_labels`; and for each
-        its ``rank`` among them, how many there are (``count``), and whether it is ``held`` out, all float32 (n,)."""
-        windows = self._windows
-        more = windows.num_unlabelled
-        x = np.concatenate([windows.train_x, windows.unlabelled_x]) if more else windows.train_x
-        y = np.concatenate([windows.train_y, no_labels(more, self._manifest.label)])
-        held = np.concatenate([held_out(windows.num_train, holdout), np.zeros(more, bool)])
-        places = zip(names.PLACES, (ranks(windows.num_train, more), np.full(len(y), len(y)), held), strict=True)
-        return x, y, {names.batch(name): values.astype(np.float32) for name, values in places}
 
     def _rows(self, graph: str, num_examples: int, inputs: Callable[[slice], Tensors]) -> list[Array]:
         """What a graph gives for each example, batch by batch."""

@@ -24,7 +24,7 @@ PARTS = {"train_y": "train", "test_y": "test"}
 def classes_of_steps(labels: Array, steps: int) -> Array:
     """The class (n, steps) int64 of each step of windows, of the labels (n, length) of their samples: the one that all samples of a step
     have, else `NO_LABEL`. Steps are equal parts of a window."""
-    parts = labels.reshape(len(labels), steps, -1)
+    parts = labels.reshape(len(labels), steps, labels.shape[1] // steps)
     return np.where((parts == parts[:, :, :1]).all(2), parts[:, :, 0], NO_LABEL).astype(np.int64)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from edge_client.core.ports import Windows
 from edge_client.labels import fit_labels_of
+from edge_client.padding import to_length
 from wire.bundle import Manifest, Window
 from wire.errors import DataError
 from wire.tasks import split_unlabelled
@@ -35,7 +36,7 @@ def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = F
     """
     told = f"{origin}: X is {x.dtype}{list(x.shape)}"
     if x.dtype.kind == "O":
-        raise DataError(f"{told}: its windows differ in length, or are no arrays; cut windows of one length, or give recordings as CSV")
+        raise DataError(f"{told}: its windows differ in length, or are no arrays; pad them and say lengths, or give recordings as CSV")
     if x.ndim == 2 and x.size:
         raise DataError(f"{told}: windows of one channel are [n, 1, time], X[:, None, :]")
     if x.ndim not in (3, 4) or x.dtype.kind not in "fiu" or not x.size:
@@ -64,14 +65,14 @@ def vocabulary(said: Array | None, origin: str) -> int:
 
 
 def fitting(x: Array, window: Window, origin: str) -> Array:
-    """Examples (n, \\*shape) of the type that `window` has.
+    """Examples (n, \\*shape) of the type that `window` has, and of its length where it has windows that are padded (`edge_client.padding`).
 
     Raises:
         DataError: ids are asked for, and these are no whole numbers, or one is out of the vocabulary; the text says which. `origin` begins
             it.
     """
     if not window.vocabulary:
-        return np.ascontiguousarray(x, np.float32)
+        return np.ascontiguousarray(to_length(x, window), np.float32)
     if x.dtype.kind not in "iu" and x.size:
         raise DataError(f"{origin}: X is {x.dtype}{list(x.shape)}, expected whole numbers, ids from 0 to {window.vocabulary - 1}")
     wrong = (x < 0) | (x >= window.vocabulary)

@@ -12,6 +12,7 @@ from edge_client.core.ports import Current, GraphLoader, Windows
 from edge_client.layout import fitting
 from edge_client.loaded import LoadedModel, check_windows
 from edge_client.options import load_graphs_of, load_model_of
+from edge_client.padding import to_length
 from edge_client.work import BlobMissing, read_blob
 from wire.bundle import Window, unpack
 from wire.errors import ConfigError, ShoalError
@@ -91,7 +92,7 @@ class Model:
             DataError: x has another shape, or holds values that are not finite, or that are no ids where the model takes ids.
         """
         self.refresh()
-        check_windows(x, self.window.shape)
+        check_windows(to_length(x, self.window), self.window.shape)
         if not len(x):
             return np.zeros((0, *answer_of(self.task, len(self.classes), self.window.steps)), np.float32)
         return self._predict(fitting(x, self.window, "x"))

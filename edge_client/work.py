@@ -151,8 +151,8 @@ class Work:
             self._stored, self._executor = self._live.now(bundle.manifest.window, bundle.manifest.classes), None
         if self._executor is None:  # another bundle, or other windows
             self.windows = windows_for(bundle.manifest, self._stored)
-        counts = self.windows.num_train, self.windows.num_test
-        rule = broken_rule(self._policy, plan, bundle.manifest.name, measuring(bundle.manifest), *counts)
+        windows, asking = self.windows, measuring(bundle.manifest)
+        rule = broken_rule(self._policy, plan, bundle.manifest.name, asking, windows.train_y, windows.num_test)
         if rule is not None:
             raise Declined("policy", rule)
         if self._executor is None:

@@ -1,7 +1,6 @@
 """FedAvg, whole, in plain PyTorch; and beside it the one that Shoal has, which ends with the same model within rounding.
 
-B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-Efficient Learning of Deep Networks from Decentralized Data.
-AISTATS 2017, Algorithm 1. Inputs are divided by each channel's size, and batches are drawn, as Shoal does it.
+B. McMahan et al. Communication-Efficient Learning of Deep Networks from Decentralized Data. AISTATS 2017, Algorithm 1.
 """
 
 import zlib
@@ -15,11 +14,9 @@ from torch.nn.functional import cross_entropy
 import shoal
 
 
-def train(
-    model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator, epochs: int, batch_size: int, lr: float, momentum: float
-) -> None:
+def train(model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator, epochs: int, batch_size: int) -> None:
     """A device's part of a round: SGD over its own windows. The momentum starts anew in every round."""
-    optimizer = torch.optim.SGD(model.parameters(), lr, momentum)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     model.train()
     for _ in range(epochs):
         order = rng.permutation(len(y))
@@ -32,42 +29,29 @@ def train(
             optimizer.step()
 
 
-def average(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str, Tensor]:
-    """The server's part: the mean of all models, where each counts by its device's number of windows."""
-    share = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
-    return {name: torch.stack([s * state[name] for s, state in zip(share, states, strict=True)]).sum(0) for name in states[0]}
-
-
 def fedavg(model: nn.Module, data: shoal.FleetData, rounds: int, epochs: int = 1, batch_size: int = 32, seed: int = 0) -> nn.Module:
-    """All of FedAvg."""
+    """All of FedAvg: the server's model is the mean of the devices', where each counts by its number of windows."""
     model, size = deepcopy(model), torch.from_numpy(data.channel_size()).reshape(-1, 1)
+    total = sum(windows.num_train for windows in data.devices.values())
     for number in range(1, rounds + 1):
-        states, sizes = [], []
+        mean = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in model.state_dict().items()}
         for device_id, windows in sorted(data.devices.items()):
-            local = deepcopy(model)
-            rng = np.random.default_rng([seed * 1_000_003 + number, zlib.crc32(device_id.encode())])
+            local, rng = deepcopy(model), np.random.default_rng([seed * 1_000_003 + number, zlib.crc32(device_id.encode())])
             x, y = torch.from_numpy(windows.train_x) / size, torch.from_numpy(windows.train_y)
-            train(local, x, y, rng, epochs, batch_size, lr=0.005, momentum=0.9)
-            states.append(dict(local.state_dict()))
-            sizes.append(len(y))
-        model.load_state_dict(average(states, sizes))
+            train(local, x, y, rng, epochs, batch_size)
+            mean = {name: mean[name] + value.double() * len(y) / total for name, value in local.state_dict().items()}
+        model.load_state_dict(mean)
     return model.eval()
-
-
-def network(channels: int, classes: int) -> nn.Sequential:
-    """A small network for time windows."""
-    convolution = (nn.Conv1d(channels, 16, 5), nn.BatchNorm1d(16), nn.ReLU(), nn.AdaptiveAvgPool1d(8), nn.Flatten())
-    return nn.Sequential(*convolution, nn.Linear(128, classes))
 
 
 def main(rounds: int = 5) -> float:
     """Run both on six watches; returns the largest difference between their parameters."""
     data = shoal.load("watch", devices=6)
     torch.manual_seed(0)
-    start = network(len(data.window.channels), len(data.classes))
+    start = nn.Sequential(nn.Conv1d(6, 16, 5), nn.BatchNorm1d(16), nn.ReLU(), nn.AdaptiveAvgPool1d(8), nn.Flatten(), nn.Linear(128, 7))
     own, registered = fedavg(start, data, rounds), shoal.simulate(data, algorithm="fedavg", model=start, rounds=rounds)
-    pairs = zip(own.parameters(), registered.model().parameters(), strict=True)
-    largest = max(float((one - other).detach().abs().max()) for one, other in pairs)
+    there = registered.model().parameters()
+    largest = max(float((one - other).detach().abs().max()) for one, other in zip(own.parameters(), there, strict=True))
     print(f"accuracy {registered.accuracy.mean:.4f}; the parameters differ by at most {largest:.1e}")
     return largest
 

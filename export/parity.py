@@ -25,7 +25,8 @@ from wire.tensors import Array, Tensors
 TYPICAL = 1e-4
 """The median over steps of the largest difference after one step may be this part of a tensor's scale."""
 FLIPPED = 0.1
-"""One step's largest difference may be this much: a ReLU or a maximum within rounding of zero may go either way."""
+"""One step's largest difference may be this much: a ReLU or a maximum within rounding of zero may go either way. In a smaller batch an
+example counts for more, and so does what flips in it."""
 FLOOR = 0.01
 """A tensor's scale is its largest value, but at least this part of the largest of its role: the gradient of a bias in front of
 BatchNorm is zero but for rounding, and its own size would be no measure."""
@@ -102,24 +103,26 @@ def _check_graph(
     measured = {k: rng.random(shape, np.float32) for g in bundle.manifest.graphs for k, _, shape in bundle.manifest.responses(g)}
     moves = _moves(bundle, name)
     at, at_eager, at_exact = ({**(bundle.initial if moves else held), **measured} for _ in range(3))
-    found: list[tuple[float, str]] = []
+    found: list[tuple[float, str, float]] = []
     for step in range(1, steps + 1):
         chosen = rng.integers(0, len(y), size=batch_size if step % 5 else max(2, batch_size // 3))
         batch = {"x": x[chosen], "y": y[chosen]} | _draw(objective, len(chosen), rng)
         outputs = graph(at, batch)
         errors = _errors(outputs, exact(at, batch), len(chosen), eager(at, batch))
-        found.append(max((error if error == error else float("inf"), f"{key} after step {step}") for key, error in errors.items()))
+        worst, where = max((error if error == error else float("inf"), f"{key} after step {step}") for key, error in errors.items())
+        found.append((worst, where, FLIPPED * batch_size / len(chosen)))
         if moves:
             at = _next(at, outputs)
             at_eager, at_exact = (_next(state, step_of(state, batch)) for state, step_of in ((at_eager, eager), (at_exact, exact)))
     found.sort()
-    for (error, where), allowed in ((found[steps // 2], TYPICAL), (found[-1], FLIPPED)):
+    median, where_median, _ = found[steps // 2]
+    for error, where, allowed in ((median, where_median, TYPICAL), *found):
         if error > allowed:
             raise ParityError(
                 f"bundle {bundle.manifest.name}, graph {name} on {runtime}: {where} differs from float64 by {error:.3g} of its scale, "
                 f"allowed is {allowed:g}"
             )
-    return Parity(steps, found[steps // 2][0], _drift(at, at_exact), _drift(at_eager, at_exact)), {**held, **at}
+    return Parity(steps, median, _drift(at, at_exact), _drift(at_eager, at_exact)), {**held, **at}
 
 
 def _next(state: Tensors, outputs: Tensors) -> Tensors:

@@ -6,6 +6,7 @@
 """
 
 import argparse
+import io
 import shutil
 import sys
 import textwrap
@@ -39,9 +40,21 @@ COMMANDS = {
         ("shoal compare --algorithms fedavg,distfl,dbe+distfl+irls --rounds 1 --devices 4 --out runs/compare",),
     ),
     "ui": Command("simulation", "Show the runs of a folder in a browser, and compare them.", ("shoal ui runs",)),
-    "algorithms": Command("aggregator", "List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks."),
-    "check": Command("simulation", "Check that a choice of your own keeps the contract of every choice of an algorithm."),
-    "download": Command("simulation", "Download a public data set and check it against its SHA-256."),
+    "algorithms": Command(
+        "aggregator",
+        "List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks.",
+        ("shoal algorithms --json",),
+    ),
+    "check": Command(
+        "simulation",
+        "Check that a choice of your own keeps the contract of every choice of an algorithm.",
+        ("shoal check examples/mixup.py:MixupHead",),
+    ),
+    "download": Command(
+        "export",
+        "Download a public data set and check it against its SHA-256; or write those of the watches as folders of devices.",
+        ("shoal download watch --to boards",),
+    ),
     "demo": Command(
         "simulation",
         "Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg.",
@@ -58,21 +71,61 @@ COMMANDS = {
         ("shoal init fleet.toml --tls localhost --folder runs/fleet --bundle runs/bundle",),
     ),
     "serve": Command("aggregator", "Run the aggregator until Ctrl-C or SIGTERM.", ("shoal serve --config fleet.toml --release auto",)),
-    "vouch": Command("aggregator", "Sign a service's key with the root key, so that devices believe the service."),
+    "vouch": Command(
+        "aggregator",
+        "Sign a service's key with the root key, so that devices believe the service.",
+        ("shoal vouch --service runs/served --fleet default --key runs/bundle/signing.key",),
+    ),
     "enrol": Command(
         "aggregator",
         "Make tokens with which devices get certificates, and approve devices.",
         ("shoal enrol token runs/fleet --tags lab --expires 12h",),
     ),
-    "token": Command("aggregator", "Make, list and revoke tokens for a service's HTTP API."),
-    "acl": Command("aggregator", "Print Mosquitto's access list for a fleet."),
-    "campaign": Command("aggregator", "Start, list, pause, resume, change, roll back and end campaigns of a service."),
-    "models": Command("aggregator", "A fleet's releases and their rollouts, models as files, and the models of a run's last rounds."),
-    "devices": Command("aggregator", "List a fleet's devices; tag, ban or forget one."),
-    "database": Command("aggregator", "Look at the schema of a service's database, and migrate it."),
-    "backup": Command("aggregator", "Copy a service's folder while the service runs: database, blobs and keys, as they are at one moment."),
-    "restore": Command("aggregator", "Put a copy in the place of a service's folder, once it has been found whole."),
-    "doctor": Command("aggregator", "Check everything in a service's folder, and mend what can be mended."),
+    "token": Command(
+        "aggregator",
+        "Make, list and revoke tokens for a service's HTTP API.",
+        ("shoal token new runs/served --name jane --role operator --expires 90d",),
+    ),
+    "acl": Command(
+        "aggregator",
+        "Print Mosquitto's access list for a fleet.",
+        ("shoal acl --fleet watches",),
+    ),
+    "campaign": Command(
+        "aggregator",
+        "Start, list, pause, resume, change, roll back and end campaigns of a service.",
+        ("shoal campaign pause runs/served autumn",),
+    ),
+    "models": Command(
+        "aggregator",
+        "A fleet's releases and their rollouts, models as files, and the models of a run's last rounds.",
+        ("shoal models rollback runs/served --to 1",),
+    ),
+    "devices": Command(
+        "aggregator",
+        "List a fleet's devices; tag, ban or forget one.",
+        ('shoal devices list runs/served --where "tags has nights and not online"',),
+    ),
+    "database": Command(
+        "aggregator",
+        "Look at the schema of a service's database, and migrate it.",
+        ("shoal database check runs/served",),
+    ),
+    "backup": Command(
+        "aggregator",
+        "Copy a service's folder while the service runs: database, blobs and keys, as they are at one moment.",
+        ("shoal backup runs/served backups/sunday",),
+    ),
+    "restore": Command(
+        "aggregator",
+        "Put a copy in the place of a service's folder, once it has been found whole.",
+        ("shoal restore backups/sunday runs/served",),
+    ),
+    "doctor": Command(
+        "aggregator",
+        "Check everything in a service's folder, and mend what can be mended.",
+        ("shoal doctor runs/served --bundle runs/bundle --mend",),
+    ),
     "completion": Command(
         "aggregator",
         "Print what bash or zsh needs to complete commands and options.",
@@ -184,6 +237,8 @@ def main() -> None:
     if arguments.command is None:
         top.print_help()
         sys.exit(2)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # who reads a log reads each line when it is printed
     try:
         application(arguments.command)(prog_name="shoal", auto_envvar_prefix="SHOAL")
     except ShoalError as error:

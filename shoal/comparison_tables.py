@@ -52,6 +52,7 @@ def comparison_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     cells: dict[str, Cell] = {
         "accuracy %": _accuracy,
         **_WORST_AND_F1,
+        **_of_the_task(rows),
         **_against(rows),
         "groups": lambda r: _number(r["groups"]["count"], "g"),
         "ARI": lambda r: _number(r["groups"]["ari"], ".2f"),
@@ -68,11 +69,23 @@ def comparison_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     return _columns(rows, cells)
 
 
+def _of_the_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
+    """The area under the ROC curve of several labels, and the mean absolute error of each quantity, where there are some."""
+
+    def error_of(name: str) -> Cell:
+        return lambda r: _number(r.get("mae", {}).get(name), ".3g")
+
+    quantities = dict.fromkeys(name for row in rows for name in row.get("mae", {}))
+    errors = {f"error of {name}": error_of(name) for name in quantities}
+    return {"AUC %": lambda r: _percent(r["auc"]["mean"]) if "auc" in r else "-", **errors}
+
+
 def cell_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     """The same for a cell of a grid."""
     cells: dict[str, Cell] = {
         "accuracy %": _accuracy,
         **_WORST_AND_F1,
+        **_of_the_task(rows),
         "below": lambda r: _percent(r["below_best"]),
         **_against(rows),
     }

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 import msgspec
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from aggregator.core.ports import Blobs
@@ -112,13 +113,16 @@ def _by_group(group: int | None, device_id: str) -> tuple[int, str]:
 
 MOST_ROWS = 100
 """A table for people has at most so many devices."""
+WIDEST_ID = 24
+"""A longer name of a device may take several lines of a narrow table."""
 
 
 def device_table(summary: Summary) -> Table:
     """One row per device, by group."""
-    table = Table(title=None, header_style="bold")
-    for heading, side in (("device", "left"), ("group", "right"), ("train", "right"), ("test", "right"), ("accuracy", "right")):
-        table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("device", overflow="fold", min_width=min(WIDEST_ID, max(map(len, summary.devices), default=0)))
+    for heading in ("group", "train", "test", "accuracy"):
+        table.add_column(heading, justify="right", no_wrap=True)
     if summary.macro_f1:
         table.add_column("macro F1", justify="right")
     if summary.auc:

@@ -1,5 +1,5 @@
 """What a command says while it works: in a terminal a line with the time so far and, where it can be known, the time left; elsewhere, such
-as in a log, a line for each step that takes long."""
+as in a log, a line at once, and then one for each step that takes long."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 SAID_AFTER_S = 2.0
-"""Steps are written to a log once the command has taken so long."""
+"""Further steps are written to a log once the command has taken so long."""
 
 
 @contextmanager
@@ -21,6 +21,8 @@ def steps(console: Console, first: str, clock: Callable[[], float] = time.monoto
             task = shown.add_task(first, total=None)
             yield lambda text: shown.update(task, description=text)
         return
+
+    console.print(first, soft_wrap=True)
 
     def say(text: str) -> None:
         if clock() - began_s >= SAID_AFTER_S:
@@ -35,6 +37,7 @@ def rounds(console: Console, about: str, total: int, clock: Callable[[], float] 
     told first may be rounds before an interruption."""
     began_s = said_s = clock()
     before: int | None = None
+    last: int | None = None
     spans = (TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("left"))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *spans, TextColumn("{task.fields[say]}"))
     if console.is_terminal:
@@ -43,11 +46,14 @@ def rounds(console: Console, about: str, total: int, clock: Callable[[], float] 
             yield lambda done, say: shown.update(task, completed=done, say=say)
         return
 
+    console.print(f"{about}: {total} rounds", soft_wrap=True)
+
     def tell(done: int, say: str) -> None:
-        nonlocal said_s, before
+        nonlocal said_s, before, last
         before, now_s = done if before is None else before, clock()
-        if done > before and (now_s - said_s >= SAID_AFTER_S or done == total):
-            said_s = now_s
+        last = before if last is None else last
+        if done > last and (now_s - said_s >= SAID_AFTER_S or done == total):
+            said_s, last = now_s, done
             left_s = (now_s - began_s) * (total - done) / (done - before)
             console.print(f"{about}: round {done} of {total}, {now_s - began_s:.0f} s, {left_s:.0f} s left; {say}", soft_wrap=True)
 

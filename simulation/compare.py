@@ -11,12 +11,15 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
+from multiprocessing.context import SpawnContext
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
 from aggregator.core.summary import accuracy_of, spread
@@ -25,20 +28,27 @@ from algorithms.core.contract import Objective
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from algorithms.spec import Choice
 from host.files import write_atomically
+from host.parent import end_with_the_parent
 from host.threads import num_cores
+from simulation.content import content_of
+from simulation.cost import count
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.heterogeneity import measure
+from simulation.measures import confusion
 from simulation.partition import make_fleet, read_partition
 from simulation.scenario import Scenario, check_scenario, set_scene
-from simulation.simulate import SimulationSettings, check_settings, simulate
+from simulation.simulate import SimulationResult, SimulationSettings, check_settings, simulate
 from wire.errors import ConfigError, DataError, Stalled
 from wire.messages import Evaluate
+from wire.tasks import CLASSIFICATION, SEQUENCE
 
 NOTHING: dict[str, Any] = {
     "accuracy": {"mean": None, "std": None, "worst": None, "worst_tenth": None},
     "macro_f1": None,
+    "auc": None,
+    "mae": None,
     "accuracy_by_round": [],
     "pooled_by_round": [],
     "closes": False,
@@ -48,6 +58,10 @@ NOTHING: dict[str, Any] = {
     "epsilon": None,
     "attack": None,
     "newcomers": None,
+    "group_by_device": {},
+    "classes": [],
+    "confusion": None,
+    "cost": None,
     "preparations": None,
     "wall_s": None,
 }
@@ -58,21 +72,23 @@ MEASURED = 1000
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison. `data` is what a user writes."""
+    """One run of a comparison. `data` is what a user writes, `content` what the files that this names hold (`content_of`)."""
 
     data: str
     partition: Choice
     settings: SimulationSettings
     devices: int | None = None
+    content: str = ""
 
     @property
     def key(self) -> str:
         """A name for its result: the same for the same job, whenever it is asked for. What is at its default does not count, so that
-        results last when a setting is added. The source of an algorithm's own classes does: a file that was edited is another job."""
+        results last when a setting is added. What files hold does, data, a model or an algorithm's own classes: one that was edited
+        makes another job."""
         asked = msgspec.structs.asdict(self.settings)
         unusual = {name: value for name, value in asked.items() if value != getattr(SimulationSettings(), name)}
-        sources = {"sources": self.settings.algorithm.sources} if self.settings.algorithm.sources else {}
-        text = json.dumps(_as_json(self) | {"settings": _texts(unusual)} | sources, sort_keys=True)
+        held = {"sources": self.settings.algorithm.sources, "content": self.content}
+        text = json.dumps(_as_json(self) | {"settings": _texts(unusual)} | {k: v for k, v in held.items() if v}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -90,15 +106,17 @@ class Asked:
 
     def jobs(self) -> list[Job]:
         """Every run, seed by seed, so that the first seed of all algorithms is there first."""
+        content = content_of(self.data, self.settings.model)
         return [
-            Job(self.data, self.partition, msgspec.structs.replace(self.settings, algorithm=algorithm, seed=seed), self.devices)
+            Job(self.data, self.partition, msgspec.structs.replace(self.settings, algorithm=algorithm, seed=seed), self.devices, content)
             for seed in range(self.seeds)
             for algorithm in self.algorithms
         ]
 
 
 @lru_cache(maxsize=2)
-def _fleet(data: str, devices: int | None, choice: Choice, seed: int) -> FleetData:
+def _fleet(data: str, devices: int | None, choice: Choice, seed: int, content: str) -> FleetData:
+    del content  # of other content it is another fleet
     return make_fleet(data, choice, devices, seed)
 
 
@@ -109,12 +127,12 @@ def data_of(job: Job) -> FleetData:
         ShoalError: they cannot be read or assigned, or the scenario does not go with the partition.
     """
     check_scenario(job.settings.scenario, job.partition)
-    return _fleet(job.data, job.devices, job.partition, job.settings.seed)
+    return _fleet(job.data, job.devices, job.partition, job.settings.seed, job.content)
 
 
 @lru_cache(maxsize=2)
-def _heterogeneity(data: str, devices: int | None, choice: Choice, seed: int, scenario: Scenario) -> dict[str, float]:
-    return measure(set_scene(_fleet(data, devices, choice, seed), scenario, seed).some(MEASURED))
+def _heterogeneity(data: str, devices: int | None, choice: Choice, seed: int, content: str, scenario: Scenario) -> dict[str, float]:
+    return measure(set_scene(_fleet(data, devices, choice, seed, content), scenario, seed).some(MEASURED))
 
 
 def run_job(
@@ -133,7 +151,7 @@ def run_job(
     torch.set_num_threads(1)
     if fleet is None:
         fleet = data_of(job)
-        heterogeneity = _heterogeneity(job.data, job.devices, job.partition, job.settings.seed, job.settings.scenario)
+        heterogeneity = _heterogeneity(job.data, job.devices, job.partition, job.settings.seed, job.content, job.settings.scenario)
     else:
         heterogeneity = measure(set_scene(fleet, job.settings.scenario, job.settings.seed).some(MEASURED))
 
@@ -157,6 +175,7 @@ def run_job(
     tested = [accuracy_of(r) for r in outcome.records[summary.preparations + 1 :]]
     by_round = [spread(a for d, a in accuracies.items() if d not in attackers).mean for accuracies in tested]
     f1 = {d: device.macro_f1 for d, device in summary.devices.items()}
+    groups = {d: device.group for d, device in summary.devices.items()}
     pooled = [pooled_accuracy({d: a for d, a in accuracies.items() if d not in attackers}, fleet) for accuracies in tested]
     truth = {d: f"{group}, attacks" if d in attackers else group for d, group in fleet.truth.items()}
     return {
@@ -164,14 +183,20 @@ def run_job(
         "accuracy": msgspec.to_builtins(summary.attack.honest_accuracy if summary.attack else summary.accuracy),
         "accuracy_by_round": by_round,
         "macro_f1": msgspec.to_builtins(spread(f for d, f in f1.items() if f is not None and d not in attackers)),
+        "auc": msgspec.to_builtins(summary.auc),
+        "mae": {name: error.mean for name, error in summary.mae.items()} if summary.mae else None,
         "pooled_by_round": pooled,
         "closes": any(not isinstance(verb, Evaluate) for verb in outcome.state.programs.get("closing", ())),
         "devices": {d: device.accuracy for d, device in summary.devices.items()},
         "macro_f1_by_device": f1,
+        "group_by_device": groups,
+        "classes": list(outcome.data.classes),
+        "confusion": _confusion(outcome),
+        "cost": _cost(outcome),
         "groups": {
             "count": summary.groups.count,
             "by_round": summary.groups.by_round,
-            "ari": agreement(truth, {d: device.group for d, device in summary.devices.items()}),
+            "ari": agreement(truth, groups),
         },
         "bytes": msgspec.to_builtins(summary.bytes),
         "bytes_by_round": msgspec.to_builtins(summary.bytes_by_round),
@@ -182,6 +207,23 @@ def run_job(
         "accuracy_over_time": summary.time.accuracy if summary.time else [],
         "wall_s": summary.wall_s,
     }
+
+
+def _confusion(outcome: SimulationResult) -> list[list[int]] | None:
+    """Over the test windows of all devices, of a large fleet of the first; None where answers are no classes."""
+    if outcome.models.objective.task.of not in (CLASSIFICATION, SEQUENCE):
+        return None
+    tested = [(d, w) for d, w in sorted(outcome.data.devices.items()) if w.num_test][:MEASURED]
+    counts = [confusion(w.test_y, outcome.predict(d, w.test_x).argmax(-1), len(outcome.data.classes)) for d, w in tested]
+    whole: list[list[int]] = np.sum(counts, axis=0).tolist() if counts else []
+    return whole or None
+
+
+def _cost(outcome: SimulationResult) -> dict[str, float] | None:
+    """What a device's part of a round is (`simulation.cost`)."""
+    verbs = [verb for program in outcome.state.programs.values() for verb in program]
+    counted = count(outcome.records, verbs, outcome.models.objective, outcome.data.window.shape)
+    return None if counted is None else asdict(counted)
 
 
 def pooled_accuracy(accuracies: Mapping[str, float], fleet: FleetData) -> float | None:
@@ -212,7 +254,7 @@ def check_jobs(jobs: Sequence[Job], folder: Path, data: Callable[[Job], FleetDat
     fleets: dict[tuple[AlgorithmSpec, str], FleetData] = {}
     for job in sorted(jobs, key=lambda job: job.data):  # two data sets are held at a time
         key = job.settings.algorithm, job.data
-        if key not in fleets and not _path(folder, job).exists():
+        if key not in fleets and _kept(folder, job) is None:
             fleets[key] = data(job)
             check_settings(fleets[key], job.settings)
     return list(fleets.values())
@@ -232,7 +274,7 @@ def run_all(
         ShoalError: of the first job that cannot be run; what is finished is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [job for job in jobs if not _path(folder, job).exists()]
+    missing = [job for job in jobs if _kept(folder, job) is None]
     for job in jobs:
         if job not in missing:
             on_round(job, job.settings.rounds)
@@ -242,13 +284,13 @@ def run_all(
             _keep(folder, job, run(job, partial(on_round, job)))
     elif missing:
         _run_in_processes(missing, folder, count, on_round)
-    return [json.loads(_path(folder, job).read_text()) for job in jobs]
+    return [json.loads(_path(folder, job).read_bytes()) for job in jobs]
 
 
 def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]) -> None:
     _fleet.cache_clear()  # each process loads what it needs
     context = mp.get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(count, context) as pool:
+    with _manager(context) as manager, ProcessPoolExecutor(count, context, end_with_the_parent) as pool:
         heard = manager.Queue()
         with _interrupts_held_back():
             running: dict[Future[dict[str, Any]], int] = {pool.submit(_work, job, i, heard): i for i, job in enumerate(jobs)}
@@ -271,6 +313,15 @@ def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, on_round: C
 
 
 @contextmanager
+def _manager(context: SpawnContext) -> Iterator[SyncManager]:
+    """One that ends with this process, as its workers do."""
+    manager = SyncManager(ctx=context)
+    manager.start(end_with_the_parent)
+    with manager:
+        yield manager
+
+
+@contextmanager
 def _interrupts_held_back() -> Iterator[None]:
     """Ctrl-C is delivered at the end of the context, and never to processes that are started in it: this process ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -287,6 +338,15 @@ def _work(job: Job, number: int, heard: Any) -> dict[str, Any]:
 
 def _path(folder: Path, job: Job) -> Path:
     return folder / f"{job.key}.json"
+
+
+def _kept(folder: Path, job: Job) -> dict[str, Any] | None:
+    """The result of a job that is over; None where there is none, or a file that is damaged: the job is run again."""
+    try:
+        kept = json.loads(_path(folder, job).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and "accuracy" in kept else None
 
 
 def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:

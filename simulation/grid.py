@@ -62,6 +62,12 @@ def make_cells(data: Sequence[str], labels: Sequence[str], splits: Sequence[str]
             raise ConfigError(f"{name} {', '.join(values)}: expected different values")
     counts = [read_labels(text) for text in labels] or LABELS
     chosen = [read_split(text) for text in splits or SPLITS]
+    for name, texts, count in (
+        ("labels", labels, len(set(counts))),
+        ("split", splits, len({(c.name, *c.options.items()) for c in chosen})),
+    ):
+        if count < len(texts):
+            raise ConfigError(f"{name} {', '.join(texts)}: expected different values")
     return tuple(Cell(name, count, split) for name in data for split in chosen for count in counts)
 
 

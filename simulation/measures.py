@@ -33,6 +33,14 @@ def measure(task: TaskName, labels: Array, answers: Array) -> Measures:
     return Measures()
 
 
+def confusion(labels: Array, predicted: Array, num_classes: int) -> Array:
+    """How often examples of a class (rows) were taken for a class (columns), (classes, classes) int64, for labels and predicted classes of
+    one shape; where there is no label nothing is counted."""
+    counts, labelled = np.zeros((num_classes, num_classes), np.int64), labels != NO_LABEL
+    np.add.at(counts, (labels[labelled], predicted[labelled]), 1)
+    return counts
+
+
 def macro_f1(labels: Array, predicted: Array) -> float:
     """Mean over classes of F1, for labels (n,) and predicted classes (n,), both int, of at least one example.
 

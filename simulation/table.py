@@ -104,6 +104,10 @@ def _row(name: str, runs: Sequence[Result], target: float) -> Row:
         "wall_s": mean_of(r["wall_s"] for r in runs),
     }
     row["failed"] = next((r["failed"] for r in runs if r.get("failed")), None)
+    if areas := [r["auc"] for r in runs if r.get("auc")]:
+        row["auc"] = over_seeds(areas)
+    if errors := [r["mae"] for r in runs if r.get("mae")]:
+        row["mae"] = {name: mean_of(error.get(name) for error in errors) for name in errors[0]}
     if received := [r["newcomers"] for r in runs if r["newcomers"]]:
         row["newcomers"] = over_seeds(received)
     if any(r["attack"] for r in runs):
@@ -113,12 +117,12 @@ def _row(name: str, runs: Sequence[Result], target: float) -> Row:
 
 
 def over_seeds(spreads: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Over seeds: the mean of the means with their standard deviation and the half width of its 95 % interval; the means of the worst
-    device's value and of the worst tenth's."""
+    """Over seeds: the mean of the means; their sample standard deviation and the half width of the 95 % interval of that mean, both None
+    with one seed; the means of the worst device's value and of the worst tenth's."""
     means = [s["mean"] for s in spreads if s["mean"] is not None]
     return {
         "mean": mean_of(means),
-        "std": round(statistics.pstdev(means), 6) if means else None,
+        "std": round(statistics.stdev(means), 6) if len(means) > 1 else None,
         "ci95": rounded(half_width(means)),
         "worst": mean_of(s["worst"] for s in spreads),
         "worst_tenth": mean_of(s["worst_tenth"] for s in spreads),

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from algorithms.core.contract import Objective
 from algorithms.registry import read_algorithm
@@ -26,7 +28,11 @@ from tests.shared import shared_folder
 from wire.bundle import Bundle, Window, unpack
 from wire.links.in_process import InProcessBroker
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell's background job: what tests start and interrupt would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start: many run at a time
+settings.register_profile("shoal", deadline=None)  # a busy machine is no failure
+settings.load_profile("shoal")
 torch.set_num_threads(1)  # the models are tiny: threads would wait for each other, and results would depend on their number
 
 

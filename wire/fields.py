@@ -98,9 +98,11 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     min_noise_multiplier: Annotated[float, msgspec.Meta(ge=0)] | None = None
     """The least noise of that ``protect``, its standard deviation divided by its `clip_norm`."""
     min_windows: Positive = 1
-    """Windows that have to be behind each reported measurement, and behind each training."""
+    """Windows that have to be behind all that is reported."""
     tell_classes: bool = False
     """Whether a check-in may say how many training windows there are of each class."""
+    unreported: tuple[Name, ...] | None = None
+    """Graphs that verbs may run, but of which no verb reports anything."""
 
     @property
     def needs_cover(self) -> bool:
@@ -109,6 +111,6 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def withholds(self) -> bool:
-        """Whether an aggregator is not to ask for measurements that it can do without: no mechanism covers them, and it cannot know how
-        many windows are behind one."""
-        return self.needs_cover or self.min_windows > 1
+        """Whether an aggregator is not to ask for measurements that it can do without: the owner says so, no mechanism covers them, or it
+        cannot know how many windows are behind one."""
+        return self.needs_cover or self.min_windows > 1 or bool(self.unreported)

@@ -13,8 +13,9 @@ class Train(msgspec.Struct, frozen=True, tag="train"):
     An epoch is a pass over the training windows. Where the device has windows without labels as well, it is as many batches as a pass over
     all of its windows would have, in `most_passes` passes over those for training at most.
 
-    What it changed of the roles shared and statistic goes into the update, unless `report` is false. The share `holdout` of the
-    windows, the same ones each time, is left out. A device that then has fewer than `least` windows with labels leaves the verb out.
+    What it changed of the roles shared and statistic goes into the update, with its metrics, unless `report` is false. The share
+    `holdout` of the windows, the same ones each time, is left out. A device that then has fewer than `least` windows with labels leaves
+    the verb out.
     """
 
     batch_size: Annotated[int, msgspec.Meta(ge=2, le=4096)]
@@ -32,16 +33,18 @@ class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
     """Run a graph over a split and sum its metrics; on the tensors as they are now, or on the bundle's initial ones.
 
     ``loss_sum`` and ``num_correct`` become the update's `evaluated`; other metrics, of any shape, divided by the number of examples, are
-    called ``response/GRAPH.NAME``: later graphs of the plan may read them, and they go back unless `report` is false. The split
-    ``holdout`` is the share of the training windows that `Train` leaves out. The split ``windows`` is the training windows and after them
-    those without labels, whose class is -1.
+    called ``response/GRAPH.NAME``: later graphs of the plan may read them. Nothing goes back if `report` is false. The split ``holdout`` is
+    the share of the training windows that `Train` leaves out. The split ``windows`` is the training windows and after them those without
+    labels, whose class is -1; the split ``unlabelled`` is the latter alone. Of both, no window takes part whose rank among all of them is
+    `most` or above, unless `most` is 0.
     """
 
-    split: Literal["train", "test", "holdout", "windows"] = "test"
+    split: Literal["train", "test", "holdout", "windows", "unlabelled"] = "test"
     graph: Name = "evaluate"
     model: Literal["received", "initial"] = "received"
     holdout: Share = 0.0
     report: bool = True
+    most: Count = 0
 
 
 class Choose(msgspec.Struct, frozen=True, tag="choose"):

@@ -165,7 +165,7 @@ def norms_of(tensors: Tensors, before: Tensors | None = None) -> dict[str, float
 def check_tensors(settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tensors, norms: Mapping[str, float]) -> Refused | None:
     """What is wrong with the names, dtypes, shapes, values or size of an update's tensors after these verbs; None if nothing is. `norms`
     are those that `norms_of` gives."""
-    if not tensors and all(isinstance(verb, Evaluate) and verb.split == "windows" for verb in verbs):
+    if not tensors and all(isinstance(verb, Evaluate) and verb.split in ("windows", "unlabelled") for verb in verbs):
         return None  # a device without a single window has nothing to tell
     try:
         check_layout(tensors, expected_layout(settings, verbs), "update")

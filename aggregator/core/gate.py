@@ -74,7 +74,7 @@ def judge(gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float) ->
         return Verdict("wait", f"too few windows: accuracy fell by {drop:.3f}, give or take {margin:.3f}")
     if drop > gate.max_drop:
         return Verdict("fail", _fell(drop, confirmed, gate))
-    unmeasured = "; none has test windows, so nobody has measured how right it is" if math.isinf(margin) else ""
+    unmeasured = _why_unmeasured(confirmed) if math.isinf(margin) else ""
     return Verdict("pass", f"{counts['confirmed']} of {there} devices have confirmed{unmeasured}")
 
 
@@ -97,6 +97,13 @@ def _variance(metrics: Metrics) -> float:
     """Of an accuracy, as if one window more had been right and one more wrong: all of a few windows right is no certainty."""
     share = (metrics.num_correct + 1) / (metrics.num_examples + 2)
     return share * (1 - share) / metrics.num_examples
+
+
+def _why_unmeasured(confirmed: Sequence[Holder]) -> str:
+    """Why no device says how right the release is beside the model before it."""
+    if any(holder.said is not None and holder.said.evaluated.num_examples for holder in confirmed):
+        return "; none had a model before it, so it was held against none"
+    return "; none has test windows, so nobody has measured how right it is"
 
 
 def _fell(drop: float, confirmed: Sequence[Holder], gate: Gate) -> str:

@@ -60,7 +60,8 @@ def closing_verbs(state: RunState, device: Device) -> tuple[Verb, ...]:
     """What a device does after the last round."""
     closing = state.programs["closing"]
     verbs = closing if can_train(state, device) else without_labels(closing)
-    return without_measurements(state.settings, verbs) if device.withholds else verbs
+    verbs = without_measurements(state.settings, verbs) if device.withholds else verbs
+    return without_tests(verbs) if device.untested else verbs
 
 
 def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
@@ -75,6 +76,11 @@ def without_measurements(settings: RunSettings, verbs: tuple[Verb, ...]) -> tupl
         replace(verb, report=False) if isinstance(verb, Apply | Evaluate) and verb.report and settings.responses.get(verb.graph) else verb
         for verb in verbs
     )
+
+
+def without_tests(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
+    """The same verbs, of which none says how well a model answers to the device's test windows."""
+    return tuple(replace(verb, report=False) if isinstance(verb, Evaluate) and verb.split == "test" else verb for verb in verbs)
 
 
 def make_plan(

@@ -163,6 +163,7 @@ def _come(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
             moved=event.moved or (known is not None and known.moved),
             eligible=event.eligible,
             encodings=event.encodings,
+            untested=event.untested,
             withholds=event.withholds or (known is not None and known.withholds and is_missing(state, event.device_id)),
             barred=False,
             terms=event.terms,

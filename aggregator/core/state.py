@@ -47,6 +47,8 @@ class Device(msgspec.Struct, frozen=True):
     """As in `CheckIn`."""
     withholds: bool = False
     """As in `DeviceCheckedIn`."""
+    untested: bool = False
+    """As in `DeviceCheckedIn`."""
     untold: bool = False
     """Whether its owner does not permit what would place it: to say what its inputs are like, or to train (`aggregator.core.inputs`)."""
     inputs_in: int = 0
@@ -270,6 +272,8 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     """Whether its owner does not let it say what it keeps when the run is over, and why (`Policy.withholds`)."""
     terms: str = ""
     """As in `Device`."""
+    untested: bool = False
+    """Whether it has fewer test windows than its owner lets it say something of (`Policy.min_windows`)."""
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):

@@ -14,6 +14,8 @@ from algorithms.models.examples import some_examples
 from wire import names
 from wire.errors import ConfigError
 
+SAME = 1e-5
+"""Two answers that differ by less are the same."""
 EXPECTED = "expected a torch.nn.Module whose last layer is torch.nn.Linear"
 
 
@@ -44,6 +46,8 @@ def adopt(
         expected = f"{[2, *_of_steps(steps), num_classes]}, one logit per class{' for each step, classes last' if steps else ''}"
         raise ConfigError(f"model {name} gives {list(found)} for two examples: expected {expected}")
     _check_training(name, model)
+    if isinstance(made, nn.Module) and not isinstance(made, Classifier):
+        _check_same(name, made, model)
     return model
 
 
@@ -53,7 +57,7 @@ def _of_steps(steps: int) -> tuple[int, ...]:
 
 def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: int) -> Classifier:
     """A module cut before its last layer; `x` are three examples."""
-    if isinstance(module, nn.Sequential) and len(module) > 1 and isinstance(module[-1], nn.Linear):
+    if type(module) is nn.Sequential and len(module) > 1 and isinstance(module[-1], nn.Linear) and not _has_hooks(module):
         return Classifier(scale, module[:-1], module[-1])
     if isinstance(module, nn.Linear):
         return Classifier(scale, nn.Identity(), module)
@@ -82,6 +86,18 @@ def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: i
         )
         raise ConfigError(f"model {name}: its layer {last[0]!r} {fault}: {EXPECTED}")
     return Classifier(scale, module, head)
+
+
+def _check_same(name: str, module: nn.Module, model: Classifier) -> None:
+    """Whether what the module was divided into answers as the module does."""
+    x = some_examples(3, model.shape, model.vocabulary)
+    whole, divided = _asked(name, deepcopy(module).eval(), x), _asked(name, nn.Sequential(model.extractor, model.head).eval(), x)
+    if not torch.allclose(whole, divided, rtol=SAME, atol=SAME, equal_nan=True):
+        raise ConfigError(f"model {name}: its layers one after the other give something else than it does: {EXPECTED}")
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _check_names(name: str, model: nn.Module) -> None:
@@ -118,13 +134,23 @@ def _check_training(name: str, model: Classifier) -> None:
     """Whether a pass in training is a function of the model's tensors and of the examples."""
     tried = deepcopy(model).train()
     replace_attention(tried)
-    for layer in tried.modules():
+    for own, layer in tried.named_modules():
         if isinstance(layer, DROPOUTS):
             layer.eval()
+        if isinstance(layer, nn.RNNBase) and layer.dropout and layer.num_layers > 1:
+            kind = type(layer).__name__
+            raise ConfigError(
+                f"model {name}: its layer {own!r} is {kind} with dropout={layer.dropout:g}, which draws random numbers inside: expected "
+                f"{kind} layers of one layer each, with nn.Dropout between them"
+            )
     before = {n: b.clone() for n, b in tried.named_buffers() if not _moves(n)}
     x = some_examples(4, model.shape, model.vocabulary)
     with no_draws(f"model {name} draws random numbers in its forward pass", "torch.nn.Dropout layers for that"):
-        _asked(name, tried, x)
+        first, second = _asked(name, tried, x), _asked(name, tried, x)
+    if not torch.allclose(first, second, rtol=SAME, atol=SAME, equal_nan=True):
+        raise ConfigError(
+            f"model {name} gives two answers for the same examples in training: expected its tensors and the examples alone to count"
+        )
     after = dict(tried.named_buffers())
     if changed := [n for n, value in before.items() if n not in after or not torch.equal(value, after[n])]:
         raise ConfigError(

@@ -27,6 +27,11 @@ class Scale(nn.Module):
         return x / self.size
 
 
+LOUDEST = 64.0
+"""A channel of a window whose mean square is above so many times that of the channel is a glitch of the sensor. Real ones stay far below:
+the loudest of the sensor sets that were looked at has 21 times."""
+
+
 class Classifier(nn.Module):
     """x (batch, \\*window) -> scale -> extractor -> representation (batch, K) -> head -> logits (batch, classes).
 
@@ -89,6 +94,15 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.extractor(self.scale(x)))
         return logits
+
+
+def plausible(model: Classifier, x: Tensor) -> Tensor:
+    r"""Windows x (batch, channels, \*shape) of which a channel of a window is made smaller where its mean square is above `LOUDEST` of the
+    channel's own: the more, the further, so that one glitch of a sensor is not in all statistics. Ids stay as they are."""
+    if model.vocabulary:
+        return x
+    loud: Tensor = model.scale(x).square().flatten(2).mean(2)
+    return x * (LOUDEST / loud.clamp(min=LOUDEST)).reshape(*loud.shape, *[1] * (x.dim() - 2))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What of a model is frozen (``requires_grad=False``): it is never trained and never exchanged.
 
 A frozen tensor is a slot of the bundle: devices get it once, with the graphs, and every round begins with it. A BatchNorm layer whose
-weights are frozen stays in evaluation, and its running statistics are frozen too.
+weights are frozen stays in evaluation, and its running statistics are frozen too; so does one without weights in a part that is frozen.
 """
 
 from torch import Tensor, nn
@@ -12,10 +12,16 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fixed_norms(model: nn.Module) -> dict[str, nn.Module]:
-    """The BatchNorm layers whose weights are frozen, by name. One without weights is not."""
+    """The BatchNorm layers whose weights are frozen, by name; one without weights is as the part of the model that it stands in is."""
     norms = {name: layer for name, layer in model.named_modules() if isinstance(layer, NORMS)}
-    own = {name: list(layer.parameters()) for name, layer in norms.items()}
-    return {name: layer for name, layer in norms.items() if own[name] and not any(p.requires_grad for p in own[name])}
+    return {name: layer for name, layer in norms.items() if not any(p.requires_grad for p in _around(model, name))}
+
+
+def _around(model: nn.Module, name: str) -> list[nn.Parameter]:
+    """The parameters of a layer, or of the smallest part of the model around it that has any."""
+    while not (found := list(model.get_submodule(name).parameters())) and name:
+        name = name.rpartition(".")[0]
+    return found
 
 
 def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:

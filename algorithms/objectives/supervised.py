@@ -17,7 +17,7 @@ from algorithms.core.functional import functional
 from algorithms.core.limits import NOT_NEGATIVE, PART, Limits
 from algorithms.core.probe import named_norms, watch_norms
 from algorithms.models.attention import replace_attention
-from algorithms.models.classifier import Classifier, watch_representation
+from algorithms.models.classifier import Classifier, plausible, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.models.frozen import frozen_slot, frozen_tensors
 from algorithms.objectives.gradients import grad_and_value
@@ -150,7 +150,8 @@ class Supervised:
         }
 
     def sgd(self) -> Mapping[str, SgdGraph]:
-        return self.sgd_graphs if self.optimizer.plain and self.task.plain and not (self.columns or self.random or self.frozen) else {}
+        drawn = self.random.keys() - {names.uniform(name) for name in self.dropouts}
+        return self.sgd_graphs if self.optimizer.plain and self.task.plain and not (self.columns or drawn or self.frozen) else {}
 
     def factors(self, batch: TorchTensors) -> TorchTensors:
         """What the outputs of layers are multiplied by in training, by the layer's name."""
@@ -226,7 +227,7 @@ class Supervised:
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, TorchTensors]:
             with watch_norms(self.model) as met:
-                logits, _ = functional(self.model, {**tensors, **weights}, batch["x"], training=True)
+                logits, _ = functional(self.model, {**tensors, **weights}, plausible(self.model, batch["x"]), training=True)
             return self.task.measured(logits, self.target(batch)).sum(), named_norms(met)
 
         gradients, _, seen = grad_and_value(loss_of, {last: tensors[last]})

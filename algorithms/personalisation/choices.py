@@ -82,7 +82,8 @@ class ByRecipe:
     def rule(self) -> Recipe:
         """The recipe as it is in the task: without neighbours where there are none."""
         recipe = self.recipe if self.task in ANSWERS else self.recipe.alone
-        return replace(recipe, least=least_to_train(self.holdout))
+        glances = recipe.recalibrates and self.task == CLASSIFICATION
+        return replace(recipe, least=least_to_train(self.holdout), glances=glances)
 
     def in_task(self, task: TaskName) -> Self:
         if task not in ANSWERS and len(self.recipe.candidates) > 1 and len(self.recipe.alone.candidates) == 1:
@@ -108,7 +109,7 @@ class ByRecipe:
         return type(f"{base.__name__}{type(self).__name__}", (keeping, base), own)
 
     def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
-        own = {"recipe": self.rule, "keeping": Asked(self.holdout, self.epochs, reports)}
+        own = {"recipe": self.rule, "keeping": Asked(self.holdout, self.epochs, reports, self.memory)}
         return type(f"{base.__name__}{type(self).__name__}", (KeepingServer, base), own)
 
 
@@ -124,7 +125,7 @@ class Personal(ByRecipe):
     )
     limits: ClassVar[dict[str, Limits]] = {
         "memory": Limits(low=8, high=4096),
-        "holdout": Limits(above=0, below=1),
+        "holdout": Limits(above=0, high=0.5),
         "epochs": Limits(low=0, high=MOST_EPOCHS),
     }
 

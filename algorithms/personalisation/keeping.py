@@ -2,8 +2,10 @@
 
 The candidates are made one after the other, by verbs that every client has:
 
-1. ``gauge`` and ``recalibrate``: BatchNorm's statistics are estimated anew on all windows of the device, labelled or not (Y. Li et al.,
-   Adaptive Batch Normalization, Pattern Recognition 2018), as far as there are enough of them.
+1. ``glance``, ``gauge`` and ``recalibrate``: BatchNorm's statistics are estimated anew on the windows of the device, labelled or not (Y. Li
+   et al., Adaptive Batch Normalization, Pattern Recognition 2018), as far as there are enough of them, and of various classes: the
+   statistics of one activity alone are not those of all that the device will meet. What a window without a label is of, the model says
+   (``glance``).
 2. ``memorise`` and ``baseline``: the device remembers its windows, see `algorithms.personalisation.memory`.
 3. The objective's own training, on the windows that are not held out, and ``blend``: the model three quarters of the way from the one
    before training to the one after it (M. Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022).
@@ -12,16 +14,17 @@ The candidates are made one after the other, by verbs that every client has:
 What is remembered of a window goes by the task: `algorithms.personalisation.neighbourly` and `algorithms.personalisation.scores`.
 
 A candidate is a model, and a share of the device's neighbours in its answer. The choice goes through the candidates in their order, and
-takes the first one that is not worse than the best by more than so many standard errors of the difference, over the windows held out.
-These have been trained on in earlier rounds and flatter candidates that trust the model, which is why three standard errors are asked
-for. With too few windows to judge by, a device does not train, and the recipe names the candidate that is kept. A training whose
-model no longer answers with numbers has no candidate.
+takes the first one that is not worse than the best by more than so many standard errors of the difference, and by no more than `BEYOND`,
+over the windows held out. These have been trained on in earlier rounds and flatter candidates that trust the model, which is why three
+standard errors are asked for. With too few windows to judge by, a device does not train, and the recipe names the candidate that is
+kept. A training whose model no longer answers with numbers has no candidate.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
+from functools import cache
 from typing import ClassVar, Protocol
 
 import torch
@@ -31,7 +34,7 @@ from torch import Tensor
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
 from algorithms.core.functional import functional
 from algorithms.core.probe import named_norms, norm_layers, watch_norms
-from algorithms.models.classifier import Classifier
+from algorithms.models.classifier import Classifier, plausible
 from algorithms.models.frozen import fixed_norms
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised, following_values
@@ -39,6 +42,7 @@ from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, WINDOWS, WORST
 from algorithms.personalisation.memory import SHARE
 from wire import names
+from wire.held import num_held_out
 from wire.messages import Apply, Evaluate, Train, Verb
 
 PRIOR, PRIOR_OF_TRAINED = 16.0, 128.0
@@ -54,6 +58,10 @@ GENERAL, TUNED = "general", "tuned"
 ABSENT = 0.25
 """A device whose windows without labels are, by its group's model, in this share or more of classes that it has no label of, does not go
 by its own training and its own labels: they know nothing of these classes."""
+BEYOND = 0.5
+"""A candidate whose mean loss is so far above the least is passed over, however few windows say so."""
+GAUGED, GLANCED = 256, 64
+"""Windows, at most, that BatchNorm's statistics are estimated on, and whose first ones say how various they are."""
 LOSSES, ELSEWHERE = names.slot("memory.losses"), names.slot("memory.elsewhere")
 
 
@@ -76,6 +84,8 @@ class Recipe:
     errors: float
     """Standard errors of the difference that a candidate must be worse by to be passed over."""
     recalibrates: bool = True
+    glances: bool = False
+    """Whether windows have classes, so that the device looks how various its windows are before it goes by their statistics."""
     unlabelled: bool = True
     """Whether windows without labels are remembered."""
     unjudged: int = 0
@@ -103,11 +113,12 @@ class Recipe:
 @dataclass(frozen=True)
 class Asked:
     """What the server asks of devices: the share of windows `holdout` that candidates are judged on, the `epochs` of their own training (0:
-    as many as in a round), and whether they say what they keep (`reports`)."""
+    as many as in a round), whether they say what they keep (`reports`), and how many windows they remember (`memory`)."""
 
     holdout: float
     epochs: int
     reports: bool
+    memory: int
 
 
 class Remembered(Protocol):
@@ -154,6 +165,8 @@ class Keeping(Supervised):
         graphs: dict[str, GraphFunction] = {"memorise": self.memorise, CHOOSE: self.choose}
         if self.recipe.recalibrates:
             graphs = {"gauge": self.gauge, "recalibrate": self.recalibrate} | graphs
+        if self.recipe.glances:
+            graphs = {"glance": self.glance} | graphs
         if self.recipe.tunes:
             graphs |= {"baseline": self.baseline, "blend": self.blend}
         return {**super().graphs(), **graphs, names.ASSESS: lambda tensors, batch, hyper: self.assess(tensors, batch)}
@@ -167,17 +180,26 @@ class Keeping(Supervised):
 
     def gauge(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """``mean.LAYER`` and ``variance.LAYER`` at the input of each BatchNorm layer, how many windows there are, and which of them can be
-        trained on, as sums."""
+        trained on, as sums; and the ``labels``, where they say how various windows are."""
         with watch_norms(self.model) as met:
-            functional(self.model, tensors, batch["x"], training=True)
+            functional(self.model, tensors, plausible(self.model, batch["x"]), training=True)
         size = batch["x"].shape[0]
         sums = {name: value * size for name, value in named_norms(met).items()}
         sums |= {"count": batch["count"].sum(), "known": self.known(batch).sum()}
+        if self.recipe.glances:
+            sums["labels"] = self.label_rows(batch).sum(0)
         return {names.metric(name): value for name, value in sums.items()}
 
+    def glance(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """``guess`` (outputs,), what the model answers of the windows, as a sum."""
+        return {names.metric("guess"): torch.softmax(self.answer(tensors, plausible(self.model, batch["x"])).logits, dim=1).sum(0)}
+
     def recalibrate(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Move the running statistics towards those of the device's own windows."""
+        """Move the running statistics towards those of the device's own windows, of which as many count as are various."""
         count, known = (tensors[names.response("gauge", name)] for name in ("count", "known"))
+        if self.recipe.glances:
+            labels, guess = tensors[names.response("gauge", "labels")], tensors[names.response("glance", "guess")]
+            count = count * variety(labels + (1 - labels.sum()) * guess).square()
         share, moved = count / (count + torch.where(known > 0, PRIOR_OF_TRAINED, PRIOR)), {SHARE: torch.zeros(())}
         for layer in self._norms:
             for kind, statistic in ((names.MEAN_OF, names.RUNNING_MEAN), (names.VARIANCE_OF, names.RUNNING_VAR)):
@@ -211,6 +233,10 @@ class Keeping(Supervised):
 
     def known(self, batch: TorchTensors) -> Tensor:
         """(batch,) 1 for each window that has a label, or needs none."""
+        raise NotImplementedError
+
+    def label_rows(self, batch: TorchTensors) -> Tensor:
+        """(batch, outputs) 1 for the class of each window; zeros where it is not known. Only where windows have classes."""
         raise NotImplementedError
 
     def memorised(self, tensors: TorchTensors) -> Remembered:
@@ -266,18 +292,27 @@ class Keeping(Supervised):
         raise NotImplementedError
 
 
+def variety(shares: Tensor) -> Tensor:
+    """() how various windows are that are of classes in these `shares` (classes,): from 0, all of one, to 1, of all alike. The exponential
+    of the entropy is the number of classes that would be as various, each of the same share."""
+    entropy = -(shares * shares.clamp(min=1e-9).log()).sum()
+    return ((entropy.exp() - 1) / max(1, shares.shape[0] - 1)).clamp(min=0.0, max=1.0)
+
+
+@cache
 def least_to_train(holdout: float) -> int:
     """Windows with labels to train on, beside those held out; with fewer, too few are held out to judge the training by."""
-    return max(TRAINED, math.ceil(FEWEST * (1 - holdout) / holdout))
+    short = next(n for n in range(math.ceil(FEWEST / holdout) + 1, 0, -1) if num_held_out(n, holdout) < FEWEST)
+    return max(TRAINED, short - num_held_out(short, holdout) + 1)
 
 
 def first_good(losses: Tensor, judged: Tensor, errors: float, usable: Tensor, unjudged: int) -> Tensor:
     """1 for the first of the candidates that are `usable` (candidates,) whose mean of `losses` (M, candidates), over the rows that are
-    `judged` (M,), is not above the least mean by more than so many standard errors of the difference; 1 for the first usable one from the
-    place `unjudged` on where fewer than `FEWEST` rows are judged. Losses are at most `WORST`; one candidate from that place on must be
-    usable."""
+    `judged` (M,), is not above the least mean by more than so many standard errors of the difference, and `BEYOND`; 1 for the first usable
+    one from the place `unjudged` on where fewer than `FEWEST` rows are judged. Losses are at most `WORST`; one candidate from that place
+    on must be usable."""
     above, error = margins(losses, judged, usable)
-    good = (above <= errors * error).to(losses.dtype)
+    good = (above <= (errors * error).clamp(max=BEYOND)).to(losses.dtype)
     from_there = (torch.arange(losses.shape[1]) >= unjudged).to(losses.dtype)
     return _first(torch.where(judged.sum() < FEWEST, from_there, good) * usable)
 
@@ -314,8 +349,12 @@ class KeepingServer(DefaultCoordinator):
         own = (verb for verb in super().closing(context, work) if verb != Evaluate())
         holdout = self.keeping.holdout if len(self.recipe.candidates) > 1 else 0.0  # there is nothing to choose from
         before = tuple(replace(verb, holdout=holdout, least=TRAINED) if isinstance(verb, Train) else verb for verb in own)
-        memorise = Evaluate("windows", "memorise", holdout=holdout, report=False)
-        gauge = (Evaluate("windows", "gauge", report=False), Apply("recalibrate", report=False)) if self.recipe.recalibrates else ()
+        memorise = Evaluate("windows", "memorise", holdout=holdout, report=False, most=self.keeping.memory)
+        gauge: tuple[Verb, ...] = ()
+        if self.recipe.recalibrates:
+            gauge = (Evaluate("windows", "gauge", report=False, most=GAUGED), Apply("recalibrate", report=False))
+        if self.recipe.glances:
+            gauge = (Evaluate("unlabelled", "glance", report=False, most=GLANCED), *gauge)
         tune: tuple[Verb, ...] = ()
         if self.recipe.tunes:
             tune = (Apply("baseline", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)

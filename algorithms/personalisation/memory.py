@@ -10,6 +10,7 @@ et al., NIPS 2003, Eq. 4).
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -71,6 +72,7 @@ class Memory:
         present = (1 - absent).sum()
         return torch.where(present == 1, torch.ones_like(share), share * (present > 0).to(share.dtype))
 
+    @cached_property
     def weights(self) -> Tensor:
         """How much each window (column) counts for each other one (row), (M, M); a window does not count for itself."""
         rows = torch.arange(self.keys.shape[0])
@@ -80,11 +82,12 @@ class Memory:
 
     def smoothed(self, weights: Tensor, known: Tensor) -> Tensor:
         """A label (M, width) for every window: its own where it is `known` (M,), else what the model and its neighbours say."""
-        own, held = known.to(self.keys.dtype).unsqueeze(1), self.labels
-        shares = normalised(weights)
-        soft = own * held + (1 - own) * self.guess
+        own = known.to(self.keys.dtype).unsqueeze(1)
+        shares = (1 - own) * SPREAD * normalised(weights)
+        fixed = own * self.labels + (1 - own) * (1 - SPREAD) * self.guess
+        soft = own * self.labels + (1 - own) * self.guess
         for _ in range(TIMES):
-            soft = own * held + (1 - own) * ((1 - SPREAD) * self.guess + SPREAD * (shares @ soft))
+            soft = fixed + shares @ soft
         return soft
 
     def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
@@ -93,7 +96,7 @@ class Memory:
         that is no number has."""
         known = self.known
         counted = ((self.held > 0) & known).to(self.keys.dtype)
-        weights = self.weights() * (1 - counted)  # they do not help each other
+        weights = self.weights * (1 - counted)  # they do not help each other
         soft = self.smoothed(weights, known & (self.held <= 0))
         columns = []
         for share in shares:
@@ -103,7 +106,7 @@ class Memory:
 
     def answering(self) -> TorchTensors:
         """What neighbours are looked up in: the representations, and a label for each window."""
-        return {KEYS: torch.clone(self.keys), LABELS: self.smoothed(self.weights(), self.known)}
+        return {KEYS: torch.clone(self.keys), LABELS: self.smoothed(self.weights, self.known)}
 
 
 def unit(features: Tensor) -> Tensor:

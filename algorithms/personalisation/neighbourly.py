@@ -27,13 +27,13 @@ class ByNeighbours(Keeping):
         return empty(self.memory_size, model.num_features, self.answers.width(model.num_classes))
 
     def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
-        labels = self._labels(batch).to(made.logits.dtype)
+        labels = self.label_rows(batch).to(made.logits.dtype)
         return {"keys": unit(made.features), "guess": self.answers.guess(made.logits), "labels": labels}
 
     def known(self, batch: TorchTensors) -> Tensor:
-        return self.answers.weight(self._labels(batch))
+        return self.answers.weight(self.label_rows(batch))
 
-    def _labels(self, batch: TorchTensors) -> Tensor:
+    def label_rows(self, batch: TorchTensors) -> Tensor:
         """The rows (batch, width) of the labels."""
         return self.answers.labels(self.target(batch), self.model.num_classes)
 

@@ -1,5 +1,4 @@
 import org.jetbrains.kotlin.gradle.dsl.JvmTarget
-import org.jetbrains.kotlin.gradle.dsl.KotlinVersion
 
 plugins {
     alias(libs.plugins.kotlin.jvm)
@@ -14,23 +13,11 @@ java {
     withJavadocJar()
 }
 
-// An app's compiler, from Kotlin 2.1 on, reads this library and the standard library that it brings.
-kotlin {
-    coreLibrariesVersion = libs.versions.kotlin.oldest.get()
+kotlin { compilerOptions { jvmTarget = JvmTarget.JVM_1_8 } }
+
+tasks.compileKotlin {
     compilerOptions {
-        languageVersion = KotlinVersion.KOTLIN_2_1
-        apiVersion = KotlinVersion.KOTLIN_2_1
-        optIn.add("io.shoal.core.InternalShoalApi")
-        jvmTarget = JvmTarget.JVM_1_8
-        freeCompilerArgs.addAll(
-            "-Xjdk-release=8",
-            "-Xexplicit-api=strict",
-            "-Xsuppress-version-warnings",
-            "-Xno-source-debug-extension",
-            "-Xno-call-assertions",
-            "-Xno-param-assertions",
-            "-Xno-receiver-assertions",
-        )
+        freeCompilerArgs.add("-Xjdk-release=8")
         allWarningsAsErrors = true
     }
 }
@@ -41,13 +28,4 @@ dependencies {
     testRuntimeOnly(libs.junit.launcher)
 }
 
-tasks.test {
-    useJUnitPlatform()
-    systemProperty("shoal.root", rootDir.parent)
-}
-
-publishing {
-    publications {
-        create<MavenPublication>("release") { from(components["java"]) }
-    }
-}
+tasks.test { systemProperty("shoal.root", rootDir.parent) }

@@ -1,5 +1,3 @@
-import org.jetbrains.kotlin.gradle.dsl.KotlinVersion
-
 plugins {
     alias(libs.plugins.android.library)
     `maven-publish`
@@ -7,50 +5,10 @@ plugins {
 
 android {
     namespace = "io.shoal.executorch"
-    compileSdk = 36
-    defaultConfig {
-        minSdk = 26
-        consumerProguardFiles("consumer-rules.pro")
-    }
-    compileOptions {
-        sourceCompatibility = JavaVersion.VERSION_1_8
-        targetCompatibility = JavaVersion.VERSION_1_8
-    }
-    publishing {
-        singleVariant("release") {
-            withSourcesJar()
-            withJavadocJar()
-        }
-    }
-}
-
-// An app's compiler, from Kotlin 2.1 on, reads this library and the standard library that it brings.
-kotlin {
-    coreLibrariesVersion = libs.versions.kotlin.oldest.get()
-    compilerOptions {
-        languageVersion = KotlinVersion.KOTLIN_2_1
-        apiVersion = KotlinVersion.KOTLIN_2_1
-        optIn.add("io.shoal.core.InternalShoalApi")
-        freeCompilerArgs.addAll(
-            "-Xexplicit-api=strict",
-            "-Xsuppress-version-warnings",
-            "-Xno-source-debug-extension",
-            "-Xno-call-assertions",
-            "-Xno-param-assertions",
-            "-Xno-receiver-assertions",
-        )
-    }
+    defaultConfig { consumerProguardFiles("consumer-rules.pro") }
 }
 
 dependencies {
     api(project(":core"))
     api(libs.executorch)
-}
-
-afterEvaluate {
-    publishing {
-        publications {
-            create<MavenPublication>("release") { from(components["release"]) }
-        }
-    }
 }

@@ -1,37 +1,9 @@
-import org.jetbrains.kotlin.gradle.dsl.KotlinVersion
-
 plugins {
     alias(libs.plugins.android.library)
     `maven-publish`
 }
 
-android {
-    namespace = "io.shoal.ktx"
-    compileSdk = 36
-    defaultConfig { minSdk = 26 }
-    compileOptions {
-        sourceCompatibility = JavaVersion.VERSION_1_8
-        targetCompatibility = JavaVersion.VERSION_1_8
-    }
-    testOptions { unitTests.all { it.useJUnitPlatform() } }
-    publishing {
-        singleVariant("release") {
-            withSourcesJar()
-            withJavadocJar()
-        }
-    }
-}
-
-// An app's compiler, from Kotlin 2.1 on, reads this library and the standard library that it brings.
-kotlin {
-    coreLibrariesVersion = libs.versions.kotlin.oldest.get()
-    compilerOptions {
-        languageVersion = KotlinVersion.KOTLIN_2_1
-        apiVersion = KotlinVersion.KOTLIN_2_1
-        optIn.add("io.shoal.core.InternalShoalApi")
-        freeCompilerArgs.addAll("-Xexplicit-api=strict", "-Xsuppress-version-warnings")
-    }
-}
+android { namespace = "io.shoal.ktx" }
 
 dependencies {
     api(project(":android"))
@@ -39,15 +11,4 @@ dependencies {
     testImplementation(libs.kotlin.test.junit5)
     testImplementation(libs.junit.jupiter)
     testRuntimeOnly(libs.junit.launcher)
-}
-
-afterEvaluate {
-    publishing {
-        publications {
-            create<MavenPublication>("release") {
-                artifactId = "shoal-android-ktx"
-                from(components["release"])
-            }
-        }
-    }
 }

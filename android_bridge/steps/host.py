@@ -5,14 +5,14 @@ import platform
 import subprocess
 from pathlib import Path
 
-from steps.compiled import digest_of, made, unchanged
+from steps.compiled import digest_of, made, part_of, unchanged
 from steps.modules import MODULES, compile_module
 from steps.toolchain import OUT, ROOT, executorch_wheel, java, kotlin, program_path
 
 LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_backend_xnnpack", "executorch_threadpool")
 
 
-ENTRIES = ("PhoneKt", "StepsKt", "PlansKt", "PredictKt")
+ENTRIES = ("PhoneKt", "StepsKt", "PlansKt", "PredictKt", "ThreadsKt")
 
 
 def host_library() -> Path:
@@ -24,11 +24,10 @@ def host_library() -> Path:
     found = [name for name in LIBRARIES if any((wheel / "lib").glob(f"lib{name}.*"))]
     command = [program_path("g++", "g++"), "-O2", "-std=c++20", "-shared", "-fPIC", "-Wall", "-DC10_USING_CUSTOM_GENERATED_MACROS"]
     command += [f"-isystem{path}" for path in (include, include / "executorch/runtime/core/portable_type/c10", jdk / "include")]
-    command += [f"-isystem{jdk / 'include' / platform.system().lower()}", str(source), "-o", str(target), f"-L{wheel / 'lib'}"]
+    command += [f"-isystem{jdk / 'include' / platform.system().lower()}", str(source), "-o", str(part_of(target)), f"-L{wheel / 'lib'}"]
     command += ["-Wl,--no-as-needed", *(f"-l{name}" for name in found), f"-Wl,-rpath,{wheel / 'lib'}"]
     seen = digest_of([source], command)
     if not unchanged(target, seen):
-        target.parent.mkdir(parents=True, exist_ok=True)
         if subprocess.run(command).returncode:
             raise SystemExit(f"error: {target.name} does not compile")
         made(target, seen)

@@ -1,9 +1,9 @@
 """Java 8's class library as D8 and R8 read it, from the signatures that every JDK carries for `javac --release 8`."""
 
-import tempfile
 import zipfile
 from pathlib import Path
 
+from steps.compiled import part_of
 from steps.toolchain import OUT, Unavailable, java
 
 
@@ -15,11 +15,8 @@ def java8_library() -> Path:
     source = Path(java("javac")).resolve().parent.parent / "lib" / "ct.sym"
     if not source.exists():
         raise Unavailable(f"{source} is missing: apt-get install default-jdk-headless would run this")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as temporary:  # another build may make it at the same time
-        made = Path(temporary) / target.name
-        _copy(source, made)
-        made.replace(target)
+    _copy(source, part_of(target))
+    part_of(target).replace(target)
     return target
 
 

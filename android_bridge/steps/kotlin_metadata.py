@@ -12,6 +12,7 @@ from pathlib import Path
 from steps.class_file import UTF8, ClassFile
 
 METADATA, ATTRIBUTE = b"Lkotlin/Metadata;", b"RuntimeVisibleAnnotations"
+ANNOTATION = 0x2000
 
 
 def restore(original: Path, shrunk: Path) -> None:
@@ -30,8 +31,12 @@ def restore(original: Path, shrunk: Path) -> None:
 def _with_metadata(original: bytes, shrunk: bytes) -> bytes:
     source, target = ClassFile(original), ClassFile(shrunk)
     annotations = source.attributes.get(ATTRIBUTE)
-    if annotations is None or ATTRIBUTE in target.attributes:
+    if annotations is None or any(constant[3:] == METADATA for constant in target.constants.values()):
         return shrunk
+    if ATTRIBUTE in target.attributes:
+        if target.access & ANNOTATION:  # of an annotation the compiler needs no more than its own annotations
+            return shrunk
+        raise SystemExit(f"error: {target.name} has annotations for run time beside kotlin.Metadata: expected some of binary retention")
     added: list[bytes] = []
 
     def moved(constant: bytes) -> bytes:

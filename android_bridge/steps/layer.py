@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from steps import api, kotlin_metadata, stub_check
-from steps.compiled import digest_of, made, unchanged
+from steps.compiled import digest_of, made, part_of, unchanged
 from steps.java8 import java8_library
 from steps.modules import JAVA_8, MODULES, compile_java, compile_kotlin, compile_module, fbjni_shims, resource_jars, stub_jars
 from steps.resources import LINKED, MIN_SDK, link_resources
 from steps.toolchain import KOTLIN, OUT, ROOT, android_stubs, executorch_api, java, kotlin, program_path, r8, run
 
 OWN_MODULES = ("core", "executorch", "android")
-OWN_BYTES = 580_000
+OWN_BYTES = 590_000
 RULES = [ROOT / module / "consumer-rules.pro" for module in ("executorch", "android")]
 
 
@@ -40,11 +40,12 @@ def aar() -> str:
     compile_module(MODULES["android"])
     target, linked = OUT / "shoal-android.aar", link_resources()
     classes = _shrunk_classes()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(part_of(target), "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(linked / "AndroidManifest.xml", "AndroidManifest.xml")
         archive.write(classes, "classes.jar")
         archive.write(linked / "R.txt", "R.txt")
         archive.writestr("proguard.txt", "\n".join(path.read_text() for path in RULES))
+    part_of(target).replace(target)
     own_bytes = classes.stat().st_size
     if own_bytes >= OWN_BYTES:
         raise SystemExit(f"error: the archive's own code takes {own_bytes} bytes, at most {OWN_BYTES} are allowed")
@@ -91,8 +92,10 @@ def dex() -> str:
     classes = OUT / "aar-classes.jar"
     _run_r8("D8", OUT / "dex", ["--release", "--min-api", MIN_SDK], [classes, *_run_time()], _libraries())
     app = compile_java("shrunk-app", [ROOT / "android" / "shrink-test"], [classes, *stub_jars(), kotlin() / "lib" / "kotlin-stdlib.jar"])
-    options = ["--release", "--min-api", MIN_SDK, "--pg-conf", ROOT / "android" / "shrink-test" / "app-rules.pro", *_rules()]
-    _run_r8("R8", OUT / "shrunk", options, [app, classes, *_run_time()], _libraries())
+    rules = [ROOT / "android" / "shrink-test" / "app-rules.pro", ROOT / "foreground" / "consumer-rules.pro"]
+    options = ["--release", "--min-api", MIN_SDK, *(part for path in rules for part in ("--pg-conf", path)), *_rules()]
+    beside = [compile_module(MODULES["foreground"])[0], *resource_jars("foreground")]
+    _run_r8("R8", OUT / "shrunk", options, [app, classes, *beside, *_run_time()], _libraries())
     names = _names(run([program_path("dexdump", "dexdump"), OUT / "shrunk" / "classes.dex"]))
     missing = [name for name in (ROOT / "android" / "shrink-test" / "survivors.txt").read_text().split() if name not in names]
     if missing:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from steps.compiled import digest_of, made, unchanged
+from steps.compiled import digest_of, made, part_of, unchanged
 from steps.resources import link_resources
 from steps.toolchain import KOTLIN, OUT, ROOT, executorch_api, java, junit, kotlin, run
 
@@ -102,7 +102,7 @@ def compile_kotlin(sources: list[Path], classpath: list[Path], target: Path, opt
         "-Werror",
         *(["-cp", os.pathsep.join(map(str, classpath))] if classpath else []),
         "-d",
-        str(target),
+        str(part_of(target)),
     ]
     seen = digest_of([*sources, *classpath], version, arguments)
     if unchanged(target, seen):
@@ -125,7 +125,7 @@ def compile_java(name: str, folders: list[Path], classpath: Sequence[Path] = ())
         classes.mkdir(parents=True)
         path = ["-cp", os.pathsep.join(map(str, classpath))] if classpath else []
         run([java("javac"), "-nowarn", "-Xlint:-options", "--release", "8", *path, "-d", classes, *sources])
-        run([java("jar"), "cf", target, "-C", classes, "."])
+        run([java("jar"), "cf", part_of(target), "-C", classes, "."])
         made(target, seen)
     return target
 
@@ -133,12 +133,12 @@ def compile_java(name: str, folders: list[Path], classpath: Sequence[Path] = ())
 def compile_module(module: Module) -> list[Path]:
     """Compile a module's main part and what it needs; all their jars, its own first."""
     jars = list(dict.fromkeys([*(jar for name in module.needs for jar in compile_module(MODULES[name])), *module.libraries()]))
-    options = (*module.options, "-module-name", f"shoal-{module.name}", *_public_declarations(module.public_jar))
+    options = (*module.options, "-module-name", f"shoal-{module.name}", *public_declarations(module.public_jar))
     compile_kotlin(module.sources("main"), jars, module.jar, options)
     return [module.jar, *jars]
 
 
-def _public_declarations(target: Path) -> tuple[str, ...]:
+def public_declarations(target: Path) -> tuple[str, ...]:
     """The compiler's options to write into `target` what other modules can see of one."""
     plugin, given = (
         kotlin() / "lib" / "jvm-abi-gen.jar",
@@ -148,8 +148,8 @@ def _public_declarations(target: Path) -> tuple[str, ...]:
     return (f"-Xplugin={plugin}", *options)
 
 
-def run_tests(module: Module, arguments: list[str]) -> int:
-    """Compile and run a module's tests; the exit status."""
+def test_command(module: Module, arguments: list[str]) -> list[str]:
+    """Compile a module's tests; the command that runs them."""
     jars, lib = compile_module(module), kotlin() / "lib"
     libraries = [lib / "kotlin-test.jar", lib / "kotlin-test-junit5.jar", *junit()]
     tests = OUT / f"shoal-{module.name}-test.jar"
@@ -161,4 +161,4 @@ def run_tests(module: Module, arguments: list[str]) -> int:
     properties = [f"-Dshoal.root={ROOT.parent}", *given]
     launcher = ["org.junit.platform.console.ConsoleLauncher", "--disable-banner", "--fail-if-no-tests", "--details=tree"]
     selected = arguments or ["--scan-classpath", str(tests)]
-    return subprocess.run([java(), "-Xmx1g", "-ea", *properties, "-cp", classpath, *launcher, *selected]).returncode
+    return [java(), "-Xmx1g", "-ea", *properties, "-cp", classpath, *launcher, *selected]

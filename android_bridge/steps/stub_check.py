@@ -1,13 +1,93 @@
-"""Holds the hand-written stubs of Android's classes to the API: each class, method (name, number of parameters, static or not) and constant
-must be in the type stubs that are generated from Android's own class files."""
+"""Holds the hand-written stubs of Android's classes to the API: each class, method (name, types of its parameters, what it returns, static
+or not) and constant must be in the type stubs that are generated from Android's own class files."""
 
 import ast
 import re
 import subprocess
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
-Methods = dict[str, set[tuple[int, bool]]]
+PRIMITIVES = {
+    "int": "int",
+    "long": "int",
+    "short": "int",
+    "byte": "int",
+    "boolean": "bool",
+    "float": "float",
+    "double": "float",
+    "char": "str",
+}
+"""What Python's type stubs call what a method returns; of parameters they say `java.jint` and so on besides."""
+
+ALIASES = {"java.lang.String": "str", "java.lang.Class": "typing.Type"}
+"""Classes of Java that have a name of Python's there."""
+
+
+class Signature(NamedTuple):
+    """A method, as the type stubs have it: a type for each parameter, that of further ones if their number varies, and what it returns."""
+
+    parameters: tuple[str, ...]
+    further: str
+    returns: str
+    static: bool
+
+    def is_of(self, parameters: list[str], returns: str | None, static: bool) -> bool:
+        """Whether a method of Java has this signature; `returns` is None for a constructor."""
+        own = [*parameters]
+        if bool(self.further) != bool(own and own[-1].endswith("...")) or self.static != static:
+            return False
+        if self.further and not takes(own.pop().removesuffix("..."), self.further):
+            return False
+        fits = len(own) == len(self.parameters) and all(takes(java, python) for java, python in zip(own, self.parameters, strict=True))
+        return fits and (returns is None or gives(returns, self.returns))
+
+    def __str__(self) -> str:
+        further = [f"*{self.further}"] if self.further else []
+        return f"{'static ' if self.static else ''}({', '.join([*self.parameters, *further])}) -> {self.returns}"
+
+
+Methods = dict[str, list[Signature]]
+
+
+def takes(java: str, python: str) -> bool:
+    """Whether a parameter of this type of Java is one of that type of the stubs."""
+    choices = _choices(python)
+    if java in PRIMITIVES:
+        return f"java.j{java}" in choices
+    return any(_is(java, choice) for choice in choices)
+
+
+def gives(java: str, python: str) -> bool:
+    """Whether what a method of Java returns is of that type of the stubs."""
+    if java == "void":
+        return python == "None"
+    if java in PRIMITIVES:
+        return python == PRIMITIVES[java]
+    return any(_is(java, choice) for choice in _choices(python))
+
+
+def _choices(python: str) -> list[str]:
+    """The types of a union, without None."""
+    node, found = ast.parse(python, mode="eval").body, list[str]()
+    while isinstance(node, ast.BinOp):
+        found.append(ast.unparse(node.right))
+        node = node.left
+    return [name for name in [*found, ast.unparse(node)] if name != "None"]
+
+
+def _is(java: str, python: str) -> bool:
+    """Whether a class of Java, or an array, is this one of the stubs, which leave out where a class is if it is in the same file."""
+    if java.endswith("[]"):
+        held = re.fullmatch(r"java\.chaquopy\.JavaArray\[(.*)\]", python)
+        element = java.removesuffix("[]")
+        if element in PRIMITIVES:
+            return python == f"java.chaquopy.JavaArrayJ{element.capitalize()}"
+        return held is not None and _is(element, held[1])
+    if re.fullmatch(r"[A-Z]", java):
+        return python.startswith("_")  # a variable for a type
+    name, plain = python.partition("[")[0], java.replace("$", ".")
+    return name in (plain, ALIASES.get(java)) or plain.endswith(f".{name}")
 
 
 def check(stubs: Path, api: Path, javap: str) -> tuple[int, list[str]]:
@@ -31,22 +111,26 @@ def check(stubs: Path, api: Path, javap: str) -> tuple[int, list[str]]:
     return count, wrong
 
 
-def _member(line: str, cls: str, methods: Methods, fields: set[str]) -> str | None:
+def _member(line: str, cls: str, methods: Methods, fields: dict[str, str]) -> str | None:
     """What is wrong with a member, empty if nothing; None for a line that is no member of the API's."""
-    if match := re.match(r"\s+(?:public|protected) (.*?)([\w$.]+)\((.*)\)", line):
-        static, name = "static " in match[1], match[2].rpartition(".")[2]
-        arguments = match[3].count(",") + 1 if match[3].strip() else 0
-        if match[2].replace("$", ".") == cls:
-            name = "__init__"
-            if arguments == 0 and "__init__" not in methods:
+    bounds = dict(re.findall(r"\b([A-Z]) extends ([\w.$]+)", line))
+    while line != (line := re.sub(r"<[^<>]*>", "", line)):  # types of types are not told at run time
+        pass
+    line = re.sub(r"\b[A-Z]\b", lambda variable: bounds.get(variable[0], variable[0]), re.sub(r"(?<=\S) +", " ", line))
+    if match := re.match(r"\s+(?:public|protected) ((?:\w+ )*?)(?:([\w$.\[\]]+) )?([\w$.]+)\((.*)\)", line):
+        static, returns, name = "static " in match[1], match[2], match[3].rpartition(".")[2]
+        parameters = [part.strip() for part in match[4].split(",") if part.strip()]
+        if match[3].replace("$", ".") == cls:
+            name, returns = "__init__", None
+            if not parameters and name not in methods:
                 return None
-        if "..." in match[3]:
-            arguments -= 1  # the type stubs do not count a variable number of parameters
-        if (arguments, static) not in methods.get(name, set()):
-            return f"{cls}.{name}: {arguments} parameters{', static' if static else ''}; the API has {sorted(methods.get(name, set()))}"
+        known = methods.get(name, [])
+        if not any(signature.is_of(parameters, returns, static) for signature in known):
+            return f"{cls}.{name}: {line.strip()} is not one of the API's {'; '.join(map(str, known)) or 'methods'}"
         return ""
-    if match := re.match(r"\s+public .*?(\w+);$", line):
-        return "" if match[1] in fields else f"{cls}.{match[1]}: there is no such field"
+    if match := re.match(r"\s+public (?:\w+ )*?([\w$.\[\]]+) (\w+);$", line):
+        kind = fields.get(match[2])
+        return "" if kind is not None and gives(match[1], kind) else f"{cls}.{match[2]}: {match[1]}; the API has {kind or 'no such field'}"
     return None
 
 
@@ -66,22 +150,34 @@ def _find(api: Path, cls: str) -> ast.ClassDef | None:
     return None
 
 
-def _members(api: Path, node: ast.ClassDef) -> tuple[Methods, set[str]]:
-    """Methods by name, as (number of parameters, static), and fields; those of its bases too."""
+def _members(api: Path, node: ast.ClassDef) -> tuple[Methods, dict[str, str]]:
+    """Methods by name, and the types of fields; those of its bases too."""
     methods: Methods = {}
-    fields: set[str] = set()
+    fields: dict[str, str] = {}
     for item in node.body:
         if isinstance(item, ast.FunctionDef):
             static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in item.decorator_list)
-            count = len(item.args.posonlyargs) + len(item.args.args) - (not static)
-            methods.setdefault(item.name, set()).add((count, static))
+            taken = [*item.args.posonlyargs, *item.args.args][not static :]
+            further = item.args.vararg
+            methods.setdefault(item.name, []).append(
+                Signature(
+                    tuple(_type(each.annotation) for each in taken),
+                    _type(further.annotation) if further else "",
+                    _type(item.returns),
+                    static,
+                )
+            )
         elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-            fields.add(item.target.id)
+            fields[item.target.id] = re.sub(r"^typing\.ClassVar\[(.*)\]$", r"\1", _type(item.annotation))
     for base in node.bases:
         parent = _find(api, ast.unparse(base).split("[")[0])
         if parent is not None:
             inherited, more = _members(api, parent)
-            for name, kinds in inherited.items():
-                methods.setdefault(name, set()).update(kinds)
-            fields |= more
+            for name, signatures in inherited.items():
+                methods.setdefault(name, []).extend(signatures)
+            fields = more | fields
     return methods, fields
+
+
+def _type(node: ast.expr | None) -> str:
+    return ast.unparse(node) if node is not None else ""

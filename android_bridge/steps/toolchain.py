@@ -141,8 +141,11 @@ def _fetched(folder_name: str, package: tuple[str, list[str]], inside: str, only
             for path in (made / inside).iterdir():
                 if path.name != only:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if not folder.exists():  # another build may have been faster
+        try:
             (made / inside).rename(folder)
+        except OSError:
+            if not folder.exists():  # else a build elsewhere, with the same `TOOLS`, was faster
+                raise
     return folder
 
 

@@ -38,6 +38,11 @@ def _on_har(better: str, worse: str) -> tuple[ev.Find, ev.Find]:
     )
 
 
+def _faster(better: str, worse: str) -> tuple[ev.Find, ev.Find]:
+    """On the paper's protocol at the rate by which methods come nearest to their ends here."""
+    return ev.order("dbe-table-9-faster", dbe.FASTER, better, worse, "pooled_best"), _on_har(better, worse)[1]
+
+
 def _on_users(better: str, worse: str) -> ev.Find:
     return ev.order("distfl-table-4", distfl.PAPER_SPLIT, better, worse)
 
@@ -46,9 +51,13 @@ def _above(paper: float, other: float) -> str:
     return f"{paper:g} to {other:g}"
 
 
-STILL_RISING = (
-    "60 rounds at the rate of the authors' library: in the last ten FedAvg still rises by 2.0 points, DBE by 2.5. The paper trains to "
-    "convergence, its slowest method for 513 rounds."
+RATE = (
+    "At the rate of the authors' library, 0.005, both still rise after 60 rounds (RESULTS.md has that table too); the paper trains to "
+    "convergence, its slowest method for 513 rounds. This is at four times that rate."
+)
+SLOW = (
+    "These runs are at 0.005, where DBE has not come near its end (69.9; at four times that rate 85.5): more seeds at this rate would not "
+    "decide it."
 )
 
 
@@ -57,26 +66,28 @@ CLAIMS = [
         "DBE",
         "FedAvg+DBE is above FedAvg (Table 9, HAR)",
         _above(94.53, 87.20),
-        *_on_har(DBE, FEDAVG),
-        {ev.NOT: STILL_RISING},
+        *_faster(DBE, FEDAVG),
+        {ev.NOT: RATE},
     ),
     Claim(
         "DBE",
         "FedAvg+DBE reaches 94.53 % (Table 9, HAR)",
         "94.53",
-        ev.level("dbe-table-9", dbe.PROTOCOL, DBE, 94.53, "pooled_best"),
+        ev.level("dbe-table-9-faster", dbe.FASTER, DBE, 94.53, "pooled_best"),
         ev.level("dbe-table-9-sound", dbe.SOUND, DBE, 94.53),
-        {ev.NOT: STILL_RISING},
+        {ev.NOT: RATE},
     ),
     Claim(
         "DBE",
         "No method is above FedAvg+DBE (Table 9, HAR): here against Local, which the table leaves out",
         "94.53; no Local",
-        *_on_har(DBE, LOCAL),
+        *_faster(DBE, LOCAL),
         {ev.NOT: "A user's own windows, divided at random, are in both parts: training alone is hard to beat, and converges first."},
     ),
     *(
-        Claim("DBE", f"FedAvg+DBE is above {label} (Table 9, HAR)", _above(94.53, number), *_on_har(DBE, _plain(name)))
+        Claim(
+            "DBE", f"FedAvg+DBE is above {label} (Table 9, HAR)", _above(94.53, number), *_on_har(DBE, _plain(name)), {ev.UNDECIDED: SLOW}
+        )
         for name, label, number in (
             ("scaffold", "SCAFFOLD", 91.34),
             ("moon", "MOON", 89.86),
@@ -127,7 +138,8 @@ CLAIMS = [
         "DistFL reaches 95.82 % (Table 4, HAR)",
         "95.82",
         ev.level("distfl-table-4", distfl.PAPER_SPLIT, OURS, 95.82),
-        cause={ev.REPRODUCED: "By its own threshold the users are one group in most seeds, so that this is FedAvg with a plain mean."},
+        cause={ev.IN_PART: "The mean is within two points; the interval of three seeds is wider."}
+        | {ev.REPRODUCED: "By its own threshold the users are one group in most seeds, so that this is FedAvg with a plain mean."},
     ),
     Claim(
         "DistFL",
@@ -135,6 +147,7 @@ CLAIMS = [
         _above(95.82, 76.29),
         _on_users(OURS, "local"),
         ev.order("distfl-table-4", distfl.TIME_SPLIT, "distfl", "local"),
+        {ev.REPRODUCED: "As for FedAvg above Local, the next claim: this split makes Local weak. On sound terms Local is above."},
     ),
     Claim(
         "DistFL",
@@ -150,6 +163,10 @@ CLAIMS = [
         _above(95.82, 92.96),
         _on_users(OURS, "ifca:k=3"),
         ev.order("distfl-table-4", distfl.TIME_SPLIT, "distfl", "ifca:k=3"),
+        {
+            ev.REPRODUCED: "By its own threshold the users are one group in most seeds: what is above three clusters is one model for "
+            "all users. On sound terms the clusters are above."
+        },
     ),
     Claim(
         "DistFL",
@@ -211,24 +228,31 @@ CLAIMS = [
         "FedDisk is above the other methods on noisy MNIST (Fig. 3c): here FedAvg",
         _above(54.5, 51.7),
         ev.order("feddisk-figure-3", X03, FEDDISK, "fedavg"),
+        cause={
+            ev.NOT: "The ratio is not identified: what its classifier is to tell apart are two networks' outputs for the same examples. "
+            "And the next claims: with the true ratio, too, nothing is won."
+        },
     ),
     Claim(
         "FedDisk",
         "Weights by the density ratio help: the *true* ratio against none",
         "the idea of the paper",
         ev.rows_of_section("feddisk-oracle", feddisk_oracle.ORACLE, feddisk_oracle.FAVG),
+        cause={ev.NOT: "Weighting itself costs: the same weights in another order, which say nothing of an example, cost about as much."},
     ),
     Claim(
         "FedDisk",
         "The true ratio is above the same weights in another order",
         "the idea of the paper",
         ev.rows_of_section("feddisk-oracle", feddisk_oracle.ORACLE, feddisk_oracle.SHUFFLED),
+        cause={ev.IN_PART: "What the order of the weights is worth is less than what seeds differ by."},
     ),
     Claim(
         "FedDisk",
         "Tempered log p - log q of two MADEs as weights is above FedAvg",
         "not in the paper",
         ev.rows_of_section("feddisk-oracle", feddisk_oracle.TEMPERED, feddisk_oracle.FAVG),
+        cause={ev.NOT: "As with the true ratio: weighting itself costs. Tempered weights are nearer to none, and so is what they cost."},
     ),
     Claim("CGAU", "Heterogeneity falls with every step of shuffling (Table 1)", "1784 to 19.9", ev.falling_gamma),
     Claim(
@@ -236,24 +260,28 @@ CLAIMS = [
         "CGAU is above ReLU units where nothing is shuffled (Experiment II)",
         "drawn, not given",
         ev.heads("CGAU", "ReLU units (baseline)", "0.0"),
+        cause={ev.REPRODUCED: "The gates are why, not what conditions them: gated units without conditioning do nearly as well (below)."},
     ),
     Claim(
         "CGAU",
         "CGAU and ReLU units are nearly equal where all is shuffled: CGAU above by little (Experiment II)",
         _above(78.5, 78.0),
         ev.heads("CGAU", "ReLU units (baseline)", "1.0"),
+        cause={ev.IN_PART: "The difference is smaller than what seeds differ by, which is what the paper says of it."},
     ),
     Claim(
         "CGAU",
         "The gain is due to the conditioning: CGAU is above gated units without it (Experiment II)",
         "not measured there",
         ev.heads("CGAU", "gated units without conditioning", "0.0"),
+        cause={ev.IN_PART: "What a device's own condition adds to the gate is two tenths of a point at most."},
     ),
     Claim(
         "CGAU",
         "One CGAU solves the XOR of two clients, and its conditioning is why (appendix A)",
         "solved",
         ev.xor_needs_conditioning,
+        cause={ev.IN_PART: "Trained without conditioning the unit solves it too: a gate is a product, and XOR asks for no more."},
     ),
 ]
 PAPERS = {

@@ -49,6 +49,7 @@ ON_HAR = f"dbe{FOR_CNN}"
 """The paper gives DBE's values for HAR-CNN nowhere; those of its other network without BatchNorm are taken."""
 SPLIT, LAST = "har-cnn-dbe:cut=convolutions", "har-cnn-dbe"
 HAR = Setting("reshaped", "user:split=random:devices=10", rounds=60, seeds=3, batch_size=10, hyper={"lr": 0.005}, model=SPLIT)
+FASTER = "the paper's protocol, four times the rate"
 IN_TIME = Setting("uci-har", "user:devices=10", rounds=15, seeds=3, batch_size=10, hyper={"lr": 0.02}, model=SPLIT)
 ALL_OF_TABLE_9 = {
     "local": "Local",
@@ -111,6 +112,15 @@ TABLES = [
         "The first 10 users. Scrambled windows, split at random; a number behind a slash is the "
         "paper's. The column of accuracy is the mean over devices after the last round.",
         hour=FIRST,
+    ),
+    Table(
+        "dbe-table-9-faster",
+        "DBE, Table 9, by the paper's protocol at a rate of 0.02: 60 rounds go as far as 240 at 0.005",
+        {FASTER: replace(HAR, hyper={"lr": 0.02})},
+        _labelled({name: ALL_OF_TABLE_9[name] for name in ("local", "fedavg", ON_HAR)}),
+        {POOLED: pooled_best, ACCURACY: accuracy},
+        _papers(("FedAvg", "FedAvg+DBE"), POOLED, FASTER),
+        hour=(),
     ),
     Table(
         "dbe-table-9-last",

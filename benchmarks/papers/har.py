@@ -44,22 +44,18 @@ def last_quarter(rows: Rows) -> Rows:
 FORMS: dict[str, Callable[[Rows], Rows]] = {"reshaped": reshaped, "last-quarter": last_quarter}
 
 
-def path_of(form: str, folder: Path) -> Path:
-    """The file of a form of the data."""
-    return folder / "data" / f"uci-har-{form}.npz"
-
-
-def write(form: str, folder: Path) -> None:
-    """Write a form of the data to its file, unless it is there.
+def write(form: str, folder: Path) -> Path:
+    """Write a form of the data to its file, unless it is there. Returns its path.
 
     Raises:
         DataError: UCI HAR is not where SHOAL_DATA says.
     """
-    path = path_of(form, folder)
+    path = folder / "data" / f"uci-har-{form}.npz"
     if path.exists():
-        return
+        return path
     made = FORMS[form]({name: values for name, values in read_rows(find_uci_har()).items() if name != "split"})
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part.npz")
     np.savez(part, **made)  # type: ignore[arg-type]
     part.replace(path)
+    return path

@@ -116,7 +116,7 @@ class Setting:
     def asked(self, algorithms: Sequence[str], night: bool, folder: Path) -> Asked:
         """The comparison of these algorithms in this setting; `folder` is where forms of the data lie."""
         own = self.at(night)
-        data = str(har.path_of(own.data, folder)) if own.data in har.FORMS else own.data
+        data = str(har.write(own.data, folder)) if own.data in har.FORMS else own.data
         common = SimulationSettings(
             rounds=own.rounds,
             local_epochs=own.local_epochs,
@@ -170,9 +170,6 @@ class Table:
 
     def measure(self, folder: Path, night: bool, workers: int | None, tell: Callable[[Job, int], None]) -> dict[str, Any]:
         """Run what is missing; the rows of every column, as `shoal compare` has them, with one number for each seed besides."""
-        for setting in self.columns.values():
-            if setting.data in har.FORMS:
-                har.write(setting.data, folder)
         run_all(self.jobs(night, folder), folder, workers, tell)
         return self.collect(folder, night)
 

@@ -7,6 +7,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+BASES = (
+    "algorithms.groupings.base.Defaults",
+    "algorithms.objectives.coordinator.DefaultCoordinator",
+    "algorithms.objectives.fedper.FedPer",
+    "algorithms.objectives.halves.TwoHalves",
+    "algorithms.objectives.supervised.Supervised",
+    "algorithms.optimizers.base.Clipping",
+    "algorithms.personalisation.choices.ByRecipe",
+    "algorithms.privacy.base.DefaultPrivacy",
+    "algorithms.tasks.classification.Classification",
+)
 
 
 def commands() -> str:
@@ -22,7 +33,8 @@ def commands() -> str:
         group = typer.main.get_command(application(name))
         parts += [f"## shoal {name}", "", about.summary + f" Needs `shoal[{about.extra}]`.", ""]
         parts += list(_command(f"shoal {name}", group.commands[name]))
-    parts += ["## shoal-edge", "", "```text", _edge_help(), "```", ""]
+    for title, told in _edge_help().items():
+        parts += [f"##{'#' if ' ' in title else ''} {title}", "", "```text", told, "```", ""]
     return "\n".join(parts)
 
 
@@ -44,10 +56,15 @@ def _row(parameter: Any) -> str:
     return f"| `{name}` | {default} | {_cell(getattr(parameter, 'help', '') or '')} |"
 
 
-def _edge_help() -> str:
+def _edge_help() -> Mapping[str, str]:
+    """The help of `shoal-edge`, and of each of its commands."""
+    from argparse import _SubParsersAction
+
     from edge_client.options import parser
 
-    return parser().format_help()
+    top = parser()
+    inner = next(action.choices for action in top._actions if isinstance(action, _SubParsersAction))
+    return {"shoal-edge": top.format_help(), **{f"shoal-edge {name}": command.format_help() for name, command in inner.items()}}
 
 
 def http() -> str:
@@ -108,6 +125,9 @@ def python() -> str:
     parts = ["# Python", "", "Made from the docstrings of what `import shoal` gives. [From Python](python.md) is a tutorial.", ""]
     for module, names in shoal._PLACES.items():
         parts += [line for name in names if name != "STOP" for line in (f"::: {module}.{name}", "")]
+    parts += ["## On a device", "", "What an application on a board predicts with.", "", "::: edge_client.Model", ""]
+    parts += ["## For a method of your own", "", "What [methods of your own](extend.md) derive from.", ""]
+    parts += [line for name in BASES for line in (f"::: {name}", "")]
     return "\n".join(parts)
 
 

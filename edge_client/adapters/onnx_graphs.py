@@ -12,8 +12,8 @@ _Loaded = tuple[onnxruntime.InferenceSession, onnxruntime.RunOptions | None]
 """A session, and how it is run."""
 
 
-def load_session(data: bytes, providers: tuple[str, ...], threads: int, origin: str) -> onnxruntime.InferenceSession:
-    """A graph, ready to run. `origin` names it in the error.
+def load_session(data: bytes, providers: tuple[str, ...], threads: int, origin: str, once: bool = False) -> onnxruntime.InferenceSession:
+    """A graph, ready to run. `origin` names it in the error. One that runs `once` is not optimised, which would take longer than it saves.
 
     Raises:
         BundleError: onnxruntime refuses it.
@@ -22,6 +22,8 @@ def load_session(data: bytes, providers: tuple[str, ...], threads: int, origin: 
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    if once:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return onnxruntime.InferenceSession(data, options, providers=list(providers))
     except Exception as error:  # onnxruntime's exceptions share no base but Exception
@@ -88,11 +90,11 @@ class OnnxGraphs:
         return OnnxModel(model, tuple(self._providers), self._threads).predict(x)
 
     def _load(self, graph: str) -> _Loaded:
-        session = load_session(self._bundle.graph_bytes(graph), tuple(self._providers), self._threads, f"graph {graph!r}")
-        described = self._bundle.manifest.graphs[graph]
+        payload, described = self._bundle.graph_bytes(graph), self._bundle.manifest.graphs[graph]
+        of_examples, origin = names.X in described.inputs, f"graph {graph!r}"
+        session = load_session(payload, tuple(self._providers), self._threads, origin, once=not of_examples)
         if (made := len(session.get_outputs())) != len(described.outputs):
-            raise BundleError(f"graph {graph!r}: {made} outputs, its manifest says {len(described.outputs)}")
-        of_examples = names.X in described.inputs
+            raise BundleError(f"{origin}: {made} outputs, its manifest says {len(described.outputs)}")
         trains = of_examples and any(names.role_of(output) == names.NEXT for output in described.outputs)
         loaded = session, None if trains else self._frugal
         if of_examples:

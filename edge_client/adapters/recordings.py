@@ -63,9 +63,21 @@ class Recording:
 
 
 def classes_of(folder: Path) -> tuple[str, ...]:
-    """The classes that ``classes.txt`` of a folder lists, in their order; none where there is no such file."""
-    names = folder / CLASSES
-    return tuple(name for name in names.read_text().split("\n") if name) if names.exists() else ()
+    """The classes that ``classes.txt`` of a folder lists, in their order; none where there is no such file.
+
+    Raises:
+        DataError: it is no text, or lists a name twice.
+    """
+    path = folder / CLASSES
+    if not path.exists():
+        return ()
+    try:
+        names = tuple(name for name in path.read_text("utf-8-sig").split("\n") if name)
+    except UnicodeDecodeError as error:
+        raise _not_utf_8(path, error) from None
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise DataError(f"{path}: it lists {twice[0]!r} twice: expected each class once")
+    return names
 
 
 def channels_in(recording: Path) -> tuple[str, ...]:
@@ -155,7 +167,11 @@ def rows_of(path: Path) -> Iterator[list[str]]:
             with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin a file with a mark
                 yield from ([cell.strip() for cell in row] for row in csv.reader(file) if row)
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}: expected text in UTF-8: {error.reason} at byte {error.start}") from None
+            raise _not_utf_8(path, error) from None
+
+
+def _not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
+    return DataError(f"{path}: expected text in UTF-8: {error.reason} at byte {error.start}")
 
 
 def _columns(path: Path, header: list[str]) -> Columns:
@@ -202,7 +218,7 @@ def _read(path: Path, folder: Path) -> Recording:
         if len(row) > len(header):
             raise DataError(f"{path}, line {line}: {len(row)} cells, the header has {len(header)}")
         try:
-            samples.append([float(row[i]) for i in columns.places])
+            samples.append([float(_numeral(row[i])) for i in columns.places])
             if columns.names:
                 said.append([_number(row[i], header[i], columns.are_quantities) for i in columns.named])
             else:
@@ -211,7 +227,8 @@ def _read(path: Path, folder: Path) -> Recording:
             raise DataError(f"{path}, line {line}: {error}") from None
         except (ValueError, IndexError) as error:
             raise DataError(f"{path}, line {line}: {row} does not fit the header {header} ({type(error).__name__}: {error})") from None
-    array = np.array(samples, np.float32).reshape(-1, len(columns.places))
+    with np.errstate(over="ignore"):  # what is too large is said below
+        array = np.array(samples, np.float32).reshape(-1, len(columns.places))
     if not np.isfinite(array).all():
         at, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
         place = f"line {at + 2}, column {columns.channels[column]}"
@@ -224,6 +241,13 @@ class _Unsaid(Exception):
     """A cell does not say what its column is of."""
 
 
+def _numeral(text: str) -> str:
+    """The text, where it writes a number as all clients read it: not every digit and every underscore that Python takes does."""
+    if "_" in text or not text.isascii():
+        raise ValueError(f"{text!r} is no number")
+    return text
+
+
 def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
     """The number of a class."""
     if not text:
@@ -233,7 +257,7 @@ def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
             raise _Unsaid(f"label {text!r}: expected one that {folder / CLASSES} lists: {', '.join(numbers)}")
         return numbers[text]
     try:
-        number = int(text.removesuffix(".0"))  # as programs write whole numbers of a column with gaps
+        number = int(_numeral(text).removesuffix(".0"))  # as programs write whole numbers of a column with gaps
     except ValueError:
         raise _Unsaid(
             f"label {text!r} is no number, and {folder / CLASSES}, which lists the names of classes one a line, is missing"
@@ -248,7 +272,7 @@ def _number(text: str, column: str, is_quantity: bool) -> float:
     if not text:
         return np.nan
     try:
-        number = float(text)
+        number = float(_numeral(text))
     except ValueError:
         number = np.nan
     if not (abs(number) <= LARGEST if is_quantity else number in (0, 1)):

@@ -5,7 +5,8 @@ Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and 
 numbers, or names that ``classes.txt`` lists; or several labels (n, names), 1 for each name that is there and 0 for others, or quantities,
 numbers with a point (n,) or (n, quantities), or classes of steps (n, steps).
 `edge_client.layout` and `edge_client.labels` say what arrays must be like. Whole numbers in ``X`` are measurements or ids, as the bundle
-says; an array ``vocabulary``, one number, says how many ids there are.
+says; an array ``vocabulary``, one number, says how many ids there are. ``lengths (n,)`` in an ``.npz`` says how many samples each window
+has: what is behind them is padding, and a channel ``present`` says so (`edge_client.padding`).
 
 Recordings: any number of ``*.csv``, or of ``*.parquet`` (`edge_client.adapters.recordings`).
 
@@ -24,6 +25,7 @@ from edge_client.adapters.recordings import channels_in, classes_of, cut_samples
 from edge_client.core.ports import Windows
 from edge_client.labels import as_held, check_labels, class_numbers, last_share_of_each_class, named_classes
 from edge_client.layout import examples, vocabulary
+from edge_client.padding import read_lengths, with_presence
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tensors import Array
@@ -122,7 +124,8 @@ def _unlabelled(path: Path) -> Array:
 
 
 class _Held(NamedTuple):
-    """Arrays of an ``.npz``, the names of its channels, none where it says none, and how many ids there are, 0 where it says none."""
+    """Arrays of an ``.npz``, the names of its channels, none where it says none, and how many ids there are, 0 where it says none. Windows
+    of different lengths have the channel ``present``."""
 
     arrays: list[Array]
     channels: tuple[str, ...]
@@ -134,13 +137,21 @@ def _held(path: Path, *names: str) -> _Held:
         with np.load(path, allow_pickle=False) as file:
             channels = file["channel_names"] if "channel_names" in file.files else ()
             said = file["vocabulary"] if "vocabulary" in file.files else None
-            return _Held([file[name] for name in names], tuple(map(str, channels)), vocabulary(said, str(path)))
+            made = _Held([file[name] for name in names], tuple(map(str, channels)), vocabulary(said, str(path)))
+            return _padded(made, names, file["X"], file["lengths"], str(path)) if "lengths" in file.files else made
     except ValueError:
         raise DataError(
-            f"{path}: an array holds Python objects or is cut off; windows of one length are one array [n, channels, time]"
+            f"{path}: an array holds Python objects or is cut off; windows are one array [n, channels, time], padded where lengths says so"
         ) from None
     except (OSError, KeyError, EOFError) as error:
         raise DataError(f"{path}: expected {'arrays' if names[1:] else 'an array'} {' and '.join(names)}: {error}") from None
+
+
+def _padded(held: _Held, names: Sequence[str], x: Array, lengths: Array, origin: str) -> _Held:
+    """The arrays `names` of a file that says how many samples its windows x have."""
+    made, channels = read_lengths(x, lengths, held.channels, bool(held.vocabulary), origin)
+    arrays = [made if name == "X" else array for name, array in zip(names, held.arrays, strict=True)]
+    return held._replace(arrays=arrays, channels=channels)
 
 
 def _checked(
@@ -175,7 +186,8 @@ def read_windows(path: Path, window: Window) -> Array:
     if path.suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as file:
-                return np.asarray(file["X"])
+                x = np.asarray(file["X"])
+                return with_presence(x, file["lengths"], str(path)) if "lengths" in file.files else x
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise DataError(f"{path}: expected an array X: {error}") from None
     return _load(path)

@@ -21,7 +21,7 @@ def batch_slices(num_examples: int, batch_size: int, min_batch: int) -> list[sli
         both = batch_size + rest
         if both >= 2 * min_batch:
             starts.append(starts[-1] + (both + 1) // 2)
-    return [slice(a, b) for a, b in zip(starts, [*starts[1:], num_examples], strict=True)]
+    return [slice(a, b) for a, b in zip(starts, [*starts[1:], num_examples], strict=True)] if num_examples else []
 
 
 def evaluation_slices(num_examples: int, min_batch: int, max_batch: int | None) -> list[slice]:

@@ -4,29 +4,33 @@ from collections.abc import Collection
 
 import numpy as np
 
-from edge_client.core.held import num_held_out
+from edge_client.core.ranks import ranks
+from wire.held import held_out, num_held_out
 from wire.messages import MOST_CLASSES, Apply, Choose, Evaluate, Plan, Policy, Protect, Respond, Train, Verb
 from wire.tensors import Array
 
 
-def broken_rule(policy: Policy, plan: Plan, bundle: str, measuring: Collection[str], num_train: int, num_test: int) -> str | None:
-    """What in the plan is against the policy: the rule's name, a colon, and what was asked; None if nothing is.
+def broken_rule(policy: Policy, plan: Plan, bundle: str, measuring: Collection[str], y: Array, num_test: int) -> str | None:
+    r"""What in the plan is against the policy: the rule's name, a colon, and what was asked; None if nothing is.
 
-    `bundle`: the bundle's name. `measuring`: its graphs that have responses. The rules on seconds and bytes are kept while the plan is
-    carried out.
+    `bundle`: the bundle's name. `measuring`: its graphs that have responses. y (n, \*label): the labels of the training windows. The rules
+    on seconds and bytes are kept while the plan is carried out.
     """
+    num_train = len(y)
     for verb in plan.verbs:
         name, graph = str(verb.__struct_config__.tag), getattr(verb, "graph", None)
         if policy.verbs is not None and name not in policy.verbs:
             return f"verbs: {name} is not permitted"
         if policy.graphs is not None and graph is not None and graph not in policy.graphs:
             return f"graphs: {graph} is not permitted"
+        if policy.unreported is not None and graph in policy.unreported and _reports(verb):
+            return f"unreported: {name} reports what graph {graph} gives"
     if policy.bundles is not None and bundle not in policy.bundles:
         return f"bundles: {bundle} is not permitted"
     epochs = sum(_epochs(verb, num_train) for verb in plan.verbs)
     if epochs > policy.max_epochs:
         return f"max_epochs: {epochs:g} are asked for, {policy.max_epochs:g} are permitted"
-    return _unprotected(policy, plan.verbs, measuring) or _too_few_windows(policy, plan.verbs, num_train, num_test)
+    return _unprotected(policy, plan.verbs, measuring) or _too_few_windows(policy, plan.verbs, measuring, y, num_test)
 
 
 def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
@@ -71,22 +75,53 @@ def _unprotected(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[
     return None
 
 
-def _too_few_windows(policy: Policy, verbs: tuple[Verb, ...], num_train: int, num_test: int) -> str | None:
+def _too_few_windows(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str], y: Array, num_test: int) -> str | None:
+    """A report over fewer windows than the policy asks for. What unreported verbs left is in all that is reported after them but in how
+    well a model answers."""
+    behind = len(y)
     for verb in verbs:
+        count = _windows_of(verb, y, num_test)
+        if count is None or (count == 0 and policy.min_windows <= 1 and not isinstance(verb, Train)):
+            continue
         match verb:
-            case Train():
-                count = _trained_on(verb, num_train)
-                if count < verb.least:
-                    continue
-            case Evaluate(report=True, split="holdout"):
-                count = num_held_out(num_train, verb.holdout)
-            case Evaluate(report=True, split="test"):
-                count = num_test
-            case Evaluate(report=True) | Choose() | Respond():
-                count = num_train
-            case _:
+            case Train(report=False) | Evaluate(report=False):
+                behind = min(behind, count)
                 continue
-        nothing = isinstance(verb, Evaluate) and count == 0 and (verb.split != "windows" or policy.min_windows <= 1)
-        if count < policy.min_windows and not nothing:
+            case Apply() | Train() | Respond():
+                count = min(count, behind)
+            case Evaluate() if verb.graph in measuring:
+                count = min(count, behind)
+        if count < policy.min_windows:
             return f"min_windows: {verb.__struct_config__.tag} is over {count}, {policy.min_windows} are the least"
     return None
+
+
+def _windows_of(verb: Verb, y: Array, num_test: int) -> int | None:
+    """How many windows with labels a verb is over; all of them for one that reports something of tensors alone. None where it is over none
+    and measures nothing: a training that is left out, a split that has no window."""
+    num_train = len(y)
+    match verb:
+        case Train():
+            count = _trained_on(verb, num_train)
+            return None if count < verb.least else count
+        case Evaluate(split="test"):
+            return num_test or None
+        case Evaluate(split="holdout"):
+            return num_held_out(num_train, verb.holdout) or None
+        case Evaluate(split="windows" | "unlabelled") if verb.most and verb.report:
+            return 0  # two such reports, of which one is over a window more, would tell of that window
+        case Evaluate(split="windows"):
+            counted = held_out(y, verb.holdout) if verb.holdout else np.ones(num_train, bool)
+            return int((counted & (ranks(num_train, num_train)[:num_train] < verb.most)).sum()) if verb.most else int(counted.sum())
+        case Evaluate(split="unlabelled"):
+            return 0 if verb.report else verb.most or None
+        case Evaluate(split="train"):
+            return num_train or None
+        case Evaluate() | Choose() | Respond() | Apply(report=True):
+            return num_train
+    return None
+
+
+def _reports(verb: Verb) -> bool:
+    """Whether something that the verb's graph gives leaves the device."""
+    return bool(getattr(verb, "report", isinstance(verb, Respond | Choose)))

@@ -5,6 +5,7 @@ while C++ runs. The same arguments give the same bits, whatever else runs.
 """
 
 import ctypes
+import os
 import weakref
 from collections.abc import Sequence
 from math import prod
@@ -21,7 +22,10 @@ from wire.tensors import Array
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-_KINDS = ("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten", "sum", "pick", "gru", "attention", "layer_norm", "gelu")
+_KINDS = (
+    *("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten", "sum", "pick", "gru", "attention", "layer_norm", "gelu"),
+    *("table", "dropout"),
+)
 
 
 class _Layer(ctypes.Structure):
@@ -30,7 +34,15 @@ class _Layer(ctypes.Structure):
         *((n, ctypes.c_int64 * 2) for n in ("kernel", "stride", "before", "after", "dilation")),
         *((n, ctypes.c_int64) for n in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)),
         *((n, ctypes.c_double) for n in ("eps", "momentum")),
+        ("rows", ctypes.c_int64),
+        *((n, ctypes.c_void_p) for n in ("places", "values")),
+        ("drawn", ctypes.c_int64),
+        ("share", ctypes.c_double),
     )
+
+
+INSTRUCTIONS = "SHOAL_INSTRUCTIONS"
+"""The variable of the environment that names another instruction set than the machine's best, to compare machines by."""
 
 
 def available_targets() -> tuple[str, ...]:
@@ -47,7 +59,8 @@ class Plan:
     """A model is one float32 vector (`num_values`,): the tensors called `names`, in this order, each in torch's layout (C order)."""
 
     def __init__(self, network: Network, names: Sequence[str] | None = None, target: str | None = None) -> None:
-        """`names`: all tensors of the network, in the network's own order if None; `target`: the machine's best instruction set if None.
+        """`names`: all tensors of the network, in the network's own order if None; `target`: what `INSTRUCTIONS` says, or the machine's
+        best instruction set, if None.
 
         Raises:
             CannotCompile: the engine cannot be built here.
@@ -58,15 +71,17 @@ class Plan:
             odd = sorted(set(names) ^ set(network.shapes)) or sorted({n for n in names if names.count(n) > 1})
             raise ConfigError(f"tensors of a native model: {', '.join(odd)} not once in both of what was named and what the model has")
         available = available_targets()
-        self.target = available[-1] if target is None else target
+        self.target = target or os.environ.get(INSTRUCTIONS) or available[-1]
         if self.target not in available:
-            raise ConfigError(f"instruction set {target!r}: this machine has {', '.join(available)}")
+            raise ConfigError(f"instruction set {self.target!r}: this machine has {', '.join(available)}")
         self.network, self.names = network, tuple(names)
         self.library = load_library()
         sizes = [prod(network.shapes[n]) for n in names]
         self.num_values = sum(sizes)
         begins = dict(zip(names, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
-        layers = (_Layer * len(network.layers))(*(_layer(layer, begins) for layer in network.layers))
+        tables = [(np.array(layer.places, np.int64), np.array(layer.values, np.float32)) for layer in network.layers]
+        made = (_layer(layer, begins, *table) for layer, table in zip(network.layers, tables, strict=True))
+        layers = (_Layer * len(network.layers))(*made)
         factors = None if network.size is None or set(network.size) == {1.0} else 1 / np.asarray(network.size, np.float32)
         self.handle = self.library.shoal_plan_new(
             TARGETS.index(self.target),
@@ -107,12 +122,14 @@ class Plan:
         self._idle[capacity].append(workspace)
 
 
-def _layer(layer: Layer, begins: dict[str, int]) -> _Layer:
+def _layer(layer: Layer, begins: dict[str, int], places: Integers, values: Floats) -> _Layer:
+    """`places` and `values` are the layer's own; the engine reads them where they are."""
     tensors = [begins[layer.tensors[p]] if p in layer.tensors else -1 for p in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)]
     pairs = [(ctypes.c_int64 * 2)(*pair) for pair in (layer.kernel, layer.stride, layer.before, layer.after, layer.dilation)]
     first, second = (*layer.inputs, -1)[:2]
     numbers = _KINDS.index(layer.kind), layer.outputs, first, second, layer.parts, layer.row
-    return _Layer(*numbers, *pairs, *tensors, layer.eps, layer.momentum)
+    table = layer.rows, pointer(places) if len(places) else None, pointer(values) if len(values) else None
+    return _Layer(*numbers, *pairs, *tensors, layer.eps, layer.momentum, *table, prod(layer.drawn) if layer.drops else 0, layer.share)
 
 
 def check_array(name: str, array: Array, dtype: type, shape: tuple[int, ...], writeable: bool = False) -> None:

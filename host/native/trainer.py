@@ -1,6 +1,7 @@
 """Runs a network in the native engine: a device's whole local training, its evaluation or its predictions in one call each."""
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ class _TrainCall(ctypes.Structure):
         *((n, ctypes.c_int64) for n in ("num_examples", "num_batches", "capacity")),
         *((n, ctypes.c_float) for n in ("lr", "momentum_factor", "mu")),
         ("move_statistics", ctypes.c_int32),
-        ("workspace", ctypes.c_void_p),
+        *((n, ctypes.c_void_p) for n in ("workspace", "drawn")),
         ("loss_sum", ctypes.c_double),
         ("num_correct", ctypes.c_int64),
     )
@@ -62,6 +63,7 @@ class Trainer(Plan):
         offset: Floats | None = None,
         scale: Floats | None = None,
         move_statistics: bool = True,
+        drawn: Sequence[Floats] = (),
     ) -> Outcome:
         """Steps of SGD over the cross-entropy, one per batch: v <- momentum_factor * v + g; w <- w - lr * v.
 
@@ -77,6 +79,7 @@ class Trainer(Plan):
             bounds: (num_batches + 1,) int64, from 0 to total, increasing.
             anchor, offset, scale: (num_values,) each; `mu` counts only with an anchor.
             move_statistics: whether BatchNorm's running statistics move.
+            drawn: of each of the network's `dropouts`, numbers in [0, 1) (total, \\*shape) float32, in the order of `order`.
 
         Returns:
             Loss and correct answers in training mode, each batch before its step.
@@ -90,11 +93,18 @@ class Trainer(Plan):
         check_array("bounds", bounds, np.int64, (len(bounds),))
         if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != len(order) or (len(bounds) > 1 and np.diff(bounds).min() < 1):
             raise ConfigError(f"bounds of batches: expected to increase from 0 to {len(order)}, got {bounds.tolist()[:8]}")
+        dropouts = self.network.dropouts
+        if len(drawn) != len(dropouts):
+            raise ConfigError(f"random numbers of {len(drawn)} layers: expected those of {', '.join(dropouts) or 'none'}")
+        for numbers, (name, shape) in zip(drawn, dropouts.items(), strict=True):
+            check_array(f"random numbers of {name}", numbers, np.float32, (len(order), *shape))
+        pointers = (ctypes.c_void_p * len(drawn))(*map(pointer, drawn))
         capacity = capacity_for(int(np.diff(bounds).max(initial=1)))
         workspace = self.acquire(capacity)
         call = _TrainCall(
             *(pointer(a) for a in (flat, momentum, anchor, offset, scale, x, y, order, bounds)),
             *(len(x), len(bounds) - 1, capacity, lr, momentum_factor, mu, move_statistics, aligned(workspace)),
+            ctypes.addressof(pointers) if drawn else None,
         )
         status = self.library.shoal_train(self.handle, ctypes.addressof(call))
         self.release(capacity, workspace)

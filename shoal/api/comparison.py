@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from algorithms.given import Given, spec_of
-from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
+from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.threads import one_thread
 from shoal.api.compared import Compared
 from shoal.api.settings import make_settings
@@ -97,7 +97,7 @@ def compare(
     labels: str | int | Sequence[str | int] = "",
     split: str | Sequence[str] = "",
     newcomers: int = 0,
-    reference: str = "",
+    reference: Given = "",
     target: float | None = None,
     devices: int | None = None,
     batch_size: int = 32,
@@ -130,7 +130,7 @@ def compare(
     for algorithm in compared:
         make_algorithm(algorithm)
     names = [str(algorithm) for algorithm in compared]
-    base = str(with_privacy(read_algorithm(reference), privacy)) if reference else names[0]
+    base = str(with_privacy(spec_of(reference), privacy)) if reference else names[0]
     if base not in names:
         raise ConfigError(f"reference {reference}: expected one of {','.join(names)}")
     check_bounds(seeds=seeds, devices=devices, target=target, workers=workers)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from edge_client.core.ports import Windows
 from edge_client.labels import last_share_of_each_class
-from shoal.api.examples import Examples, arrays_of
+from shoal.api.examples import Examples, arrays_of, padded, windows_of
 from simulation.datasets.device_folders import LENGTH, STRIDE, load_device_folders
 from simulation.datasets.npz import from_arrays
 from simulation.datasets.windows import FleetData
@@ -36,6 +36,7 @@ def load(
 def load(
     source: Mapping[str, Examples],
     *,
+    length: int | None = None,
     classes: Sequence[str] = (),
     channels: Sequence[str] = (),
     vocabulary: int | None = None,
@@ -45,10 +46,12 @@ def load(
 
 @overload
 def load(
-    source: ArrayLike,
+    source: ArrayLike | Sequence[ArrayLike],
     y: ArrayLike,
     owner: ArrayLike,
     *,
+    length: int | None = None,
+    lengths: ArrayLike | None = None,
     split: ArrayLike | None = None,
     session: ArrayLike | None = None,
     start: ArrayLike | None = None,
@@ -70,6 +73,7 @@ def load(
     length: int | None = None,
     stride: int | None = None,
     steps: int = 0,
+    lengths: ArrayLike | None = None,
     split: ArrayLike | None = None,
     session: ArrayLike | None = None,
     start: ArrayLike | None = None,
@@ -90,6 +94,10 @@ def load(
       numbers or names of its steps, -1 or empty for one without a label, and `owner` (n,), the device of each example, as a number or a
       name. `split` (n,) says ``train`` or ``test``, `session` and `start` (n,) where in which recording a window begins.
     - a mapping from device ids to examples: (x, y), (x, y, test_x, test_y), or a map-style torch `Dataset` of pairs.
+
+    Windows of different lengths are a list of arrays (channels, time) in the place of x, or what a `Dataset` gives. They are padded with
+    zeros to `length` samples, or to the longest, and have one more channel, ``present``: 1 where there is a sample. `lengths` (n,) says how
+    many samples each window of an array has that is padded already.
 
     Where nothing says which part is for testing, it is the last 25 % of each device's examples of each class, in their order; where labels
     are no classes, of all its examples. `classes` and `channels` are names; of several labels, `classes` are those of their columns.
@@ -112,20 +120,34 @@ def load(
         if not source:
             raise DataError("data: the mapping is empty, expected examples by device id")
         parts = {str(device_id): arrays_of(str(device_id), examples) for device_id, examples in source.items()}
-        for key, what in (("X", "examples"), ("y", "labels")):
-            _check_alike(what, {device_id: part[key].shape[1:] for device_id, part in parts.items()})
-        joined = {key: np.concatenate([part[key] for part in parts.values()]) for key in ("X", "y", "split")}
-        ids, subject = list(parts), np.repeat(np.arange(len(parts)), [len(part["y"]) for part in parts.values()])
+        xs, ys, splits = zip(*parts.values(), strict=True)
+        _check_alike("labels", {device_id: y.shape[1:] for device_id, (_, y, _) in parts.items()})
+        joined = _padded_or_alike(dict(zip(parts, xs, strict=True)), length) | {"y": np.concatenate(ys), "split": np.concatenate(splits)}
+        ids, subject = list(parts), np.repeat(np.arange(len(parts)), [len(y) for y in ys])
         return _fleet(joined | {"subject": subject}, ids, classes, channels, vocabulary, name)
     if y is None or owner is None:
         raise DataError(f"data of type {type(source).__name__}: expected load(x, y, owner), a mapping by device id, or a name or path")
     owners = np.asarray(owner)
-    given = {"X": np.asarray(source), "y": np.asarray(y), "subject": owners}
-    given |= {key: np.asarray(value) for key, value in (("split", split), ("session", session), ("start", start)) if value is not None}
+    x = windows_of("data", source)
+    if lengths is not None and isinstance(x, list):
+        raise DataError("data: lengths are of an array that is padded, and x is a list of windows, each of its own length")
+    others = {"lengths": lengths, "split": split, "session": session, "start": start}
+    given = {key: np.asarray(value) for key, value in others.items() if value is not None}
+    given |= _padded_or_alike({"": x}, length) | {"y": np.asarray(y), "subject": owners}
     if owners.dtype.kind not in "US" or owners.ndim != 1:
         return _fleet(given, [], classes, channels, vocabulary, name)
     names, numbers = np.unique(owners, return_inverse=True)
     return _fleet(given | {"subject": numbers}, [str(device_id) for device_id in names], classes, channels, vocabulary, name)
+
+
+def _padded_or_alike(xs: Mapping[str, Any], length: int | None) -> dict[str, Any]:
+    """The examples of all devices as a ``.npz`` has them, where some differ in length padded."""
+    if any(isinstance(x, list) for x in xs.values()):
+        return padded([window for x in xs.values() for window in x], length)
+    if length is not None:
+        raise DataError(f"data: length = {length} is for windows of different lengths, and for recordings; these have one length")
+    _check_alike("examples", {device_id: x.shape[1:] for device_id, x in xs.items()})
+    return {"X": np.concatenate(list(xs.values()))}
 
 
 def _check_alike(what: str, shapes: Mapping[str, tuple[int, ...]]) -> None:

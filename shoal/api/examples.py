@@ -7,15 +7,21 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from edge_client.padding import stacked
 from wire.errors import DataError
 
 Examples: TypeAlias = "tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | Dataset[Any]"
 """(x, y), (x, y, test_x, test_y), or a map-style data set of pairs of an example and its label: a class number, or a row of 0
-and 1 for several labels."""
+and 1 for several labels. Windows of different lengths are a list of arrays (channels, time), or the examples of a data set."""
 
 
-def arrays_of(device_id: str, examples: Examples) -> dict[str, NDArray[Any]]:
-    """``X``, ``y`` and ``split`` as a ``.npz`` has them; all is ``train`` where nothing says what is for testing.
+Uneven: TypeAlias = list[NDArray[Any]]
+"""Windows (channels, time) that differ in length."""
+
+
+def arrays_of(device_id: str, examples: Examples) -> tuple[NDArray[Any] | Uneven, NDArray[Any], NDArray[Any]]:
+    """``X``, ``y`` and ``split`` as a ``.npz`` has them, but windows that differ in length as they are; all is ``train`` where nothing says
+    what is for testing.
 
     Raises:
         DataError: they are no examples; the text names the device.
@@ -25,23 +31,58 @@ def arrays_of(device_id: str, examples: Examples) -> dict[str, NDArray[Any]]:
     if not isinstance(parts, tuple) or len(parts) not in (2, 4):
         said = f"a tuple of {len(parts)}" if isinstance(parts, tuple) else type(parts).__name__
         raise DataError(f"{where}: {said}, expected (x, y), (x, y, test_x, test_y), or a torch Dataset")
-    arrays = [_array(part) for part in parts]
-    for x, y in zip(arrays[::2], arrays[1::2], strict=True):
-        if not x.ndim or not y.ndim or len(y) != len(x) or not len(x):
-            raise DataError(f"{where}: x is {x.dtype}{list(x.shape)} and y {y.dtype}{list(y.shape)}, expected a label for each example")
-    if arrays[0].shape[1:] != arrays[-2].shape[1:]:
-        raise DataError(f"{where}: training examples have shape {arrays[0].shape[1:]}, test examples {arrays[-2].shape[1:]}")
-    if arrays[1].shape[1:] != arrays[-1].shape[1:]:
-        raise DataError(f"{where}: training labels have shape {arrays[1].shape[1:]}, test labels {arrays[-1].shape[1:]}")
-    split = np.repeat(["train", "test"][: len(arrays) // 2], [len(y) for y in arrays[1::2]])
-    return {"X": np.concatenate(arrays[::2]), "y": np.concatenate(arrays[1::2]), "split": split}
+    (*xs,), (*ys,) = (windows_of(where, x) for x in parts[::2]), (_array(y) for y in parts[1::2])
+    for x, y in zip(xs, ys, strict=True):
+        if not np.ndim(y) or len(y) != len(x) or not len(x):
+            given = f"{len(x)} windows" if isinstance(x, list) else f"{x.dtype}{list(x.shape)}"
+            raise DataError(f"{where}: x is {given} and y {y.dtype}{list(y.shape)}, expected a label for each example")
+    split, y = np.repeat(["train", "test"][: len(ys)], [len(y) for y in ys]), _joined(where, "labels", ys)
+    even = [x for x in xs if not isinstance(x, list)]
+    if len(even) < len(xs):
+        return [window for x in xs for window in x], y, split
+    return _joined(where, "examples", even), y, split
+
+
+def windows_of(where: str, value: Any) -> NDArray[Any] | Uneven:
+    """Examples as one array, or as a list of windows where these differ in length.
+
+    Raises:
+        DataError: they differ in other ways; `where` begins the text.
+    """
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype.kind == "O"):
+        try:
+            windows = [_array(window) for window in value]
+            shapes = {window.shape for window in windows}
+            if len(shapes) > 1 and all(window.ndim == 2 for window in windows):
+                return windows
+            return np.stack(windows) if windows else np.asarray(value)
+        except (ValueError, TypeError):
+            told = ", ".join(map(str, sorted({tuple(np.shape(window)) for window in value})[:3]))
+            raise DataError(f"{where}: examples of shapes {told}, expected one shape, or (channels, time) of any length") from None
+    return _array(value)
+
+
+def padded(windows: Uneven, length: int | None) -> dict[str, NDArray[Any]]:
+    """``X`` and ``lengths`` of windows that differ in length, as a ``.npz`` has them: as long as the longest if nothing is asked for.
+
+    Raises:
+        DataError: one is no window (channels, time) of the same channels, or longer than that.
+    """
+    x, lengths = stacked(windows, length or max(window.shape[-1] for window in windows), "data")
+    return {"X": x, "lengths": lengths}
+
+
+def _joined(where: str, what: str, arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    if arrays[0].shape[1:] != arrays[-1].shape[1:]:
+        raise DataError(f"{where}: training {what} have shape {arrays[0].shape[1:]}, test {what} {arrays[-1].shape[1:]}")
+    return np.concatenate(arrays)
 
 
 def _array(value: Any) -> NDArray[Any]:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
-def _of_dataset(where: str, data: "Dataset[Any]") -> tuple[NDArray[Any], NDArray[Any]]:
+def _of_dataset(where: str, data: "Dataset[Any]") -> tuple[Any, NDArray[Any]]:
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         return _array(data.tensors[0]), _array(data.tensors[1])
     if not hasattr(data, "__len__"):
@@ -49,8 +90,4 @@ def _of_dataset(where: str, data: "Dataset[Any]") -> tuple[NDArray[Any], NDArray
     pairs = [data[i] for i in range(len(data))]
     if not pairs or any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
         raise DataError(f"{where}: {type(data).__name__} of {len(pairs)} items, expected pairs of an example and its label")
-    try:
-        return np.stack([_array(x) for x, _ in pairs]), np.stack([_array(y) for _, y in pairs])
-    except ValueError:
-        shapes = sorted({tuple(_array(x).shape) for x, _ in pairs})[:3]
-        raise DataError(f"{where}: examples of shapes {', '.join(map(str, shapes))}, expected one shape") from None
+    return windows_of(where, [x for x, _ in pairs]), np.stack([_array(y) for _, y in pairs])

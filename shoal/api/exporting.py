@@ -6,7 +6,8 @@ from pathlib import Path
 
 from torch import nn
 
-from algorithms.registry import read_algorithm, task_of
+from algorithms.given import Given, spec_of
+from algorithms.registry import AlgorithmSpec, task_of
 from algorithms.spec import DEFAULT_ALGORITHM
 from export.bundle import MAX_BATCH
 from export.publish import Publication, own_key, publish, read_key
@@ -24,7 +25,7 @@ def export(
     data: FleetData | str | Path,
     out: str | Path,
     *,
-    algorithm: str = DEFAULT_ALGORITHM,
+    algorithm: Given = DEFAULT_ALGORITHM,
     model: str | nn.Module | ModelMaker = "",
     pretrain: str = "",
     privacy: str = "",
@@ -45,19 +46,18 @@ def export(
         ParityError: an exported graph does not do what eager torch does.
     """
     fleet = data if isinstance(data, FleetData) else load_data(str(data))
-    for said in doubts(fleet, suited(read_algorithm(algorithm), fleet).has_classes):
+    spec = spec_of(algorithm)
+    for said in doubts(fleet, suited(spec, fleet).has_classes):
         warnings.warn(said, stacklevel=2)
     own_key_path = Path(key) if key is not None else None
     asked = runtimes.split(",") if isinstance(runtimes, str) else list(runtimes)
-    return write_bundle(
-        fleet, Path(out), algorithm, model, pretrain, privacy, seed, bundle_version, own_key_path, asked, max_batch, on_progress
-    )
+    return write_bundle(fleet, Path(out), spec, model, pretrain, privacy, seed, bundle_version, own_key_path, asked, max_batch, on_progress)
 
 
 def write_bundle(
     fleet: FleetData,
     out: Path,
-    algorithm: str,
+    algorithm: AlgorithmSpec,
     model: str | nn.Module | ModelMaker,
     pretrain: str,
     privacy: str,
@@ -75,7 +75,7 @@ def write_bundle(
         raise ConfigError(f"--key {key}: there is no such file")
     signing = read_key(key) if key is not None else own_key(out)
     on_progress("making the model")
-    spec = with_privacy(suited(read_algorithm(algorithm), fleet), privacy)
+    spec = with_privacy(suited(algorithm, fleet), privacy)
     fleet = for_task(fleet, task_of(spec).of)
     if isinstance(model, str):
         objective = objective_for_fleet(fleet, spec, seed, model, pretrain)

@@ -19,9 +19,10 @@ from shoal.api.progress import Models
 from shoal.api.tables import Evaluation, RoundMetrics, evaluations, round_metrics, to_frame
 from shoal.api.written import Written
 from simulation.datasets.windows import FleetData
+from simulation.measures import confusion
 from simulation.simulate import SimulationResult
 from wire.errors import ConfigError
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, NO_LABEL, PRESENT, REGRESSION, SEQUENCE, TaskName, answer_of
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, SEQUENCE, TaskName, answer_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,9 +179,7 @@ class Result:
         counts = np.zeros((len(self.data.classes), len(self.data.classes)), np.int64)
         for device_id in self.data.devices if device is None else (device,):
             predicted = self.predictions(device_id)
-            labels = self.data.devices[device_id].test_y
-            labelled = labels != NO_LABEL
-            np.add.at(counts, (labels[labelled], predicted[labelled]), 1)
+            counts += confusion(self.data.devices[device_id].test_y, predicted, len(self.data.classes))
         return counts
 
     def _no_answers(self) -> Numbers:

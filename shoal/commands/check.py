@@ -8,7 +8,7 @@ from shoal.commands import options as opt
 from shoal.dispatch import handled_by
 
 
-@handled_by("check")
+@handled_by("check", loads="torch")
 def check(
     choice: Annotated[
         str, typer.Argument(help="FILE.py:CLASS or PACKAGE.MODULE:CLASS with options, or a name that `shoal algorithms` lists.")

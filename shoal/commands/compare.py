@@ -9,7 +9,7 @@ from shoal.commands import options as opt
 from shoal.dispatch import handled_by
 
 
-@handled_by("compare")
+@handled_by("compare", loads="torch")
 def compare(
     algorithms: Annotated[str, typer.Option(help="Names with commas between them: fedavg,distfl,dbe+distfl+irls.")],
     data: opt.Data = "watch",

@@ -9,7 +9,7 @@ from shoal.commands import options as opt
 from shoal.dispatch import handled_by
 
 
-@handled_by("demo")
+@handled_by("demo", loads="torch")
 def demo(
     algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
     devices: opt.Devices = None,

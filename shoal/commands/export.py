@@ -12,7 +12,7 @@ export = typer.Typer(rich_markup_mode=None, help="Export the training step for d
 
 
 @export.callback(invoke_without_command=True)
-@handled_by("export")
+@handled_by("export", loads="torch")
 def write(
     context: typer.Context,
     out: Annotated[Path | None, typer.Option(help="Folder for device.shoal, server.pt2, signing.key and trust.pem.")] = None,

@@ -13,7 +13,7 @@ from wire.pieces import MOST_BYTES
 Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://; those of the folder's own authority when not given.")]
 
 
-@handled_by("serve")
+@handled_by("serve", loads="torch", says=False)
 def serve(
     folder: Annotated[Path, typer.Option(help="Where the fleet is kept: the database, the blobs and the campaigns.")],
     bundle: Annotated[

@@ -9,7 +9,7 @@ from shoal.commands import options as opt
 from shoal.dispatch import handled_by
 
 
-@handled_by("simulate")
+@handled_by("simulate", loads="torch")
 def simulate(
     data: opt.Data = "watch",
     algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,

@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+from rich.console import Console
+
 from aggregator.doctor.backup import back_up
+from shoal.waiting import steps
 
 
 def backup(folder: Path, to: Path) -> None:
     """Carry out `shoal backup`."""
-    copied = back_up(folder, to)
+    with steps(Console(), f"copying {folder}"):
+        copied = back_up(folder, to)
     print(f"{to}: {', '.join(copied.runs) or 'no run'}, {copied.blobs} blobs, {copied.bytes / 1e6:.1f} MB; `shoal restore` puts it back")

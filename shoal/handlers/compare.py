@@ -1,11 +1,11 @@
 """`shoal compare`: several algorithms on the same simulated fleets, over several seeds, in one scenario or in a grid of them."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from algorithms.blame import blaming
 from algorithms.registry import make_algorithm, read_algorithm
@@ -14,6 +14,7 @@ from shoal.choices import hyper_given, with_privacy
 from shoal.comparison_files import write_comparison, write_grid
 from shoal.comparison_tables import cell_columns, comparison_columns, overall_columns, tables
 from shoal.folders import prepare_folder
+from shoal.waiting import rounds, steps
 from shoal.warn import warn
 from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
 from simulation.datasets.doubts import doubts
@@ -41,7 +42,7 @@ def compare(
     hyper: list[str] | None,
     workers: int | None,
     **others: Any,
-) -> None:
+) -> Any:
     """Carry out `shoal compare`; `others` are those of `make_settings`."""
     console = Console()
     compared = tuple(with_privacy(algorithm, privacy) for algorithm in read_algorithms(algorithms))
@@ -61,6 +62,7 @@ def compare(
         _compare_scenarios(Grid(read_cells(data, labels, split), asked), str(base), prepare_folder(out), workers, console)
     else:
         _compare(asked, str(base), target, prepare_folder(out), workers, console)
+    return json.loads((out / "compare.json").read_text())
 
 
 def _compare(asked: Asked, reference: str, target: float | None, out: Path, workers: int | None, console: Console) -> None:
@@ -98,18 +100,18 @@ def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | Non
 
 def _run(jobs: list[Job], out: Path, workers: int | None, console: Console) -> list[dict[str, Any]]:
     """Run what is missing, and say how far it is."""
-    for fleet in {fleet.name: fleet for fleet in check_jobs(jobs, out / "runs")}.values():
+    with steps(console, f"reading {', '.join({job.data: None for job in jobs})}"):
+        fleets = {fleet.name: fleet for fleet in check_jobs(jobs, out / "runs")}
+    for fleet in fleets.values():
         for said in doubts(fleet):
             warn(said)
-    counted = (MofNCompleteColumn(), TextColumn("rounds in"), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("left"))
-    columns = (TextColumn("{task.description}"), BarColumn(), *counted)
-    with Progress(*columns, console=console) as progress:
-        done = {job.key: 0 for job in jobs}
-        task = progress.add_task(f"{len(jobs)} runs", total=sum(job.settings.rounds for job in jobs))
+    done = {job.key: 0 for job in jobs}
+    with rounds(console, f"{len(jobs)} runs", sum(job.settings.rounds for job in jobs)) as told_of:
 
         def tell(job: Job, number: int) -> None:
             done[job.key] = max(done[job.key], number)
-            progress.update(task, completed=sum(done.values()))
+            over = sum(done[job.key] >= job.settings.rounds for job in jobs)
+            told_of(sum(done.values()), f"{over} of the runs are over")
 
         return run_all(jobs, out / "runs", workers, tell)
 

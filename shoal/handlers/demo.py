@@ -6,14 +6,13 @@ import signal
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.status import Status
 
 from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.adapters.engine import sqlite_url
@@ -29,6 +28,8 @@ from shoal.folders import prepare_folder
 from shoal.report import device_table, slug, write_report
 from shoal.report_words import megabytes, percent, verdict
 from shoal.reports.run_page import Extras
+from shoal.waiting import rounds as rounds_shown
+from shoal.waiting import steps
 from shoal.warn import warn
 from simulation.datasets.catalog import load_data
 from simulation.datasets.doubts import doubts
@@ -49,7 +50,7 @@ FEDAVG = read_algorithm("fedavg")
 """What the run is compared with."""
 
 
-def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str, local_epochs: int, seed: int, phones: int) -> None:
+def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str, local_epochs: int, seed: int, phones: int) -> Summary:
     """Carry out `shoal demo`."""
     console, spec = Console(), read_algorithm(algorithm)
     fleet = select_devices(load_data(data), devices)
@@ -60,7 +61,7 @@ def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str,
         raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
     chosen = sorted(fleet.devices)[:phones]
     if chosen:
-        with console.status("compiling the phone client"):
+        with steps(console, "compiling the phone client"):
             phone_command()  # what is missing is said before anything begins
     runtimes = (ONNX, EXECUTORCH) if chosen else (ONNX,)
     _make_room(prepare_folder(out))
@@ -68,16 +69,16 @@ def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str,
     console.print(
         f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': {_processes(others, chosen)}.", soft_wrap=True
     )
-    with console.status("exporting") as status:
+    with steps(console, f"exporting {spec}") as say:
         folder = prepare_folder(out / "bundle")
         key = own_key(folder)
-        published = _publish(fleet, spec, seed, key, runtimes, status)
+        published = _publish(fleet, spec, seed, key, runtimes, say)
         published.write(folder, key)
         bundle, error = published.bundle, published.parity.step_error
         plain = folder
         if not spec.trains_as_fedavg:
             plain = prepare_folder(out / "bundle-fedavg")
-            _publish(fleet, FEDAVG, seed, key, runtimes, status).write(plain)
+            _publish(fleet, FEDAVG, seed, key, runtimes, say).write(plain)
     size = f"{len(bundle.payload) / 1000:.0f} KB"
     console.print(f"bundle: {size}, signed; one step differs from float64 by {error:.0e} of a tensor's scale", soft_wrap=True)
     with ExitStack() as stack:
@@ -97,7 +98,7 @@ def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str,
             other, _ = _serve(console, out, FEDAVG, {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
         edge = EdgeSummary(processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded())
         phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.phones_rss_bytes())
-    with console.status("beside it, simulated: training alone, and two newcomers without labels"):
+    with steps(console, "beside it, simulated: training alone, and two newcomers without labels"):
         settings = SimulationSettings(algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed)
         comparison = {"fedavg": comparison_of(other), "alone": training_alone(fleet, settings)}
         if group := model_of_the_group(summary, store.rounds()):
@@ -119,16 +120,17 @@ def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str,
     rss = edge.max_rss_bytes / 2**20
     console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if edge.torch_loaded else 'no'}", soft_wrap=True)
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
+    return summary
 
 
 def _publish(
-    fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...], status: Status
+    fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...], say: Callable[[str], None]
 ) -> Publication:
     return publish(
         *(objective_for_fleet(fleet, algorithm, seed), fleet.window, fleet.classes, fleet.sample(), key),
         name=fleet.name,
         runtimes=runtimes,
-        on_progress=lambda text: status.update(f"exporting {algorithm}: {text}"),
+        on_progress=lambda text: say(f"exporting {algorithm}: {text}"),
     )
 
 
@@ -140,18 +142,10 @@ def _serve(
     options = {**options, "--algorithm": name, "--run": slug(name), "--port": port}
     arguments = [part for name, value in options.items() for part in (name, str(value))]
     process = start_process(["-m", "shoal", "serve", *arguments], out / "aggregator.log")
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=8),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[say]}"),
-    )
     store: SqlStore | None = None
     opened_s = time.monotonic()
     try:
-        with Progress(*columns, console=console) as progress:
-            task = progress.add_task(f"{name:7}", total=rounds, say="starting")
+        with rounds_shown(console, name, rounds) as told_of:
             while True:
                 time.sleep(0.25)
                 if process.poll() is not None:
@@ -164,9 +158,9 @@ def _serve(
                 closed = _get(port, "/rounds") or []
                 if run["round"] <= 1 and not closed:
                     opened_s = time.monotonic()
-                progress.update(task, completed=min(len(closed), rounds), say=_progress_text(run, closed, num_devices))
-                if run["phase"] == "finished":
-                    progress.update(task, completed=rounds)
+                finished = run["phase"] == "finished"
+                told_of(rounds if finished else min(len(closed), rounds), _progress_text(run, closed, num_devices))
+                if finished:
                     break
         wall_s = time.monotonic() - opened_s
         store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), slug(name))

@@ -41,7 +41,7 @@ def unban(folder: Path, device_id: str, database: str) -> None:
 
 def forget(folder: Path, device_id: str, yes: bool, database: str) -> None:
     """Carry out `shoal devices forget`."""
-    if not yes and not typer.confirm(f"Forget device {device_id}? It cannot be undone."):
+    if not yes and not typer.confirm(f"Forget device {device_id}? It cannot be undone.", err=True):
         raise typer.Exit(1)
     _order(folder, database, ForgetDevice(device_id))
 

@@ -18,7 +18,7 @@ from shoal.times import minute_of, seconds_of
 from wire.errors import ConfigError, ShoalError, WireError
 
 
-def token(folder: Path, expires: str, tags: str, device: str, approve: bool, database: str) -> None:
+def token(folder: Path, expires: str, tags: str, device: str, approve: bool, database: str) -> dict[str, str]:
     """Carry out `shoal enrol token`."""
     authority = _authority(folder)
     with _open(folder, database) as store:
@@ -26,6 +26,7 @@ def token(folder: Path, expires: str, tags: str, device: str, approve: bool, dat
             store, authority.fingerprint, seconds_of(expires, "--expires"), [tag for tag in tags.split(",") if tag], device, approve
         )
     print(made)
+    return {"token": str(made)}
 
 
 def list_all(folder: Path, database: str, as_json: bool) -> None:

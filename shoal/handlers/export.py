@@ -1,11 +1,13 @@
 """`shoal export`: model + algorithm -> what devices and the aggregator are given; `shoal export inspect`: what is in a bundle."""
 
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from algorithms.registry import read_algorithm
 from export.inspect import inspect_bundle
 from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE
 from shoal.api.exporting import write_bundle
@@ -14,7 +16,7 @@ from shoal.waiting import steps
 from shoal.warn import warn
 from simulation.datasets.catalog import load_data
 from simulation.datasets.doubts import doubts
-from wire.bundle import unpack
+from wire.bundle import Bundle, unpack
 from wire.errors import BundleError, ConfigError
 
 
@@ -30,16 +32,16 @@ def write(
     key: Path | None,
     runtimes: str,
     max_batch: int,
-) -> None:
+) -> dict[str, Any]:
     """Carry out `shoal export`."""
     if out is None:
         raise ConfigError("shoal export needs --out, a folder to write to; `shoal export inspect FILE` looks into a bundle")
     console = Console()
-    fleet = load_data(data)
+    spec, fleet = read_algorithm(algorithm), load_data(data)
     for said in doubts(fleet):
         warn(said)
     with steps(console, "making the model") as say:
-        model_and_more = (algorithm, model, pretrain, privacy, seed, bundle_version, key, runtimes.split(","), max_batch)
+        model_and_more = (spec, model, pretrain, privacy, seed, bundle_version, key, runtimes.split(","), max_batch)
         published = write_bundle(fleet, out, *model_and_more, lambda text: say(f"exporting: {text}"))
     bundle = published.bundle
     console.print(f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version {bundle.manifest.version}")
@@ -47,6 +49,12 @@ def write(
         console.print(f"  {row.file}: {row.num_bytes:,} bytes, {row.num_operators} operators")
     console.print(f"largest difference to float64 after one step: {published.parity.step_error:.1e} of a tensor's scale")
     console.print(f"devices trust {out / TRUST_FILE}; keep {key or out / KEY_FILE} to yourself", soft_wrap=True)
+    return {**_about(bundle), "step_error": published.parity.step_error, "folder": str(out)}
+
+
+def _about(bundle: Bundle) -> dict[str, Any]:
+    manifest = bundle.manifest
+    return {"name": manifest.name, "version": manifest.version, "algorithm": manifest.algorithm, "num_bytes": len(bundle.payload)}
 
 
 def show(bundle: Path, operators: bool, as_json: bool) -> None:
@@ -60,8 +68,7 @@ def show(bundle: Path, operators: bool, as_json: bool) -> None:
         raise BundleError(f"{path}: expected a bundle that `shoal export` wrote: {error}") from None
     manifest, console, rows = read.manifest, Console(), inspect_bundle(read)
     if as_json:
-        about = {"name": manifest.name, "version": manifest.version, "algorithm": manifest.algorithm, "num_bytes": len(read.payload)}
-        print_json({**about, "created_by": manifest.created_by, "graphs": rows})
+        print_json({**_about(read), "created_by": manifest.created_by, "graphs": rows})
         return
     made_with = ", ".join(f"{name} {number}" for name, number in manifest.created_by.items())
     console.print(f"{manifest.name} version {manifest.version}: {manifest.algorithm}, {len(read.payload):,} bytes, made with {made_with}")

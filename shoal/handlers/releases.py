@@ -74,10 +74,12 @@ def rollout(folder: Path, campaign: str, pause: bool, resume: bool, promote: boo
             print(f"nothing was rolled out yet in fleet {fleet}" + (f" by campaign {campaign}" if campaign else ""))
         return
     name = _under_way(state, campaign)
-    if promote:
-        print(submit(folder, PromoteRollout(name, state.rollouts[name].step)))
+    order = PromoteRollout(name, state.rollouts[name].step) if promote else PauseRollout(name) if pause else ResumeRollout(name)
+    said = submit(folder, order)
+    if as_json:
+        print_json({"said": [said]})
     else:
-        print(submit(folder, PauseRollout(name) if pause else ResumeRollout(name)))
+        print(said)
 
 
 def roll_back(folder: Path, to: int, group: str, campaign: str, fleet: str, database: str) -> None:

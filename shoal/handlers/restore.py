@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+from rich.console import Console
+
 from aggregator.doctor.backup import restore as put_back
+from shoal.waiting import steps
 
 
 def restore(copy: Path, folder: Path) -> None:
     """Carry out `shoal restore`."""
-    aside, told = put_back(copy, folder)
+    with steps(Console(), f"checking {copy}, and putting it in the place of {folder}"):
+        aside, told = put_back(copy, folder)
     kept = f"; what was there is in {aside}" if aside else ""
     print(
         f"{folder} is as it was copied{kept}. `shoal serve` goes on from there: rounds since then are done again, and nothing counts twice"

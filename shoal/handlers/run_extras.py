@@ -6,8 +6,8 @@ from algorithms.registry import AlgorithmSpec
 from shoal.api.result import Result
 from shoal.asked import NOW
 from shoal.pictures import class_counts
-from shoal.reports.cost import count
 from shoal.reports.run_page import Extras
+from simulation.cost import count
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationResult
 from wire.tasks import CLASSIFICATION, SEQUENCE

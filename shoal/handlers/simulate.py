@@ -6,8 +6,10 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from aggregator.core.summary import Heterogeneity
+from aggregator.core.summary import Heterogeneity, Summary
 from algorithms.blame import blaming
+from shoal.api.callbacks import CsvLog
+from shoal.api.progress import Models, progress_of
 from shoal.api.result import Result
 from shoal.api.settings import engine_options, make_settings
 from shoal.api.written import why_left_out
@@ -58,7 +60,7 @@ def simulate(
     bf16: bool,
     models: str,
     **others: Any,
-) -> None:
+) -> Summary:
     """Carry out `shoal simulate`; `others` are those of `make_settings`."""
     console = Console()
     if models not in MODELS:
@@ -67,13 +69,15 @@ def simulate(
     settings = make_settings(rounds=rounds, seed=seed, hyper=hyper_given(hyper), **others)
     assigned = read_partition(partition)
     check_scenario(settings.scenario, assigned)
-    fleet = make_fleet(data, assigned, devices, seed)
-    settings = msgspec.structs.replace(settings, algorithm=suited(settings.algorithm, fleet))
-    held = simulation.scene_of(fleet, settings).some(SHOWN)
+    with steps(console, f"reading {data}") as say:
+        fleet = make_fleet(data, assigned, devices, seed)
+        settings = msgspec.structs.replace(settings, algorithm=suited(settings.algorithm, fleet))
+        held = simulation.scene_of(fleet, settings).some(SHOWN)
+        say("measuring how much devices differ")
+        holdings = draw_holdings(prepare_folder(out) / "holdings.png", held)
+        heterogeneity = measure(held)
     for said in doubts(held, settings.algorithm.has_classes):
         warn(said)
-    holdings = draw_holdings(prepare_folder(out) / "holdings.png", held)
-    heterogeneity = measure(held)
     console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()), soft_wrap=True)
     with rounds_shown(console, f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", rounds) as told_of:
 
@@ -88,7 +92,8 @@ def simulate(
     summary = msgspec.structs.replace(outcome.summary, **told)
     with steps(console, "writing the report"):
         extras = extras_of(outcome, settings.algorithm, held)
-        files = [holdings, *write_report(out, summary, outcome.records, outcome.blobs, extras)]
+        files = [holdings, *write_report(out, summary, outcome.records, outcome.blobs, extras), out / "rounds.csv"]
+        CsvLog(out / "rounds.csv").on_round(progress_of(outcome.records, Models(outcome.models, outcome.data.devices)))
     if models != "none":
         with steps(console, "writing models"):
             ids: list[str] | None = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None
@@ -102,3 +107,4 @@ def simulate(
         console.print(time_text(summary.time), soft_wrap=True)
     console.print(verdict(summary), soft_wrap=True)
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
+    return summary

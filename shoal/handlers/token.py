@@ -9,9 +9,11 @@ from shoal.printing import print_json
 from shoal.times import minute_of, seconds_of
 
 
-def new(folder: Path, name: str, role: Role, expires: str) -> None:
+def new(folder: Path, name: str, role: Role, expires: str) -> dict[str, str]:
     """Carry out `shoal token new`."""
-    print(TokenFile(folder).new(name, role, seconds_of(expires, "--expires") if expires else None))
+    made = TokenFile(folder).new(name, role, seconds_of(expires, "--expires") if expires else None)
+    print(made)
+    return {"token": str(made), "name": name, "role": role}
 
 
 def list_all(folder: Path, as_json: bool) -> None:

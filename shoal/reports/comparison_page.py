@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from shoal.asked import Asked
 from shoal.comparison_tables import Columns, cell_columns, comparison_columns, overall_columns
 from shoal.report_words import percent
-from shoal.reports.pages import SHADES, Line, Shade, changed_first, chart_pair, kind_of, render
+from shoal.reports.pages import SHADES, Line, Shade, changed_first, chart_pair, kind_of, render, shades
+from simulation import cost
 from simulation.grid_table import GridTables
 from simulation.table import by_algorithm, served
 
@@ -57,6 +60,9 @@ def comparison_page(results: Sequence[Mapping[str, Any]], rows: Sequence[Mapping
         over_rounds=over_rounds,
         over_bytes=over_bytes,
         devices=_devices(runs),
+        groups=_groups(runs),
+        confusions=_confusions(runs),
+        costs=_costs(runs),
         cells=[],
         num_seeds=max((row["seeds"] for row in rows), default=0),
         asked=asked,
@@ -84,6 +90,7 @@ def grid_page(found: GridTables, asked: Asked) -> str:
 
 def _render(asked: Asked, left_out: Sequence[tuple[str, str]] = (), **shown: Any) -> str:
     settings = changed_first(asked.settings)
+    shown = {"groups": [], "confusions": [], "costs": [], "assumed": cost} | shown
     return render("comparison.html", meanings=MEANINGS, settings=settings, command=asked.command, left_out=left_out, **shown)
 
 
@@ -130,6 +137,58 @@ def _devices(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str,
             means.setdefault(device_id, {})[name] = fmean(one[device_id] for one in told if device_id in one)
     order = sorted(means, key=lambda d: (fmean(means[d].values()), d))[:MOST_DEVICES]
     return [(d, [_shade(means[d].get(name)) for name in runs]) for d in order]
+
+
+def _groups(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[int | None]]]:
+    """By device, its group with each algorithm in the first seed; nothing where all have one group each."""
+    first = [its[0].get("group_by_device", {}) for its in runs.values()]
+    if all(len(set(found.values())) < 2 for found in first):
+        return []
+    order = sorted({d for found in first for d in found}, key=lambda d: ([_or_last(found.get(d)) for found in first], d))[:MOST_DEVICES]
+    return [(d, [found.get(d) for found in first]) for d in order]
+
+
+def _or_last(group: int | None) -> float:
+    return float("inf") if group is None else group
+
+
+class Confusion(NamedTuple):
+    """What test windows are and what devices take them for, over all seeds of an algorithm."""
+
+    name: str
+    classes: list[str]
+    cells: list[list[Shade]]
+
+
+def _confusions(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Confusion]:
+    found = []
+    for name, its in runs.items():
+        counts = [np.array(run["confusion"]) for run in its if run.get("confusion")]
+        if counts:
+            found.append(Confusion(name, list(its[0]["classes"]), shades(np.sum(counts, axis=0), by_row=True)))
+    return found
+
+
+class Cost(NamedTuple):
+    """What a round costs a device, the mean over seeds; what is estimated is for a phone three times slower than this machine's core."""
+
+    name: str
+    windows: float
+    bytes_down: float
+    bytes_up: float
+    estimate: cost.Estimate
+
+
+def _costs(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Cost]:
+    found = []
+    for name, its in runs.items():
+        counted = [cost.Counted(**run["cost"]) for run in its if run.get("cost")]
+        if counted:
+            windows, down, up = (fmean(getattr(c, what) for c in counted) for what in ("windows", "bytes_down", "bytes_up"))
+            _, phone, _ = zip(*map(cost.estimates, counted), strict=True)
+            means = [fmean(getattr(each, what) for each in phone) for what in cost.Estimate._fields[1:]]
+            found.append(Cost(name, windows, down, up, cost.Estimate(phone[0].speed, *means)))
+    return found
 
 
 def _heat(cells: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[Shade]]]:

@@ -16,8 +16,8 @@ from algorithms.personalisation.keeping import Recipe
 from shoal.asked import Setting
 from shoal.kept_words import kept_text, margin_text, rule_text
 from shoal.report_words import number, scenario_text, time_text, verdict
-from shoal.reports import cost
 from shoal.reports.pages import Line, Shade, changed_first, chart_pair, kind_of, render, shades
+from simulation import cost
 from wire.tensors import Array
 
 MOST_DEVICES = 200

@@ -50,7 +50,16 @@ class Site:
         words = request.query_params.get("q", "")[:400].casefold().split()
         entries = list(self._library.entries().values())
         shown = [entry for entry in entries if all(word in _about(entry) for word in words)]
-        return _page(render("runs.html", entries=shown, total=len(entries), words=" ".join(words), root=str(self._library.root)))
+        return _page(
+            render(
+                "runs.html",
+                entries=shown,
+                total=len(entries),
+                words=" ".join(words),
+                root=str(self._library.root),
+                few="few" in request.query_params,
+            )
+        )
 
     def _report(self, request: Request) -> Response:
         entry = self._library.entries().get(request.path_params["name"])

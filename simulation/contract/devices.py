@@ -12,7 +12,7 @@ from export.publish import publish
 from export.runtimes import ONNX
 from simulation.contract.fleet import NAMES, WORK, Field, make_field, tiny_model, tiny_windows, window_of
 from simulation.contract.rounds import Broken
-from simulation.engine.backend import choose
+from simulation.engine.backend import IN_CPP, choose
 from simulation.engine.options import EngineOptions
 from wire.bundle import Bundle
 from wire.errors import ConfigError
@@ -66,12 +66,12 @@ def on_backends(algorithm: str) -> str:
     programs = field.algorithm.programs(field.state, WORK, dict.fromkeys(field.state.models, "0" * 64))
     trained = {verb.graph for verbs in programs.values() for verb in verbs if isinstance(verb, Train)}
     backend = choose(objective, field.bundle.manifest, EngineOptions(), trained, WORK.batch_size, 0)
-    if backend.name == "native":
+    if backend.name in IN_CPP:
         fast = make_field(spec, 3, graphs=backend.graphs)
         fast.play(2)
         field.play(2)
-        _check_close(fast, field, "backend native")
-        return "native"
+        _check_close(fast, field, f"backend {backend.name}")
+        return f"{backend.name}: {backend.reason}" if backend.reason else backend.name
     return f"compiled in long runs, eager in short ones: {backend.reason.rpartition(';')[0]}"
 
 

@@ -29,6 +29,8 @@ NAMES = {
     "cifar10-5k": "the first 4,000 + 1,000 of them without loss",
 }
 """Data by name. All but those of the watches are looked for in the folder that the environment variable SHOAL_DATA names."""
+PACKAGED = ("watch", "watch-session")
+"""Those that come with a package."""
 
 
 def load_data(name_or_path: str) -> FleetData:

@@ -12,6 +12,7 @@ from edge_client.adapters.windows import channels_of, load_folder, vocabulary_of
 from edge_client.core.ports import Windows
 from edge_client.labels import are_steps, column_names, has_classes, in_order
 from edge_client.layout import PARTS, fit_windows
+from edge_client.padding import PRESENCE
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData
 from wire.bundle import Window
@@ -37,10 +38,13 @@ def load_device_folders(path: Path, length: int = LENGTH, stride: int = STRIDE, 
     devices |= {recording.stem: load_recordings(path, [recording], length, stride, steps) for recording in recordings}
     shapes = {device_id: windows.train_x.shape[1:] for device_id, windows in devices.items()}
     first = next(iter(devices))
+    named = {folder.name: channels_of(folder) for folder in folders} | {file.stem: channels_in(file) for file in recordings}
+    padded = [shape[-1] for device_id, shape in shapes.items() if named[device_id][-1:] == (PRESENCE,) and len(shape) == 2]
+    if len(padded) == len(shapes):
+        shapes = {device_id: (shape[0], max(padded)) for device_id, shape in shapes.items()}
     for device_id, shape in shapes.items():
         if shape != shapes[first]:
             raise DataError(f"data {path}: windows of device {device_id} have shape {shape}, those of device {first} {shapes[first]}")
-    named = {folder.name: channels_of(folder) for folder in folders} | {file.stem: channels_in(file) for file in recordings}
     channels = named[first] or tuple(f"c{i}" for i in range(shapes[first][0]))
     for device_id, own in named.items():
         if own and own != channels:

@@ -6,7 +6,8 @@ numbers or names. Without ``activity_names`` the labels that occur are the class
 of 0 and 1 are several labels of a window, each there or not, ``y (n, quantities)`` or ``(n,)`` with a point are quantities, and
 ``activity_names`` says what the columns are called. ``y (n, steps)`` of other numbers, or of names, are the classes of a window's steps, -1
 or an empty name where nobody knows one (`edge_client.labels.are_steps`). ``vocabulary``, a number, says that ``X`` holds ids from 0 to
-below it, of words or of events.
+below it, of words or of events. ``lengths (n,)`` says how many samples each window has, and that the others are padding
+(`edge_client.padding`).
 """
 
 import logging
@@ -21,6 +22,7 @@ import numpy as np
 from edge_client.core.ports import Windows
 from edge_client.labels import are_steps, as_held, check_labels, column_names, has_classes, last_share_of_each_class, named_classes
 from edge_client.layout import examples, fitting, vocabulary
+from edge_client.padding import read_lengths
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData, Recordings
 from wire.bundle import Window
@@ -31,18 +33,18 @@ from wire.tensors import Array
 LAYOUT = (
     "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, (n, names) of 0 and 1, "
     "(n, steps) int or str, or (n, quantities) float, "
-    "and optionally subject (n,) int or str, split (n,) of 'train' and 'test', session (n,) int or str and start (n,) int"
+    "and optionally subject (n,) int or str, split (n,) of 'train' and 'test', session (n,) int or str, start (n,) int and lengths (n,) int"
 )
 log = logging.getLogger("shoal.data")
 
 MOST_CLASSES = 10_000
 """A larger label is taken for a mistake."""
-VARIABLE = "windows of different lengths cannot be one array: cut them to one length, or give recordings as CSV, a folder for each device"
+VARIABLE = "windows of different lengths are one array where they are padded, with lengths (n,) int; or give recordings as CSV"
 FEW = 8
 """Labels that a message lists, at most."""
 
 
-ARRAYS = ("X", "y", "subject", "split", "session", "start", "channel_names", "activity_names", "vocabulary")
+ARRAYS = ("X", "y", "subject", "split", "session", "start", "lengths", "channel_names", "activity_names", "vocabulary")
 
 
 def load_npz(path: Path, session: str = "session") -> FleetData | Pool:
@@ -128,6 +130,8 @@ def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str,
     x, y = (_required(arrays, key, origin) for key in ("X", "y"))
     named = tuple(str(c) for c in arrays.get("channel_names", ()))
     ids = vocabulary(arrays.get("vocabulary"), f"data {origin}")
+    if "lengths" in arrays:
+        x, named = read_lengths(x, arrays["lengths"], named, bool(ids), f"data {origin}")
     x = examples(x, f"data {origin}", named, bool(ids))
     x = x if ids else np.ascontiguousarray(x, np.float32)
     check_labels(y, len(x), f"data {origin}")

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from torch import nn
+
 from algorithms.core.contract import Objective
 from algorithms.models.network import Unsupported
 from edge_client.core.ports import Graphs
@@ -18,8 +20,8 @@ from wire.errors import ConfigError
 
 ENGINE_HAS = (
     "the engine in C++ has time windows and images, with layers Conv1d, Conv2d, Linear, BatchNorm, ReLU, MaxPool, AvgPool, "
-    "AdaptiveAvgPool, Flatten, GRU, LayerNorm, GELU, MultiheadAttention and TransformerEncoder, and sums of branches; backend auto takes "
-    "another one where it has to"
+    "AdaptiveAvgPool, Flatten, GRU, LayerNorm, GELU, Dropout, MultiheadAttention and TransformerEncoder, with positions, class tokens and "
+    "sums of branches; backend auto takes another one where it has to"
 )
 IN_CPP: dict[BackendName, type[NativeGraphs | HybridGraphs]] = {"native": NativeGraphs, "hybrid": HybridGraphs}
 """Backends of the native engine, the faster one first."""
@@ -63,7 +65,8 @@ def choose(
             if options.backend == name:
                 raise ConfigError(f"backend {name}: {error}; {ENGINE_HAS}") from None
             reasons += [] if str(error) in reasons else [str(error)]
-    if options.backend == "compiled" or (options.backend == "auto" and steps >= COMPILE_FROM):
+    stepwise = next((name for name, layer in objective.model.named_modules() if isinstance(layer, nn.RNNBase)), "")
+    if options.backend == "compiled" or (options.backend == "auto" and steps >= COMPILE_FROM and not stepwise):
         from simulation.engine.graphs.compiled import CompiledGraphs  # torch's compiler takes a second to load
 
         try:
@@ -74,8 +77,10 @@ def choose(
             if options.backend == "compiled":
                 raise ConfigError(f"backend compiled: {error}") from None
             reasons = [str(error)]
-    elif options.backend == "auto":
+    elif options.backend == "auto" and steps < COMPILE_FROM:
         reasons.append(f"{steps:,} steps are too few to compile for")
+    elif options.backend == "auto":
+        reasons.append(f"layer {stepwise!r} goes on step by step, which takes minutes to compile and is no faster then")
     make_eager = partial(EagerGraphs, objective)
     return Backend("eager", make_eager(), make_eager, reason="; ".join(reasons))
 

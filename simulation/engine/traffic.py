@@ -1,7 +1,7 @@
 """How many bytes a run would move: its messages are weighed, not sent.
 
-Models are weighed exactly, and count where a device does not hold them from the round before. An update weighs what the first of its
-layout did: another one differs by the digits of its numbers.
+Models are weighed exactly, and count where a device does not hold them from the round before. An update weighs what any of its layout
+does, whatever the digits of its measurements, so that a run which goes on counts as one that was not interrupted.
 """
 
 from typing import Any
@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from aggregator.core.settings import RunSettings
 from simulation.engine.workers.device_host import DeviceResult, Models
 from wire.codec import digest, encode, encode_update
-from wire.messages import Acknowledge, Choose, Plan, Update
+from wire.messages import Acknowledge, Choose, Metrics, Plan, Update
 from wire.tensors import encode_tensors
 
 NO_DIGEST = "0" * 64
 
-TRAIN_S = 0.123456
-"""Seconds that an update says its training took: two runs alike send the same bytes, however long they took."""
+TRAIN_S, LOSS = 0.123456, 12.345678901234567
+"""Seconds that an update says its training took, and the sum of its losses: two runs alike send the same bytes."""
 
 
 class Traffic:
@@ -58,8 +58,8 @@ class Traffic:
                 NO_DIGEST,
                 result.num_train,
                 result.num_steps,
-                result.evaluated,
-                result.trained,
+                _measured(result.evaluated),
+                _measured(result.trained),
                 self._bundle_bytes,
                 TRAIN_S,
             )
@@ -75,3 +75,8 @@ class Traffic:
     @staticmethod
     def _reply_bytes(device_id: str) -> int:
         return len(encode(Acknowledge(device_id, NO_DIGEST)))
+
+
+def _measured(metrics: Metrics) -> Metrics:
+    """Metrics over so many windows, with as many digits as most have."""
+    return Metrics(metrics.num_examples, LOSS, metrics.num_examples // 2) if metrics.num_examples else metrics

@@ -71,16 +71,25 @@ class LocalFleet:
     """Edge processes for every device of `data`, but for `phones`, which run in one process on Java; started on entering the context,
     stopped on leaving it.
 
-    `processes` are by device; all phones have the same one.
+    `processes` are by device; all phones have the same one, which is given `phone_options` too.
 
     Raises:
         ConfigError: phones are asked for, and what they need is not here.
     """
 
-    def __init__(self, data: FleetData, folder: Path, broker_url: str, fleet: str, trust: Path, phones: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        data: FleetData,
+        folder: Path,
+        broker_url: str,
+        fleet: str,
+        trust: Path,
+        phones: Sequence[str] = (),
+        phone_options: Sequence[str] = (),
+    ) -> None:
         self._data, self._folder, self._broker_url, self._fleet, self._trust = data, folder, broker_url, fleet, trust
         self.phones = tuple(phones)
-        self._phone_command = phone_command() if phones else []
+        self._phone_command = [*phone_command(), *phone_options] if phones else []
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, device_id: str) -> subprocess.Popen[bytes]:

@@ -71,6 +71,8 @@ class TestPages:
     def test_the_reference_has_every_path_of_the_api(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
         shown = browser().get("/dashboard/api").text
         assert [path for path in service.api.openapi()["paths"] if f"<code>{path}</code>" not in shown] == []
+        assert "<code>summary.json</code>" in shown
+        assert "`" not in shown
 
     def test_a_page_that_has_not_changed_is_not_sent_again(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
         client = browser()
@@ -84,6 +86,7 @@ class TestPages:
         for path in ("device?id=nobody", "device", "campaigns/nothing", "campaigns/run-1/similarity/0.png", "nothing"):
             shown = client.get(f"/dashboard/{path}")
             assert (shown.status_code, '<p class="told bad"' in shown.text) == (404, True), path
+            assert "Not here</h1>" in shown.text
         assert client.get("/dashboard/static/..%2Fapp.py").status_code == 404
 
     def test_parameters_that_make_no_sense_are_those_of_the_first_page(self, browser: Callable[..., TestClient]) -> None:

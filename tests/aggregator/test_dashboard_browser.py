@@ -93,6 +93,23 @@ def test_an_order_whose_meaning_changes_while_it_is_read_is_not_given(service: t
         expect(seen.page.get_by_role("button", name="Promote")).to_be_hidden()
 
 
+@pytest.mark.parametrize(("dark", "phone"), [(False, False), (True, True)])
+def test_axe_finds_nothing_in_what_an_operator_may_order(
+    service: tuple[HttpService, str], browser: Browser, dark: bool, phone: bool
+) -> None:
+    served, address = service
+    opened = 0
+    with watched(browser, dark, phone) as seen:
+        sign_in(seen, address, served.tokens.new("jane", "operator"))
+        expect(seen.page.get_by_role("button", name="Sign out").or_(seen.page.get_by_text("Menu")).first).to_be_attached()
+        for path in ("fleet", "device?id=a", "campaigns/run-1", "releases"):
+            seen.page.goto(f"{address}/dashboard/{path}")
+            opened += seen.page.eval_on_selector_all("main details", "all => { for (const one of all) one.open = true; return all.length }")
+            assert seen.inaccessible() == [], path
+            assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+    assert opened >= 6, "orders for devices, the campaign and the rollout"
+
+
 def test_what_somebody_has_opened_to_choose_in_stays_as_it_was_read(made: tuple[MadeUpService, str], browser: Browser) -> None:
     """The page that comes has one more round to roll back to, before the others."""
     with watched(browser) as seen:
@@ -167,7 +184,7 @@ def test_without_scripts_every_page_is_there(made: tuple[MadeUpService, str], br
         expect(seen.page.locator("tbody tr")).to_have_count(sum(entry.ban is not None for entry in made[0].devices.state.devices.values()))
 
 
-@pytest.mark.parametrize(("dark", "phone"), [(False, False), pytest.param(True, True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("dark", "phone"), [(False, False), (True, True)])
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
     made: tuple[MadeUpService, str], browser: Browser, dark: bool, phone: bool
 ) -> None:

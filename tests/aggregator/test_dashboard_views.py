@@ -165,7 +165,8 @@ class TestMeasures:
         made.campaign.state = replace(state, settings=replace(state.settings, algorithm=algorithm))
         client = TestClient(made.api, "http://127.0.0.1")
         try:
-            return {part: client.get(f"/dashboard/campaigns/autumn{part}").text for part in ("", "/accuracy", "/privacy")}
+            pages = {part: client.get(f"/dashboard/campaigns/autumn{part}").text for part in ("", "/accuracy", "/privacy")}
+            return pages | {"/releases": client.get("/dashboard/releases").text}
         finally:
             made.campaign.state = state
 
@@ -178,6 +179,11 @@ class TestMeasures:
             headings = re.findall(r"<(?:th|h2|dt)[^>]*>([^<]*)", pages[part])
             assert [text for text in headings if "Accuracy" in text] == []
         assert "Mean loss" not in self.pages(made, "distfl")["/accuracy"]
+
+    def test_releases_are_measured_as_their_campaign_is(self, made: MadeUpService) -> None:
+        heads = {a: self.pages(made, a)["/releases"].partition("All releases")[2] for a in ("distfl", "fedavg+reconstruction")}
+        assert ("Accuracy</th>" in heads["distfl"], "Accuracy</th>" in heads["fedavg+reconstruction"]) == (True, False)
+        assert "Within tolerance</th>" in heads["fedavg+reconstruction"]
 
     def test_no_mechanism_and_one_without_noise_are_told_apart(self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch) -> None:
         spent = [line._replace(notes={}) for line in History().past(made.campaign).rounds]

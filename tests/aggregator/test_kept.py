@@ -71,6 +71,12 @@ class TestPlan:
         assert plan_for(run.state, "a").verbs == CLOSING
         assert plan_for(run.state, "b").verbs == (CLOSING[0], m.Apply("choose", report=False), CLOSING[2])
 
+    def test_a_device_with_too_few_test_windows_for_its_owner_is_not_asked_how_well_it_answers(self) -> None:
+        run = closing("a", "b", withholding="b")
+        run.check_in("b", withholds=True, untested=True)
+        silent = m.Apply("choose", report=False), m.Evaluate("test", "assess", report=False)
+        assert plan_for(run.state, "b").verbs == (CLOSING[0], *silent)
+
     def test_a_plan_in_work_still_asks_for_none_when_its_device_no_longer_withholds(self) -> None:
         run = closing("a", "b", withholding="b")
         run.check_in("b")
@@ -93,6 +99,8 @@ class TestPlan:
             (m.Policy(max_clip_norm=1.0), True),
             (m.Policy(min_noise_multiplier=0.5), True),
             (m.Policy(min_windows=2), True),
+            (m.Policy(unreported=("choose",)), True),
+            (m.Policy(unreported=()), False),
         ],
     )
     def test_which_policies_withhold(self, policy: m.Policy, withholds: bool) -> None:

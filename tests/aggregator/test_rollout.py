@@ -291,6 +291,9 @@ def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> No
     unmeasured = "3 of 3 devices have confirmed; none has test windows, so nobody has measured how right it is"
     assert judge(gate, blind, waited_s=0.0) == Verdict("pass", unmeasured)
     assert judge(gate, [*blind, (_confirmed(0.9, 0.9, 100), 1)], 0.0).reason == "4 of 4 devices have confirmed"
+    first = Holder(group="0", given=2, settled=1, online=True, said=InUse("d", 2, 2, evaluated=metrics(0.9), latency_ms=1.0))
+    against_none = "1 of 1 devices have confirmed; none had a model before it, so it was held against none"
+    assert judge(gate, [(first, 1)], 0.0).reason == against_none
 
 
 def test_who_comes_first_is_another_device_in_another_rollout() -> None:

@@ -97,7 +97,7 @@ def plain_loss(memory: Memory, row: int, share: float) -> float:
 def test_labels_spread_as_in_a_plain_program(memory: Memory) -> None:
     rows = range(int((memory.guess.sum(1) > 0).sum()))
     expected = plain_smoothed(memory, memory.known.tolist(), [False] * len(memory.keys))
-    found = memory.smoothed(memory.weights(), memory.known)
+    found = memory.smoothed(memory.weights, memory.known)
     for row in rows:
         np.testing.assert_allclose(found[row].numpy(), expected[row], atol=2e-4)
 
@@ -108,7 +108,7 @@ def test_a_far_window_still_tells_what_it_is_until_it_counts_as_nobody(distance:
     angle = 2 * math.asin(math.sqrt(distance) / 2)
     memory.keys[:2] = torch.tensor([[1.0, 0, 0, 0], [math.cos(angle), math.sin(angle), 0, 0]])
     expected = plain_smoothed(memory, [True, False, False], [False] * 3)
-    np.testing.assert_allclose(memory.smoothed(memory.weights(), memory.known)[1].numpy(), expected[1], atol=2e-4)
+    np.testing.assert_allclose(memory.smoothed(memory.weights, memory.known)[1].numpy(), expected[1], atol=2e-4)
     assert bool(expected[1].sum() > 0.999) == (math.exp(-distance / SCALE) > NEAREST)
 
 
@@ -142,7 +142,7 @@ def test_a_held_out_label_changes_its_own_loss_alone(memory: Memory, seed: int) 
 @settings(deadline=None)
 @given(memory=memories())
 def test_a_window_with_a_label_keeps_it_and_others_get_no_more_than_one(memory: Memory) -> None:
-    soft = memory.smoothed(memory.weights(), memory.known)
+    soft = memory.smoothed(memory.weights, memory.known)
     assert torch.equal(soft[memory.known], memory.labels[memory.known])
     assert float(soft.min()) >= 0
     assert float(soft.sum(1).max()) <= 1 + 1e-5
@@ -155,7 +155,7 @@ def test_an_answer_is_a_probability_distribution(memory: Memory, share: float, s
     rng = torch.Generator().manual_seed(seed)
     features = torch.randn(5, WIDTH, generator=rng) * (100.0 if far else 0.1) + torch.tensor([1.0, 0.3, 0.2, 0.1])
     probabilities = torch.softmax(torch.randn(5, CLASSES, generator=rng), 1)
-    labels = memory.smoothed(memory.weights(), memory.known)
+    labels = memory.smoothed(memory.weights, memory.known)
     found = answer({KEYS: memory.keys, LABELS: labels, SHARE: torch.tensor(share)}, features, probabilities)
     assert float(found.min()) >= -1e-6
     torch.testing.assert_close(found.sum(1), torch.ones(5), atol=1e-5, rtol=0)

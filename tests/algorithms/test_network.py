@@ -1,7 +1,5 @@
 """Which models the native engine knows, and what it says of others."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,18 +9,8 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.dropout import Dropped
 from algorithms.models.network import Unsupported, network_of
 from algorithms.models.registry import MODELS, OF_IDS
+from tests.host.native_cases import Calls
 from wire.bundle import Window
-
-
-class Calls(nn.Module):
-    """A function as a layer."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 class OtherInTraining(nn.Module):
@@ -44,7 +32,7 @@ REFUSED: list[tuple[str, list[nn.Module]]] = [
     ("extractor.0 calls mean over 1: only over all but examples and channels", [Calls(lambda x: x.mean(1))]),
     ("extractor.0 changes in place what others read", [Calls(lambda x: F.relu(x, inplace=True) + x)]),
     ("what the model does cannot be followed", [Calls(lambda x: x if x.sum() > 0 else -x)]),
-    ("extractor.0 is Dropped", [Dropped(0.5, (3, 20))]),
+    ("extractor.0 drops .3, 7., and gets .3, 20.", [Dropped(0.5, (3, 7))]),
     ("extractor.0 is MaxPool1d with stride", [nn.MaxPool1d(3, 1)]),
     ("extractor.0 is Conv1d with groups", [nn.Conv1d(3, 3, 3, groups=3)]),
     ("extractor.0 is Conv1d with padding_mode", [nn.Conv1d(3, 8, 3, padding=1, padding_mode="reflect")]),

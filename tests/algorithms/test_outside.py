@@ -1,6 +1,8 @@
 """Choices from outside: files, modules, entry points of packages, and classes that Python code has at hand."""
 
+import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings, simulate
+from tests.pages import ROOT, blocks
 from wire.errors import ConfigError
 
 METHODS = """
@@ -233,6 +236,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ourmethods\nVersion: 1.2\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.split(".")[0] == "ourmethods"]:
+        monkeypatch.delitem(sys.modules, name)
     outside.installed.cache_clear()
     yield info / "entry_points.txt"
     outside.installed.cache_clear()
@@ -258,6 +263,16 @@ class TestEntryPoints:
         assert spec.sources == {name: "ourmethods 1.2"}
         assert make_algorithm(spec).name == name
         assert [row["choice"] for row in listing() if row["name"] == name] == [kind]
+
+    def test_the_entry_of_the_page(self, package: Path) -> None:
+        """docs/tutorial.md: the table of a `pyproject.toml`, which becomes entry points; the module is the example's file."""
+        (block,) = blocks("docs/tutorial.md", "toml")
+        ((group, entries),) = tomllib.loads(block.text)["project"]["entry-points"].items()
+        ((name, value),) = entries.items()
+        module = value.partition(":")[0].rpartition(".")[2]
+        (package.parents[1] / "ourmethods" / f"{module}.py").write_text((ROOT / "examples" / "opposed.py").read_text())
+        package.write_text(f"[{group}]\n{name} = {value}\n")
+        assert make_algorithm(read_algorithm(name)).grouping.name == name
 
     @pytest.mark.parametrize(
         ("entries", "text", "reason"),

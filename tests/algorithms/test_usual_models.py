@@ -41,8 +41,6 @@ ALL = [pytest.param(name, marks=pytest.mark.slow if name in LARGE else []) for n
 NOT_HYBRID = {
     "deepconvlstm": "extractor.lstm is LSTM",
     "bigru, dropout": "extractor.gru is GRU with bidirectional=True",
-    "transformer encoder": "extractor calls extractor.positions",
-    "vit-1d": "extractor calls extractor.token",
     "tcn": "extractor.blocks.0 calls pad",
     "inceptiontime": "extractor.first.pool.0 is MaxPool1d with stride=1",
     "mlp-mixer": "extractor.blocks.0.tokens.0 is Linear before Flatten",
@@ -253,6 +251,14 @@ class TestFrozen:
         model = nn.Sequential(nn.BatchNorm1d(2).requires_grad_(False), nn.BatchNorm1d(2), nn.BatchNorm1d(2, affine=False))
         assert list(fixed_norms(model)) == ["0"]
 
+    def test_a_norm_without_weights_is_as_the_part_that_it_stands_in(self) -> None:
+        body = nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4, affine=False))
+        for frozen in (True, False):
+            model = nn.Sequential(deepcopy(body).requires_grad_(not frozen), nn.Flatten(), nn.Linear(88, CLASSES))
+            tensors = FedAvg(adopted(model, (3, 24))).initial()
+            travels = [key for key in tensors if key.endswith("running_mean") and names.role_of(key) in names.EXCHANGED]
+            assert bool(travels) == (not frozen)
+
     def test_a_model_whose_last_layer_is_frozen_is_refused(self) -> None:
         model = nn.Sequential(nn.Flatten(), nn.Linear(72, 8), nn.Linear(8, CLASSES).requires_grad_(False))
         with pytest.raises(ConfigError, match="layer 'head' is frozen: expected the last layer of a model to train"):
@@ -304,67 +310,6 @@ class TestAttention:
     def test_a_linear_layer_of_many_dimensions_is_that_of_torch(self) -> None:
         x, layer = torch.randn(2, 3, 4, 5), nn.Linear(5, 6)
         torch.testing.assert_close(linear(x, layer.weight, layer.bias), layer(x))
-
-
-class Other(nn.Module):
-    """A model with a forward pass that a test gives."""
-
-    running: Tensor
-
-    def __init__(self, forward: Callable[["Other", Tensor], object]) -> None:
-        super().__init__()
-        self.register_buffer("running", torch.zeros(()))
-        self.out, self.way = nn.Linear(72, CLASSES), forward
-
-    def forward(self, x: Tensor) -> object:
-        return self.way(self, x.flatten(1))
-
-
-def moving(model: Other, x: Tensor) -> Tensor:
-    model.running.add_(x.mean())
-    answer: Tensor = model.out(x)
-    return answer
-
-
-@pytest.mark.parametrize(
-    ("forward", "said"),
-    [
-        (lambda model, x: model.out(x + 0.1 * torch.randn_like(x)), r"draws random numbers in its forward pass \(aten.randn_like"),
-        (lambda model, x: F.dropout(model.out(x), training=model.training), "draws random numbers"),
-        (moving, "changes its buffer 'extractor.running' in training"),
-        (lambda model, x: model.out(x).softmax(1), "what it returns is not what a linear layer of it gave"),
-        (lambda model, x: model.out(model.out(x).repeat(1, 18)), "what it returns is not|is called more than once"),
-        (lambda model, x: (model.out(x), x), "returns tuple: expected a tensor of logits"),
-        (lambda model, x: model.out(x[:, :5]), r"cannot take examples of \[3, 24\]: mat1 and mat2"),
-    ],
-)
-def test_what_no_graph_can_hold_is_refused_by_name(forward: Callable[[Other, Tensor], object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        adopted(Other(forward), (3, 24))
-
-
-def test_what_is_no_module_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model mine is function: expected a torch.nn.Module whose last layer is torch.nn.Linear"):
-        adopt("mine", lambda x: x, (3, 24), CLASSES, nn.Identity())
-
-
-def test_a_layer_under_two_names_is_refused_and_a_tensor_of_two_layers_is_not() -> None:
-    class Tied(nn.Module):
-        def __init__(self, layer: bool) -> None:
-            super().__init__()
-            self.a, self.out = nn.Linear(72, 72), nn.Linear(72, CLASSES)
-            self.b = self.a if layer else nn.Linear(72, 72)
-            self.b.weight = self.a.weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            answer: Tensor = self.out(self.b(self.a(x.flatten(1)).relu()))
-            return answer
-
-    with pytest.raises(ConfigError, match=r"model mine: 'extractor.a' and 'extractor.b' are one layer"):
-        adopted(Tied(True), (3, 24))
-    FedAvg(adopted(Tied(False), (3, 24)))
-    relu = nn.ReLU()
-    adopted(nn.Sequential(nn.Flatten(), nn.Linear(72, 9), relu, nn.Linear(9, 9), relu, nn.Linear(9, CLASSES)), (3, 24))
 
 
 def test_an_extractor_with_attention_can_be_made_constant() -> None:

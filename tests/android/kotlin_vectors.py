@@ -14,9 +14,9 @@ from typing import Any, cast, get_args
 import msgspec
 import numpy as np
 
-from edge_client.adapters.windows import load_folder
 from edge_client.core.ports import Windows
 from edge_client.executor import Executor
+from tests.android.closing_vectors import write_closing_cases
 from tests.android.numpy_vectors import cases, lines
 from tests.wire.test_fuzz import changed, refuses
 from tests.wire.write_vectors import MESSAGES
@@ -42,7 +42,7 @@ def write(folder: Path) -> None:
     for number in range(40):
         (folder / "tensors" / f"{number}.safetensors").write_bytes(_tensor_file(np.random.default_rng(number)))
     write_executor_cases(folder / "executor")
-    _write_recordings(folder / "recordings")
+    write_closing_cases(folder / "closing")
 
 
 def _float_lines(rng: random.Random) -> list[str]:
@@ -76,7 +76,12 @@ def _message(rng: random.Random) -> m.Message:
             rng.choice([0, 9]),
         ),
         m.Evaluate(
-            rng.choice(["train", "test", "holdout", "windows"]), name, rng.choice(["received", "initial"]), share(), rng.random() < 0.5
+            rng.choice(["train", "test", "holdout", "windows", "unlabelled"]),
+            name,
+            rng.choice(["received", "initial"]),
+            share(),
+            rng.random() < 0.5,
+            rng.choice([0, 1, 256]),
         ),
         m.Choose((sha, "0" * 64), name),
         m.Annotate(name, name),
@@ -99,6 +104,7 @@ def _message(rng: random.Random) -> m.Message:
         rng.choice([None, rng.uniform(1e-9, 10)]),
         rng.choice([None, 0.0, rng.random()]),
         rng.choice([1, number]),
+        unreported=rng.choice([None, names]),
     )
     health = rng.choice([None, rng.uniform(0, 100)]), rng.choice([None, True])
     work = name, epoch, number, attempt, name
@@ -195,6 +201,7 @@ MOVED = ("slot/m", "shared/w", "shared/b", "statistic/n.running_mean", "statisti
 SUMS = ("metric/loss_sum", "metric/num_correct")
 PLACES = {"places": ("metric/place", "metric/count", "metric/held", "metric/label")}
 SHIFT = {"shift": ("next/shared/b", "next/statistic/n.running_mean", "next/memory/k", "metric/first")}
+READ = {"shift": ("response/places.held",)}
 EXAMPLES = {"weigh": ("output/weight",), "predict": ("output/probabilities",)}
 STEP = {"step": (*(names.following(key) for key in MOVED), *SUMS), "double": ("next/private/p", "metric/norm")}
 OUTPUTS = {**STEP, **EXAMPLES, **PLACES, **SHIFT, "evaluate": SUMS, "survey": ("metric/gradient", "metric/weight")}
@@ -218,7 +225,7 @@ MANIFEST = Manifest(
         TensorSpec("c", "received", "float32", (1,)),
         TensorSpec("start.w", "received", "float32", (2, 3)),
     ),
-    graphs={name: Graph(f"{name}.onnx", (), outputs, RESPONSES.get(name, ())) for name, outputs in OUTPUTS.items()},
+    graphs={name: Graph(f"{name}.onnx", READ.get(name, ()), outputs, RESPONSES.get(name, ())) for name, outputs in OUTPUTS.items()},
     files={},
     columns={"weight": ()},
     random={"uniform/u": (2,), "normal/z": (2,)},
@@ -325,6 +332,8 @@ def write_executor_cases(folder: Path) -> None:
     initial = {s.key: small(*s.shape) for s in MANIFEST.tensors if s.role != "received"}
     payload = pack(MANIFEST, {f"{name}.onnx": name.encode() for name in MANIFEST.graphs}, initial, key)
     (folder / "bundle.zip").write_bytes(payload)
+    of_ids = msgspec.structs.replace(MANIFEST, window=Window(("u", "v"), 4, 4, vocabulary=9))
+    (folder / "ids.zip").write_bytes(pack(of_ids, {f"{name}.onnx": name.encode() for name in MANIFEST.graphs}, initial, key))
     service, until_s = new_key(), 4e9
     (folder / "trust.pem").write_bytes(public_pem(new_key()) + public_pem(key))
     (folder / "service.key").write_text(service.private_bytes_raw().hex())
@@ -369,6 +378,8 @@ def write_executor_cases(folder: Path) -> None:
         ),
         (second, (m.Train(4, holdout=0.25, least=33), m.Evaluate("holdout", holdout=0.25))),
         (second, (m.Train(4, holdout=0.25, least=32), m.Evaluate("windows", "survey"))),
+        (first, (m.Evaluate("unlabelled", "places"), m.Evaluate("windows", "survey", most=9))),
+        (first, (m.Evaluate("windows", "places", holdout=0.25, most=30), m.Apply("shift"), m.Evaluate("unlabelled", "survey", most=7))),
     ]
     private: Tensors = {}
     for number, (model, verbs) in enumerate(plans, start=1):
@@ -386,22 +397,3 @@ def write_executor_cases(folder: Path) -> None:
         metrics = result.evaluated, result.trained
         update = m.Update("run", 5, number, 0, "phone.1", result.model, windows.num_train, result.num_steps, *metrics, 7, 0.125)
         (case / "update.safetensors").write_bytes(encode_update(update, result.tensors))
-
-
-def _write_recordings(folder: Path) -> None:
-    """Recordings as CSV, the same as tensors, and the windows that `load_folder` cuts from them."""
-    rng = np.random.default_rng(6)
-    for number, (length, stride) in enumerate([(16, 8), (7, 3), (5, 9), (1, 1)]):
-        case = folder / str(number)
-        (case / "csv").mkdir(parents=True)
-        samples: Tensors = {"parameters": np.array([length, stride])}
-        for index in range(3):
-            size = int(rng.integers(40, 120))
-            x, y = rng.integers(-99, 99, (size, 3)).astype(F32) / 4, np.repeat(rng.integers(0, 3, size), 23)[:size]
-            rows = [f"{i},{','.join(map(str, row))},{label}" for i, (row, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True))]
-            (case / "csv" / f"{index}.csv").write_text("\n".join(["t,ax,ay,az,label", *rows]))
-            samples |= {f"{index}.samples": x, f"{index}.labels": y.astype(np.int64)}
-        (case / "recordings.safetensors").write_bytes(encode_tensors(samples))
-        cut = load_folder(case / "csv", length, stride)
-        arrays = {"train_x": cut.train_x, "train_y": cut.train_y, "test_x": cut.test_x, "test_y": cut.test_y}
-        (case / "windows.safetensors").write_bytes(encode_tensors(arrays))

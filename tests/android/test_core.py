@@ -1,6 +1,7 @@
 """The Kotlin client: its own tests, on what the Python side wrote for them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.enrolment import EnrolmentBench, enrolment_bench
 from wire.enrolment import Token
 
 HOSTILE_PLANS = 50_000
+WRITES = 4_000
 
 
 def enrolment_service(bench: EnrolmentBench) -> dict[str, str]:
@@ -48,6 +50,16 @@ def test_fifty_thousand_hostile_plans_neither_end_a_device_nor_get_what_its_poli
     printed = run_build("test", "core", "--select-class=io.shoal.core.HostileTest", environment=environment)
     assert "0 tests failed" in printed
     assert f"of {HOSTILE_PLANS} hostile plans" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_four_thousand_writes_of_two_threads_with_kills_at_random_lose_nothing() -> None:
+    printed = run_build("test", "core", "--select-class=io.shoal.core.KilledWritesTest", environment={"SHOAL_KOTLIN_HOSTILE": str(WRITES)})
+    assert "0 tests failed" in printed
+    found = re.search(r"^(\d+) writes, (\d+) kills: nothing is lost or torn$", printed, re.MULTILINE)
+    assert found is not None
+    assert (int(found[1]) >= WRITES, int(found[2]) > 20) == (True, True)
 
 
 def test_numpy_vectors_are_those_of_this_numpy() -> None:

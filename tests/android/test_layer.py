@@ -1,12 +1,15 @@
 """The Android layer without Android: its own tests on a JVM, its calls against API 36, resources, archive, dex."""
 
+import hashlib
 import importlib
 import json
+import os
 import re
 import struct
 import subprocess
 import tomllib
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -27,6 +30,33 @@ BRIDGE = ROOT / "android_bridge"
 
 
 STRESS_ACTS = 10_000
+MOST_DECLARATIONS = 40
+"""Of `shoal-android`: what an app developer has to look at."""
+MARKED = """
+import io.shoal.core.InternalShoalApi
+
+fun one(number: Int = 1): Int = number
+
+@InternalShoalApi
+fun one(text: String = "1"): String = text
+
+class Shown {
+    val here: Int = 1
+
+    @InternalShoalApi
+    var between: Int = 2
+
+    @InternalShoalApi
+    class Inner {
+        class Innermost
+    }
+}
+
+@InternalShoalApi
+interface Between {
+    fun act()
+}
+"""
 ENROL_DAYS = 0.0045
 """Certificates of six minutes, which began ten minutes ago: they are to be renewed at once."""
 
@@ -87,6 +117,28 @@ def test_calls_are_those_of_api_36() -> None:
     assert int(found[1]) > 60
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "named"),
+    [
+        ("int startId)", "long startId)", "android.app.Service.onStartCommand"),
+        ("android.os.IBinder onBind(", "android.content.Intent onBind(", "android.app.Service.onBind"),
+    ],
+)
+def test_a_stub_of_another_type_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: str, wrong: str, named: str) -> None:
+    monkeypatch.syspath_prepend(str(BRIDGE))
+    layer, check, compiled = (importlib.import_module(f"steps.{name}") for name in ("layer", "stub_check", "compiled"))
+    source = (BRIDGE / "android/stubs/android/app/Service.java").read_text()
+    assert right in source
+    (tmp_path / "Service.java").write_text(source.replace(right, wrong))
+    with compiled.alone():
+        jar, api = layer.stub_jars()[0], layer.android_stubs()
+    subprocess.run([layer.java("javac"), "-d", tmp_path / "made", "-cp", jar, tmp_path / "Service.java"], check=True, capture_output=True)
+    with zipfile.ZipFile(tmp_path / "wrong.jar", "w") as archive:
+        archive.write(tmp_path / "made/android/app/Service.class", "android/app/Service.class")
+    _, told = check.check(tmp_path / "wrong.jar", api, layer.java("javap"))
+    assert [line.partition(":")[0] for line in told] == [named]
+
+
 def test_native_libraries_are_laid_out_for_pages_of_16_kb() -> None:
     assert re.match(r"\d+ native libraries are laid out for pages of 16384 bytes: .*arm64-v8a/libexecutorch.so", run_build("pages"))
 
@@ -107,15 +159,50 @@ def test_a_library_for_smaller_pages_is_found(monkeypatch: pytest.MonkeyPatch, t
         pages.pages()
 
 
-def test_every_artefact_is_published_with_sources_licence_and_developers() -> None:
-    pom = (BRIDGE / "build.gradle.kts").read_text()
+def test_every_artefact_is_published_with_sources_licence_and_developers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BRIDGE))
+    api = importlib.import_module("steps.api")
+    common = (BRIDGE / "build.gradle.kts").read_text()
     licence = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
-    for words in (f'name = "{licence}"', "developers {", "scm {", "description ="):
-        assert words in pom
-    for module in ("core", "executorch", "android", "ktx", "foreground", "recording"):
-        text = (BRIDGE / module / "build.gradle.kts").read_text()
-        assert all(words in text for words in ("`maven-publish`", "withSourcesJar()", "withJavadocJar()")), module
+    for words in (
+        f'name = "{licence}"',
+        "developers {",
+        "scm {",
+        "description =",
+        "withSourcesJar()",
+        "withJavadocJar()",
+        "sign(publishing.publications)",
+    ):
+        assert words in common
+    named = dict(re.findall(r'^    "(\w+)" to "(\S+)",$', common, re.MULTILINE))
+    assert {name: modules[-1] for name, modules in api.ARTEFACTS.items()} == {name: module for module, name in named.items()}
+    for module in api.PUBLIC_MODULES:
+        assert "`maven-publish`" in (BRIDGE / module / "build.gradle.kts").read_text(), module
         assert f'":{module}"' in (BRIDGE / "settings.gradle.kts").read_text()
+    core = (BRIDGE / "core/build.gradle.kts").read_text()
+    assert all(words in core for words in ("withSourcesJar()", "withJavadocJar()"))  # no Android library: it has them from Java's plugin
+
+
+def test_gradle_compiles_as_this_build_does_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BRIDGE))
+    modules, resources, api = (importlib.import_module(f"steps.{name}") for name in ("modules", "resources", "api"))
+    common, core = ((BRIDGE / place / "build.gradle.kts").read_text() for place in (".", "core"))
+    options = {option for option in (*modules.LIBRARY, *modules.SMALL) if option.startswith("-X")}
+    assert {*re.findall(r'"(-X[^"]+)"', common), *re.findall(r'"(-X[^"]+)"', core)} == options
+    assert set(re.findall(r"(?:language|api)Version = KotlinVersion.KOTLIN_(\d_\d)", common)) == {
+        modules.OLDEST_KOTLIN[1].replace(".", "_")
+    }
+    assert f'optIn.add("{modules.OPT_IN.partition("=")[2]}")' in common
+    assert 'if ("UnitTest" in name) friendPaths.from(libraries)' in common, (
+        "tests are compiled as friends of what their module needs, here too"
+    )
+    assert [int(level) for level in re.findall(r"(?:minSdk|compileSdk) = (\d+)", common)] == [resources.TARGET_SDK, resources.MIN_SDK]
+    for module in api.PUBLIC_MODULES:
+        own = (BRIDGE / module / "build.gradle.kts").read_text()
+        said_again = [
+            words for words in ("languageVersion", "optIn", "publications", "singleVariant", "Sdk =", "useJUnitPlatform") if words in own
+        ]
+        assert said_again == [], module
 
 
 def test_manifest_and_resources_link() -> None:
@@ -181,15 +268,20 @@ def test_the_recipe_for_emulators_names_what_there_is() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_archive_is_small_and_its_entry_points_survive_shrinking() -> None:
+def test_the_archive_is_small_and_its_entry_points_survive_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = run_build("dex")  # assembles the archive, dexes it, and shrinks an app in Java
     assert re.match(r"D8: \d+ bytes .* R8: \d+ bytes", printed)
     with zipfile.ZipFile(BRIDGE / ".out" / "shoal-android.aar") as archive:
         names = set(archive.namelist())
         assert names >= {"AndroidManifest.xml", "classes.jar", "R.txt", "proguard.txt"}
-        assert archive.getinfo("classes.jar").file_size < 580_000
+        assert archive.getinfo("classes.jar").file_size < 590_000
         rules = archive.read("proguard.txt").decode()
         assert "io.shoal.android.RoundWorker" in rules
+        monkeypatch.syspath_prepend(str(BRIDGE))
+        with zipfile.ZipFile(archive.open("classes.jar")) as classes:
+            fleet = importlib.import_module("steps.class_file").ClassFile(classes.read("io/shoal/android/Fleet.class"))
+        model = next(method for method in fleet.methods if method.name == "getModel")
+        assert fleet.annotated(model.attributes, "org/jetbrains/annotations/Nullable"), "an app in Java is told what may be null"
 
 
 @pytest.mark.timeout(600)
@@ -198,13 +290,59 @@ def test_an_app_compiles_against_the_archive_with_this_compiler(version: str) ->
     assert run_build("app", version) == f"an app compiles with Kotlin {version}\n"
 
 
-def test_public_declarations_are_those_that_the_repository_says() -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("version", ["2.1.21", "2.4.20"])
+def test_a_setting_of_the_fleet_is_refused_among_the_rules_of_its_policy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], version: str
+) -> None:
+    run_build("aar")
+    monkeypatch.syspath_prepend(str(BRIDGE))
+    modules = importlib.import_module("steps.modules")
+    source, classpath = tmp_path / "App.kt", [modules.OUT / "aar-classes.jar", *modules.stub_jars()]
+    for rule, fits in (("minWindows(1)", True), ('trust("x")', False)):
+        source.write_text(f'fun f(c: android.content.Context) = io.shoal.android.Shoal.fleet(c, "a") {{ policy {{ {rule} }} }}')
+        with nullcontext() if fits else pytest.raises(SystemExit, match="does not compile"):
+            modules.compile_kotlin([source], classpath, tmp_path / f"app-{fits}.jar", modules.JAVA_8, version)
+    assert "'fun trust(pem: String): FleetBuilder' cannot be called in this context" in capfd.readouterr().err
+
+
+def test_public_declarations_are_those_that_the_repository_says_and_few() -> None:
     kept = {path: path.read_text() for path in (BRIDGE / "api").glob("*.api")}
     try:
-        assert run_build("api") == "the public declarations are those of api/\n", "see git diff; keep what build api wrote if it is meant"
+        printed = run_build("api")
     finally:
         for path, text in kept.items():
             path.write_text(text)
+    said, _, counts = printed.partition(":")
+    assert said == "the public declarations are those of api/", "see git diff; keep what build api wrote if it is meant"
+    counted = dict(re.findall(r"(shoal-android\S*) (\d+)", counts))
+    assert int(counted["shoal-android"]) <= MOST_DECLARATIONS
+    assert dict(re.findall(r"^\| `(shoal-android\S*)` \| (\d+) \|", (BRIDGE / "README.md").read_text(), re.MULTILINE)) == counted
+    aliases = [
+        line
+        for module in ("core", "executorch", "android", "foreground", "recording", "ktx")  # an alias is in no class file
+        for path in (BRIDGE / module / "src/main").rglob("*.kt")
+        for line in re.findall(r"(.*)\n(?=public typealias)", path.read_text())
+    ]
+    assert set(aliases) == {"@InternalShoalApi"}
+
+
+@pytest.mark.timeout(300)
+def test_a_mark_hides_a_declaration_and_what_belongs_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run_build("compile", "core")
+    monkeypatch.syspath_prepend(str(BRIDGE))
+    modules, api = (importlib.import_module(f"steps.{name}") for name in ("modules", "api"))
+    (tmp_path / "Marked.kt").write_text(MARKED)
+    options = ("-opt-in=io.shoal.core.InternalShoalApi", *modules.public_declarations(tmp_path / "public.jar"))
+    modules.compile_kotlin([tmp_path / "Marked.kt"], [modules.MODULES["core"].jar], tmp_path / "marked.jar", options)
+    marked = api.Module("marked")
+    monkeypatch.setattr(api.Module, "public_jar", tmp_path / "public.jar")
+    found = {declared.name: [(m.name, m.descriptor) for m in api._members(declared)] for declared in api._public_classes(marked)}
+    assert found == {
+        "MarkedKt": [("one", "(I)I"), ("one$default", "(IILjava/lang/Object;)I")],
+        "Shown": [("<init>", "()V"), ("getHere", "()I")],
+    }
 
 
 def test_versions_are_the_same_everywhere() -> None:
@@ -227,6 +365,15 @@ def test_flows_are_compiled_against_the_coroutines_that_they_ask_for(monkeypatch
     catalog = tomllib.loads((BRIDGE / "gradle" / "libs.versions.toml").read_text())["versions"]
     with zipfile.ZipFile(importlib.import_module("steps.modules").coroutines()) as jar:
         assert jar.read("META-INF/kotlinx_coroutines_core.version").decode() == catalog["coroutines"]
+
+
+def test_the_wrapper_is_that_of_gradle_9_3_1() -> None:
+    """The jar has the bytes that several projects of that version of Gradle publish."""
+    folder = BRIDGE / "gradle" / "wrapper"
+    assert "/gradle-9.3.1-bin.zip" in (folder / "gradle-wrapper.properties").read_text()
+    found = hashlib.sha256((folder / "gradle-wrapper.jar").read_bytes()).hexdigest()
+    assert found == "b3a875ddc1f044746e1b1a55f645584505f4a10438c1afea9f15e92a7c42ec13"
+    assert os.access(BRIDGE / "gradlew", os.X_OK)
 
 
 def test_nothing_beyond_kotlin_executorch_and_workmanager_is_needed() -> None:

@@ -6,6 +6,7 @@ but for rounding.
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
+from simulation.simulate import SimulationSettings, simulate
 from tests.android.bridge import run_build
 from tests.bundles import write_bundle
 from tests.conftest import synthetic_fleet
@@ -35,6 +37,9 @@ PHONES = ["d1", "d2"]
 PATIENCE_S = 120.0
 LONG = 200
 """Epochs of a training that takes long enough to be killed in."""
+KILLS, JOB_S = 30, 8.0
+WORK_WINDOWS, WORK_EPOCHS = 500, 1000
+"""A training of more than five jobs: some fifty thousand steps."""
 
 
 @dataclass
@@ -56,17 +61,21 @@ class Run:
     folder: Path
     broker: str
     epochs: int = 1
+    rounds: int = ROUNDS
+    phone_options: tuple[str, ...] = ()
+    patience_s: float = PATIENCE_S
 
     @property
     def fleet(self) -> str:
         return self.folder.name
 
     def edges(self, phones: list[str]) -> LocalFleet:
-        return LocalFleet(self.data, self.folder / "devices", self.broker, self.fleet, self.bundle / "trust.pem", phones)
+        trust = self.bundle / "trust.pem"
+        return LocalFleet(self.data, self.folder / "devices", self.broker, self.fleet, trust, phones, self.phone_options)
 
     def serve(self) -> Any:
         options = {"--folder": self.folder / "run", "--bundle": self.bundle, "--broker": self.broker, "--fleet": self.fleet}
-        options |= {"--rounds": ROUNDS, "--min-devices": len(self.data.devices), "--local-epochs": self.epochs, "--batch-size": 8}
+        options |= {"--rounds": self.rounds, "--min-devices": len(self.data.devices), "--local-epochs": self.epochs, "--batch-size": 8}
         options |= {"--algorithm": self.algorithm, "--port": free_port()}
         arguments = [part for name, value in options.items() for part in (name, str(value))]
         return start_process(["-m", "shoal", "serve", "--no-stay", *arguments], self.folder / "aggregator.log")
@@ -86,7 +95,7 @@ class Run:
             try:
                 if disturb is not None:
                     disturb(edges, serving)
-                assert serving.wait(PATIENCE_S) == 0, self.logs(edges)
+                assert serving.wait(self.patience_s) == 0, self.logs(edges)
             finally:
                 stop_processes([serving])
         return self.ran()
@@ -206,3 +215,56 @@ def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(tmp_pa
     assert ran.state.models == plain.state.models
     for ours, theirs in zip(ran.records, plain.records, strict=True):
         assert (ours.trained, ours.evaluated, ours.groups) == (theirs.trained, theirs.evaluated, theirs.groups)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_plan_of_five_jobs_killed_at_random_thirty_times_ends_counts_once_and_has_the_same_bits(tmp_path: Path, mosquitto: str) -> None:
+    """Forty minutes of work, sixty times as fast: jobs of 8 s in place of 8 minutes, and a checkpoint every 0.5 s in place of 30."""
+    data = synthetic_fleet(num_devices=2, num_windows=WORK_WINDOWS)
+    bundle = exported(data, "fedavg", tmp_path / "bundle")
+    options: dict[str, Any] = {"epochs": WORK_EPOCHS, "rounds": 1, "patience_s": 900.0}
+    paced = ("--job-seconds", str(JOB_S), "--checkpoint-seconds", "0.5")
+    run = Run(data, bundle, "fedavg", tmp_path / "disturbed", mosquitto, phone_options=paced, **options)
+    drawing, alive = np.random.default_rng(5), []
+
+    def disturb(edges: LocalFleet, _serving: Any) -> None:
+        wait_for(lambda: reached(run, "d1", 1, "working"), "a plan for the phone")
+        for _ in range(KILLS):
+            alive.append(drawing.uniform(0.5, 3.5))
+            time.sleep(alive[-1])
+            assert session(run, "d1")["stage"] == "working", "the plan was over before its last kill"
+            killed(edges, "d1")
+            edges.start("d1")
+
+    ran = run.through(["d1"], disturb)
+    assert len(alive) == KILLS
+    plain = Run(data, bundle, "fedavg", tmp_path / "undisturbed", mosquitto, **options)
+    began_s = time.monotonic()
+    expected = plain.through(["d1"])
+    took_s = time.monotonic() - began_s
+    print(f"{KILLS} kills, {sum(alive):.0f} s between them; undisturbed {took_s:.0f} s")
+    assert took_s > 5 * JOB_S, "the work is no five jobs"
+    assert ran.state.models == expected.state.models
+    assert [(r.trained, r.evaluated, r.groups) for r in ran.records] == [(r.trained, r.evaluated, r.groups) for r in expected.records]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_phone_and_a_board_learn_by_a_method_of_a_file_outside_of_the_repository(tmp_path: Path, mosquitto: str) -> None:
+    """Nothing of the method is on the devices but the bundle: mixtures of windows, whose shares a device draws, and a head of its own."""
+    file = tmp_path / "method.py"
+    shutil.copyfile(Path(__file__).parents[2] / "examples" / "mixup.py", file)
+    data, algorithm = synthetic_fleet(num_devices=2, num_windows=41), f"{file}:MixupHead:lr=0.002"
+    bundle = exported(data, algorithm, tmp_path / "bundle")
+    mixed = Run(data, bundle, algorithm, tmp_path / "mixed", mosquitto).through(["d1"])
+    simulated = simulate(data, SimulationSettings(read_algorithm(algorithm), ROUNDS, batch_size=8))
+    assert mixed.state.models.keys() == simulated.state.models.keys()
+    for group, name in simulated.state.models.items():
+        for key, expected in decode_tensors(simulated.blobs.get(name))[0].items():
+            scale = max(1e-2, float(np.abs(expected).max()))
+            np.testing.assert_allclose(mixed.models[group][key], expected, rtol=0, atol=1e-3 * scale, err_msg=key)
+    for ours, theirs in zip(mixed.records, simulated.records, strict=True):
+        assert ours.evaluated.keys() == theirs.evaluated.keys() == set(data.devices)
+        for device_id, metrics in ours.evaluated.items():
+            assert metrics.loss_sum == pytest.approx(theirs.evaluated[device_id].loss_sum, rel=1e-3)

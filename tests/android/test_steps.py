@@ -86,3 +86,11 @@ def test_a_bundle_of_a_newer_exporter_is_refused(prepared: tuple[Path, Objective
     assert done.returncode != 0
     assert "it was exported with executorch" in done.stderr
     assert "this device has 1.4.0" in done.stderr
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_threads_of_an_apps_own_models_stay_as_they_are(prepared: tuple[Path, Objective, Bundle, list[Tensors]], threads: int) -> None:
+    path = prepared[0]
+    arguments = [str(path), str(path.parent), str(threads)]
+    done = subprocess.run([*host_command("ThreadsKt"), *arguments], capture_output=True, text=True)
+    assert done.stdout.split() == [str(threads), str(threads)], done.stderr

@@ -52,8 +52,7 @@ class TestData:
     def test_a_form_is_a_file_that_a_run_reads(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(har, "find_uci_har", lambda: tmp_path)
         monkeypatch.setattr(har, "read_rows", lambda path: rows() | {"split": np.array(["train"] * 270)})
-        har.write("last-quarter", tmp_path)
-        fleet = load_npz(har.path_of("last-quarter", tmp_path))
+        fleet = load_npz(har.write("last-quarter", tmp_path))
         assert isinstance(fleet, FleetData)
         assert {(w.num_train, w.num_test) for w in fleet.devices.values()} == {(6, 3)}
 

@@ -204,6 +204,31 @@ def test_without_a_source_the_newest_of_the_index_is_taken(board: Board) -> None
     assert board.gives("update") == (0, "shoal-board: 1.1 runs already")
 
 
+def test_what_was_rolled_back_is_not_taken_again_by_itself(board: Board) -> None:
+    board.wheel("1.0")
+    board.gives("install")
+    board.wheel("1.1")
+    board.gives("update")
+    assert board.gives("rollback")[0] == 0
+    assert board.gives("update") == (0, "shoal-board: 1.1 was rolled back, 1.0 stays; shoal-board update 1.1 takes it again")
+    assert board.versions["current"] == "1.0"
+    board.wheel("1.2")
+    assert board.gives("update")[0] == 0
+    assert board.versions == {"current": "1.2", "previous": "1.0"}
+    board.gives("rollback")
+    assert board.gives("update", "1.2")[0] == 0, "who names it takes it again"
+    assert board.versions["current"] == "1.2"
+    assert board.gives("update") == (0, "shoal-board: 1.2 runs already")
+
+
+def test_it_installs_itself_and_the_timer_of_its_updates(board: Board) -> None:
+    board.gives("install", board.wheel("1.0"))
+    assert (board.root / "usr" / "local" / "sbin" / "shoal-board").read_bytes() == SCRIPT.read_bytes()
+    for name in ("shoal-update.service", "shoal-update.timer"):
+        assert (board.root / "etc" / "systemd" / "system" / name).read_bytes() == (SCRIPT.parent / name).read_bytes()
+    assert "enable --now shoal-update.timer" in (board.root / "asked").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

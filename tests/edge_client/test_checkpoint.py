@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -215,6 +216,15 @@ class TestCodec:
         for other in wrong:
             with pytest.raises(Unfit):
                 cases.execute(asked, nothing, cases.executor(), other)
+
+    def test_a_checkpoint_that_lost_what_a_later_verb_reads_is_unfit(self, cases: Cases) -> None:
+        asked = next(plan for plan in cases.plans if plan.verbs[1:2] == (m.Apply("shift"),))
+        ends = (cases.ended_at(asked, run) for run in count())
+        made = next(made for written in ends if written for _, made in [decode_checkpoint(written)] if made.place.verb == 1)
+        lost = replace(made, tensors={key: value for key, value in made.tensors.items() if key != "response/places.held"})
+        assert len(lost.tensors) == len(made.tensors) - 1
+        with pytest.raises(Unfit, match=r"graph 'shift' reads 'response/places.held', which the plan had made before"):
+            cases.execute(asked, nothing, cases.executor(), lost)
 
 
 class TestRules:

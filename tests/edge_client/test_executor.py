@@ -1,23 +1,42 @@
 """The executor: batches, every verb of a plan, and what does not fit the bundle."""
 
+import math
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.core.batches import batch_slices, training_batches
-from edge_client.core.held import BLOCK, held_out, num_held_out
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor
+from edge_client.executor import Executor, Result
 from simulation.datasets.windows import FleetData
+from tests.android.kotlin_vectors import MANIFEST, FakeGraphs
 from tests.conftest import Exported
 from tests.edge_client.hostile import packed
 from tests.plans import plan
 from wire import messages as m
-from wire.bundle import unpack
-from wire.errors import BundleError, DataError, WrongLayout
+from wire.bundle import Window, pack, unpack
+from wire.errors import BundleError, DataError, Malformed, WrongLayout
+from wire.held import RUN, held_out, num_held_out
 from wire.tensors import Array, Tensors, TensorSpec
+
+
+def on_fake_graphs(verb: m.Verb, window: Window = MANIFEST.window, x: Array | None = None, **changes: Any) -> Result:
+    """What Kotlin's tests ask too: one verb on a device without training windows, with `x` for the blob of a `respond`."""
+    initial = {s.key: np.zeros(s.shape, np.float32) for s in MANIFEST.tensors}
+    manifest = structs.replace(MANIFEST, window=window, **changes)
+    bundle = unpack(
+        pack(manifest, {f"{name}.onnx": b"" for name in MANIFEST.graphs}, {k: v for k, v in initial.items() if "received/" not in k})
+    )
+    x0, y0 = np.zeros((0, *window.shape), window.dtype), np.zeros(0, np.int64)
+    model = {spec.key: initial[spec.key] for spec in MANIFEST.received()}
+    asked = m.Plan("run", 5, 1, 0, "phone", "0" * 64, "0" * 64, (verb,), 7, 1e9)
+    return Executor(bundle, FakeGraphs(), Windows(x0, y0, x0, y0)).execute(asked, model, {}, lambda _: {} if x is None else {"x": x})
 
 
 class TestBatches:
@@ -64,27 +83,43 @@ class TestBatches:
 
 
 class TestHeldOut:
-    @given(n=st.integers(0, 3000), share=st.floats(0, 1, exclude_max=True))
-    def test_a_share_is_at_least_two_windows_and_within_a_block_of_what_it_says(self, n: int, share: float) -> None:
-        mask = held_out(n, share)
+    @given(y=st.lists(st.integers(0, 6), max_size=600), share=st.floats(0, 1, exclude_max=True))
+    def test_a_share_is_at_least_two_windows_and_each_class_gives_its_part(self, y: list[int], share: float) -> None:
+        labels, n = np.array(y, np.int64), len(y)
+        mask = held_out(labels, share)
         assert mask.shape == (n,)
         assert mask.dtype == np.bool_
-        assert np.array_equal(mask, held_out(n, share))
-        assert num_held_out(n, share) == mask.sum()
-        if share == 0:
-            assert not mask.any()
-            return
-        size = max(1, min(BLOCK, n // 12))
-        assert mask.sum() >= min(2, n)
-        assert mask.sum() <= 3 or abs(int(mask.sum()) - share * n) <= size
+        assert np.array_equal(mask, held_out(labels, share))
+        assert mask.sum() == num_held_out(n, share)
+        assert mask.sum() == (max(min(2, n), math.floor(n * share)) if share else 0)
+        classes, sizes = np.unique(labels, return_counts=True)
+        given = np.array([mask[labels == c].sum() for c in classes])
+        if mask.sum() <= n - len(classes):
+            assert (given < sizes).all(), "a class keeps a window to train on"
+            spare = sizes - 1
+            assert (np.abs(given - mask.sum() * spare / max(1, spare.sum())) < 1).all()
 
-    @given(n=st.integers(12, 250).map(lambda blocks: blocks * BLOCK), share=st.floats(0.1, 0.6))
-    def test_whole_blocks_are_held_out_and_evenly_spread(self, n: int, share: float) -> None:
-        mask = held_out(n, share)
-        blocks = [mask[i : i + BLOCK] for i in range(0, n, BLOCK)]
-        assert all(part.all() or not part.any() for part in blocks)
-        places = np.flatnonzero([part.all() for part in blocks])
-        assert set(np.diff(places)) <= {int(1 / share), int(1 / share) + 1}
+    @pytest.mark.parametrize("classes", [4, 11, 12, 13, 18, 24])
+    @pytest.mark.parametrize("windows", [2, 3, 5, 8, 40])
+    @pytest.mark.parametrize("stretch", [1, 5, 8, 40])
+    def test_no_class_is_in_step_with_what_is_held_out(self, classes: int, windows: int, stretch: int) -> None:
+        y = np.arange(classes * windows) // min(stretch, windows) % classes
+        mask = held_out(y, 0.25)
+        assert all((~mask)[y == c].sum() > 0 for c in range(classes))
+        if windows >= 5:
+            assert all(mask[y == c].any() for c in range(classes))
+
+    @given(n=st.integers(1, 3000), share=st.floats(0.01, 0.6))
+    def test_runs_are_short_and_evenly_spread(self, n: int, share: float) -> None:
+        mask = held_out(np.zeros(n, np.int64), share)
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(int)))
+        begins, ends = edges[::2], edges[1::2]
+        if share <= 0.4:  # else runs may meet
+            assert set(ends - begins) <= {(k := int(mask.sum())) // len(begins), -(-k // len(begins))}
+            assert (ends - begins).max() <= min(RUN, max(1, n // 12)) or n < 10
+        between = np.concatenate([begins, [n]]) - np.concatenate([[0], ends])
+        assert abs(int(between[0]) - int(between[-1])) <= 1
+        assert (np.abs(between[1:-1] - 2 * between[0]) <= 2).all()
 
 
 class TestExecutor:
@@ -172,8 +207,8 @@ class TestExecutor:
         executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), fleet.devices["d0"])
         model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
         num_train = fleet.devices["d0"].num_train
-        mask = held_out(num_train, 0.25)
-        assert abs(mask.sum() - 0.25 * num_train) <= BLOCK
+        mask = held_out(fleet.devices["d0"].train_y, 0.25)
+        assert mask.sum() == num_train // 4
         verbs = (m.Train(16, holdout=0.25), m.Evaluate("holdout", holdout=0.25))
         result = executor.execute(plan(verbs=verbs), model, {}, lambda _n: {})
         assert (result.trained.num_examples, result.evaluated.num_examples) == ((~mask).sum(), mask.sum())
@@ -183,7 +218,7 @@ class TestExecutor:
         model = {k: v for k, v in exported.bundle.initial.items() if not k.startswith("slot/")}
         few = Windows(windows.train_x[:6], windows.train_y[:6], windows.test_x, windows.test_y)
         executor = Executor(exported.bundle, OnnxGraphs(exported.bundle), few)
-        done, left_out = (executor.execute(plan(verbs=(m.Train(8, least=n, holdout=0.25),)), model, {}, lambda _n: {}) for n in (3, 4))
+        done, left_out = (executor.execute(plan(verbs=(m.Train(8, least=n, holdout=0.25),)), model, {}, lambda _n: {}) for n in (4, 5))
         assert (done.num_steps, left_out.num_steps) == (1, 0)
         assert left_out.tensors == {}
         none = Executor(exported.bundle, OnnxGraphs(exported.bundle), Windows(few.train_x[:0], few.train_y[:0], few.test_x, few.test_y))
@@ -241,6 +276,36 @@ class TestExecutor:
         x, y = np.zeros((4, 2, 32), np.float32), np.full(4, 7)
         with pytest.raises(DataError, match=r"classes 0\.\.2"):
             Executor(exported.bundle, OnnxGraphs(exported.bundle), Windows(x, y, x, y))
+
+    def test_a_device_without_training_windows_makes_an_empty_column(self) -> None:
+        column = on_fake_graphs(m.Annotate("weigh", "weight")).private["column/weight"]
+        assert (column.shape, column.dtype) == ((0,), np.dtype(np.float32))
+        with pytest.raises(Malformed, match="cannot be called 'x'"):
+            on_fake_graphs(m.Annotate("weigh", "x"))
+
+    def test_inputs_of_respond_are_of_the_type_that_the_window_of_the_bundle_has(self) -> None:
+        ids, numbers = (np.zeros((3, 2, 4), kind) for kind in (np.int64, np.float32))
+        of_ids = Window(("u", "v"), 4, 4, vocabulary=9)
+        verb = m.Respond("0" * 64)
+        assert on_fake_graphs(verb, of_ids, ids).tensors["response/predict"].shape == (3, 3)
+        assert on_fake_graphs(verb, x=numbers).tensors["response/predict"].shape == (3, 3)
+        for window, x in ((of_ids, numbers), (MANIFEST.window, ids), (of_ids, ids[:, :1]), (of_ids, ids[:0]), (of_ids, None)):
+            with pytest.raises(Malformed, match="inputs of verb respond"):
+                on_fake_graphs(verb, window, x)
+        with pytest.raises(DataError, match="expected ids from 0 to 8"):
+            on_fake_graphs(verb, of_ids, ids + 9)
+
+    def test_nothing_leaves_that_the_bundle_does_not_call_a_response(self) -> None:
+        graph = structs.replace(MANIFEST.graphs["double"], responses=())
+        assert on_fake_graphs(m.Apply("double")).tensors.keys() == {"response/double.norm"}
+        assert on_fake_graphs(m.Apply("double"), graphs={**MANIFEST.graphs, "double": graph}).tensors == {}
+
+    @pytest.mark.parametrize("task", ["classification", "reconstruction"])
+    def test_windows_without_labels_of_another_length_are_refused(self, exported: Exported, task: str) -> None:
+        x, y = np.zeros((4, 2, 32), np.float32), np.zeros(4, np.int64)
+        bundle = replace(exported.bundle, manifest=structs.replace(exported.bundle.manifest, task=task))
+        with pytest.raises(DataError, match=r"windows without labels have shape \(2, 40\), bundle .* expects \(2, 32\)"):
+            Executor(bundle, OnnxGraphs(bundle), Windows(x, y, x, y, np.zeros((3, 2, 40), np.float32)))
 
     def test_unknown_graph_is_one_clear_error(self, exported: Exported) -> None:
         with pytest.raises(BundleError, match="no graph 'other'"):

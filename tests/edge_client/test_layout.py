@@ -83,9 +83,11 @@ def test_windows_of_different_lengths_are_one_clear_error(tmp_path: Path) -> Non
     with pytest.raises(DataError, match="its windows differ in length"):
         examples(uneven, "here")
     np.savez(tmp_path / "train.npz", X=uneven, y=LABELS)
-    with pytest.raises(DataError, match="windows of different lengths cannot be one array: cut them to one length, or give rec"):
+    with pytest.raises(
+        DataError, match=r"windows of different lengths are one array where they are padded, with lengths \(n,\) int; or give recordings"
+    ):
         load_data(str(tmp_path / "train.npz"))
-    with pytest.raises(DataError, match="windows of one length are one array"):
+    with pytest.raises(DataError, match=r"windows are one array .*, padded where lengths says so"):
         load_folder(tmp_path)
 
 

@@ -20,6 +20,7 @@ from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.hostile import with_graph
+from tests.pages import blocks
 from wire import messages as m
 from wire.bundle import Bundle
 from wire.codec import digest
@@ -47,6 +48,19 @@ class TestModel:
         assert model.current.model == digest(device.model)
         assert model.predict(device.windows.test_x[:0]).shape == (0, 3)
         assert files(device.folder) == before
+
+    def test_the_programs_of_the_page_answer_alike(self, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """docs/device.md: without Shoal, and with it. Windows as `x`, and the state folder, are all that is filled in."""
+        take_up(device)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "STATE").symlink_to(device.folder)
+        x = device.windows.test_x[:5]
+        without, with_shoal = ({"x": x} for _ in range(2))
+        for block, made in zip(blocks("docs/device.md", "python"), (without, with_shoal), strict=True):
+            exec(block.text, made)
+        answers, classes = np.asarray(without["probabilities"]), list(without["classes"])
+        np.testing.assert_allclose(answers, with_shoal["probabilities"], atol=1e-5)
+        assert [classes[i] for i in answers.argmax(1)] == list(with_shoal["names"])
 
     def test_another_model_is_taken_up_when_the_client_has_taken_it_up(self, device: Device) -> None:
         take_up(device)

@@ -1,5 +1,6 @@
 """What the owner of a device permits: the file, and that the agent keeps to it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device
 from tests.edge_client.hostile import with_graph
+from tests.pages import blocks
 from tests.wire.policy_vectors import TOLD
 from wire import messages as m
 from wire.codec import decode, digest
@@ -27,9 +29,19 @@ class TestFile:
         (tmp_path / "policy.toml").write_text(
             'verbs = ["train", "protect"]\ngraphs = ["step"]\nbundles = ["watch"]\nmax_epochs = 5\nmax_seconds = 60.5\n'
             "max_bytes_a_day = 50_000_000\nmax_clip_norm = 1\nmin_noise_multiplier = 0.5\nmin_windows = 20\ntell_classes = true\n"
+            'unreported = ["choose"]\n'
         )
-        expected = m.Policy(("train", "protect"), ("step",), ("watch",), 5.0, 60.5, 50_000_000, 1.0, 0.5, 20, True)
+        expected = m.Policy(("train", "protect"), ("step",), ("watch",), 5.0, 60.5, 50_000_000, 1.0, 0.5, 20, True, ("choose",))
         assert read_policy(tmp_path / "policy.toml") == expected
+
+    def test_the_policy_of_the_page(self, tmp_path: Path) -> None:
+        (block,) = (block.text for block in blocks("docs/device.md", "toml") if block.text.startswith("verbs"))
+        (tmp_path / "policy.toml").write_text(block)
+        policy = read_policy(tmp_path / "policy.toml")
+        assert [name for name in m.Policy.__struct_fields__ if f"{name} =" not in block] == [], "the page has every field"
+        assert (policy.verbs, policy.min_noise_multiplier) == (("train", "evaluate", "protect"), 0.5)
+        defaults = {name: float(number) for name, number in re.findall(r"^(\w+) = .*# (\d+) unless it is set\b", block, re.MULTILINE)}
+        assert defaults == {name: getattr(m.Policy(), name) for name in ("max_epochs", "min_windows")}
 
     @pytest.mark.parametrize(
         ("text", "error"),

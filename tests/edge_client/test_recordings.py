@@ -114,6 +114,17 @@ def test_a_fleet_of_recordings_is_read_as_boards_read_theirs(tmp_path: Path) -> 
     assert shoal.load(tmp_path / "fleet", length=16, stride=8).classes == ("heat", "speed")
 
 
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [(b"rest\nwalk\nrest\n", "classes.txt: it lists 'rest' twice: expected each class once"), (b"rest\n\xff\n", "expected text in UTF-8")],
+)
+def test_a_list_of_classes_that_cannot_be_used_is_one_clear_error(tmp_path: Path, listed: bytes, told: str) -> None:
+    (tmp_path / "classes.txt").write_bytes(listed)
+    write(tmp_path, "ax,label", ["1,rest"] * 16)
+    with pytest.raises(DataError, match=told):
+        load_folder(tmp_path, 8, 4)
+
+
 def test_a_folder_of_recordings_makes_windows_of_steps(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write(tmp_path, "ax,label", [f"{i % 7},{'walk' if i % 40 < 20 else 'rest'}" for i in range(320)], f"{name}.csv")

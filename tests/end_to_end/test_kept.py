@@ -34,7 +34,7 @@ from tests.known import known
 from wire import names
 from wire.bundle import Bundle, unpack
 from wire.links.mqtt import BrokerAddress
-from wire.messages import Policy
+from wire.messages import Metrics, Policy
 from wire.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.topics import Topics
 
@@ -89,6 +89,22 @@ def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_th
         assert any(np.isclose(private["kept/memory/share"], share) for share in shares), "it has chosen"
         assert np.linalg.norm(private["kept/memory/keys"], axis=1).max() == pytest.approx(1.0, abs=1e-4), "and remembers its windows"
         assert names.part(private, names.KEPT), "and has a model of its own"
+
+
+def test_an_owner_who_asks_for_more_windows_than_there_are_or_withholds_scores_alone_has_a_model_kept_all_the_same(tmp_path: Path) -> None:
+    data = synthetic_fleet(4, num_windows=24)
+    tested = replace(data.devices["d1"], test_x=data.devices["d1"].train_x, test_y=data.devices["d1"].train_y)
+    data = replace(data, devices={**data.devices, "d1": tested})
+    policies = {"d0": Policy(), "d1": Policy(min_windows=20), "d2": Policy(unreported=("choose",)), "d3": Policy(min_windows=50)}
+    summary, _, campaign = run_on_devices(data, policies, tmp_path)
+    training, final = campaign.store.rounds()[-2:]
+    assert (training.phase, sorted(training.evaluated)) == ("training", ["d0", "d1", "d2"]), "d3 has too few windows to report training"
+    assert (final.phase, sorted(final.evaluated)) == ("evaluating", sorted(policies)), "all have carried out the last plan"
+    assert {d: met.num_examples for d, met in final.evaluated.items()} == {"d0": 12, "d1": 24, "d2": 12, "d3": 0}
+    assert final.trained == Metrics(), "the loss of training of which nothing is reported stays on the device"
+    assert [d for d, device in summary.devices.items() if device.kept is not None] == ["d0"]
+    for device_id in policies:
+        assert names.part(own(tmp_path / device_id, campaign), names.KEPT), device_id
 
 
 def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after_a_rollback(tmp_path: Path) -> None:
@@ -161,5 +177,5 @@ def prepared(data: FleetData, **others: Any) -> tuple[Objective, Bundle, RunSett
     """What a run of these devices trains with."""
     algorithm, (objective, bundle) = read_algorithm(ALGORITHM), exported()
     training = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=8)
-    named = {"run_id": "kept", "data": data.name, "deadline_s": 60.0, "grace_s": 10.0, **others}
+    named = {"run_id": "kept", "data": data.name, "deadline_s": 120.0, "grace_s": 60.0, **others}
     return objective, bundle, RunSettings.for_bundle(bundle, training, **named)

@@ -65,7 +65,7 @@ def test_each_keeps_the_contract_of_every_choice(elsewhere: Path, name: str) -> 
 )
 def test_registered_choices_of_other_kinds_keep_it_too_with_options(name: str, kind: str) -> None:
     told = shoal("check", name, "--no-phones").splitlines()
-    assert told[0].startswith(f"{name}: the {kind} {name.partition(':')[0]}, ")
+    assert told[1].startswith(f"{name}: the {kind} {name.partition(':')[0]}, ")
     assert re.fullmatch(r"(\d+) of \1 checks passed", told[-1])
 
 

@@ -1,5 +1,6 @@
 """Classifiers, examples, and the steps in torch that the native engine is compared with."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.network import Network
@@ -21,6 +22,17 @@ LR, MOMENTUM = 0.05, 0.9
 def classifier(layers: list[nn.Module], channels: int, time: int, classes: int) -> Classifier:
     """`classifier_of`, for time windows."""
     return classifier_of(layers, (channels, time), classes)
+
+
+class Calls(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
 
 
 def classifier_of(layers: list[nn.Module], window: tuple[int, ...], classes: int) -> Classifier:

@@ -11,7 +11,7 @@ from torch import nn
 from algorithms.models.blocks import conv_stack
 from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network, network_of
-from host.native.plan import Floats, available_targets
+from host.native.plan import INSTRUCTIONS, Floats, Plan, available_targets
 from host.native.trainer import Outcome, Trainer
 from tests.host.native_cases import LR, MOMENTUM, batches_of, classifier, examples, flat_of, parts_of, train_in_torch
 from wire.errors import ConfigError, DataError
@@ -190,3 +190,13 @@ def test_no_batches_change_nothing(har: tuple[Classifier, Network, Any, Any]) ->
     assert Trainer(network).evaluate(flat, x, y, none) == Outcome(0, 0, 0)
     assert Trainer(network).predict(flat, x, none).shape == (0, 4)
     assert np.array_equal(flat, flat_of(model, network))
+
+
+def test_the_environment_may_name_a_lesser_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of(classifier([nn.Flatten()], 3, 20, 4), (3, 20))
+    for target in available_targets():
+        monkeypatch.setenv(INSTRUCTIONS, target)
+        assert Plan(network).target == target
+    monkeypatch.setenv(INSTRUCTIONS, "mmx")
+    with pytest.raises(ConfigError, match="instruction set 'mmx': this machine has "):
+        Plan(network)

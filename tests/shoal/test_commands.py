@@ -1,5 +1,6 @@
 """The command line as a user meets it: the demonstration, clear errors, and a clean end."""
 
+import csv
 import json
 import os
 import signal
@@ -181,3 +182,5 @@ def test_simulate_writes_its_summary(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["algorithm"], summary["seed"], len(summary["devices"])) == ("fedavg", 3, 4)
     assert (tmp_path / "out" / "report.html").exists()
+    with (tmp_path / "out" / "rounds.csv").open(newline="") as file:
+        assert [(row["round"], row["phase"]) for row in csv.DictReader(file)] == [("1", "training"), ("1", "evaluating")]

@@ -16,15 +16,17 @@ from pathlib import Path
 import pytest
 
 from algorithms.registry import read_algorithm
+from simulation.datasets.catalog import load_data
 from simulation.datasets.watch import load_watch
 from simulation.engine.workers.attacks import read_attack
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from tests.forked import run_command
 from tests.known import known
+from tests.pages import pages
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = pages()
 FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = sorted(
     {line.split("#")[0].strip() for p in PAGES for line in re.findall(r"^    (.+)$", FENCES.sub("", p.read_text()), re.MULTILINE)}
@@ -83,6 +85,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
         *CHECKS,
         *PAGES_OF_RUNS,
         "shoal completion",
+        "shoal download watch",
         "make ",
         "pip install 'shoal[",
     )
@@ -160,6 +163,17 @@ def test_a_recording_as_the_device_page_has_it(tmp_path: Path) -> None:
     assert live_settings(arguments).source.addresses == {"ax": "accel/x", "ay": "accel/y", "az": "accel/z"}
 
 
+def test_the_watches_become_folders_of_devices(tmp_path: Path) -> None:
+    (command,) = (c for c in COMMANDS if c.startswith("shoal download"))
+    done = run_command(shlex.split(command), tmp_path, tmp_path / "said")
+    assert done.returncode == 0, done.stderr
+    read, known = load_data(str(tmp_path / "boards")), load_watch()
+    assert read.devices.keys() == known.devices.keys()
+    assert (read.window.channels, read.window.shape) == (known.window.channels, known.window.shape)
+    one, same = (data.devices["p03-right"] for data in (read, known))
+    assert (one.train_x.tolist(), one.test_y.tolist()) == (same.train_x.tolist(), same.test_y.tolist())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith(SLOW)])
@@ -220,13 +234,10 @@ def folders() -> list[Path]:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    hidden = re.compile(r"/[._][^/]*/")
-    inner = [page for folder in folders() for page in folder.rglob("*.md") if not hidden.search(str(page.relative_to(ROOT)))]
-    pages = [*ROOT.glob("*.md"), *inner]
-    assert set(PAGES) <= set(pages)
+    assert {ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "android_bridge" / "README.md"} <= set(PAGES)
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
-        for page in pages
+        for page in PAGES
         for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", FENCES.sub("", page.read_text()))
         if not (page.parent / target).exists()
     ]

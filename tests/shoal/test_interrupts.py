@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 
 from shoal.waiting import rounds, steps
@@ -56,6 +57,22 @@ def test_an_export_that_is_interrupted_leaves_no_bundle_and_is_made_again(tmp_pa
     assert (tmp_path / "bundle" / "device.shoal").exists()
 
 
+def test_the_processes_of_a_comparison_that_is_killed_end_with_it(tmp_path: Path) -> None:
+    words = ["compare", "--algorithms", "fedavg,fedprox", "--workers", "2", "--devices", "2", "--rounds", "500", "--out", "out"]
+    with subprocess.Popen([*SHOAL, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        started = psutil.Process(process.pid)
+        others: list[psutil.Process] = []
+        end_s = time.monotonic() + 100
+        while sum(other.cpu_times().user > 1 for other in others) < 2:  # both train, the manager only waits
+            assert process.poll() is None
+            assert time.monotonic() < end_s
+            time.sleep(0.2)
+            others = started.children(recursive=True)
+        process.kill()
+    _, alive = psutil.wait_procs(others, timeout=30)
+    assert alive == []
+
+
 def test_a_comparison_in_one_process_keeps_the_runs_that_were_finished(tmp_path: Path) -> None:
     words = [
         "compare",
@@ -94,7 +111,9 @@ def test_a_log_is_told_what_takes_long_and_how_much_is_left(tmp_path: Path) -> N
                 now[0] = now_s
                 tell(done, "groups 1")
     assert (tmp_path / "log").read_text().splitlines() == [
+        "making the model",
         "3 s: second",
+        "fedavg: 4 rounds",
         "fedavg: round 2 of 4, 3 s, 3 s left; groups 1",
         "fedavg: round 4 of 4, 4 s, 0 s left; groups 1",
     ]

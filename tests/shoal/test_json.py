@@ -3,6 +3,8 @@
 import inspect
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +75,28 @@ def test_findings_and_checks(said: Any, fleet: FleetData, tmp_path: Path) -> Non
     checks = said("check", "median", "--no-phones")
     assert len(checks) >= 3
     assert {check["failure"] for check in checks} == {""}
+
+
+WITHOUT = {"serve", "ui", "completion", "acl"}
+
+
+def test_every_command_has_it_but_those_that_the_page_names() -> None:
+    flags = {words: {"as_json", "in_json"} & inspect.signature(command).parameters.keys() for words, command in FUNCTIONS.items()}
+    assert {words for words, found in flags.items() if not found} == WITHOUT
+    section = PAGE[PAGE.index("All other commands have it too") :]
+    assert set(re.findall(r"`(\w+)`", section[: section.index(")")])) == WITHOUT
+
+
+def test_what_a_command_says_to_people_and_what_came_of_it(said: Any, tmp_path: Path) -> None:
+    made = said("token", "new", tmp_path, "--name", "ann", "--role", "viewer")
+    assert made.keys() == {"token", "name", "role"}
+    assert said("token", "revoke", tmp_path, "ann") == {"said": ["token ann: revoked"]}
+
+
+def test_a_simulation_prints_its_summary_alone(tmp_path: Path) -> None:
+    words = ["simulate", "--devices", "2", "--rounds", "1", "--algorithm", "fedavg", "--out", str(tmp_path / "out"), "--models", "none"]
+    done = subprocess.run([sys.executable, "-m", "shoal", *words, "--json"], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    printed, written = json.loads(done.stdout), json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert printed == written
+    assert "written: " in done.stderr, "what people read is on standard error"

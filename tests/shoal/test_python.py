@@ -16,6 +16,7 @@ from shoal.choices import BOUNDS
 from shoal.commands import compare as compare_command
 from shoal.commands import export as export_command
 from shoal.commands import simulate as simulate_command
+from shoal.dispatch import IN_JSON
 from tests.shoal.test_cli import Missing
 from tests.shoal.test_docs import ROOT, not_named, page
 
@@ -76,7 +77,7 @@ def options(function: Callable[..., object]) -> dict[str, object]:
 def test_options_have_the_names_and_defaults_of_the_command(
     python: Callable[..., object], command: Callable[..., object], differing: dict[str, object]
 ) -> None:
-    left_out = OF_PEOPLE | {"scenarios", "context"} | differing.keys()
+    left_out = OF_PEOPLE | {"scenarios", "context", IN_JSON.name} | differing.keys()
     ours, theirs = ({k: v for k, v in options(f).items() if k not in left_out} for f in (python, command))
     assert len(ours) >= 8
     assert ours == theirs

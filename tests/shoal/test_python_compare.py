@@ -19,6 +19,8 @@ from simulation.compare import Job, run_job
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
 from tests.conftest import synthetic_fleet
+from tests.known import known
+from tests.labels import quantities, several_labels
 from tests.shoal.test_python_result import small
 from wire.bundle import unpack
 
@@ -151,6 +153,20 @@ class TestGrid:
         assert len([*(tmp_path / "runs").iterdir()]) == 1
         with pytest.raises(shoal.ConfigError, match="a class that is in no file"):
             shoal.compare([Local], "watch", workers=2)
+        against = shoal.compare(["fedavg", Local], synthetic_fleet(2), rounds=1, reference=Local)
+        assert [row["against"]["reference"] for row in against.rows if row.get("against")] == ["python:Local"]
+
+    def test_quantities_have_their_error_and_several_labels_the_area_under_the_curve(self, tmp_path: Path) -> None:
+        for make, task, column in ((quantities, "regression", "mae"), (several_labels, "multi-label", "auc")):
+            fleet = make(synthetic_fleet(2))
+            found = shoal.compare([f"fedavg+{task}", f"local+{task}"], fleet, rounds=1, out=tmp_path / task)
+            simulated = shoal.simulate(fleet, algorithm=f"fedavg+{task}", rounds=1).summary
+            told = found.rows[0][column]
+            if column == "auc":
+                assert told["mean"] == known(simulated.auc).mean
+            else:
+                assert told == {name: error.mean for name, error in known(simulated.mae).items()}
+            assert column in (tmp_path / task / "compare.csv").read_text().splitlines()[0]
 
 
 class TestExport:
@@ -165,6 +181,10 @@ class TestExport:
         assert load_graph(bundle, "predict") is not None
         assert told[0] == "making the model"
         assert "step: writing it for ONNX" in told
+
+    def test_a_class_at_hand_is_exported(self, tmp_path: Path) -> None:
+        published = shoal.export(synthetic_fleet(2), tmp_path, algorithm=Heavier, model=small)
+        assert published.bundle.manifest.algorithm == "heavier"
 
     def test_a_key_of_ones_own_signs_and_is_not_copied(self, tmp_path: Path) -> None:
         shoal.export(synthetic_fleet(2), tmp_path / "one", algorithm="fedavg", model=small)

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import shoal
 from simulation.datasets.watch import load_watch
+from tests.conftest import synthetic_fleet
 from tests.shoal.test_docs import ROOT, page
 from tests.shoal.test_extend_page import PROGRAMS
 
@@ -76,7 +78,8 @@ class TestFedAvg:
     def test_it_gives_the_model_of_the_registered_one(self, batch_size: int, epochs: int) -> None:
         program, data = example("fedavg.py"), shoal.load("watch", devices=4)
         torch.manual_seed(1)
-        start = program["network"](6, len(data.classes))
+        layers = (nn.Conv1d(6, 16, 5), nn.BatchNorm1d(16), nn.ReLU(), nn.AdaptiveAvgPool1d(8), nn.Flatten())
+        start = nn.Sequential(*layers, nn.Linear(128, len(data.classes)))
         own = program["fedavg"](start, data, 3, epochs, batch_size, seed=5)
         registered = shoal.simulate(
             data, algorithm="fedavg", model=start, rounds=3, local_epochs=epochs, batch_size=batch_size, seed=5
@@ -94,7 +97,31 @@ class TestFedAvg:
     def test_it_is_short_and_runs(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert example("fedavg.py")["main"](rounds=1) < 1e-5
         assert "the parameters differ by at most" in capsys.readouterr().out
-        assert len((EXAMPLES / "fedavg.py").read_text().splitlines()) <= 80
+        assert len((EXAMPLES / "fedavg.py").read_text().splitlines()) <= 60
+
+
+def test_adapters_are_trained_on_a_frozen_body_of_another_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    program = example("adapters.py")
+    bodies: list[dict[str, torch.Tensor]] = []
+    trained = program["trained_body"]
+
+    def noted(data: shoal.FleetData, epochs: int) -> torch.nn.Module:
+        body: torch.nn.Module = trained(data, epochs)
+        bodies.append({name: value.clone() for name, value in body.state_dict().items()})
+        return body
+
+    program["main"].__globals__["trained_body"] = noted
+    result = program["main"]("watch", synthetic_fleet(3, num_windows=60), rounds=3, epochs=1)
+    state = result.model().state_dict()
+    for name, value in bodies[0].items():
+        torch.testing.assert_close(next(v for key, v in state.items() if key.endswith(f"body.{name}")), value, rtol=0, atol=0)
+    sent = result.summary.bytes.up / 3 / 3
+    told = capsys.readouterr().out
+    found = re.search(r"sends ([\d,]+) bytes a round, the whole model would be ([\d,]+)", told)
+    assert found
+    asked, whole = (int(number.replace(",", "")) for number in found.groups())
+    assert asked < whole / 4
+    assert sent < whole, "the body does not travel"
 
 
 def test_the_sweep_finds_settings_without_the_test_part(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

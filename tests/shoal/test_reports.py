@@ -22,11 +22,11 @@ from shoal.asked import NOW, Asked, describe
 from shoal.cli import application
 from shoal.handlers.run_extras import extras_of
 from shoal.report import write_report
-from shoal.reports.cost import BATTERY_J, COMPUTE_W, RADIO_W, Counted, count, estimates
 from shoal.reports.library import Library
 from shoal.reports.pages import bytes_text, chart_pair
 from shoal.reports.run_page import run_page, worst_first
 from shoal.reports.site import MOST, Site
+from simulation.cost import BATTERY_J, COMPUTE_W, RADIO_W, Counted, count, estimates
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError

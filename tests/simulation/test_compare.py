@@ -14,6 +14,7 @@ from algorithms.registry import read_algorithm
 from edge_client.executor import Executor, Result
 from simulation import newcomers
 from simulation.compare import Asked, agreement, check_jobs, read_algorithms, run_all, run_job
+from simulation.content import content_of
 from simulation.newcomers import hold_out
 from simulation.scenario import Labels
 from simulation.simulate import SimulationSettings, simulate
@@ -58,6 +59,36 @@ def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(npz: str, 
     assert len({j.key for j in [*jobs, *asked(npz, local_epochs=2).jobs()]}) == 8
 
 
+def test_data_that_changed_and_a_result_that_is_damaged_are_other_runs(npz: str, tmp_path: Path) -> None:
+    folder, (job, *_) = tmp_path / "runs", asked(npz).jobs()
+    (first,) = run_all([job], folder, workers=1)
+    kept = folder / f"{job.key}.json"
+    for damaged in (kept.read_bytes()[:100], b"[]", b"{}", b"\xff"):
+        kept.write_bytes(damaged)
+        (again,) = run_all([job], folder, workers=1)
+        assert again["devices"] == first["devices"]
+    arrays = dict(np.load(npz))
+    np.savez(npz, **arrays | {"y": np.random.default_rng(0).permutation(arrays["y"])})
+    other = asked(npz).jobs()[0]
+    assert other.key != job.key
+    (changed,) = run_all([other], folder, workers=1)
+    assert changed["accuracy"] != first["accuracy"]
+    np.savez(npz, **arrays)
+    assert [asked(npz).jobs()[0].key, *run_all(asked(npz).jobs()[:1], folder, workers=1)] == [job.key, again | {"job": again["job"]}]
+
+
+def test_a_folder_of_devices_and_a_models_file_are_known_by_what_they_hold(tmp_path: Path) -> None:
+    (tmp_path / "fleet" / "a").mkdir(parents=True)
+    (tmp_path / "model.py").write_text("1")
+    name, model = str(tmp_path / "fleet"), f"{tmp_path / 'model.py'}:make"
+    seen = [content_of("watch"), content_of(name), content_of(name, model)]
+    for file, text in (("fleet/a/x.csv", "1"), ("fleet/a/x.csv", "22"), ("fleet/a/y.csv", "1"), ("model.py", "22")):
+        (tmp_path / file).write_text(text)
+        seen.append(content_of(name, model))
+    assert seen[:2] == ["", ""]
+    assert len(set(seen)) == len(seen) - 1
+
+
 def test_the_table_says_what_the_runs_say(npz: str, tmp_path: Path) -> None:
     results = run_all(asked(npz).jobs(), tmp_path, workers=1)
     rows = tabulate(results)
@@ -65,7 +96,7 @@ def test_the_table_says_what_the_runs_say(npz: str, tmp_path: Path) -> None:
     own = [r for r in results if r["algorithm"] == "fedavg"]
     means = [r["accuracy"]["mean"] for r in own]
     assert rows[0]["accuracy"]["mean"] == pytest.approx(np.mean(means), abs=1e-5)
-    assert rows[0]["accuracy"]["std"] == pytest.approx(np.std(means), abs=1e-5)
+    assert rows[0]["accuracy"]["std"] == pytest.approx(np.std(means, ddof=1), abs=1e-5)
     assert rows[0]["accuracy"]["worst"] == pytest.approx(np.mean([r["accuracy"]["worst"] for r in own]), abs=1e-5)
     assert rows[0]["groups"] == {"count": 1, "ari": None}
     assert rows[0]["bytes"]["up"] > 0 < rows[0]["bytes"]["down"]

@@ -52,6 +52,8 @@ def test_cells_are_every_combination_and_the_usual_ones_where_nothing_is_asked()
         ((",", "", ""), "data : expected different values"),
         (("a", "all,some", ""), "labels 'some'"),
         (("a", "5,5", ""), "labels 5, 5: expected different values"),
+        (("a", "5,05", ""), "labels 5, 05: expected different values"),
+        (("a", "", "time,time:test=0.25"), "split time, time:test=0.25: expected different values"),
         (("a", "", "time,now"), "split 'now'"),
     ],
 )
@@ -122,6 +124,7 @@ def test_a_cell_says_who_is_best_and_by_how_much() -> None:
     assert [row["below_best"] for row in rows] == pytest.approx([0.15, 0.0])
     assert rows[0]["accuracy"]["mean"] == pytest.approx(0.65)
     assert rows[0]["accuracy"]["ci95"] == pytest.approx(12.7062 * 0.0707107 / 2**0.5, abs=1e-4)
+    assert rows[0]["accuracy"]["std"] == pytest.approx(0.0707107, abs=1e-6)
     assert rows[0]["accuracy"]["worst_tenth"] == pytest.approx(0.5)
     assert rows[0]["macro_f1"]["mean"] == pytest.approx(0.6)
     assert rows[0]["against"] is None
@@ -132,7 +135,11 @@ def test_without_labels_a_cell_is_about_newcomers() -> None:
     newcomers = {"mean": 0.3, "std": 0.1, "worst": 0.2, "worst_tenth": 0.2, "devices": {"n1": 0.2, "n2": 0.4}}
     (row,) = cell_rows([run("a", 0, [0.9, 0.9], labels="none", newcomers=newcomers)], "a")
     assert (row["accuracy"]["mean"], row["accuracy"]["worst"], row["devices"]) == (0.3, 0.2, 2)
-    assert row["macro_f1"]["mean"] is None
+    assert row["macro_f1"]["mean"] is None, "labels that are no classes have none"
+    assert row["accuracy"]["std"] is None, "of one seed"
+    scored = newcomers | {"macro_f1": {"mean": 0.25, "std": 0.1, "worst": 0.15, "worst_tenth": 0.15}}
+    (row,) = cell_rows([run("a", 0, [0.9, 0.9], labels="none", newcomers=scored)], "a")
+    assert row["macro_f1"]["mean"] == 0.25
 
 
 def test_over_all_cells_each_counts_the_same_and_those_without_a_model_are_left_out() -> None:

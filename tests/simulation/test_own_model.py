@@ -88,6 +88,39 @@ def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
     assert fast.state.models == through_messages.state.models
 
 
+ENCODER = """
+import torch
+from torch import nn
+
+class Encoder(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, activation="gelu", batch_first=True)
+        self.patches, self.encoder, self.drop = nn.Conv1d(shape[0], 16, 8, stride=8), nn.TransformerEncoder(layer, 1), nn.Dropout(0.1)
+        self.token = nn.Parameter(torch.zeros(1, 1, 16))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, shape[1] // 8 + 1, 16))
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, classes)
+
+    def forward(self, x):
+        x = self.patches(x).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.positions
+        return self.head(self.norm(self.encoder(self.drop(x)))[:, 0])
+"""
+
+
+def test_an_encoder_with_dropout_is_trained_by_the_engine_and_drops_what_torch_drops(tmp_path: Path) -> None:
+    (tmp_path / "encoder.py").write_text(ENCODER)
+    fleet = synthetic_fleet(3, num_windows=20)
+    settings = SimulationSettings(read_algorithm("fedavg"), 2, model=f"{tmp_path}/encoder.py:Encoder", batch_size=8)
+    engine, eager = (simulate(fleet, settings, engine=EngineOptions(backend)) for backend in ("auto", "eager"))
+    assert (engine.summary.backend, eager.summary.backend) == ("native", "eager")
+    assert engine.state.models.keys() == eager.state.models.keys()
+    for group, name in eager.state.models.items():
+        made = decode_tensors(engine.blobs.get(engine.state.models[group]))[0]
+        for key, value in decode_tensors(eager.blobs.get(name))[0].items():
+            np.testing.assert_allclose(made[key], value, rtol=0, atol=1e-4 * max(1e-2, float(np.abs(value).max())), err_msg=key)
+
+
 FROZEN = """
 from torch import nn
 

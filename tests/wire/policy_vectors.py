@@ -3,15 +3,36 @@
 import json
 
 import msgspec
+from msgspec.structs import replace
 
 from tests.wire.signed_vectors import RUN, VECTORS, A, B
 from wire import messages as m
 from wire.messages import Annotate, Apply, Choose, Evaluate, Plan, Policy, Protect, Respond, Train, Verb
 
 FILE = VECTORS / "policy.json"
-BUNDLE, MEASURING, NUM_TRAIN, NUM_TEST = "watch", ["survey"], 40, 10
-"""What every case is about: the bundle's name, its graphs with responses, and the device's windows."""
+BUNDLE, MEASURING, LABELS, NUM_TEST = "watch", ["survey"], [i // 8 % 4 for i in range(40)], 10
+"""What every case is about: the bundle's name, its graphs with responses, the labels of the device's training windows, and how many it
+tests on."""
 GUARDED = Policy(max_clip_norm=1.0, min_noise_multiplier=0.5)
+CHOOSY = Policy(min_windows=20)
+MEMORISED = Evaluate("windows", "memorise", holdout=0.25, report=False, most=256)
+TUNED = Train(32, report=False, holdout=0.6)
+GLANCE, GAUGE = Evaluate("unlabelled", "glance", report=False, most=64), Evaluate("windows", "gauge", report=False, most=256)
+ONE = replace(GAUGE, most=1)
+CLOSING: tuple[Verb, ...] = (
+    GLANCE,
+    GAUGE,
+    Apply("recalibrate", report=False),
+    MEMORISED,
+    Apply("baseline", report=False),
+    Train(32, report=False, holdout=0.25, least=6),
+    Apply("blend", report=False),
+    MEMORISED,
+    Apply("choose"),
+    Evaluate("test", "assess"),
+)
+"""What `personal` asks of devices after the last round."""
+SILENT = tuple(replace(verb, report=False) if isinstance(verb, Apply) else verb for verb in CLOSING)
 
 CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
     ("the default permits what plans usually ask", Policy(), (Evaluate(), Train(32, 5), Protect(1.0, 0.1)), ""),
@@ -49,6 +70,17 @@ CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
     ("a memory of all windows that stays", GUARDED, (Evaluate("windows", "survey", report=False),), ""),
     ("a survey of all windows", GUARDED, (Evaluate("windows", "survey"),), "max_clip_norm"),
     ("a survey of all windows, of which few have labels", Policy(min_windows=41), (Evaluate("windows", "survey"),), "min_windows"),
+    ("a survey of the first windows", CHOOSY, (Evaluate("windows", "survey", most=39),), "min_windows"),
+    ("a survey of the first windows of an owner who permits any", Policy(), (Evaluate("windows", "survey", most=1),), ""),
+    ("scores over the first windows", CHOOSY, (replace(GAUGE, most=25), Apply("choose")), "min_windows"),
+    ("scores over enough first windows", CHOOSY, (replace(GAUGE, most=26), Apply("choose")), ""),
+    ("scores over the first ones held out", Policy(min_windows=10), (replace(MEMORISED, most=26), Apply("choose")), "min_windows"),
+    ("an answer after a look at one window", CHOOSY, (ONE, Apply("recalibrate", report=False), Respond(A)), "min_windows"),
+    ("training after a look at one window", CHOOSY, (ONE, Apply("recalibrate", report=False), Train(8)), "min_windows"),
+    ("a survey after a look at one window", CHOOSY, (ONE, Apply("recalibrate", report=False), Evaluate("train", "survey")), "min_windows"),
+    ("a survey of windows without labels", CHOOSY, (Evaluate("unlabelled", "survey"),), "min_windows"),
+    ("scores over one window without labels", CHOOSY, (replace(GLANCE, most=1), Apply("choose")), "min_windows"),
+    ("scores over enough windows without labels", CHOOSY, (GLANCE, Apply("choose")), ""),
     ("epochs that are left out", Policy(max_epochs=2.0), (Train(32, 5, least=41),), ""),
     ("training that is left out", Policy(min_windows=20), (Train(32, holdout=0.6, least=40),), ""),
     ("accuracy after training", GUARDED, (Train(32), Evaluate(), Protect(1.0, 0.5)), ""),
@@ -63,6 +95,31 @@ CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
     ("few test windows", Policy(min_windows=11), (Evaluate(),), "min_windows"),
     ("a choice over too few windows", Policy(min_windows=41), (Choose((A, B)),), "min_windows"),
     ("an answer over too few windows", Policy(min_windows=41), (Respond(A),), "min_windows"),
+    ("scores over the windows held out", CHOOSY, (MEMORISED, Apply("choose")), "min_windows"),
+    ("scores over enough windows held out", Policy(min_windows=8), (MEMORISED, Apply("choose")), ""),
+    ("scores over few windows that stay", CHOOSY, (MEMORISED, Apply("choose", report=False)), ""),
+    ("scores after a report over enough windows", CHOOSY, (Evaluate("train", "survey"), Apply("conclude")), ""),
+    ("scores over held windows that there are not", CHOOSY, (Evaluate("holdout", "survey", report=False), Apply("conclude")), ""),
+    ("scores over all windows, which are too few", Policy(min_windows=41), (Apply("conclude"),), "min_windows"),
+    ("a closing that reports", CHOOSY, CLOSING, "min_windows"),
+    ("a closing that does not report", Policy(min_windows=10), SILENT, ""),
+    ("training that stays on few windows", Policy(min_windows=41), (Train(32, report=False),), ""),
+    ("scores of training that stays", CHOOSY, (TUNED, Apply("conclude")), "min_windows"),
+    ("scores of training that is left out", CHOOSY, (Train(32, report=False, holdout=0.6, least=40), Apply("conclude")), ""),
+    ("training that stays in training that is reported", CHOOSY, (TUNED, Train(32)), "min_windows"),
+    ("training that stays in a survey", CHOOSY, (TUNED, Evaluate("train", "survey")), "min_windows"),
+    ("training that stays in an answer", CHOOSY, (TUNED, Respond(A)), "min_windows"),
+    ("how well a model answers after training that stays", CHOOSY, (TUNED, Evaluate("train")), ""),
+    ("a survey of all windows, of which few are held out", CHOOSY, (Evaluate("windows", "survey", holdout=0.25),), "min_windows"),
+    ("an unreported graph that reports", Policy(unreported=("choose",)), CLOSING, "unreported"),
+    ("an unreported graph", Policy(unreported=("choose",)), SILENT, ""),
+    ("an unreported survey", Policy(unreported=("survey",)), (Evaluate("train", "survey"),), "unreported"),
+    ("an unreported survey that stays", Policy(unreported=("survey",)), (Evaluate("train", "survey", report=False),), ""),
+    ("an unreported step", Policy(unreported=("step",)), (Train(32),), "unreported"),
+    ("an unreported step that stays", Policy(unreported=("step",)), (Train(32, report=False),), ""),
+    ("an unreported answer", Policy(unreported=("predict",)), (Respond(A),), "unreported"),
+    ("an unreported choice of a model", Policy(unreported=("evaluate",)), (Choose((A, B)),), "unreported"),
+    ("an unreported column stays", Policy(unreported=("ratio",)), (Annotate("ratio", "weight"),), ""),
     ("a column is not a measurement", Policy(min_windows=41), (Annotate("ratio", "weight"),), ""),
 ]
 """A name, a policy, a plan's verbs, and the rule that the plan breaks; empty where it breaks none."""
@@ -84,7 +141,7 @@ def plan_of(verbs: tuple[Verb, ...]) -> Plan:
 
 def text() -> str:
     """The file, a case a line."""
-    about = {"bundle": BUNDLE, "measuring": MEASURING, "num_train": NUM_TRAIN, "num_test": NUM_TEST}
+    about = {"bundle": BUNDLE, "measuring": MEASURING, "labels": LABELS, "num_test": NUM_TEST}
     rows = [
         json.dumps({"name": name, "policy": msgspec.to_builtins(policy), "plan": msgspec.to_builtins(plan_of(verbs)), "rule": rule})
         for name, policy, verbs, rule in CASES

@@ -6,7 +6,7 @@ from edge_client.core.ranks import ranks
 from tests.wire.signed_vectors import VECTORS
 
 FILE = VECTORS / "ranks.json"
-CASES = [(0, 0), (1, 0), (0, 1), (2, 3), (7, 0), (0, 12), (40, 5), (100, 300)]
+CASES = [(0, 0), (1, 0), (0, 1), (2, 3), (7, 0), (0, 12), (40, 5), (6, 2), (5, 40), (100, 300), (300, 10)]
 
 
 def text() -> str:

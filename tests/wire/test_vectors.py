@@ -1,6 +1,7 @@
 """The vectors that every implementation of the protocol is held to."""
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -72,9 +73,19 @@ def test_policy(case: dict[str, Any]) -> None:
     about = json.loads(policy_vectors.FILE.read_text())["about"]
     plan = msgspec.convert(case["plan"], m.Plan)
     rule = broken_rule(
-        msgspec.convert(case["policy"], m.Policy), plan, about["bundle"], about["measuring"], about["num_train"], about["num_test"]
+        msgspec.convert(case["policy"], m.Policy), plan, about["bundle"], about["measuring"], np.array(about["labels"]), about["num_test"]
     )
     assert (rule or "").partition(":")[0] == case["rule"]
+
+
+def test_the_page_for_other_clients_has_every_event_and_every_action_of_the_scenarios() -> None:
+    page = (session_vectors.FILE.parents[2] / "docs" / "other-clients.md").read_text().partition("### How to play `session.json`")[2]
+    steps = [step for scenario in json.loads(session_vectors.FILE.read_text()) for step in scenario["steps"]]
+    rows = {name: row for row in re.findall(r"^\| (`.+)$", page, re.MULTILINE) for name in re.findall(r"`([\w ]+)`", row.partition("|")[0])}
+    assert [step for step in steps if step["event"] not in rows] == []
+    for step in steps:
+        assert [name for name in step.keys() - {"event", "action"} if f"`{name}`" not in rows[step["event"]]] == [], step
+        assert step["action"].partition(" ")[0] in {name.partition(" ")[0] for name in rows}, step
 
 
 @pytest.mark.parametrize("scenario", json.loads(session_vectors.FILE.read_text()), ids=lambda scenario: scenario["name"])

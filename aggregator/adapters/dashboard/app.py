@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,6 +41,9 @@ AGAIN_S = 2
 YEAR_S = 366 * 86_400
 LONGEST_ADDRESS = 1000
 """Characters of a page's path, and of an address to go to next."""
+HEADINGS = {401: "Sign in", 403: "Not permitted", 404: "Not here", 429: "Too often", 503: "Not now"}
+"""Of pages that say why another is not shown, by status."""
+NO_PAGE = "There is no page at this address."
 
 
 class Dashboard:
@@ -178,7 +182,8 @@ def _own(address: str) -> str:
 
 
 def _problem(request: Request, status: int, text: str) -> Response:
-    return answer(request, render("problem.html", status=status, text=text), status)
+    told = NO_PAGE if text == HTTPStatus.NOT_FOUND.phrase else text
+    return answer(request, render("problem.html", status=status, heading=HEADINGS.get(status, "That did not work"), text=told), status)
 
 
 def _failed(request: Request, error: Any) -> Response:

@@ -19,7 +19,7 @@ from aggregator.adapters.dashboard.fleet import SHOWS, SORTS, Show, Sort, condit
 from aggregator.adapters.dashboard.groups import LABELLED, Distances, Seen, moves, picture
 from aggregator.adapters.dashboard.history import History, Past
 from aggregator.adapters.dashboard.live import STANDINGS, live_campaign, versions_of
-from aggregator.adapters.dashboard.measures import measure_of, mechanism_of
+from aggregator.adapters.dashboard.measures import Measure, measure_of, mechanism_of
 from aggregator.adapters.dashboard.paging import slice_of
 from aggregator.adapters.dashboard.reference import operations
 from aggregator.adapters.dashboard.rendering import HEADERS, answer, forget_told, render, told
@@ -149,6 +149,9 @@ class Pages:
         state = self._sources.releases() if self._sources.releases is not None else None
         views = sorted(release_views(state), key=lambda view: -view.number) if state is not None else []
         part = slice_of(len(views), _number(request))
+        campaigns = self._sources.campaigns()
+        measures = {name: measure_of(shown.known().settings.algorithm) for name, shown in campaigns.items()}
+        names = {measures.get(view.campaign, Measure()).name for view in views}
         return self._show(
             request,
             "releases.html",
@@ -159,7 +162,9 @@ class Pages:
             views=views[part.begin : part.end],
             slice=part,
             kept=needed(state, KEPT) if state is not None else set(),
-            campaigns=list(self._sources.campaigns()),
+            campaigns=list(campaigns),
+            measured=names.pop() if len(names) == 1 else "",
+            measures=measures,
         )
 
     def alerts(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -120,6 +120,12 @@ def seconds(span_s: float) -> str:
     return f"{span_s / 60:.0f} min" if span_s < 7200 else f"{span_s / 3600:.1f} h"
 
 
+def code(text: str) -> Markup:
+    """Words, of which those between back ticks are code."""
+    parts = text.split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts))
+
+
 def _static(name: str) -> str:
     """The address of a file of the dashboard; another one when its content is another."""
     return f"{STATIC}{name}?{_VERSIONS[name]}"
@@ -140,6 +146,7 @@ def environment(*others: BaseLoader) -> Environment:
         "seconds": seconds,
         "order": order,
         "device_page": device_page,
+        "code": code,
     }
     made.globals |= {"static": _static, "pages": PAGES}
     return made

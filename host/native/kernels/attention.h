@@ -92,13 +92,31 @@ void shares_of(const Heads& heads, const float* q, Index row, const HeadRoom& ro
   for (Index t = 0; t < heads.rows; t++) softmax(room.shares + t * heads.columns, heads.rows, heads.columns, heads.scale);
 }
 
+// What is dropped: the random numbers in [0, 1) of an example's shares, heads by rows by rows, or null.
+struct Dropped {
+  const float* drawn;
+  float share;
+};
+
+// Each value times what dropout makes of its number: nothing where that is below the share, else what keeps the mean.
+inline void drop(const float* drawn, float share, const float* from, Index count, float* to) {
+  const float kept = 1.0f / (1.0f - share);
+  for (Index i = 0; i < count; i++) to[i] = from[i] * (drawn[i] >= share ? kept : 0.0f);
+}
+
+void drop_shares(const Heads& heads, const Dropped& dropped, Index head, const float* from, float* to) {
+  for (Index t = 0; t < heads.rows; t++)
+    drop(dropped.drawn + (head * heads.rows + t) * heads.rows, dropped.share, from + t * heads.columns, heads.rows, to + t * heads.columns);
+}
+
 // The rows of an example: x of the input, y of the result.
-void attention_forward(const Heads& heads, const float* x, Index row, float* y, Index y_row, float* scratch) {
+void attention_forward(const Heads& heads, const float* x, Index row, const Dropped& dropped, float* y, Index y_row, float* scratch) {
   const HeadRoom room(heads, scratch);
   const Index zero = 0;
   for (Index h = 0; h < heads.count; h++) {
     const float* q = x + h * heads.size;
     shares_of(heads, q, row, room);
+    if (dropped.drawn) drop_shares(heads, dropped, h, room.shares, room.shares);
     pack_head(heads, q + 2 * heads.part, row, room.packed);
     multiply(room.shares, heads.columns, {&zero, 1, heads.rows}, room.packed, heads.padded, room.made, heads.padded, nullptr, 0, heads.rows);
     for (Index t = 0; t < heads.rows; t++) memcpy(y + t * y_row + h * heads.size, room.made + t * heads.padded, sizeof(float) * heads.size);
@@ -107,7 +125,8 @@ void attention_forward(const Heads& heads, const float* x, Index row, float* y, 
 
 // From the gradient d by the result to that by the input, in d_x; a product of shares or of slopes with rows may read beyond a head's
 // values, and what it makes of these is not used.
-void attention_backward(const Heads& heads, const float* x, Index row, const float* d, Index d_row, float* d_x, Index d_x_row, float* scratch) {
+void attention_backward(const Heads& heads, const float* x, Index row, const Dropped& dropped, const float* d, Index d_row, float* d_x,
+                        Index d_x_row, float* scratch) {
   const HeadRoom room(heads, scratch);
   const Index zero = 0;
   const auto put = [&](Index part, Index h, bool packed) {
@@ -120,10 +139,16 @@ void attention_backward(const Heads& heads, const float* x, Index row, const flo
   for (Index h = 0; h < heads.count; h++) {
     const float *q = x + h * heads.size, *k = q + heads.part, *v = k + heads.part, *g = d + h * heads.size;
     shares_of(heads, q, row, room);
-    multiply_outer(room.shares, 0, heads.columns, {&zero, 1, heads.rows}, g, 0, d_row, rows, room.made, heads.padded, false);
+    const float* used = dropped.drawn ? room.slopes : room.shares;
+    if (dropped.drawn) {
+      memcpy(room.slopes, room.shares, sizeof(float) * heads.rows * heads.columns);
+      drop_shares(heads, dropped, h, room.shares, room.slopes);
+    }
+    multiply_outer(used, 0, heads.columns, {&zero, 1, heads.rows}, g, 0, d_row, rows, room.made, heads.padded, false);
     put(2, h, true);
     pack_transposed_head(heads, v, row, room.packed);
     multiply(g, d_row, {&zero, 1, heads.size}, room.packed, heads.columns, room.slopes, heads.columns, nullptr, 0, heads.rows);
+    if (dropped.drawn) drop_shares(heads, dropped, h, room.slopes, room.slopes);
     for (Index t = 0; t < heads.rows; t++)
       softmax_backward(room.shares + t * heads.columns, room.slopes + t * heads.columns, heads.columns, heads.scale);
     pack_head(heads, k, row, room.packed);

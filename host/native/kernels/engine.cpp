@@ -13,10 +13,16 @@ struct Run {
   Index capacity;  // examples that the workspace has room for
   Index batch;     // examples of the batch at hand
   bool training, move_statistics;
+  const float* const* drawn;  // the call's random numbers, or null where nothing is dropped
+  Index first;                // of the batch's examples among them
 
   float* slot(Slot which) const { return workspace + which * plan.packed_size; }
   float* weights() const { return slot(slot_weights); }
   float* at(const View& view) const { return rows_of(view, capacity, workspace); }
+  // An op's random numbers for example n, or null.
+  const float* drawn_of(const Op& op, Index n) const {
+    return drawn && op.drawn >= 0 ? drawn[op.drawn] + (first + n) * op.drawn_size : nullptr;
+  }
 };
 
 // How the rows of a batch meet a product: line by line of every example, or all at once where every example has one row.
@@ -144,14 +150,14 @@ Heads heads_of(const Op& op) {
 void forward_attention(const Run& run, const Op& op) {
   const View &x = op.in.value, &y = op.out;
   for (Index n = 0; n < run.batch; n++)
-    attention_forward(heads_of(op), run.at(x) + n * x.sample, x.row, run.at(y) + n * y.sample, y.row, run.workspace + run.plan.transposed);
+    attention_forward(heads_of(op), run.at(x) + n * x.sample, x.row, {run.drawn_of(op, n), op.share}, run.at(y) + n * y.sample, y.row, run.workspace + run.plan.transposed);
 }
 
 void backward_attention(const Run& run, const Op& op) {
   const View &x = op.in.value, &to = op.in.gradient, &g = op.grad;
   for (Index n = 0; n < run.batch; n++)
-    attention_backward(heads_of(op), run.at(x) + n * x.sample, x.row, run.at(g) + n * g.sample, g.row, run.at(to) + n * to.sample, to.row,
-                       run.workspace + run.plan.transposed);
+    attention_backward(heads_of(op), run.at(x) + n * x.sample, x.row, {run.drawn_of(op, n), op.share}, run.at(g) + n * g.sample, g.row,
+                       run.at(to) + n * to.sample, to.row, run.workspace + run.plan.transposed);
 }
 
 void forward_rows(const Run& run, const Op& op) {
@@ -182,6 +188,57 @@ void backward_rows(const Run& run, const Op& op, bool move_inputs) {
     }
 }
 
+void forward_table(const Run& run, const Op& op) {
+  const View &a = op.in.value, &y = op.out;
+  const float* table = run.weights() + op.weight;
+  const Vec none = {};
+  for (Index n = 0; n < run.batch; n++)
+    for (Index t = 0; t < op.out_rows; t++) {
+      const float* x = t < op.row ? nullptr : run.at(a) + n * a.sample + (t - op.row) * a.row;
+      const float* added = t < op.table_rows ? table + t * op.out_stride : nullptr;
+      float* to = run.at(y) + n * y.sample + t * y.row;
+      for (Index c = 0; c < op.out_stride; c += LANES) store(to + c, (x ? load(x + c) : none) + (added ? load(added + c) : none));
+    }
+}
+
+void backward_table(const Run& run, const Op& op, bool train, bool move_inputs) {
+  const View &g = op.grad, &to = op.in.gradient;
+  float* table = run.slot(slot_gradient) + op.weight;
+  if (train) memset(table, 0, sizeof(float) * op.table_rows * op.out_stride);
+  for (Index n = 0; n < run.batch; n++)
+    for (Index t = 0; t < op.out_rows; t++) {
+      const float* d = run.at(g) + n * g.sample + t * g.row;
+      float* own = train && t < op.table_rows ? table + t * op.out_stride : nullptr;
+      float* d_x = move_inputs && t >= op.row ? run.at(to) + n * to.sample + (t - op.row) * to.row : nullptr;
+      for (Index c = 0; c < op.out_stride; c += LANES) {
+        if (own) store(own + c, load(own + c) + load(d + c));
+        if (d_x) store(d_x + c, op.in.adds ? load(d_x + c) + load(d + c) : load(d + c));
+      }
+    }
+}
+
+// What dropout makes of each value of `from`, in `to`, or added to it.
+void drop_rows(const Run& run, const Op& op, const View& from, const View& to, bool adds) {
+  const float kept = 1.0f / (1.0f - op.share);
+  for (Index n = 0; n < run.batch; n++) {
+    const float* drawn = run.drawn_of(op, n);
+    for (Index r = 0; r < op.in_rows; r++) {
+      const Index l = r / op.in_width, t = r % op.in_width;
+      const float* x = run.at(from) + n * from.sample + l * from.line + t * from.row;
+      float* y = run.at(to) + n * to.sample + l * to.line + t * to.row;
+      if (drawn && op.dense && !adds) {
+        drop(drawn + r * op.drawn_row, op.share, x, op.values, y);
+        continue;
+      }
+      for (Index i = 0; i < op.values; i++) {
+        const Index at = op.position[i];
+        const float made = !drawn ? x[at] : x[at] * (drawn[r * op.drawn_row + i * op.drawn_value] >= op.share ? kept : 0.0f);
+        y[at] = adds ? y[at] + made : made;
+      }
+    }
+  }
+}
+
 void forward(const Run& run) {
   for (int i = 0; i < run.plan.num_ops; i++) {
     const Op& op = run.plan.ops[i];
@@ -196,6 +253,8 @@ void forward(const Run& run) {
       case Kind::attention: forward_attention(run, op); break;
       case Kind::layer_norm:
       case Kind::gelu: forward_rows(run, op); break;
+      case Kind::table: forward_table(run, op); break;
+      case Kind::dropout: drop_rows(run, op, op.in.value, op.out, false); break;
     }
   }
 }
@@ -343,6 +402,10 @@ void backward(const Run& run, const Trained& trained) {
         break;
       case Kind::layer_norm:
       case Kind::gelu: backward_rows(run, op, move_inputs); break;
+      case Kind::table: backward_table(run, op, trained.moves[2 * i], move_inputs); break;
+      case Kind::dropout:
+        if (move_inputs) drop_rows(run, op, op.grad, op.in.gradient, op.in.adds);
+        break;
     }
   }
 }
@@ -411,7 +474,7 @@ void unpack(const Plan& plan, float* packed, float* flat) { copy_values<false>(p
 
 void pack_weights(const Run& run, const float* flat) {
   pack(run.plan, flat, run.weights());
-  for (Index i = 0; i < run.plan.num_constants; i++) run.weights()[run.plan.constants[i]] = 1;
+  for (Index i = 0; i < run.plan.num_constants; i++) run.weights()[run.plan.constants[i]] = run.plan.constant_values[i];
 }
 
 // v <- m * v + g; w <- w - lr * v, with g <- scale * (g + mu * (w - anchor) + offset) where these are given; scale 0 leaves v and w alone.
@@ -452,7 +515,7 @@ bool can_normalise(const Plan& plan, Index batch) {
 }
 
 int train_network(const Plan& plan, TrainCall& call) {
-  Run run = {plan, call.workspace, call.capacity, 0, true, call.move_statistics != 0};
+  Run run = {plan, call.workspace, call.capacity, 0, true, call.move_statistics != 0, call.drawn, 0};
   call.loss_sum = 0, call.num_correct = 0;
   for (Index b = 0; b < call.num_batches; b++) {
     const Index size = call.bounds[b + 1] - call.bounds[b];
@@ -480,7 +543,7 @@ int train_network(const Plan& plan, TrainCall& call) {
   }
   for (Index b = 0; b < call.num_batches; b++) {
     const int64_t* chosen = call.order + call.bounds[b];
-    run.batch = call.bounds[b + 1] - call.bounds[b];
+    run.batch = call.bounds[b + 1] - call.bounds[b], run.first = call.bounds[b];
     gather(run, call.x, chosen);
     forward(run);
     const View& last = plan.logits_gradient;
@@ -501,7 +564,7 @@ int train_network(const Plan& plan, TrainCall& call) {
 }
 
 int evaluate_network(const Plan& plan, EvaluateCall& call) {
-  Run run = {plan, call.workspace, call.capacity, 0, false, false};
+  Run run = {plan, call.workspace, call.capacity, 0, false, false, nullptr, 0};
   call.loss_sum = 0, call.num_correct = 0;
   if (const int wrong = check_examples(plan, call.order, call.num_chosen, call.y, call.num_examples)) return wrong;
   pack_weights(run, call.flat);
@@ -522,7 +585,7 @@ int evaluate_network(const Plan& plan, EvaluateCall& call) {
 }
 
 int forward_network(const Plan& plan, const ForwardCall& call) {
-  const Run run = {plan, call.workspace, call.capacity, call.batch, call.training != 0, true};
+  const Run run = {plan, call.workspace, call.capacity, call.batch, call.training != 0, true, nullptr, 0};
   if (call.batch < 1 || call.batch > call.capacity) return bad_bounds;
   if (run.training && !can_normalise(plan, call.batch)) return one_value;
   pack_weights(run, call.flat);
@@ -536,7 +599,7 @@ int forward_network(const Plan& plan, const ForwardCall& call) {
 }
 
 int backward_network(const Plan& plan, const BackwardCall& call) {
-  const Run run = {plan, call.workspace, call.capacity, call.batch, true, false};
+  const Run run = {plan, call.workspace, call.capacity, call.batch, true, false, nullptr, 0};
   const View& last = plan.logits_gradient;
   for (Index n = 0; n < run.batch; n++)
     for (Index i = 0; i < plan.num_outputs; i++)

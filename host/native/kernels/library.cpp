@@ -34,7 +34,7 @@ const Engine* engine_of(int target) {
   return nullptr;
 }
 
-enum LayerKind : int64_t { conv, linear, norm, relu, max_pool, avg_pool, flatten, sum, pick, gru, attention, layer_norm, gelu };
+enum LayerKind : int64_t { conv, linear, norm, relu, max_pool, avg_pool, flatten, sum, pick, gru, attention, layer_norm, gelu, table, dropout };
 
 // `input` and `other`: the layers whose results it reads, by their numbers, -1 for the network's input; only a sum has two. `before` and
 // `after` are the zero rows around an example; pairs are lines and columns. Offsets are of the flat vector, -1 where the layer has no such
@@ -45,6 +45,14 @@ struct Layer {
   int64_t kernel[2], stride[2], before[2], after[2], dilation[2];
   int64_t weight, bias, running_mean, running_var;
   double eps, momentum;
+  // A table has `rows` rows: of constants where `values` are given, else value i of them is number places[i] of its tensor.
+  int64_t rows;
+  const int64_t* places;
+  const float* values;
+  // Of what drops: the random numbers that an example takes, 0 where nothing is dropped. `stride` is from those of a row to the next row's,
+  // and from that of a value to the next one's.
+  int64_t drawn;
+  double share;
 };
 
 constexpr Index ALIGN = 16;  // floats: a cache line
@@ -58,7 +66,7 @@ struct Network {
   std::vector<int32_t> place;
   std::vector<Tensor> tensors;
   std::vector<Index> constants, outputs, offsets;
-  std::vector<float> factors;
+  std::vector<float> factors, constant_values;
 };
 
 // What a layer gives: lines of `width` rows of `stride` floats, value i of a row at position[i].
@@ -107,6 +115,7 @@ class Builder {
     plan.place = net_.place.data(), plan.flat_size = net_.place.size(), plan.packed_size = packed_;
     plan.tensors = net_.tensors.data(), plan.num_tensors = net_.tensors.size();
     plan.constants = net_.constants.data(), plan.num_constants = net_.constants.size();
+    plan.constant_values = net_.constant_values.data();
     note_writers();
     // Workspace: the packed vectors, BatchNorm's statistics, the transposed panel; then, growing with the batch, moments and activations.
     Index at = num_slots * packed_;
@@ -118,6 +127,7 @@ class Builder {
     for (Op& op : net_.ops) {
       for (View* v : {&op.in.value, &op.in.gradient, &op.other.value, &op.other.gradient, &op.out, &op.grad, &op.gates, &op.states}) place(*v);
       op.runs.offsets = net_.offsets.data() + op.first_offset, op.back_runs.offsets = op.runs.offsets + op.runs.count;
+      op.position = op.runs.offsets;
     }
     for (View* v : {&plan.input, &plan.logits, &plan.logits_gradient}) place(*v);
     plan.fixed_size = at + 4 * ALIGN;
@@ -185,16 +195,20 @@ class Builder {
       if (flat >= 0)
         net_.place[flat + i] = int32_t(at + value.position[i]);
       else if (ones)
-        net_.constants.push_back(at + value.position[i]);
+        keep(at + value.position[i], 1.0f);
     }
     return at;
   }
+
+  // A packed parameter that has this value, and never moves.
+  void keep(Index at, float value) { net_.constants.push_back(at), net_.constant_values.push_back(value); }
 
   Op op_of(Kind kind, const Value& from) const {
     Op op = {};
     op.kind = kind, op.in = input_of(from);
     op.in_rows = from.rows, op.in_width = from.width, op.in_stride = from.stride;
     op.stride = op.stride_lines = op.pool = op.pool_lines = 1;
+    op.drawn = -1;
     return op;
   }
 
@@ -226,6 +240,8 @@ class Builder {
       case attention: value_of(i) = attended(layer, from, use_of(i)); return i + 1;
       case layer_norm:
       case gelu: value_of(i) = by_row(layer, from, use_of(i)); return i + 1;
+      case table: value_of(i) = tabled(layer, from, use_of(i)); return i + 1;
+      case dropout: value_of(i) = dropped(layer, from, use_of(i)); return i + 1;
       case sum: value_of(i) = sum_of(from, value_of(layer.other), use_of(i)); return i + 1;
     }
     const Layer* normalising = layer.kind == norm ? &layer : nullptr;
@@ -311,7 +327,39 @@ class Builder {
     op.heads = layer.row, op.values = layer.outputs;
     const Index rows = round_up(from.rows, lanes_), size = round_up(layer.outputs / layer.row, lanes_);
     transposed_ = std::max(transposed_, 2 * rows * (2 * size + rows));
+    draws(op, layer);
     return finish(op, made, use, {0, 0}, {0, 0});
+  }
+
+  void draws(Op& op, const Layer& layer) {
+    if (layer.drawn) op.drawn = num_drawn_++, op.drawn_size = layer.drawn, op.share = float(layer.share);
+  }
+
+  Value dropped(const Layer& layer, const Value& from, const Use& use) {
+    Op op = op_of(Kind::dropout, from);
+    op.values = from.position.size(), op.drawn_row = layer.stride[0], op.drawn_value = layer.stride[1];
+    op.first_offset = Index(net_.offsets.size()), op.dense = op.drawn_value == 1;
+    for (Index i = 0; i < op.values; i++) op.dense &= from.position[i] == i;
+    net_.offsets.insert(net_.offsets.end(), from.position.begin(), from.position.end());
+    draws(op, layer);
+    return finish(op, from, use, {0, 0}, {0, 0});
+  }
+
+  Value tabled(const Layer& layer, const Value& from, const Use& use) {
+    Op op = op_of(Kind::table, from);
+    Value made = from;
+    made.rows += layer.row, made.width += layer.row;
+    op.row = layer.row, op.table_rows = layer.rows, op.weight = take(layer.rows * from.stride);
+    const Index values = from.position.size();
+    if (!layer.values) net_.tensors.push_back({layer.weight, 0, layer.rows * values});
+    for (Index i = 0; i < layer.rows * values; i++) {
+      const Index at = op.weight + i / values * from.stride + from.position[i % values];
+      if (layer.values)
+        keep(at, layer.values[i]);
+      else
+        net_.place[layer.weight + layer.places[i]] = int32_t(at);
+    }
+    return finish(op, made, use, {op.weight, layer.values ? 0 : layer.rows * from.stride}, {0, 0});
   }
 
   Value by_row(const Layer& layer, const Value& from, const Use& use) {
@@ -408,6 +456,7 @@ class Builder {
   std::vector<Use> uses_;
   std::vector<Value> values_;
   Index packed_ = 0, per_sample_ = 0, transposed_ = 0, widest_norm_ = 0;
+  int num_drawn_ = 0;
 };
 
 }  // namespace

@@ -40,6 +40,8 @@ enum class Kind : int {
   attention,   // of the rows of an example to each other: the input is what a product makes of x for queries, keys and values
   layer_norm,  // of every row
   gelu,        // likewise
+  table,       // rows of parameters, in front of those of the input or added to them
+  dropout,     // of the input, by random numbers that the call brings
 };
 
 // A value that an op reads, and the gradient by it.
@@ -72,6 +74,14 @@ struct Op {
   Index row;                               // of pick
   Index heads, values;                     // of attention; the values of a row that are no padding
   View gates, states;                      // of gru: what the backward pass needs, see recurrent.h
+  Index table_rows;                        // of table; `row` of them are in front of the input's rows
+  // Of dropout and attention: which of the call's random numbers it takes, -1 for none, and how many for an example. Of dropout, from the
+  // numbers of a row to those of the next, and from that of a value to the next one's; value i of a row is at position[i].
+  int drawn;
+  Index drawn_size, drawn_row, drawn_value;
+  const Index* position;
+  bool dense;                              // the values of a row follow each other, and so do their random numbers
+  float share;                             // of the values that are dropped
   Index gamma, beta, running_mean, running_var;  // in the packed parameters
   Index saved;                             // in the workspace: the batch's mean and 1 / standard deviation
   float eps, momentum;
@@ -103,7 +113,8 @@ struct Plan {
   Index flat_size, packed_size;
   const Tensor* tensors;
   Index num_tensors;
-  const Index* constants;  // packed parameters that are always one: the factors of a BatchNorm without any
+  const Index* constants;  // packed parameters that never move, and their values: ones for the factors of a BatchNorm without any
+  const float* constant_values;
   Index num_constants;
   // Of the workspace, in floats. It begins with the packed vectors (Slot), `packed_size` each.
   Index transposed, moments;
@@ -124,6 +135,7 @@ struct TrainCall {
   float lr, momentum_factor, mu;
   int32_t move_statistics;
   float* workspace;
+  const float* const* drawn;  // of each layer that drops, random numbers in [0, 1) for each entry of `order`
   double loss_sum;
   int64_t num_correct;
 };

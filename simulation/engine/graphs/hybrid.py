@@ -30,6 +30,8 @@ class HybridGraphs(EagerGraphs):
         """
         super().__init__(objective)
         network = extractor_of(objective.model, window)
+        if network.dropouts:
+            raise Unsupported(f"{next(iter(network.dropouts))} drops values, by random numbers that torch's steps bring")
         if all(layer.kind not in ("conv", "gru") for layer in network.layers):
             raise Unsupported("the extractor has neither convolutions nor recurrent units, without which torch is as fast")
         self._extractor = _Extractor(objective.model.extractor, Passes(network))

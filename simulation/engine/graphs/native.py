@@ -39,9 +39,16 @@ class NativeGraphs(EagerGraphs):
         self._predicts = objective.model_answers and not objective.has_memory
 
     def trains(self, graph: str) -> bool:
-        return graph in self._sgd
+        """Where nothing is dropped; the random numbers of dropout come with each batch."""
+        return graph in self._sgd and not self._trainer.network.dropouts
 
     def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
+        return self._train(graph, tensors, x, y, batches, hyper, ())
+
+    def _train(
+        self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors, drawn: Sequence[Array]
+    ) -> Tensors:
+        """`drawn`: what dropout takes, as `Trainer.train`."""
         sgd, flat = self._sgd[graph], self._flat(tensors)
         momentum = np.zeros_like(flat)
         moved = [(key, part, shape) for key, part, shape in self._parts if not _is_statistic(key) and names.role_of(key) in sgd.roles]
@@ -64,6 +71,7 @@ class NativeGraphs(EagerGraphs):
             float(hyper[names.hyper("momentum")]),
             scale=scale,
             move_statistics=sgd.moves_statistics,
+            drawn=drawn,
         )
         following: Tensors = _metrics(outcome)
         following |= {names.following(slot_of(key)): momentum[part].reshape(shape) for key, part, shape in moved}
@@ -71,6 +79,10 @@ class NativeGraphs(EagerGraphs):
         return following | {names.following(key): flat[part].reshape(shape) for key, part, shape in changed}
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
+        if graph in self._sgd:
+            x, y = inputs[names.X], inputs[names.Y]
+            drawn = [np.ascontiguousarray(inputs[names.batch(names.uniform(name))]) for name in self._trainer.network.dropouts]
+            return self._train(graph, inputs, x, y, [np.arange(len(y))], inputs, drawn)
         if graph == "evaluate" and self._evaluates:
             y = np.ascontiguousarray(inputs[names.Y], np.int64)
             outcome = self._trainer.evaluate(self._flat(inputs), np.ascontiguousarray(inputs[names.X]), y)

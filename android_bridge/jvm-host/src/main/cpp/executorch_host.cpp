@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 using executorch::aten::ScalarType;
@@ -20,6 +21,7 @@ namespace executorch::extension::threadpool {
 class ThreadPool {
  public:
   bool _unsafe_reset_threadpool(uint32_t new_thread_count);
+  size_t get_thread_count() const;
 };
 ThreadPool* get_threadpool();
 }  // namespace executorch::extension::threadpool
@@ -90,8 +92,9 @@ JNIEXPORT void JNICALL Java_com_facebook_jni_HybridData_free(JNIEnv*, jclass, jl
 
 JNIEXPORT jobject JNICALL Java_org_pytorch_executorch_Module_initHybrid(JNIEnv* env, jclass, jstring path, jint mode, jint threads) {
   executorch::runtime::runtime_init();
-  if (threads > 0) {
-    executorch::extension::threadpool::get_threadpool()->_unsafe_reset_threadpool(static_cast<uint32_t>(threads));
+  const int wanted = threads != 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()) / 2;  // as the library for Android does
+  if (wanted > 0) {
+    executorch::extension::threadpool::get_threadpool()->_unsafe_reset_threadpool(static_cast<uint32_t>(wanted));
   }
   const std::string file = text_of(env, path);
   auto module = std::make_unique<Module>(file, mode == 0 ? Module::LoadMode::File : Module::LoadMode::Mmap);
@@ -100,6 +103,10 @@ JNIEXPORT jobject JNICALL Java_org_pytorch_executorch_Module_initHybrid(JNIEnv* 
     return nullptr;
   }
   return hybrid(env, reinterpret_cast<jlong>(module.release()));
+}
+
+JNIEXPORT jint JNICALL Java_io_shoal_host_ThreadsKt_threadsOfTheProcess(JNIEnv*, jclass) {
+  return static_cast<jint>(executorch::extension::threadpool::get_threadpool()->get_thread_count());
 }
 
 JNIEXPORT jobjectArray JNICALL Java_org_pytorch_executorch_Module_getMethodsNative(JNIEnv* env, jobject self) {

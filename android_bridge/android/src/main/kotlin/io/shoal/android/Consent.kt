@@ -1,6 +1,7 @@
 package io.shoal.android
 
 import java.io.File
+import java.io.IOException
 import java.util.concurrent.CopyOnWriteArrayList
 import java.util.concurrent.Executor
 
@@ -28,10 +29,10 @@ public class Consent internal constructor(
         private set
 
     /** Whether there is consent. */
-    public val granted: Boolean get() = version != null
+    public val isGranted: Boolean get() = version != null
 
     /** Whether there is no consent and the aggregator knows it: it has confirmed the withdrawal, or there never was consent. */
-    public val withdrawalConfirmed: Boolean get() = !granted && !member.exists()
+    public val isWithdrawalConfirmed: Boolean get() = !isGranted && !member.exists()
 
     init {
         if (erasing.exists()) eraseSoon() // the process ended before all was erased
@@ -56,21 +57,27 @@ public class Consent internal constructor(
      * The owner agrees no longer: training ends before its next batch, and recording at once. When this returns the record is gone from disk.
      * With [eraseLocal] recordings are deleted, and what the phone has learned from them; the fleet's model stays, so that predictions go on.
      * That is done by a thread of the library's, and after a restart if the process ends before. A job tells the aggregator as soon as there
-     * is a network ([withdrawalConfirmed]).
+     * is a network ([isWithdrawalConfirmed]).
      */
     @JvmOverloads
     public fun withdraw(eraseLocal: Boolean = false) {
         synchronized(lock) {
             version = null
-            if (eraseLocal) {
-                if (!file.renameTo(erasing)) replace(erasing, ByteArray(0))
-            } else {
-                file.delete()
-            }
+            if (eraseLocal) noteErasing() else file.delete()
         }
         work.forEach { it() }
         disk.execute(onWithdrawn)
         if (eraseLocal) eraseSoon()
+    }
+
+    /** What outlives a restart. A full disk has room to rename the record; where there is none it is erased below, in this process. */
+    private fun noteErasing() {
+        try {
+            if (!file.renameTo(erasing)) replace(erasing, ByteArray(0))
+        } catch (_: IOException) { // a full disk, or the phone leaves meanwhile
+        } finally {
+            file.delete()
+        }
     }
 
     private fun note(version: String) {
@@ -81,9 +88,13 @@ public class Consent internal constructor(
     /** The aggregator knows that there is no consent. */
     internal fun confirm(): Unit = synchronized(lock) { if (version == null) member.delete() }
 
-    /** Has [stop] called when consent is withdrawn. */
+    /** Has [stop] called when consent is withdrawn, until [forget] is told the same. */
     internal fun whenWithdrawn(stop: () -> Unit) {
-        work += stop
+        work.addIfAbsent(stop)
+    }
+
+    internal fun forget(stop: () -> Unit) {
+        work -= stop
     }
 
     private fun eraseSoon() = disk.execute {

@@ -54,16 +54,17 @@ public class Fleet internal constructor(
     public val consent: Consent = Consent(home.folder, platform.disk, ::join, ::withdrawn, ::erase)
 
     /** What was being done when, of the fleet's recordings. */
-    public val labels: Labels = Labels(home.labels, platform.disk, { consent.granted }, log)
+    public val labels: Labels = Labels(home.labels, platform.disk, { consent.isGranted }, log)
 
     private val enroller =
-        Enroller(name, home.enrolment, platform::desk, { platform.key(home.keyAlias) }, { consent.granted }, log, platform::attest)
+        Enroller(name, home.enrolment, platform::desk, { platform.key(home.keyAlias) }, { consent.isGranted }, log, platform::attest)
 
     /** What the phone does for this fleet. */
     public val state: FleetState get() = shown(states.now)
 
     /**
-     * The model that answers, or null before there is one, and never again.
+     * The model that answers, or null before there is one, and never again. Reads files, and the first time may verify the one that the app
+     * brings along: on the main thread use [addModelListener].
      *
      * @throws ConfigException it is that of another phone, or the one that the app brings along cannot be used
      */
@@ -77,10 +78,14 @@ public class Fleet internal constructor(
      * @throws ConfigException it is that of another phone
      */
     @get:Throws(ConfigException::class)
-    public val metrics: ModelMetrics?
+    public val modelMetrics: ModelMetrics?
         get() = storage().session().offer?.let { ModelMetrics(Evaluation.of(it.before), Evaluation.of(it.evaluated)) }
 
-    /** The phone's id in the fleet; empty before the phone is enrolled, if the service chooses it. */
+    /**
+     * The phone's id in the fleet; empty before the phone is enrolled, if the service chooses it.
+     *
+     * @throws ConfigException the phone has left, or the kept settings cannot be used
+     */
     @get:Throws(ConfigException::class)
     public val deviceId: String
         get() = settings.let { if (it.service != null) it.deviceId.orEmpty() else home.deviceId(it) }
@@ -97,7 +102,7 @@ public class Fleet internal constructor(
         (if (own.service == null) null else home.enrolment.enrolled)?.let(own::with) ?: own
 
     private fun shown(state: FleetState): FleetState =
-        if (consent.granted) state else FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
+        if (consent.isGranted) state else FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
 
     /** Tells [listener], by [executor], of the state as it is now and of each that follows. */
     public fun addListener(listener: FleetListener, executor: Executor): Unit = states.add(listener, executor)
@@ -127,14 +132,20 @@ public class Fleet internal constructor(
     /** Tells it no more. */
     public fun removeRoundListener(listener: RoundListener): Unit = rounds.remove(listener)
 
-    /** One job as soon as the constraints hold: there is one chain of jobs, and if one is waiting or running, that is the one. */
+    /**
+     * One job as soon as the constraints hold: there is one chain of jobs, and if one is waiting or running, that is the one. Without
+     * consent nothing is planned.
+     *
+     * @throws ConfigException the phone has left
+     */
+    @Throws(ConfigException::class)
     public fun trainSoon() {
-        if (consent.granted) platform.scheduleOnce(settings)
+        if (consent.isGranted) platform.scheduleOnce(settings)
     }
 
     /**
      * Class probabilities of examples [x] (n, channels, time), or what the model's task answers in their place, by the model in use. It
-     * needs no connection and no consent, and goes on while the phone trains: it waits for one batch at most. Not for the main thread.
+     * needs no connection and no consent, and goes on while the phone trains, on a thread of its own. Not for the main thread: the first verifies the bundle.
      *
      * @throws ConfigException there is no model yet, or it is damaged, or it is that of another phone, or the app's own cannot be used
      * @throws io.shoal.core.DataException examples of another shape
@@ -142,7 +153,7 @@ public class Fleet internal constructor(
      */
     @Throws(ShoalException::class)
     public fun predict(x: Tensor): Probabilities = synchronized(predicting) {
-        val opened = predictor ?: Predictor(held(), platform.loader(home.programs), settings.trusted).also { predictor = it }
+        val opened = predictor ?: Predictor(held(), platform.answering(home.programs), settings.trusted).also { predictor = it }
         val answer = opened.predict(x)
         Probabilities(opened.classes, answer, opened.task)
     }
@@ -164,38 +175,51 @@ public class Fleet internal constructor(
     /**
      * A certificate signing request (PKCS#10, PEM) for the phone's key, for the authority of the fleet's broker. The key is made in the Android
      * Keystore the first time. Not for the main thread.
+     *
+     * @throws ConfigException the phone has left, or the Keystore fails
      */
     @Throws(ConfigException::class)
-    public fun certificateRequest(): String = platform.key(home.keyAlias).request(deviceId)
+    public fun certificateRequest(): String = withKey { it.request(deviceId) }
 
     /**
      * Keeps the certificates (PEM, the phone's own first) that the authority made from [certificateRequest]; jobs use them from now on. Not for
      * the main thread.
      *
-     * @throws ConfigException not certificates, or not for this phone's key
+     * @throws ConfigException not certificates, or not for this phone's key; or the Keystore fails, or the disk is full
      */
     @Throws(ConfigException::class)
     public fun installCertificate(pem: String) {
-        platform.key(home.keyAlias).install(pem)
-        home.certificates = pem
+        withKey {
+            it.install(pem)
+            home.certificates = pem
+        }
+    }
+
+    private fun <T> withKey(alias: String? = null, act: (DeviceKey) -> T): T = try {
+        act(platform.key(alias ?: home.keyAlias))
+    } catch (error: ConfigException) {
+        throw error
+    } catch (error: Exception) { // the Keystore throws what it likes
+        throw ConfigException("fleet $name: the phone's key: $error", error)
     }
 
     /**
-     * Takes part no more, and forgets whom it would have to tell: an aggregator that is to know is told by [Consent.withdraw] before. Consent, jobs, session, private tensors, models and the phone's key are deleted; recordings only if [recordings]. A
-     * job that is running ends. Done by a thread of the library's.
+     * Takes part no more, and forgets whom it would have to tell: an aggregator that is to know is told by [Consent.withdraw] before.
+     * Consent, jobs, session, private tensors, models and the phone's key are deleted; recordings only with [eraseRecordings]. A job that is
+     * running ends. Done by a thread of the library's.
      */
     @JvmOverloads
-    public fun leave(recordings: Boolean = false) {
+    public fun leave(eraseRecordings: Boolean = false) {
         consent.withdraw()
         platform.disk.execute {
             val alias = home.keyAlias
             closePredictor()
-            home.clear(recordings)
+            home.clear(eraseRecordings)
             synchronized(this) {
                 given = null
                 opened = null
             }
-            platform.key(alias).delete()
+            noting { withKey(alias, DeviceKey::delete) }
             states.set(FleetState.Idle)
         }
     }
@@ -272,7 +296,11 @@ public class Fleet internal constructor(
     }
 
     /** [storage], with a model in it if there can be one. */
-    private fun held(): Storage = storage().also { if (it.current() == null) bringModel() }
+    private fun held(): Storage = try {
+        storage().also { if (it.current() == null) bringModel() }
+    } catch (error: IOException) {
+        throw ConfigException("fleet $name: the model that the app brings along cannot be stored: $error", error)
+    }
 
     private fun closePredictor(): Unit = synchronized(predicting) {
         predictor?.close()
@@ -314,7 +342,7 @@ public class Fleet internal constructor(
     private fun withdrawn() {
         states.refresh()
         platform.cancel()
-        if (!consent.granted && !consent.withdrawalConfirmed) platform.scheduleWithdrawal()
+        if (!consent.isGranted && !consent.isWithdrawalConfirmed) platform.scheduleWithdrawal()
     }
 
     /**
@@ -326,7 +354,7 @@ public class Fleet internal constructor(
     internal fun tellWithdrawal(stop: () -> Boolean): Boolean {
         running.lock()
         try {
-            if (consent.granted || consent.withdrawalConfirmed) return true
+            if (consent.isGranted || consent.isWithdrawalConfirmed) return true
             val isKnown = home.settings().service == null || home.enrolment.enrolled != null
             val told = !isKnown || Withdrawal(deviceId, settings.fleet, address(), settings.trusted, log = log).tell(stop = stop)
             if (told) consent.confirm()
@@ -338,8 +366,8 @@ public class Fleet internal constructor(
 
     /** Plans jobs, if there is consent, and before them the enrolment. */
     private fun plan() {
-        if (!consent.granted) {
-            if (!consent.withdrawalConfirmed) platform.scheduleWithdrawal() // the process ended before it was planned
+        if (!consent.isGranted) {
+            if (!consent.isWithdrawalConfirmed) platform.scheduleWithdrawal() // the process ended before it was planned
             return
         }
         platform.schedule(settings)

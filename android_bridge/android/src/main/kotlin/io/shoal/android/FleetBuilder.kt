@@ -13,9 +13,15 @@ public fun interface FleetConfiguration {
     public fun FleetBuilder.configure()
 }
 
+/** Among the rules of a policy no setting of its fleet can be said: it would look like a rule. */
+@DslMarker
+@Retention(AnnotationRetention.BINARY)
+internal annotation class SettingsScope
+
 /**
  * How a phone takes part in a fleet. What is needed: [enrol], or [broker] and [trust], and [windows]; the rest is as usual if it is not said.
  */
+@SettingsScope
 public class FleetBuilder internal constructor(private val fleet: String) {
     private var broker: String? = null
     private var trusted: String? = null
@@ -85,16 +91,14 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     /** The class that attests this app and phone when the phone enrols, for a service that requires it. */
     public fun attestation(by: Class<out Attestation>): FleetBuilder = apply { attestation = by }
 
-    /** What plans may ask of this phone. */
-    public fun policy(policy: Policy): FleetBuilder = apply { this.policy = policy }
-
     /**
      * What plans may ask of this phone.
      *
      * @throws ConfigException a rule is out of range
      */
     @Throws(ConfigException::class)
-    public fun policy(rules: PolicyConfiguration): FleetBuilder = policy(PolicyBuilder().apply { with(rules) { configure() } }.build())
+    public fun policy(rules: PolicyConfiguration): FleetBuilder =
+        apply { policy = PolicyBuilder().apply { with(rules) { configure() } }.build() }
 
     /** The phone's id in the fleet, 1 to 64 of `A-Z a-z 0-9 . _ -`; else a random one, made once and kept. */
     public fun deviceId(id: String): FleetBuilder = apply { deviceId = id }

@@ -2,7 +2,7 @@ package io.shoal.android
 
 import java.util.concurrent.Executor
 
-/** What a phone does for a fleet. */
+/** What a phone does for a fleet. Two states are equal if they say the same, so that a flow tells of each once. */
 public sealed class FleetState {
     /** Nothing is left to do until a job is due. */
     public object Idle : FleetState()
@@ -81,15 +81,19 @@ public sealed class FleetState {
 
     /** The text that [parse] reads; of states that outlive a process. */
     internal fun write(): String = when (this) {
-        Idle -> "idle"
+        is Idle -> "idle"
         is Waiting -> "waiting ${why.name}"
         is Blocked -> "blocked ${reason.name} $detail"
-        is Training, Uploading -> "waiting ${Waiting.Why.JOB.name}"
+        is Training, is Uploading -> "waiting ${Waiting.Why.JOB.name}"
     }
+
+    override fun equals(other: Any?): Boolean = other is FleetState && toString() == other.toString()
+
+    override fun hashCode(): Int = toString().hashCode()
 
     override fun toString(): String = when (this) {
         is Training -> "training $step/$of"
-        Uploading -> "uploading"
+        is Uploading -> "uploading"
         else -> write()
     }
 

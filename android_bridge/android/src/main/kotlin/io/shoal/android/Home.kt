@@ -3,6 +3,7 @@ package io.shoal.android
 import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
 import java.io.File
+import java.io.FileNotFoundException
 import java.io.FileOutputStream
 import java.io.IOException
 import java.security.MessageDigest
@@ -59,14 +60,22 @@ internal class Home(private val root: File) {
 
     val enrolled: Boolean get() = File(root, SETTINGS).exists()
 
-    /** The device's id: what the app gave, else a random one that stays. */
+    /**
+     * The device's id: what the app gave, else a random one that stays.
+     *
+     * @throws ConfigException it cannot be stored
+     */
     fun deviceId(settings: ShoalSettings): String = synchronized(LOCK) {
         settings.deviceId?.let { return it }
         val kept = read(STATUS)
         kept.getProperty("deviceId")?.let { return it }
         val bytes = ByteArray(8).also(SecureRandom()::nextBytes)
         val made = "phone-" + bytes.joinToString("") { "%02x".format(it) }
-        write(STATUS, kept.apply { setProperty("deviceId", made) })
+        try {
+            write(STATUS, kept.apply { setProperty("deviceId", made) })
+        } catch (error: IOException) {
+            throw ConfigException("fleet ${root.name}: the phone's id cannot be stored: $error", error)
+        }
         made
     }
 
@@ -128,7 +137,12 @@ internal class Home(private val root: File) {
 }
 
 /** What a file of properties says; nothing where there is none. */
-internal fun propertiesIn(file: File): Properties = Properties().also { if (file.exists()) file.inputStream().use(it::load) }
+internal fun propertiesIn(file: File): Properties = Properties().also {
+    try {
+        file.inputStream().use(it::load)
+    } catch (_: FileNotFoundException) { // also one that was deleted a moment ago
+    }
+}
 
 /** Writes such a file, as [replace] does. */
 internal fun writeProperties(file: File, values: Properties): Unit =

@@ -14,7 +14,14 @@ import io.shoal.core.wire.Metrics
  */
 public class ModelInfo internal constructor(public val digest: String, public val run: String, public val release: Long) {
     /** Whether it is the one that the app brought along ([FleetBuilder.model]). */
-    public val packaged: Boolean get() = run == Packaged.RUN
+    public val isPackaged: Boolean get() = run == Packaged.RUN
+
+    /** Whether [other] is the same model, of the same run and release. */
+    override fun equals(other: Any?): Boolean = other is ModelInfo && digest == other.digest && run == other.run && release == other.release
+
+    override fun hashCode(): Int = digest.hashCode()
+
+    override fun toString(): String = "model ${digest.take(12)} of run $run, release $release"
 
     internal companion object {
         fun of(current: Current): ModelInfo = ModelInfo(current.model, current.run, current.release)
@@ -53,6 +60,8 @@ public class ModelMetrics internal constructor(public val before: Evaluation?, p
 
 /** Means over held-out windows: [loss] is the cross-entropy in nats, [accuracy] a share of 1. */
 public class Evaluation internal constructor(public val windows: Long, public val loss: Double, public val accuracy: Double) {
+    override fun toString(): String = "loss $loss, accuracy $accuracy over $windows windows"
+
     internal companion object {
         /** Null where nothing was evaluated. */
         fun of(sums: Metrics): Evaluation? = sums.numExamples.takeIf { it > 0 }?.let {

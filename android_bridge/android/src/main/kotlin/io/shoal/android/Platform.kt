@@ -48,8 +48,11 @@ internal interface Platform {
     /** Plans no job any more, but for the word of a withdrawal. */
     fun cancel()
 
-    /** What loads programs, whose files go into [folder]. */
+    /** What loads a job's programs, whose files go into [folder]. */
     fun loader(folder: File): GraphLoader
+
+    /** What loads the programs that answer an app, which no training holds up. */
+    fun answering(folder: File): GraphLoader
 
     /** The fleet's key, under this name in the Keystore. */
     fun key(alias: String): DeviceKey
@@ -110,7 +113,9 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         manager.cancelUniqueWork("io.shoal.round.$fleet")
     }
 
-    override fun loader(folder: File): GraphLoader = RUNTIME.owned(ExecutorchLoader(folder))
+    override fun loader(folder: File): GraphLoader = TRAINING.owned(ExecutorchLoader(folder))
+
+    override fun answering(folder: File): GraphLoader = ANSWERING.owned(ExecutorchLoader(folder))
 
     override fun key(alias: String): DeviceKey = androidKey(context, alias)
 
@@ -139,8 +144,9 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         /** Under this name a job is told its fleet. */
         const val FLEET = "fleet"
 
-        /** One thread of the process owns ExecuTorch, for the jobs and predictions of all fleets. */
-        private val RUNTIME = OwnerThread("shoal-executorch")
+        /** One thread of the process owns the programs of all fleets' jobs, and another those of their predictions. */
+        private val TRAINING = OwnerThread("shoal-training")
+        private val ANSWERING = OwnerThread("shoal-answering")
         private val DISK = Executors.newSingleThreadExecutor { task -> thread(start = false, isDaemon = true, name = "shoal-disk") { task.run() } }
     }
 }

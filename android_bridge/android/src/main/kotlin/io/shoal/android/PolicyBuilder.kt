@@ -11,6 +11,7 @@ public fun interface PolicyConfiguration {
 }
 
 /** What plans may ask of a phone (`wire/SPEC.md`, "Policy"). What is not said is not restricted, but for 1000 epochs in a plan. */
+@SettingsScope
 public class PolicyBuilder internal constructor() {
     private var policy = Policy()
 
@@ -46,13 +47,17 @@ public class PolicyBuilder internal constructor() {
     @Throws(ConfigException::class)
     public fun minNoiseMultiplier(multiplier: Double): PolicyBuilder = with { copy(minNoiseMultiplier = multiplier) }
 
-    /** Windows that have to be behind each reported measurement, and behind each training. */
+    /** Windows that have to be behind all that is reported. */
     @Throws(ConfigException::class)
     public fun minWindows(windows: Long): PolicyBuilder = with { copy(minWindows = windows) }
 
     /** A check-in may say how many training windows there are of each class. */
     @Throws(ConfigException::class)
     public fun tellClasses(): PolicyBuilder = with { copy(tellClasses = true) }
+
+    /** Graphs that verbs may run, but of which no verb reports anything: `choose` keeps to itself what the phone keeps. */
+    @Throws(ConfigException::class)
+    public fun unreported(vararg names: String): PolicyBuilder = with { copy(unreported = names.toList()) }
 
     internal fun build(): Policy = policy
 

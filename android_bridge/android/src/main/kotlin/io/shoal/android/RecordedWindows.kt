@@ -2,6 +2,7 @@ package io.shoal.android
 
 import android.content.Context
 import android.hardware.Sensor
+import io.shoal.core.DataException
 import io.shoal.core.Windows
 import io.shoal.core.windowsOf
 import java.io.File
@@ -16,6 +17,7 @@ import java.io.File
  * @param sensors what [SensorRecorder] records, the channels of each in this order
  * @param worldFrame whether what has three axes is turned into the world's, so that it does not matter how the phone is carried; that needs a
  *   gyroscope. Channels then begin with `world_`
+ * @param steps into how many equal steps a window is cut, each with a class of its own, in a task of sequences; 0 in others
  */
 public class WindowSpec @JvmOverloads constructor(
     public val classes: List<String>,
@@ -24,10 +26,12 @@ public class WindowSpec @JvmOverloads constructor(
     public val rateHz: Double = 50.0,
     public val sensors: List<RecordedSensor> = listOf(RecordedSensor.ACCELEROMETER, RecordedSensor.GYROSCOPE),
     public val worldFrame: Boolean = false,
+    public val steps: Int = 0,
 ) {
     init {
         require(classes.isNotEmpty() && classes.none { ',' in it || '\n' in it }) { "classes $classes: names without comma or line break" }
         require(length > 0 && stride > 0 && rateHz > 0 && sensors.isNotEmpty()) { "windows of $length samples every $stride at $rateHz Hz" }
+        require(steps == 0 || (steps > 1 && length % steps == 0)) { "windows of $length samples in $steps steps: a number from 2 that divides them" }
     }
 
     /** The names of the channels, as the header of a recording has them. */
@@ -64,11 +68,12 @@ public enum class RecordedSensor(internal val type: Int, internal val channel: S
 
 /** Windows cut from what [SensorRecorder] recorded. An app extends it with its own [spec], and enrols with that class. */
 public abstract class RecordedWindows(public val spec: WindowSpec) : WindowSource {
+    @Throws(DataException::class)
     override fun load(context: Context, fleet: String): Windows? = load(Home.of(File(context.noBackupFilesDir, "shoal"), fleet))
 
     internal fun load(home: Home): Windows? {
         val folder = RecordingFolder(home.recordings).apply { recover() }
         val recordings = folder.read(spec.channels, spec.classes, spec.rateHz, LabelledTime.read(home.labels))
-        return if (recordings.none { it.labels.size >= spec.length }) null else windowsOf(recordings, spec.length, spec.stride)
+        return if (recordings.none { it.labels.size >= spec.length }) null else windowsOf(recordings, spec.length, spec.stride, spec.steps)
     }
 }

@@ -1,9 +1,8 @@
 package io.shoal.android
 
 import io.shoal.core.DataException
-import io.shoal.core.NO_LABEL
 import io.shoal.core.Recording
-import io.shoal.core.Tensor
+import io.shoal.core.readRecording
 import java.io.File
 import java.io.FileOutputStream
 import java.io.IOException
@@ -121,24 +120,10 @@ internal class RecordingFolder(private val folder: File) {
     /** Null of recordings whose names say no time, as earlier versions named them. */
     private fun startMs(file: File): Long? = NAME.matchEntire(file.name)?.groupValues?.get(2)?.toLongOrNull()
 
-    private fun read(file: File, channels: List<String>, classes: List<String>): Recording = file.useLines { lines ->
-        val rows = lines.iterator()
-        val header = if (rows.hasNext()) rows.next() else ""
-        if (header != (listOf("label") + channels).joinToString(",")) {
-            throw DataException("$file: header '$header', expected label and the channels $channels")
-        }
-        val numbers = ArrayList<FloatArray>()
-        val labels = ArrayList<Long>()
-        for (row in rows) {
-            val fields = row.split(',')
-            val values = fields.drop(1).map { it.toDoubleOrNull()?.toFloat() }
-            if (values.size != channels.size || values.any { it == null }) throw DataException("$file: row '$row' does not fit $header")
-            if (fields[0].isNotEmpty() && fields[0] !in classes) throw DataException("$file: label '${fields[0]}', expected one of $classes")
-            numbers += FloatArray(channels.size) { values[it]!! }
-            labels += if (fields[0].isEmpty()) NO_LABEL else classes.indexOf(fields[0]).toLong()
-        }
-        val samples = FloatArray(numbers.size * channels.size) { numbers[it / channels.size][it % channels.size] }
-        Recording(Tensor.of(samples, listOf(numbers.size, channels.size)), labels.toLongArray())
+    private fun read(file: File, channels: List<String>, classes: List<String>): Recording {
+        val (own, recording) = readRecording(file, classes)
+        if (own != channels) throw DataException("$file: channels $own, expected $channels")
+        return recording
     }
 
     private companion object {

@@ -76,7 +76,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
     }
 
     private fun work(fleet: Fleet): FleetState {
-        if (!fleet.consent.granted) return Blocked(Blocked.Reason.CONSENT, "no consent")
+        if (!fleet.consent.isGranted) return Blocked(Blocked.Reason.CONSENT, "no consent")
         fleet.enrol(::isStopped)?.let { return it }
         val settings = fleet.settings
         val health = DeviceHealth(applicationContext)
@@ -91,7 +91,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         val phone = phone(fleet, settings, windows, health, foreground)
         var hot = false
         val outcome = try {
-            phone.job(settings.idleMinutes * 60_000L, limitMs, CONNECT_MS) { isStopped || !fleet.consent.granted || heat.ends().also { hot = it } }
+            phone.job(settings.idleMinutes * 60_000L, limitMs, CONNECT_MS) { isStopped || !fleet.consent.isGranted || heat.ends().also { hot = it } }
         } finally {
             if (foreground != null) fleet.home.foregroundTimes = fleet.home.foregroundTimes.plus(startedMs, System.currentTimeMillis())
         }

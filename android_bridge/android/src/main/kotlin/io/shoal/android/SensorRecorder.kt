@@ -73,15 +73,20 @@ public class SensorRecorder internal constructor(
     @Volatile
     private var watcher: WindowListener? = null
 
+    /** What ends a recording when consent is withdrawn. */
+    private val withdrawn: () -> Unit = {
+        discard()
+        watchOn()
+    }
+
     init {
         val allowed = context.checkSelfPermission(HIGH_RATE) == PackageManager.PERMISSION_GRANTED
         checkRate(spec.rateHz, Build.VERSION.SDK_INT, allowed)
-        fleet.consent.whenWithdrawn(::discard)
         fleet.disk.execute(::tidy)
     }
 
     /** Whether it records now. */
-    public val recording: Boolean get() = current?.keeps == true
+    public val isRecording: Boolean get() = current?.keeps == true
 
     /**
      * Begins to record what [label] names, or without one what nobody has named yet; what was being recorded is kept first.
@@ -91,11 +96,13 @@ public class SensorRecorder internal constructor(
     @JvmOverloads
     @Throws(ConfigException::class)
     public fun start(label: String? = null) {
-        if (!fleet.consent.granted) throw ConfigException("fleet ${fleet.name}: nobody has consented to recordings")
+        if (!fleet.consent.isGranted) throw ConfigException("fleet ${fleet.name}: nobody has consented to recordings")
         checkLabel(label)
         current?.end(keep = true, null)
+        current = null
         begin(Take(label.orEmpty()))
-        if (!fleet.consent.granted) discard() // it was withdrawn meanwhile
+        fleet.consent.whenWithdrawn(withdrawn)
+        if (!fleet.consent.isGranted) withdrawn() // meanwhile
     }
 
     /**
@@ -141,8 +148,18 @@ public class SensorRecorder internal constructor(
         val take = current
         if (take?.keeps != true) return fleet.disk.execute { listener?.onKept(0.0) }
         current = null
+        fleet.consent.forget(withdrawn)
         take.end(keep = true, listener)
-        if (watcher != null) begin(Take(null))
+        watchOn()
+    }
+
+    /** Who watches goes on to when a recording ends. */
+    private fun watchOn() {
+        try {
+            if (watcher != null) begin(Take(null))
+        } catch (error: ConfigException) {
+            LogcatLog.write(Log.Level.WARNING, "windows are watched no more: ${error.message}")
+        }
     }
 
     private fun checkLabel(label: String?) {
@@ -150,12 +167,13 @@ public class SensorRecorder internal constructor(
     }
 
     private fun discard() {
+        fleet.consent.forget(withdrawn)
         current?.end(keep = false, null)
         current = null
     }
 
     private fun tidy() {
-        if (!fleet.consent.granted) return
+        if (!fleet.consent.isGranted) return
         try {
             folder.recover()
             folder.trim(options.maxBytes, System.currentTimeMillis() - options.keepDays * DAY_MS)
@@ -178,7 +196,7 @@ public class SensorRecorder internal constructor(
         private val world = if (spec.worldFrame) WorldFrame() else null
         private val turned = FloatArray(3)
         private val epochNs = System.currentTimeMillis() * 1_000_000 - SystemClock.elapsedRealtimeNanos()
-        private val stream = label?.let { RecordingStream(folder, spec, it, epochNs) { fleet.consent.granted } }
+        private val stream = label?.let { RecordingStream(folder, spec, it, epochNs) { fleet.consent.isGranted } }
         private val windows = LiveWindows(spec) { watcher?.onWindow(it) }
         private val grid = SensorGrid(spec.sensors.map { GridTrack(it.axes, it.holdNs) }, spec.rateHz, Both(stream, windows))
         val handler = Handler(thread.looper)
@@ -213,9 +231,9 @@ public class SensorRecorder internal constructor(
     }
 
     private companion object {
-        const val HIGH_RATE = "android.permission.HIGH_SAMPLING_RATE_SENSORS"
-        const val FLUSH_MS = 300L
-        const val DAY_MS = 24L * 60 * 60 * 1000
+        private const val HIGH_RATE = "android.permission.HIGH_SAMPLING_RATE_SENSORS"
+        private const val FLUSH_MS = 300L
+        private const val DAY_MS = 24L * 60 * 60 * 1000
     }
 }
 

@@ -38,14 +38,14 @@ internal data class ShoalSettings(
         val enrols = service != null && broker.isEmpty()
         if (packaged != null && trustedKeyPem == null && !insecure) throw ConfigException("model needs trust: nobody else vouches for it")
         if (trustedKeyPem == null && service == null && !insecure) {
-            throw ConfigException("trustedKeyPem is missing: only with 'insecure' is everybody believed")
+            throw ConfigException("trust is missing: only with 'insecure' is everybody believed")
         }
         if (!enrols && !broker.startsWith("mqtts://") && !insecure) {
             throw ConfigException("the broker's address does not begin with mqtts://: only with 'insecure' is TLS left out")
         }
         if (everyHours !in 1..24 * 14) throw ConfigException("everyHours is $everyHours, expected 1 to ${24 * 14}")
         if (idleMinutes < 1 || maxMinutes < idleMinutes) {
-            throw ConfigException("idleMinutes is $idleMinutes and maxMinutes $maxMinutes, expected 1 <= idleMinutes <= maxMinutes")
+            throw ConfigException("minutes: idle is $idleMinutes and most $maxMinutes, expected 1 <= idle <= most")
         }
         checkName("fleet", fleet)
         deviceId?.let { checkName("deviceId", it) }
@@ -56,7 +56,7 @@ internal data class ShoalSettings(
         try {
             trustedKeyPem?.let(PublicKey.Companion::parse).orEmpty()
         } catch (error: BundleException) {
-            throw ConfigException("trustedKeyPem: ${error.message}", error)
+            throw ConfigException("trust: ${error.message}", error)
         }
     }
 
@@ -108,12 +108,12 @@ internal data class ShoalSettings(
     companion object {
         /** @throws ConfigException a value is missing or wrong, or the app no longer has the class of its windows */
         fun read(kept: Properties): ShoalSettings {
-            fun text(name: String) = kept.getProperty(name) ?: throw ConfigException("kept settings: no '$name'; enrol again")
-            fun number(name: String) = text(name).toLongOrNull() ?: throw ConfigException("kept settings: $name is '${text(name)}'; enrol again")
+            fun text(name: String) = kept.getProperty(name) ?: throw ConfigException("kept settings: no '$name'; call Shoal.fleet with settings")
+            fun number(name: String) = text(name).toLongOrNull() ?: throw ConfigException("kept settings: $name is '${text(name)}'; call Shoal.fleet with settings")
             fun <T> named(name: String, type: Class<T>): Class<out T> = try {
                 Class.forName(name).asSubclass(type)
             } catch (error: ClassNotFoundException) {
-                throw ConfigException("this version of the app has no class $name, with which it enrolled; enrol again", error)
+                throw ConfigException("this version of the app has no class $name, with which it enrolled; call Shoal.fleet with settings", error)
             }
             return ShoalSettings(
                 text("broker"),

@@ -290,6 +290,6 @@ class EnrolTest {
         assertTrue(said.any { "connected device=${fleet.deviceId}" in it }, said.joinToString("\n"))
         fleet.consent.withdraw()
         assertTrue(fleet.tellWithdrawal { false }, "the service has confirmed it")
-        assertTrue(fleet.consent.withdrawalConfirmed)
+        assertTrue(fleet.consent.isWithdrawalConfirmed)
     }
 }

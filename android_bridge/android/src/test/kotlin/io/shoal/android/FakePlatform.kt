@@ -26,9 +26,7 @@ internal fun fromPython(name: String): File {
 }
 
 /** Keys that outlive a process, as the Android Keystore's do; keytool makes them. */
-internal class TestKeys(private val folder: File) {
-    private val store: KeyStore = KeyStore.getInstance("PKCS12").apply { load(null) }
-
+internal class TestKeys(private val folder: File, private val store: KeyStore = KeyStore.getInstance("PKCS12").apply { load(null) }) {
     fun key(alias: String): DeviceKey = DeviceKey(store, alias) {
         val made = made.getOrPut(alias) { make(alias) }
         store.setKeyEntry(alias, made.getKey(alias, PASSWORD), null, made.getCertificateChain(alias))
@@ -133,6 +131,8 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
     }
 
     override fun loader(folder: File): GraphLoader = FirstWeight
+
+    override fun answering(folder: File): GraphLoader = FirstWeight
 
     override fun key(alias: String): DeviceKey = keys?.key(alias) ?: throw AssertionError("no key is used")
 

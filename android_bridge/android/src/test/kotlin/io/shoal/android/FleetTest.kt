@@ -10,6 +10,7 @@ import io.shoal.core.Session
 import io.shoal.core.Tensor
 import io.shoal.core.wire.Metrics
 import java.io.File
+import java.security.KeyStore
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -60,23 +61,26 @@ class FleetTest {
         platform.write()
         var ended = false
         fleet.consent.whenWithdrawn { ended = true }
+        val over = { throw AssertionError("this work was over before") }
+        fleet.consent.whenWithdrawn(over)
+        fleet.consent.forget(over)
         fleet.consent.withdraw()
         assertTrue(ended)
-        assertFalse(fleet.consent.granted)
-        assertFalse(started().consent.granted, "the process ended before anything else was written")
+        assertFalse(fleet.consent.isGranted)
+        assertFalse(started().consent.isGranted, "the process ended before anything else was written")
         fleet.consent.grant("terms-4")
         fleet.consent.withdraw()
         platform.write()
-        assertFalse(started().consent.granted, "what was to be written before the withdrawal is not written after it")
+        assertFalse(started().consent.isGranted, "what was to be written before the withdrawal is not written after it")
     }
 
     @Test
     fun `the aggregator is told of a withdrawal until it has confirmed it, by whatever process`() {
         val fleet = configured()
-        assertTrue(fleet.consent.withdrawalConfirmed, "there never was consent")
+        assertTrue(fleet.consent.isWithdrawalConfirmed, "there never was consent")
         fleet.consent.grant("terms-3")
         platform.write()
-        assertFalse(fleet.consent.withdrawalConfirmed)
+        assertFalse(fleet.consent.isWithdrawalConfirmed)
         assertTrue(fleet.tellWithdrawal { false }, "there is nothing to tell of one who takes part")
         fleet.consent.withdraw()
         platform.write()
@@ -86,14 +90,14 @@ class FleetTest {
         next.configure(fleet.settings)
         platform.write()
         assertEquals("withdrawal", platform.asked.last())
-        assertFalse(next.consent.withdrawalConfirmed)
+        assertFalse(next.consent.isWithdrawalConfirmed)
         next.consent.grant("terms-4")
         platform.write()
         next.consent.confirm()
-        assertFalse(next.consent.withdrawalConfirmed, "consent that came meanwhile is not withdrawn by an answer that is late")
+        assertFalse(next.consent.isWithdrawalConfirmed, "consent that came meanwhile is not withdrawn by an answer that is late")
         next.consent.withdraw()
         next.consent.confirm()
-        assertTrue(started().consent.withdrawalConfirmed)
+        assertTrue(started().consent.isWithdrawalConfirmed)
     }
 
     @Test
@@ -106,7 +110,7 @@ class FleetTest {
         File(fleet.home.recordings.apply { mkdirs() }, "r.csv").writeText("x")
         fleet.consent.withdraw(eraseLocal = true) // and the process ends
         val next = started()
-        assertFalse(next.consent.granted)
+        assertFalse(next.consent.isGranted)
         platform.write()
         assertFalse(next.home.recordings.exists())
         assertEquals(emptyMap(), next.storage().current()!!.private)
@@ -118,13 +122,29 @@ class FleetTest {
     }
 
     @Test
+    fun `a disk that takes nothing keeps nobody from withdrawing`() {
+        val fleet = configured()
+        fleet.consent.grant("terms-3")
+        platform.write()
+        File(fleet.home.recordings.apply { mkdirs() }, "r.csv").writeText("x")
+        File(fleet.home.folder, "erase.txt/held").mkdirs() // nothing can be renamed to it, nor written there
+        var ended = false
+        fleet.consent.whenWithdrawn { ended = true }
+        fleet.consent.withdraw(eraseLocal = true)
+        assertTrue(ended)
+        platform.write()
+        assertFalse(fleet.home.recordings.exists(), "it is erased by this process")
+        assertFalse(started().consent.isGranted)
+    }
+
+    @Test
     fun `the state of another phone answers nothing until it is erased`() {
         val fleet = configured()
         fleet.storage().save(Session(released = 7))
         val other = FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().deviceId("another")
         fleet.configure(other.build())
         platform.write()
-        for (use in listOf<() -> Any?>({ fleet.model }, { fleet.metrics }, { fleet.storage() })) {
+        for (use in listOf<() -> Any?>({ fleet.model }, { fleet.modelMetrics }, { fleet.storage() })) {
             assertTrue("and this is device another of fleet f" in assertFailsWith<ConfigException> { use() }.message!!)
         }
         fleet.consent.grant("terms-3")
@@ -157,10 +177,10 @@ class FleetTest {
     fun `metrics are those of the windows held out, and nothing where nothing was measured`() {
         val fleet = configured()
         assertNull(fleet.model)
-        assertNull(fleet.metrics)
+        assertNull(fleet.modelMetrics)
         val offer = io.shoal.core.Offer(1, "r", "b".repeat(64), "c".repeat(64), evaluated = Metrics(4, 2.0, 3))
         fleet.storage().save(Session(offer = offer))
-        val metrics = fleet.metrics!!
+        val metrics = fleet.modelMetrics!!
         assertNull(metrics.before)
         assertEquals(listOf(4.0, 0.5, 0.75), metrics.after!!.let { listOf(it.windows.toDouble(), it.loss, it.accuracy) })
     }
@@ -180,5 +200,35 @@ class FleetTest {
         assertEquals(listOf("still", "walking"), steps.steps(0))
         assertEquals(4, steps.of(0).size)
         assertFailsWith<IllegalStateException> { answer.steps(0) }
+    }
+
+    @Test
+    fun `states and models that say the same are equal, so that a flow tells of them once`() {
+        val made: List<() -> FleetState> = listOf(
+            { FleetState.Idle },
+            { Waiting(Waiting.Why.NETWORK) },
+            { Waiting(Waiting.Why.JOB) },
+            { FleetState.Training(3, 40) },
+            { FleetState.Training(4, 40) },
+            { FleetState.Uploading },
+            { Blocked(Blocked.Reason.BANNED, "a") },
+            { Blocked(Blocked.Reason.BANNED, "b") },
+        )
+        for ((i, one) in made.withIndex()) for ((j, other) in made.withIndex()) assertEquals(i == j, one() == other(), "${one()} and ${other()}")
+        assertEquals(made.size, made.flatMapTo(HashSet()) { listOf(it(), it()) }.size)
+        assertEquals(ModelInfo("a", "r", 1), ModelInfo("a", "r", 1))
+        assertEquals(4, setOf(ModelInfo("a", "r", 1), ModelInfo("b", "r", 1), ModelInfo("a", "s", 1), ModelInfo("a", "r", 2)).size)
+    }
+
+    @Test
+    fun `whatever the Keystore throws is one error that an app can catch`() {
+        val broken = FakePlatform(TestKeys(root, KeyStore.getInstance("PKCS12"))) // a store that was not loaded throws at every use
+        val fleet = Fleet("f", Home.of(root, "f"), broken, Log.SILENT)
+        fleet.configure(FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().build())
+        assertTrue("KeyStoreException" in assertFailsWith<ConfigException> { fleet.certificateRequest() }.message!!)
+        assertTrue("KeyStoreException" in assertFailsWith<ConfigException> { fleet.installCertificate("x") }.message!!)
+        fleet.leave()
+        broken.write() // and nothing is thrown in the thread that writes
+        assertEquals(Blocked.Reason.CONSENT, assertIs<Blocked>(fleet.state).reason)
     }
 }

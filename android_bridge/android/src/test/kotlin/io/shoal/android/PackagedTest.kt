@@ -55,7 +55,7 @@ class PackagedTest {
     fun `it answers from the first second, without consent, and a release takes its place for good`() {
         val fleet = started()
         assertEquals(0.5f + 1f / 32, fleet.answer())
-        assertEquals(listOf(true, 0L), fleet.model!!.let { listOf(it.packaged, it.release) })
+        assertEquals(listOf(true, 0L), fleet.model!!.let { listOf(it.isPackaged, it.release) })
         platform.write()
         assertEquals(Blocked.Reason.CONSENT, assertIs<Blocked>(fleet.state).reason)
         assertTrue(platform.asked.isEmpty())
@@ -64,7 +64,7 @@ class PackagedTest {
         for (next in listOf(started(), started(weights(7f)))) {
             platform.write()
             assertEquals(0.5f + 4f / 32, next.answer())
-            assertEquals(listOf(false, 1L), next.model!!.let { listOf(it.packaged, it.release) })
+            assertEquals(listOf(false, 1L), next.model!!.let { listOf(it.isPackaged, it.release) })
         }
     }
 

@@ -3,6 +3,7 @@ package io.shoal.android
 import io.shoal.core.ConfigException
 import io.shoal.core.Current
 import io.shoal.core.Log
+import io.shoal.core.ShoalException
 import io.shoal.core.Tensor
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Metrics
@@ -51,6 +52,9 @@ class StressTest {
         val fleet: Fleet
         val rounds = AtomicInteger()
         val told = AtomicInteger()
+        val stopped = AtomicBoolean()
+        private val leaving = AtomicInteger()
+        private val leaves = AtomicInteger()
         val sent = ConcurrentLinkedQueue<String>()
         private val tokens = AtomicInteger(least)
         private val random = Random(least.toLong())
@@ -68,23 +72,49 @@ class StressTest {
             fleet.configure(builder.build(), builder.token)
         }
 
+        /** It leaves, and takes part again: meanwhile it has no settings. */
+        fun leave() {
+            leaving.incrementAndGet()
+            leaves.incrementAndGet()
+            fleet.leave(eraseRecordings = true)
+            configure()
+            platform.disk.execute { leaving.decrementAndGet() }
+        }
+
+        /** What needs settings is refused while it leaves, and at no other time. */
+        fun <T> asked(act: Fleet.() -> T): T? {
+            val before = leaves.get()
+            val isLeaving = leaving.get() > 0
+            return try {
+                fleet.act()
+            } catch (error: ConfigException) {
+                if (isLeaving || leaves.get() != before) null else throw error
+            }
+        }
+
         fun predict() {
-            val weight = (fleet.predict(x).of(0)[0] - 0.5f) * 32
+            val answer = asked { predict(x) } ?: return
+            val weight = (answer.of(0)[0] - 0.5f) * 32
             if (weight < least - 0.01f || weight > most + 0.01f) throw AssertionError("$name answers with $weight, its models have $least to $most")
         }
 
         /** As `RoundWorker` does one: what it contains is contained here. */
         fun job() {
             fleet.running.lock()
+            stopped.set(false)
             try {
-                if (!fleet.consent.granted || fleet.enrol() != null) return
+                if (!fleet.consent.isGranted || fleet.enrol(stopped::get) != null) return
                 fleet.bringModel()
                 val (storage, id, broker) = Triple(fleet.storage(), fleet.deviceId, fleet.settings.broker)
+                if (storage.update() != null) { // of a job that was stopped before it could send it
+                    sent += "$id $broker"
+                    storage.dropUpdate()
+                }
                 val round = rounds.get() + 1L
                 val update = Update(name, 1, round, 0, id, "c".repeat(64), 8, 1, Metrics(), Metrics(8, 1.0, 4))
                 storage.putUpdate(name, round, encodeUpdate(update, emptyMap()), mapOf("private/p" to Tensor.of(floatArrayOf(least.toFloat()))))
                 rounds.incrementAndGet()
-                if (!fleet.consent.granted) return
+                if (!fleet.consent.isGranted || stopped.get()) return
                 sent += "$id $broker"
                 storage.dropUpdate()
                 val model = encodeTensors(weightsOf(bundle, (least + random.nextInt(most - least + 1)).toFloat()))
@@ -92,7 +122,7 @@ class StressTest {
                 storage.putBlob(digest(model), model)
                 storage.saveCurrent(Current(bundle.digest, digest(model), name, emptyMap(), round))
             } catch (_: IOException) { // the phone left meanwhile: its folder is gone
-            } catch (_: ConfigException) {
+            } catch (_: ShoalException) {
             } finally {
                 fleet.running.unlock()
             }
@@ -102,6 +132,27 @@ class StressTest {
             writer.shutdown()
             assertTrue(writer.awaitTermination(60, TimeUnit.SECONDS))
         }
+    }
+
+    /** What an app may do, in any order. */
+    private fun acts(random: Random, sides: List<Side>, number: Int): Unit = repeat(number) {
+        val side = sides[random.nextInt(2)]
+        guarded {
+            when (random.nextInt(12)) {
+                0, 1 -> side.fleet.consent.grant("terms-${random.nextInt(3)}")
+                2 -> side.fleet.consent.withdraw(eraseLocal = random.nextBoolean())
+                3 -> side.configure()
+                4 -> side.fleet.enrol()
+                5 -> side.predict()
+                6 -> side.asked { trainSoon() }
+                7 -> side.fleet.addListener({ }, Runnable::run)
+                8 -> side.stopped.set(true)
+                9 -> side.fleet.labels.run { if (random.nextBoolean()) add("walking", it.toLong(), it + 9L) else remove(it.toLong(), it + 5L) }
+                10 -> if (random.nextInt(8) == 0) side.leave()
+                else -> side.asked { "$state $model $modelMetrics $deviceId" }
+            }
+        }
+        if (random.nextInt(4) == 0) Thread.sleep(1)
     }
 
     private fun guarded(act: () -> Unit) {
@@ -126,23 +177,8 @@ class StressTest {
                 }
             }
         }
-        val random = Random(7)
-        repeat(number) {
-            val side = sides[random.nextInt(2)]
-            guarded {
-                when (random.nextInt(9)) {
-                    0, 1 -> side.fleet.consent.grant("terms-${random.nextInt(3)}")
-                    2 -> side.fleet.consent.withdraw(eraseLocal = random.nextBoolean())
-                    3 -> side.configure()
-                    4 -> side.fleet.enrol()
-                    5 -> side.predict()
-                    6 -> side.fleet.trainSoon()
-                    7 -> side.fleet.addListener({ }, Runnable::run)
-                    else -> side.fleet.run { "$state $model $metrics $deviceId" }
-                }
-            }
-            if (random.nextInt(4) == 0) Thread.sleep(1)
-        }
+        val acting = listOf(7L, 8L).map { seed -> thread { acts(Random(seed), sides, number / 2) } }
+        acting.forEach { it.join() }
         for (side in sides) guarded { side.fleet.consent.grant("terms-9") }
         over.set(true)
         (jobs + predicting).forEach { it.join() }
@@ -152,6 +188,7 @@ class StressTest {
         for (side in sides) {
             assertEquals(setOf("${side.name}-1 mqtts://${side.name}.example"), side.sent.toSet())
             assertEquals(side.rounds.get(), side.told.get(), "each round is told of")
+            assertEquals(null, side.fleet.storage().update(), "no update is left behind")
             side.predict()
         }
         println("$number acts of the app, ${sides.sumOf { it.rounds.get() }} rounds, ${predictions.get()} predictions, none refused")

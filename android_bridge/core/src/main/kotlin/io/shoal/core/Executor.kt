@@ -105,17 +105,13 @@ public class Executor(
     }
 
     /**
-     * What the bundle's task answers (n, answers) float32, class probabilities or others in their place, of examples [x] (n, window), int64 where the bundle asks for ids, by the device's own model:
-     * what it was given, and has kept of it.
+     * What the bundle's task answers (n, answers) float32, class probabilities or others in their place, of examples [x] (n, window), int64
+     * where the bundle asks for ids, by the device's own model: what it was given, and has kept of it.
      *
      * @throws DataException examples of another shape, or none
      */
     public fun predict(model: Tensors, private: Tensors, x: Tensor): Tensor {
-        val window = bundle.manifest.window
-        if (x.shape.drop(1) != window.shape || x.shape.isEmpty() || x.rows == 0) {
-            throw DataException("examples $x, bundle ${bundle.manifest.name} expects ${window.dtype} of at least one by ${window.shape}")
-        }
-        val asked = fitting(x, window, "examples to predict")
+        val asked = examples(x, bundle.manifest.window, bundle.manifest.name)
         val held = bundle.initial + fitting(private) + model + keptOf(private)
         val minBatch = bundle.manifest.minBatch
         val rows = IntArray(maxOf(x.rows, minBatch)) { if (it < x.rows) it else 0 }

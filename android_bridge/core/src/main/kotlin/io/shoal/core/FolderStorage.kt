@@ -202,7 +202,9 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private fun <T> readAs(file: File, follows: String, read: (ByteArray) -> T): T? {
         if (!file.exists()) return null
         return try {
-            read(file.readBytes())
+            read(Files.readAllBytes(file.toPath()))
+        } catch (_: java.nio.file.NoSuchFileException) {
+            null // another thread forgot it meanwhile
         } catch (error: WireException) {
             damaged(file, follows, error)
         } catch (error: IOException) {

@@ -6,4 +6,5 @@ package io.shoal.core
  */
 @RequiresOptIn("this is between Shoal's own modules, and may change in any version", RequiresOptIn.Level.ERROR)
 @Retention(AnnotationRetention.BINARY)
+@Target(AnnotationTarget.CLASS, AnnotationTarget.FUNCTION, AnnotationTarget.PROPERTY, AnnotationTarget.TYPEALIAS)
 public annotation class InternalShoalApi

@@ -51,6 +51,7 @@ internal class Job(
     private var verbs = 0
     private var runs = 0L
     private var within = Within()
+    private var resumed = false
 
     /** The steps of all the plan's training. */
     private val plannedSteps = plan.verbs.filterIsInstance<Train>().sumOf { verb ->
@@ -114,6 +115,7 @@ internal class Job(
         runs = place.runs
         within = from.within.copy()
         random.put(place.random)
+        resumed = true
     }
 
     private fun checkFits(from: Checkpoint) {
@@ -150,7 +152,7 @@ internal class Job(
     }
 
     fun train(verb: Train) {
-        val held = heldOut(windows.numTrain, verb.holdout)
+        val held = heldOut(windows.trainY, verb.holdout)
         val examples = held.indices.filterNot { held[it] }.toIntArray()
         if (examples.size < verb.least) return
         if (examples.size < manifest.minBatch) {
@@ -175,20 +177,18 @@ internal class Job(
             within.numCorrect += metric(verb.graph, outputs, "num_correct")
             within.batches++
         }
-        if (verb.report || trained.numExamples == 0L) {
-            trained = Metrics(within.numExamples, within.lossSum, Math.rint(within.numCorrect).toLong())
-        }
+        if (verb.report) trained = Metrics(within.numExamples, within.lossSum, Math.rint(within.numCorrect).toLong())
     }
 
-    /** Sums a graph's metrics over a split: `loss_sum` and `num_correct` become those of the model as it is now, others responses,
-     * which over no windows are zero for later graphs and are not reported. */
+    /** Sums a graph's metrics over a split: `loss_sum` and `num_correct` become those of the model as it is now, unless nothing is
+     * reported, others responses, which over no windows are zero for later graphs and are not reported. */
     fun evaluate(verb: Evaluate) {
         val held = if (verb.model == "initial") tensors + initial else tensors
-        val sums = sums(verb.graph, held, verb.split, verb.holdout)
+        val sums = sums(verb.graph, held, verb.split, verb.holdout, verb.most)
         if ("num_correct" in sums.totals) {
             val lossSum = sums.totals.remove("loss_sum")?.single() ?: throw BundleException("graph '${verb.graph}' has no metric loss_sum")
             val numCorrect = sums.totals.remove("num_correct")!!.single()
-            evaluated = Metrics(sums.count.toLong(), lossSum, Math.rint(numCorrect).toLong())
+            if (verb.report) evaluated = Metrics(sums.count.toLong(), lossSum, Math.rint(numCorrect).toLong())
         }
         val responses = sums.totals.entries.associate { (name, total) ->
             Names.response(verb.graph, name) to total.mean(maxOf(1, sums.count))
@@ -212,8 +212,7 @@ internal class Job(
 
     fun annotate(verb: Annotate) {
         if (Names.batch(verb.column) in setOf(Names.X, Names.Y)) throw Malformed("verb annotate: a column cannot be called '${verb.column}'")
-        if (windows.numTrain == 0) throw DataException("no training windows: there is nothing to annotate")
-        val column = rows(verb.graph, windows.numTrain) { part ->
+        val column = if (windows.numTrain == 0) Tensor.of(FloatArray(0)) else rows(verb.graph, windows.numTrain) { part ->
             tensors + batch(windows.trainX, windows.trainY, part.toIntArray(), training = true) + hyper
         }
         if (column.rows != windows.numTrain) throw Malformed("graph '${verb.graph}' gave ${column.rows} rows for ${windows.numTrain} windows")
@@ -230,11 +229,11 @@ internal class Job(
     }
 
     fun respond(verb: Respond) {
-        val x = fetch(verb.inputs)["x"]
-        val expected = windows.trainX.shape.drop(1)
-        if (x == null || x.dtype != DType.FLOAT32 || x.shape.drop(1) != expected || x.rows == 0) {
-            throw Malformed("inputs of verb respond: tensor x is $x, expected float32 (n, $expected)")
+        val (sentX, window) = Pair(fetch(verb.inputs)["x"], manifest.window)
+        if (sentX == null || sentX.dtype != window.dtype || sentX.shape.drop(1) != window.shape || sentX.rows == 0) {
+            throw Malformed("inputs of verb respond: tensor x is $sentX, expected ${window.dtype} (n, ${window.shape})")
         }
+        val x = fitting(sentX, window, "inputs of verb respond")
         sent[Names.response(verb.graph)] = rows(verb.graph, x.rows) { part -> tensors + (Names.X to x.take(part.toIntArray())) }
     }
 
@@ -313,8 +312,8 @@ internal class Job(
     private class Sums(val totals: MutableMap<String, Total>, val count: Int)
 
     /** The sums of a graph's metrics over a split, and how many examples it has. */
-    private fun sums(graph: String, held: Tensors, split: String, holdout: Double = 0.0): Sums {
-        val over = Split.of(windows, manifest.label, split, holdout)
+    private fun sums(graph: String, held: Tensors, split: String, holdout: Double = 0.0, most: Long = 0): Sums {
+        val over = Split.of(windows, manifest.label, split, holdout, most)
         val totals = within.sums
         for (part in ranges(over.order.size).drop(within.batches.toInt())) {
             between()
@@ -338,7 +337,11 @@ internal class Job(
         return measured.filterKeys { it in names }
     }
 
-    private fun run(graph: String, inputs: Tensors): Tensors = graphs.run(graph, inputs).also { runs++ }
+    private fun run(graph: String, inputs: Tensors): Tensors {
+        val missing = if (resumed) manifest.graphs[graph]?.inputs?.firstOrNull { it !in inputs } else null
+        if (missing != null) throw Unfit("graph '$graph' reads '$missing', which the plan had made before")
+        return graphs.run(graph, inputs).also { runs++ }
+    }
 
     /** What a graph gives for each of so many examples, batch by batch. */
     private fun rows(graph: String, numExamples: Int, inputs: (IntRange) -> Tensors): Tensor {

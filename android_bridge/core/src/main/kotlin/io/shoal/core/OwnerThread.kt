@@ -7,8 +7,8 @@ import java.util.concurrent.Future
 import kotlin.concurrent.thread
 
 /**
- * One thread that owns a runtime which must not be used by two: graphs are loaded, run and let go on it alone, whoever trains or predicts.
- * A prediction waits for one batch of a training, not for its end.
+ * One thread that owns graphs which must not be used by two: they are loaded, run and let go on it alone, whoever calls. What trains has one
+ * and what answers another, so that an answer waits for no batch of a training.
  */
 @InternalShoalApi
 public class OwnerThread(name: String) {

@@ -39,7 +39,7 @@ public class Phone(
     noise: Noise = Noise.fromEntropy(),
     mostBytes: Int = Limits.PROTOCOL.totalBytes,
     progress: (Progress) -> Unit = {},
-    checkpointS: Double = Pace.EVERY_S,
+    checkpointS: Double = CHECKPOINT_S,
 ) {
     private val topics = Topics(fleet)
     private val status = topics.device(deviceId, "status")
@@ -142,7 +142,10 @@ public class Phone(
 
     private fun nowMs(): Long = System.nanoTime() / 1_000_000
 
-    private companion object {
-        const val POLL_MS = 250L
+    public companion object {
+        private const val POLL_MS = 250L
+
+        /** What the seconds between two checkpoints are unless the app says others. */
+        public const val CHECKPOINT_S: Double = Pace.EVERY_S
     }
 }

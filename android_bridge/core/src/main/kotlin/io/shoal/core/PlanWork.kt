@@ -28,8 +28,12 @@ internal class PlanWork(
      * @throws PolicyBroken it does
      */
     fun checkAlone(plan: Plan) {
-        val more = windows.numUnlabelled // for a task that needs no labels they are like others
-        check(policy.copy(bundles = null), plan, "", emptySet(), windows.numTrain + more, windows.numTest + more)
+        val any = policy.copy(bundles = null)
+        val broken = listOf(true, false).map { labels -> // its task may need none
+            val (y, numTest) = windows.labelsFor(labels)
+            brokenRule(any, plan, "", emptySet(), y, numTest)
+        }
+        if (null !in broken) throw PolicyBroken(broken.first()!!)
     }
 
     /**
@@ -43,9 +47,9 @@ internal class PlanWork(
     fun open(plan: Plan, versions: Map<String, Long>): Manifest {
         val manifest = loaded.verified(plan.bundle).manifest
         Bundle.checkVersion(manifest, versions)
-        val (numTrain, numTest) = windows.countsFor(manifest)
+        val (y, numTest) = windows.labelsFor(manifest.needsLabels)
         val measuring = manifest.graphs.filterValues { it.responses.isNotEmpty() }.keys
-        check(policy, plan, manifest.name, measuring, numTrain, numTest)
+        brokenRule(policy, plan, manifest.name, measuring, y, numTest)?.let { throw PolicyBroken(it) }
         val unknown = plan.verbs.mapNotNull(::graphOf).firstOrNull { it !in manifest.graphs }
         if (unknown != null) throw Malformed("plan: no graph '$unknown', bundle ${manifest.name} has ${manifest.graphs.keys.sorted()}")
         loaded.executor(plan.bundle)
@@ -77,7 +81,7 @@ internal class PlanWork(
             attempt = plan.attempt,
             deviceId = deviceId,
             model = result.model,
-            numTrain = windows.countsFor(loaded.verified(plan.bundle).manifest).first.toLong(),
+            numTrain = windows.labelsFor(loaded.verified(plan.bundle).manifest.needsLabels).first.rows.toLong(),
             numSteps = result.numSteps,
             evaluated = result.evaluated,
             trained = result.trained,
@@ -105,10 +109,6 @@ internal class PlanWork(
             throw PolicyBroken("max_seconds: the plan has worked for $workedS, ${policy.maxSeconds} are permitted")
         }
         checkpoints.between()
-    }
-
-    private fun check(policy: Policy, plan: Plan, bundle: String, measuring: Set<String>, numTrain: Int, numTest: Int) {
-        brokenRule(policy, plan, bundle, measuring, numTrain, numTest)?.let { throw PolicyBroken(it) }
     }
 
     companion object {

@@ -29,19 +29,20 @@ private fun countsOf(y: LongArray): List<Long>? {
 /**
  * What in a plan is against the policy (`wire/SPEC.md`, 'Policy'): the rule's name, a colon, and what was asked; null if nothing is. Pure.
  *
- * [bundle] is the bundle's name, [measuring] its graphs that have responses. The rules on seconds and bytes are kept while the plan is
- * carried out.
+ * [bundle] is the bundle's name, [measuring] its graphs that have responses, [y] the labels of the training windows. The rules on seconds
+ * and bytes are kept while the plan is carried out.
  */
-internal fun brokenRule(policy: Policy, plan: Plan, bundle: String, measuring: Set<String>, numTrain: Int, numTest: Int): String? {
+internal fun brokenRule(policy: Policy, plan: Plan, bundle: String, measuring: Set<String>, y: Tensor, numTest: Int): String? {
     for (verb in plan.verbs) {
         val graph = graphOf(verb)
         if (policy.verbs != null && verb.type !in policy.verbs) return "verbs: ${verb.type} is not permitted"
         if (policy.graphs != null && graph != null && graph !in policy.graphs) return "graphs: $graph is not permitted"
+        if (policy.unreported?.contains(graph) == true && reports(verb)) return "unreported: ${verb.type} reports what graph $graph gives"
     }
     if (policy.bundles != null && bundle !in policy.bundles) return "bundles: $bundle is not permitted"
-    val epochs = plan.verbs.sumOf { if (it is Train) epochsOf(it, numTrain) else 0.0 }
+    val epochs = plan.verbs.sumOf { if (it is Train) epochsOf(it, y.rows) else 0.0 }
     if (epochs > policy.maxEpochs) return "max_epochs: $epochs are asked for, ${policy.maxEpochs} are permitted"
-    return unprotected(policy, plan.verbs, measuring) ?: tooFewWindows(policy, plan.verbs, numTrain, numTest)
+    return unprotected(policy, plan.verbs, measuring) ?: tooFewWindows(policy, plan.verbs, measuring, y, numTest)
 }
 
 /** The graph that a verb runs; null for one that runs none. */
@@ -79,23 +80,58 @@ private fun unprotected(policy: Policy, verbs: List<Verb>, measuring: Set<String
     return if (last.noiseStd < least) "min_noise_multiplier: noise of ${last.noiseStd} is asked for, $least is the least" else null
 }
 
-private fun tooFewWindows(policy: Policy, verbs: List<Verb>, numTrain: Int, numTest: Int): String? {
+/**
+ * A report over fewer windows than the policy asks for. What unreported verbs left is in all that is reported after them but in how well a
+ * model answers.
+ */
+private fun tooFewWindows(policy: Policy, verbs: List<Verb>, measuring: Set<String>, y: Tensor, numTest: Int): String? {
+    var behind = y.rows
     for (verb in verbs) {
-        val count = when {
-            verb is Train -> numTrain - numHeldOut(numTrain, verb.holdout)
-            verb is Evaluate && verb.report -> when (verb.split) {
-                "holdout" -> numHeldOut(numTrain, verb.holdout)
-                "test" -> numTest
-                else -> numTrain
-            }
-            verb is Choose || verb is Respond -> numTrain
-            else -> continue
+        val over = windowsOf(verb, y, numTest) ?: continue
+        if (over == 0 && policy.minWindows <= 1 && verb !is Train) continue
+        if ((verb is Train && !verb.report) || (verb is Evaluate && !verb.report)) {
+            behind = minOf(behind, over)
+            continue
         }
-        val nothing = verb is Evaluate && count == 0 && (verb.split != "windows" || policy.minWindows <= 1)
-        val leftOut = if (verb is Train) count < verb.least else nothing
-        if (count < policy.minWindows && !leftOut) {
-            return "min_windows: ${verb.type} is over $count, ${policy.minWindows} are the least"
-        }
+        val measures = verb is Apply || verb is Train || verb is Respond || (verb is Evaluate && verb.graph in measuring)
+        val count = if (measures) minOf(over, behind) else over
+        if (count < policy.minWindows) return "min_windows: ${verb.type} is over $count, ${policy.minWindows} are the least"
     }
     return null
+}
+
+/**
+ * How many windows with labels a verb is over, or all of them for one over tensors that reports. Null where it is over none and measures
+ * nothing: a training that is left out, a split that has no window.
+ */
+private fun windowsOf(verb: Verb, y: Tensor, numTest: Int): Int? = when (verb) {
+    is Train -> (y.rows - numHeldOut(y.rows, verb.holdout)).takeIf { it >= verb.least }
+    is Evaluate -> when (verb.split) {
+        "test" -> numTest.takeIf { it > 0 }
+        "holdout" -> numHeldOut(y.rows, verb.holdout).takeIf { it > 0 }
+        "windows" -> firstWindows(verb, y)
+        "unlabelled" -> if (verb.report) 0 else minOf(verb.most, Int.MAX_VALUE.toLong()).toInt().takeIf { it > 0 }
+        else -> y.rows.takeIf { it > 0 }
+    }
+    is Apply -> y.rows.takeIf { verb.report }
+    is Choose, is Respond -> y.rows
+    is Annotate, is Protect -> null
+}
+
+/** How many windows with labels an evaluation of the split `windows` is over at least, however many there are without. None where it reports
+ * the first ones: two such reports, of which one is over a window more, would tell of that window. */
+private fun firstWindows(verb: Evaluate, y: Tensor): Int {
+    if (verb.most > 0 && verb.report) return 0
+    val held = heldOut(y, verb.holdout)
+    val ranks = Split.ranks(y.rows, if (verb.most > 0) y.rows else 0)
+    return (0 until y.rows).count { (verb.holdout == 0.0 || held[it]) && (verb.most == 0L || ranks[it] < verb.most) }
+}
+
+/** Whether something that the verb's graph gives leaves the device. */
+private fun reports(verb: Verb): Boolean = when (verb) {
+    is Train -> verb.report
+    is Evaluate -> verb.report
+    is Apply -> verb.report
+    is Choose, is Respond -> true
+    is Annotate, is Protect -> false
 }

@@ -3,6 +3,7 @@ package io.shoal.core
 import io.shoal.core.random.Noise
 import io.shoal.core.wire.PublicKey
 import java.io.Closeable
+import java.io.IOException
 
 /**
  * Predictions by the model in use on this device, with what the device keeps for itself. Needs no connection. It takes up a newer model when
@@ -43,8 +44,16 @@ public class Predictor @JvmOverloads constructor(
     } catch (error: DataException) {
         throw error
     } catch (error: Throwable) {
-        if (storage.current() != null) storage.saveFailures(storage.failures() + 1)
+        count { storage.current() != null }
         throw error
+    }
+
+    /** One more failure, [where] it is one. It is not counted on a full disk, nor where the phone leaves meanwhile: the answer matters more. */
+    private fun count(where: () -> Boolean = { true }) {
+        try {
+            if (where()) storage.saveFailures(storage.failures() + 1)
+        } catch (_: IOException) {
+        }
     }
 
     private fun attempt(x: Tensor): Tensor = try {
@@ -59,7 +68,7 @@ public class Predictor @JvmOverloads constructor(
 
     /** The answer of the model before. */
     private fun stand(x: Tensor, missing: MissingBlob): Tensor = try {
-        answer(storage.before() ?: throw missing, x).also { storage.saveFailures(storage.failures() + 1) }
+        answer(storage.before() ?: throw missing, x).also { count() }
     } catch (_: MissingBlob) {
         throw ConfigException("the model of this device is damaged: the next job fetches it again", missing)
     }

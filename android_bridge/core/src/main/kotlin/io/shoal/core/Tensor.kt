@@ -5,8 +5,8 @@ import java.nio.ByteOrder
 import java.nio.FloatBuffer
 import java.nio.LongBuffer
 
-/** A data type of the protocol: its name in tensor files, its name in manifests, and the size of one number in bytes. */
-public enum class DType(public val fileName: String, public val manifestName: String, public val size: Int) {
+/** A data type of the protocol; a number of it takes [size] bytes. */
+public enum class DType(internal val fileName: String, internal val manifestName: String, public val size: Int) {
     BOOL("BOOL", "bool", 1),
     UINT8("U8", "uint8", 1),
     INT8("I8", "int8", 1),
@@ -19,6 +19,7 @@ public enum class DType(public val fileName: String, public val manifestName: St
 }
 
 /** Named tensors. */
+@InternalShoalApi
 public typealias Tensors = Map<String, Tensor>
 
 /**
@@ -41,16 +42,24 @@ public class Tensor(public val dtype: DType, public val shape: List<Int>, data: 
     /** The first dimension; of a scalar 1. */
     public val rows: Int get() = shape.firstOrNull() ?: 1
 
-    /** A fresh view of a float32 tensor's numbers. */
+    /**
+     * A fresh view of a float32 tensor's numbers.
+     *
+     * @throws IllegalStateException a tensor of another type
+     */
     public fun floats(): FloatBuffer = viewed(DType.FLOAT32).asFloatBuffer()
 
-    /** A fresh view of an int64 tensor's numbers. */
+    /**
+     * A fresh view of an int64 tensor's numbers.
+     *
+     * @throws IllegalStateException a tensor of another type
+     */
     public fun longs(): LongBuffer = viewed(DType.INT64).asLongBuffer()
 
-    /** A copy of a float32 tensor's numbers. */
+    /** A copy of what [floats] shows. */
     public fun toFloatArray(): FloatArray = FloatArray(size).also { floats().get(it) }
 
-    /** A copy of an int64 tensor's numbers. */
+    /** A copy of what [longs] shows. */
     public fun toLongArray(): LongArray = LongArray(size).also { longs().get(it) }
 
     /** The rows at [chosen], in that order. */
@@ -83,18 +92,24 @@ public class Tensor(public val dtype: DType, public val shape: List<Int>, data: 
         private fun multiply(a: Long, b: Long): Long = if (a != 0L && b > Long.MAX_VALUE / a) Long.MAX_VALUE else a * b
 
         /** A tensor of zeros, to be written through its [data] before it is handed on. */
+        @JvmStatic
         public fun allocate(dtype: DType, shape: List<Int>): Tensor =
             Tensor(dtype, shape, ByteBuffer.allocateDirect(Math.toIntExact(numBytes(dtype, shape))))
 
         /** A float32 tensor with these numbers; without a shape a vector. */
+        @JvmStatic
+        @JvmOverloads
         public fun of(numbers: FloatArray, shape: List<Int> = listOf(numbers.size)): Tensor =
             allocate(DType.FLOAT32, shape).also { it.floats().put(numbers) }
 
         /** An int64 tensor with these numbers; without a shape a vector. */
+        @JvmStatic
+        @JvmOverloads
         public fun of(numbers: LongArray, shape: List<Int> = listOf(numbers.size)): Tensor =
             allocate(DType.INT64, shape).also { it.longs().put(numbers) }
 
         /** A float32 scalar. */
+        @InternalShoalApi
         public fun scalar(number: Float): Tensor = of(floatArrayOf(number), emptyList())
     }
 

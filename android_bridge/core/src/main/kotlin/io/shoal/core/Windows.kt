@@ -6,7 +6,8 @@ import io.shoal.core.wire.Window
  * A device's examples: x (n, channels, time) float32 in sensor units, or int64 ids of words or events; y (n) int64 class numbers, or (n, steps) of
  * the steps of a window, -1 for one without a label, or (n, names) int64 of several labels, 1 for each name that is there and 0 for others, or
  * (n, quantities) float32. [unlabelledX] holds windows that nobody has labelled, shaped as
- * those of [trainX]; empty where there are none.
+ * those of [trainX]; empty where there are none. [names] are those of several labels or of quantities, in the order of their columns, where
+ * the data say them.
  *
  * @throws DataException data types, shapes or lengths do not fit each other, or a value is not finite
  */
@@ -16,6 +17,7 @@ public class Windows @JvmOverloads constructor(
     public val testX: Tensor,
     public val testY: Tensor,
     public val unlabelledX: Tensor = trainX.take(IntArray(0)),
+    public val names: List<String> = emptyList(),
 ) {
     init {
         check("train", trainX, trainY)

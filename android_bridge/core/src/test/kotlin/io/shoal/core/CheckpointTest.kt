@@ -2,6 +2,7 @@ package io.shoal.core
 
 import io.shoal.core.random.Generator
 import io.shoal.core.random.Noise
+import io.shoal.core.wire.Apply
 import io.shoal.core.wire.Evaluate
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.Plan
@@ -151,6 +152,15 @@ class CheckpointTest {
             like(within = made.within.copy().apply { order = IntArray(5) { it } }.also { it.batches = 1 }),
         )
         for (other in wrong) assertFailsWith<Unfit> { run(case, resumed = other) }
+    }
+
+    @Test
+    fun `a checkpoint that lost what a later verb reads is unfit`() {
+        val case = cases.first { (it.plan.verbs.getOrNull(1) as? Apply)?.graph == "shift" }
+        val made = generateSequence(0) { it + 1 }.mapNotNull { endedAt(case, it) }.map { decodeCheckpoint(it).second }.first { it.place.verb == 1 }
+        val lost = Checkpoint(made.place, made.tensors - "response/places.held", made.sent, made.protected, made.evaluated, made.trained, made.within)
+        assertEquals(made.tensors.size - 1, lost.tensors.size)
+        assertFailsWith<Unfit> { run(case, resumed = lost) }
     }
 
     private fun vectors(part: String) = Fields(parseJson(File(repository, "wire/vectors/checkpoint.json").readBytes()), "checkpoint.json")

@@ -11,6 +11,7 @@ import io.shoal.core.wire.digest
 import io.shoal.core.wire.encodeTensors
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
+import java.io.IOException
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -161,6 +162,17 @@ class CurrentTest {
         next.plan(Fixture.plan(run = "next", epoch = 6))
         next.offer()
         assertEquals(1, next.sent("update").size, "the next run's plan")
+    }
+
+    @Test
+    fun `a prediction that fails on a full disk says why it failed`() {
+        device().finish(model(1f))
+        val full = object : Storage by storage() {
+            override fun saveFailures(count: Long): Unit = throw IOException("No space left on device")
+        }
+        val failing = Answering { throw BundleException("the graph fails") }
+        val error = assertFailsWith<BundleException> { Predictor(full, failing, Fixture.keys).predict(Fixture.windows.testX) }
+        assertEquals("the graph fails", error.message)
     }
 
     @Test

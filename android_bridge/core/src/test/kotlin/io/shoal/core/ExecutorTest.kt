@@ -2,11 +2,13 @@ package io.shoal.core
 
 import io.shoal.core.random.Noise
 import io.shoal.core.wire.Annotate
+import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Evaluate
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.JsonArray
 import io.shoal.core.wire.JsonNumber
 import io.shoal.core.wire.Plan
+import io.shoal.core.wire.Respond
 import io.shoal.core.wire.TensorSpec
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.Update
@@ -114,6 +116,38 @@ class ExecutorTest {
     }
 
     @Test
+    fun `a device without training windows makes an empty column`() {
+        val (x, y) = Pair(Fixture.windows.trainX, Fixture.windows.trainY)
+        val none = Windows(x.take(IntArray(0)), y.take(IntArray(0)), Fixture.windows.testX, Fixture.windows.testY)
+        val plan = Fixture.plan(verbs = listOf(Annotate("weigh", "weight"), Evaluate("train", "survey")))
+        val result = Executor(Fixture.bundle, FakeGraphs(), none).execute(plan, decodeTensors(Fixture.model).tensors, emptyMap(), ::tensors)
+        assertEquals(Tensor.of(FloatArray(0)), result.private.getValue("column/weight"))
+        assertTrue(result.tensors.isEmpty())
+    }
+
+    @Test
+    fun `inputs of respond are of the type that the bundle's window has`() {
+        val graphs = object : Graphs {
+            override val maxBatch: Int? = null
+            override fun run(graph: String, inputs: Tensors): Tensors =
+                mapOf("output/probabilities" to Tensor.allocate(DType.FLOAT32, listOf(inputs.getValue("batch/x").rows, 3)))
+            override fun close() = Unit
+        }
+        val ofIds = Bundle.unpack(File(Fixture.folder, "ids.zip").readBytes(), Fixture.keys)
+        val (ids, numbers) = Pair(DType.INT64, DType.FLOAT32).let { (i, f) -> Pair(Tensor.allocate(i, SENT), Tensor.allocate(f, SENT)) }
+        val none = ids.take(IntArray(0)).let { Windows(it, Tensor.of(longArrayOf()), it, Tensor.of(longArrayOf())) }
+        fun answer(bundle: Bundle, windows: Windows, x: Tensor) = Executor(bundle, graphs, windows)
+            .execute(Fixture.plan(verbs = listOf(Respond("0".repeat(64)))), decodeTensors(Fixture.model).tensors, emptyMap(), { mapOf("x" to x) })
+            .tensors.getValue("response/predict").shape
+        assertEquals(listOf(3, 3), answer(ofIds, none, ids))
+        assertEquals(listOf(3, 3), answer(Fixture.bundle, Fixture.windows, numbers))
+        assertFailsWith<Malformed> { answer(ofIds, none, numbers) }
+        assertFailsWith<Malformed> { answer(Fixture.bundle, Fixture.windows, ids) }
+        val outside = Tensor.of(LongArray(24) { it.toLong() }, SENT)
+        assertTrue("expected ids from 0 to 8" in assertFailsWith<DataException> { answer(ofIds, none, outside) }.message!!)
+    }
+
+    @Test
     fun `windows that do not fit the bundle are refused`() {
         val (x, y) = Pair(Tensor.allocate(DType.FLOAT32, listOf(3, 2, 5)), Tensor.of(longArrayOf(0, 1, 2)))
         assertFailsWith<DataException> { Executor(Fixture.bundle, FakeGraphs(), Windows(x, y, x, y)) }
@@ -143,6 +177,10 @@ class ExecutorTest {
             if (n >= size && size > 2) assertTrue(ranges.all { it.count() in size / 2..size })
         }
         assertEquals(emptyList(), batchRanges(0, 8, 2))
+    }
+
+    private companion object {
+        val SENT = listOf(3, 2, 4)
     }
 
     private fun norm(numbers: FloatArray) = sqrt(numbers.sumOf { it.toDouble() * it })

@@ -91,7 +91,7 @@ class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
         )
     }
 
-    private fun first(i: Tensors, name: String) = i.getValue(name).floats().get(0)
+    private fun first(i: Tensors, name: String) = (i[name] ?: throw BundleException("no input '$name'")).floats().get(0)
 
     private fun each(i: Tensors, name: String, operation: (Float, Int) -> Float): Tensor {
         val tensor = i.getValue(name)

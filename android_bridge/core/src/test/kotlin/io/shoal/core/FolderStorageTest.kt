@@ -55,7 +55,7 @@ class FolderStorageTest {
 
     @Test
     fun `two threads that write and one that reads see whole files alone`() {
-        val writes = if (System.getProperty("shoal.hostile").isNullOrEmpty()) 200 else 2_000 // of each thread; pytest -m slow makes it 4,000
+        val writes = 200 // of each thread
         val one = storage()
         val over = java.util.concurrent.atomic.AtomicBoolean()
         val failures = java.util.concurrent.ConcurrentLinkedQueue<Throwable>()

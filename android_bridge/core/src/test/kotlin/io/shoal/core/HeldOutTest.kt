@@ -17,11 +17,11 @@ class HeldOutTest {
         val cases = (parseJson(File(repository, "wire/vectors/held.json").readBytes()) as JsonArray).items.map { Fields(it, "held.json") }
         assertTrue(cases.size >= 60)
         for (case in cases) {
-            val (count, share) = Pair(case.count("windows").toInt(), case.double("share"))
+            val (y, share) = Pair(numbers(case.obj("y")), case.double("share"))
             val held = case.list("held") { it, path -> Fields.countOf(it, path).toInt() }
-            val mask = heldOut(count, share)
-            assertEquals(held, mask.indices.filter { mask[it] }, "of $count windows $share")
-            assertEquals(held.size, numHeldOut(count, share))
+            val mask = heldOut(y, share)
+            assertEquals(held, mask.indices.filter { mask[it] }, "of $y $share")
+            assertEquals(held.size, numHeldOut(y.rows, share))
         }
     }
 

@@ -161,11 +161,12 @@ class HostileTest {
             listOf(0L, 0L, 35L)[random.nextInt(3)],
         )
         3, 4 -> Evaluate(
-            listOf("train", "test", "holdout", "windows")[random.nextInt(4)],
+            listOf("train", "test", "holdout", "windows", "unlabelled")[random.nextInt(5)],
             graph(),
             listOf("received", "initial")[random.nextInt(2)],
             listOf(0.0, 0.1)[random.nextInt(2)],
             random.nextBoolean(),
+            listOf(0L, 3L, 1L shl 40)[random.nextInt(3)],
         )
         5 -> Choose(List(1 + random.nextInt(3)) { digest(blobs[random.nextInt(blobs.size)]) }, graph())
         6 -> Annotate(graph(), listOf("weight", "weight", "x", "y")[random.nextInt(4)])

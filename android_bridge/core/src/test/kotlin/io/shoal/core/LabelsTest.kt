@@ -20,7 +20,7 @@ class LabelsTest {
         assertTrue(cases.size >= 12)
         for (case in cases) {
             val manifest = manifest(case.string("task"), case.strings("names"), case.int("steps", 0L..9L).toInt())
-            val y = tensor(case)
+            val y = numbers(case, "y")
             if (case.bool("fits")) {
                 val taken = fitLabels(y, manifest, "train")
                 assertEquals(listOf(y.rows) + manifest.label.shape, taken.shape, "$y in ${manifest.task}")
@@ -40,18 +40,20 @@ class LabelsTest {
         val split = Split.of(taken, manifest.label, "windows", 0.0)
         assertEquals(Tensor.of(longArrayOf(-1, -1, -1, -1), listOf(2, 2)), split.y)
     }
+}
 
-    private fun tensor(case: Fields): Tensor {
-        val shape = case.sizes("shape")
-        val numbers = case.list("y") { it, _ -> (it as JsonNumber).text.toDouble() }
-        return when (case.string("dtype")) {
-            "int64" -> Tensor.of(LongArray(numbers.size) { numbers[it].toLong() }, shape)
-            else -> Tensor.of(FloatArray(numbers.size) { numbers[it].toFloat() }, shape)
-        }
+/** Labels or samples as the vectors have them: type, shape, and the numbers under [key]. */
+internal fun numbers(case: Fields, key: String = "numbers"): Tensor {
+    val shape = case.sizes("shape")
+    val numbers = case.list(key) { it, _ -> (it as JsonNumber).text.toDouble() }
+    return when (case.string("dtype")) {
+        "int64" -> Tensor.of(LongArray(numbers.size) { numbers[it].toLong() }, shape)
+        else -> Tensor.of(FloatArray(numbers.size) { numbers[it].toFloat() }, shape)
     }
+}
 
-    private fun manifest(task: String, names: List<String>, steps: Int = 0): Manifest {
-        val window = Window(listOf("c"), 4, 1, steps = steps)
-        return Manifest("m", 1, "a", emptyMap(), names, window, 2, emptyMap(), emptyList(), emptyMap(), emptyMap(), task = task)
-    }
+/** A bundle of a task with such names. */
+internal fun manifest(task: String, names: List<String>, steps: Int = 0): Manifest {
+    val window = Window(listOf("c"), 4, 1, steps = steps)
+    return Manifest("m", 1, "a", emptyMap(), names, window, 2, emptyMap(), emptyList(), emptyMap(), emptyMap(), task = task)
 }

@@ -10,7 +10,7 @@ import java.io.IOException
 import org.pytorch.executorch.Module
 
 /** The graphs of one verified bundle. A program goes through [folder] into the runtime when it is first run. */
-internal class ExecutorchGraphs(private val bundle: Bundle, private val folder: File, private val threads: Int) : Graphs {
+internal class ExecutorchGraphs(private val bundle: Bundle, private val folder: File) : Graphs {
     private val programs = HashMap<String, LoadedProgram>()
 
     override val maxBatch: Int = bundle.manifest.graphs.keys.minOf { chosen(it).first.maxBatch }
@@ -38,7 +38,7 @@ internal class ExecutorchGraphs(private val bundle: Bundle, private val folder: 
             val file = File.createTempFile("program", SUFFIX, folder)
             try {
                 FileOutputStream(file).use { it.write(bytes) }
-                Module.load(file.path, Module.LOAD_MODE_FILE, threads).also { it.loadMethod("forward") }
+                Module.load(file.path, Module.LOAD_MODE_FILE, THREADS_AS_THEY_ARE).also { it.loadMethod("forward") }
             } finally {
                 file.delete()
             }
@@ -52,6 +52,12 @@ internal class ExecutorchGraphs(private val bundle: Bundle, private val folder: 
 
     private companion object {
         const val SUFFIX = ".pte"
+
+        /**
+         * The runtime has one pool of threads for the whole process, and makes another one with each module that is loaded with a number of
+         * threads, or with 0 for a number of its own, also while a graph runs in it. Less than 0 leaves it alone.
+         */
+        const val THREADS_AS_THEY_ARE = -1
         const val LEFTOVER_MS = 60_000L
     }
 }

@@ -2,27 +2,28 @@ package io.shoal.executorch
 
 import io.shoal.core.GraphLoader
 import io.shoal.core.Graphs
+import io.shoal.core.InternalShoalApi
 import io.shoal.core.wire.Bundle
 import java.io.File
 
 /**
- * Runs a bundle's programs with ExecuTorch: those for its XNNPACK backend where the bundle has them, else the portable ones.
+ * Runs a bundle's programs with ExecuTorch: those for its XNNPACK backend where the bundle has them, else the portable ones. They run in the
+ * threads that the process has for ExecuTorch, whose number stays what it is.
  *
  * @param folder where programs are written for the runtime to read, and deleted once it has
- * @param threads how many threads the runtime uses, for the whole process; 0: as many as it thinks best
  * @param version the runtime's version. A program made by a newer exporter is refused: ExecuTorch promises that a program runs on the
  *   version that made it and on later ones
  */
+@InternalShoalApi
 public class ExecutorchLoader @JvmOverloads constructor(
     private val folder: File,
-    private val threads: Int = 1,
     private val version: String = VERSION,
 ) : GraphLoader {
     override val runtime: String get() = XNNPACK
 
     override fun load(bundle: Bundle): Graphs {
         bundle.require(XNNPACK, version)
-        return ExecutorchGraphs(bundle, folder, threads)
+        return ExecutorchGraphs(bundle, folder)
     }
 
     public companion object {

@@ -21,13 +21,14 @@ import kotlin.concurrent.thread
 import kotlin.system.exitProcess
 
 private const val USAGE = """usage: phone --broker URL --fleet FLEET (--trust FILE | --insecure yes) [--policy FILE] [--ca FILE]
-             (--id ID --data FOLDER --state FOLDER) ...
+             [--job-seconds S] [--checkpoint-seconds S] (--id ID --data FOLDER --state FOLDER) ...
 
 Runs phones on this machine until SIGTERM: the same core and ExecuTorch adapter as in an app. The three last options may be repeated
 together, once for each phone; all of them share this process. FILE of --trust has one root key or several, that of --policy what plans
-may ask of these phones, as JSON. Without --trust every plan and bundle is believed: --insecure yes permits that."""
+may ask of these phones, as JSON. With --job-seconds each phone runs jobs, one after the other, of at most S seconds, as Android has it; with
+--checkpoint-seconds it notes so often how far a plan is. Without --trust every plan and bundle is believed: --insecure yes permits that."""
 
-private val OPTIONS = setOf("--broker", "--fleet", "--trust", "--insecure", "--policy", "--ca", "--id", "--data", "--state")
+private val OPTIONS = setOf("--broker", "--fleet", "--trust", "--insecure", "--policy", "--ca", "--job-seconds", "--checkpoint-seconds", "--id", "--data", "--state")
 
 /** The options of one phone. */
 private class Device(val id: String, val data: File, val state: File)
@@ -59,6 +60,11 @@ private fun run(arguments: List<String>) {
     val owner = OwnerThread("shoal-executorch")
     val tls = values("--ca").lastOrNull()?.let { TlsFiles.context(File(it)) }
     val broker = BrokerAddress.parse(required("--broker"), tls)
+    fun seconds(name: String) = values(name).lastOrNull()?.let { text ->
+        text.toDoubleOrNull()?.takeIf { it > 0 } ?: throw ConfigException("$name is '$text', expected seconds above 0\n$USAGE")
+    }
+    val jobMs = seconds("--job-seconds")?.let { (it * 1000).toLong() }
+    val checkpointS = seconds("--checkpoint-seconds") ?: Phone.CHECKPOINT_S
     val stopping = AtomicBoolean()
     val failures = AtomicInteger()
     val running = CountDownLatch(ids.size)
@@ -67,10 +73,11 @@ private fun run(arguments: List<String>) {
         val loader = owner.owned(ExecutorchLoader(File(device.state, "programs")))
         val log = Log { level, line -> System.err.println("${Instant.now()} $level $line") }
         val storage = FolderStorage(device.state, log, Owner(device.id, required("--fleet")))
-        val phone = Phone(device.id, required("--fleet"), broker, windows, storage, loader, trusted, insecure, policy, log = log)
+        val phone = Phone(device.id, required("--fleet"), broker, windows, storage, loader, trusted, insecure, policy, log = log, checkpointS = checkpointS)
+        val stop = { stopping.get() || failures.get() > 0 }
         thread(name = device.id) {
             try {
-                phone.run { stopping.get() || failures.get() > 0 }
+                if (jobMs == null) phone.run(stop) else while (!stop()) phone.job(jobMs, jobMs, stop = stop)
             } catch (error: ShoalException) {
                 System.err.println("error: device ${device.id}: ${error.message}")
                 failures.incrementAndGet()

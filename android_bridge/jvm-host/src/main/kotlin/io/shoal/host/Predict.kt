@@ -3,17 +3,23 @@ package io.shoal.host
 import io.shoal.core.Current
 import io.shoal.core.DType
 import io.shoal.core.FolderStorage
+import io.shoal.core.Graphs
 import io.shoal.core.OwnerThread
 import io.shoal.core.Packaged
 import io.shoal.core.Predictor
 import io.shoal.core.RoundMeasured
 import io.shoal.core.StorageWatcher
 import io.shoal.core.Tensor
+import io.shoal.core.Tensors
 import io.shoal.core.WatchedStorage
 import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.Names
 import io.shoal.core.wire.PublicKey
+import io.shoal.core.wire.decodeTensors
 import io.shoal.executorch.ExecutorchLoader
 import java.io.File
+import java.util.concurrent.atomic.AtomicBoolean
+import kotlin.concurrent.thread
 
 private const val WARM = 50
 private const val TIMES = 400
@@ -25,16 +31,17 @@ private object Nobody : StorageWatcher {
 }
 
 /**
- * Says in ms what a prediction of one window takes: `predict BUNDLE TRUST FOLDER`. Three numbers on a line: the medians of the
- * graph alone, on the runtime's thread, and of the whole prediction as an app calls it, and the first prediction, which verifies the
- * bundle and loads the program.
+ * Says in ms what a prediction of one window takes: `predict BUNDLE TRUST FOLDER BATCH`. Six numbers on a line: the medians of the graph
+ * alone, on the runtime's thread, and of the whole prediction as an app calls it; the first prediction, which verifies the bundle and
+ * loads the program; and while another thread trains without a pause on BATCH, a tensor file of `batch/NAME` and `hyper/NAME`: the median
+ * step, and the median and the 99th percentile of predictions.
  */
 public fun main(arguments: Array<String>) {
-    val (bundleFile, trust, folder) = arguments
+    val (bundleFile, trust, folder, batch) = arguments
     val (payload, keys) = Pair(File(bundleFile).readBytes(), PublicKey.parse(File(trust).readText()))
     val bundle = Bundle.unpack(payload, keys)
     val x = Tensor.allocate(DType.FLOAT32, listOf(maxOf(1, bundle.manifest.minBatch)) + bundle.manifest.window.shape)
-    val owner = OwnerThread("shoal-executorch")
+    val owner = OwnerThread("shoal-answering") // as an app's Platform.kt has it
     val storage = WatchedStorage(FolderStorage(File(folder)), Nobody)
     Packaged.install(storage, payload, null, keys)
     val predictor = Predictor(storage, owner.owned(ExecutorchLoader(File(folder, "programs"))), keys)
@@ -50,7 +57,42 @@ public fun main(arguments: Array<String>) {
         alone += timed { graphs.run("predict", inputs) }
         whole += timed { predictor.predict(x) }
     }
-    println("${alone.sorted()[TIMES / 2]} ${whole.sorted()[TIMES / 2]} $firstMs")
+    val trained = OwnerThread("shoal-training").owned(ExecutorchLoader(File(folder, "training"))).load(bundle)
+    val training = Training(trained, bundle.initial + decodeTensors(File(batch).readBytes()).tensors)
+    val during = ArrayList<Double>()
+    val answer = predictor.predict(x)
+    repeat(TIMES) {
+        Thread.sleep(1, it * 997_000 % 999_999) // at any moment of a step
+        var said: Tensor? = null
+        during += timed { said = predictor.predict(x) }
+        check(said == answer) { "a prediction beside a training is another one" }
+    }
+    val steps = training.end()
+    check(training.held == training.alone()) { "a training beside predictions is another one" }
+    val numbers = listOf(alone, whole).map { it.sorted()[TIMES / 2] } + firstMs + steps.sorted()[steps.size / 2]
+    println((numbers + during.sorted()[TIMES / 2] + during.sorted()[TIMES * 99 / 100]).joinToString(" "))
+}
+
+/** A training without a pause, on a thread of its own, from [tensors] on. */
+private class Training(private val graphs: Graphs, private val tensors: Tensors) {
+    private val over = AtomicBoolean()
+    private val steps = ArrayList<Double>()
+    val held = HashMap(tensors)
+    private val working = thread { while (!over.get()) steps += timed { step(held) } }
+
+    private fun step(held: MutableMap<String, Tensor>) {
+        for ((name, tensor) in graphs.run("step", held)) if (Names.roleOf(name) == Names.NEXT) held[Names.nameOf(name)] = tensor
+    }
+
+    /** The tensors after as many steps while nothing else runs. */
+    fun alone(): Map<String, Tensor> = HashMap(tensors).also { own -> repeat(steps.size) { step(own) } }
+
+    /** Ends it; what each step took, in ms. */
+    fun end(): List<Double> {
+        over.set(true)
+        working.join()
+        return steps
+    }
 }
 
 private fun timed(act: () -> Unit): Double {

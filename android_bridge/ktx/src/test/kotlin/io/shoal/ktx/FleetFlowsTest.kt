@@ -69,6 +69,8 @@ class FleetFlowsTest {
             override fun load(bundle: Bundle): Graphs = throw AssertionError("no program is loaded")
         }
 
+        override fun answering(folder: File): GraphLoader = loader(folder)
+
         override fun key(alias: String): DeviceKey = throw AssertionError("no key is used")
 
         override fun desk(service: String): EnrolmentDesk = throw AssertionError("nobody enrols")

@@ -49,8 +49,8 @@ public object LabelPrompt {
     internal const val ID = 0x5A0A3
 }
 
-/** Keeps an answer to [LabelPrompt]. Android makes it. */
-public class LabelReceiver : BroadcastReceiver() {
+/** Keeps an answer to [LabelPrompt]. Android makes it, by its name in the manifest. */
+internal class LabelReceiver : BroadcastReceiver() {
     override fun onReceive(context: Context, intent: Intent) {
         val (fleet, label) = Pair(intent.getStringExtra(FLEET) ?: return, intent.getStringExtra(LABEL) ?: return)
         (context.getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager).cancel(LabelPrompt.ID)
@@ -61,7 +61,7 @@ public class LabelReceiver : BroadcastReceiver() {
         }
     }
 
-    internal companion object {
+    companion object {
         private const val FLEET = "io.shoal.recording.FLEET"
         private const val LABEL = "io.shoal.recording.LABEL"
         private const val FROM = "io.shoal.recording.FROM"

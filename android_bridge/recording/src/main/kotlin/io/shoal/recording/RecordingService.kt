@@ -13,17 +13,21 @@ import android.os.Build
 import android.os.IBinder
 import android.os.PowerManager
 import io.shoal.android.Fleet
+import io.shoal.android.FleetListener
+import io.shoal.android.FleetState
 import io.shoal.android.SensorRecorder
 import io.shoal.android.Shoal
 import io.shoal.core.ConfigException
 
 /**
  * Records a fleet's sensors in the foreground, with a notification that has a button to stop, also while the screen is off. Android starts it
- * again with the same order if it had to end it; what was recorded until then lies on disk.
+ * again with the same order if it had to end it; what was recorded until then lies on disk. It ends when consent is withdrawn.
  *
  * Start it while the app is in use ([start]): from API 31 on Android lets no app in the background start one.
  */
 public class RecordingService : Service() {
+    private val withdrawn = FleetListener { if (it is FleetState.Blocked && it.reason == FleetState.Blocked.Reason.CONSENT) stopSelf() }
+    private var fleet: Fleet? = null
     private var recorder: SensorRecorder? = null
     private var awake: PowerManager.WakeLock? = null
 
@@ -48,16 +52,28 @@ public class RecordingService : Service() {
     }
 
     override fun onDestroy() {
-        recorder?.stop()
-        recorder = null
+        finish()
         awake?.release()
         awake = null
         super.onDestroy()
     }
 
-    private fun record(fleet: Fleet, label: String?) {
-        val held = recorder ?: fleet.recorder().also { recorder = it }
-        if (held.recording) held.label(label) else held.start(label)
+    /** Keeps what is being recorded. */
+    private fun finish() {
+        fleet?.removeListener(withdrawn)
+        fleet = null
+        recorded = null
+        recorder?.stop()
+        recorder = null
+    }
+
+    private fun record(asked: Fleet, label: String?) {
+        if (fleet?.name != asked.name) finish() // each fleet has recordings of its own
+        val held = recorder ?: asked.recorder().also { recorder = it }
+        if (held.isRecording) held.label(label) else held.start(label)
+        if (fleet == null) asked.addListener(withdrawn) { it.run() }
+        fleet = asked
+        recorded = asked.name
         if (awake == null) {
             val power = getSystemService(Context.POWER_SERVICE) as PowerManager
             // Sensors without a queue of their own are silent while the processor sleeps.
@@ -97,12 +113,24 @@ public class RecordingService : Service() {
         /** A recording of half a day: one that is forgotten ends by itself. */
         private const val MOST_MS = 12L * 60 * 60 * 1000
 
-        /** Begins to record what [label] names, or what nobody names; called again while it records, it goes on under the other label. */
+        /**
+         * Begins to record what [label] names, or what nobody names; called again while it records, it goes on under the other label.
+         *
+         * @throws IllegalStateException from API 31 on, the app is in the background
+         */
         @JvmStatic
         @JvmOverloads
         public fun start(context: Context, fleet: Fleet, label: String? = null) {
             context.startForegroundService(order(context, fleet.name, label))
         }
+
+        /** The name of the fleet for which the service records. */
+        @Volatile
+        private var recorded: String? = null
+
+        /** Whether the service records for [fleet] now, for a screen that is shown again. */
+        @JvmStatic
+        public fun isRecording(fleet: Fleet): Boolean = recorded == fleet.name
 
         /** Ends the recording, and keeps it. */
         @JvmStatic

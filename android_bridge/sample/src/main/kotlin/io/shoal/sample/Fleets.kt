@@ -18,10 +18,14 @@ MCowBQYDK2VwAyEAn/rFkoLLld3De0DiKH8u//+pUFKvAcZSdt/7dblJoss=
 /** As `shoal enrol token` prints one; no service knows this one. */
 private const val TOKEN = "shoal1.AAECAwQFBgcICQoLDA0OD492_VAbto73H04na8KPKbzhADsMLJ2UeN6Btb_AzeHpx8Q3"
 
+/** A bundle among the app's assets, `device.shoal` of `shoal export`: with it the app answers from the first second. */
+private const val MODEL = "activities.shoal"
+
 /** The fleet that this app takes part in. A real app has the token from its own server, one for each phone, and its fleet's root key here. */
 internal fun activities(context: Context): Fleet = Shoal.fleet(context, "activities") {
     enrol("https://shoal.example:8443", TOKEN)
     trust(TRUST_PEM)
     windows(Activities::class)
+    if (MODEL in context.assets.list("").orEmpty()) model(MODEL)
     policy { maxEpochs(20.0).maxBytesADay(50_000_000) }
 }

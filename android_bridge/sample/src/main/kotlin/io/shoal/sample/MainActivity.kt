@@ -60,6 +60,12 @@ public class MainActivity : Activity() {
         showConsent()
     }
 
+    override fun onResume() {
+        super.onResume()
+        // the view keeps its text when the phone is turned; meanwhile the recording may have been ended from its notification
+        if (!RecordingService.isRecording(fleet)) showRecording(null)
+    }
+
     override fun onStop() {
         fleet.removeListener(states)
         fleet.removeRoundListener(rounds)
@@ -102,7 +108,7 @@ public class MainActivity : Activity() {
     }
 
     private fun showConsent() {
-        val takesPart = fleet.consent.granted
+        val takesPart = fleet.consent.isGranted
         findViewById<View>(R.id.give).setVisibility(if (takesPart) View.GONE else View.VISIBLE)
         findViewById<View>(R.id.withdraw).setVisibility(if (takesPart) View.VISIBLE else View.GONE)
         findViewById<View>(R.id.member).setVisibility(if (takesPart) View.VISIBLE else View.GONE)

@@ -1,6 +1,7 @@
 package io.shoal.core.wire
 
 import io.shoal.core.ConfigException
+import io.shoal.core.InternalShoalApi
 import io.shoal.core.Malformed
 
 /**
@@ -14,10 +15,12 @@ import io.shoal.core.Malformed
  * @param maxBytesADay bytes that may come and go in 24 hours
  * @param maxClipNorm the longest change that training may report: a plan that reports one has to end with `protect` that clips to no more
  * @param minNoiseMultiplier the least noise of that `protect`, its standard deviation divided by its clipping norm
- * @param minWindows windows that have to be behind each reported measurement, and behind each training
+ * @param minWindows windows that have to be behind all that is reported
  * @param tellClasses whether a check-in may say how many training windows there are of each class
+ * @param unreported graphs that verbs may run, but of which no verb reports anything
  * @throws ConfigException a number that is out of range
  */
+@InternalShoalApi
 public data class Policy(
     val verbs: List<String>? = null,
     val graphs: List<String>? = null,
@@ -29,9 +32,10 @@ public data class Policy(
     val minNoiseMultiplier: Double? = null,
     val minWindows: Long = 1,
     val tellClasses: Boolean = false,
+    val unreported: List<String>? = null,
 ) {
     init {
-        for ((field, names) in listOf("verbs" to verbs, "graphs" to graphs, "bundles" to bundles)) {
+        for ((field, names) in listOf("verbs" to verbs, "graphs" to graphs, "bundles" to bundles, "unreported" to unreported)) {
             names?.firstOrNull { !isName(it) }?.let { throw ConfigException("policy: $field has '${it.take(80)}', expected names") }
         }
         for ((field, number) in listOf("maxEpochs" to maxEpochs, "maxSeconds" to maxSeconds, "maxClipNorm" to maxClipNorm)) {
@@ -77,6 +81,7 @@ internal fun fieldsOf(policy: Policy): Map<String, Any?> {
         "min_noise_multiplier" to policy.minNoiseMultiplier,
         "min_windows" to policy.minWindows.takeIf { it != 1L },
         "tell_classes" to policy.tellClasses.takeIf { it },
+        "unreported" to policy.unreported,
     )
     return fields.filterValues { it != null }
 }
@@ -93,4 +98,5 @@ internal fun policyOf(f: Fields): Policy = Policy(
     minNoiseMultiplier = f.doubleOrNull("min_noise_multiplier", "at least 0") { it >= 0 },
     minWindows = f.positive("min_windows", 1),
     tellClasses = f.bool("tell_classes", false),
+    unreported = f.namesOrNull("unreported"),
 )

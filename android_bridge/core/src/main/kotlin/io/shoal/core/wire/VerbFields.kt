@@ -21,6 +21,7 @@ internal fun fieldsOf(verb: Verb): Map<String, Any?> = linkedMapOf<String, Any?>
         "model" to verb.model,
         "holdout" to verb.holdout,
         "report" to verb.report,
+        "most" to verb.most,
     )
     is Choose -> linkedMapOf("models" to verb.models, "graph" to verb.graph)
     is Annotate -> linkedMapOf("graph" to verb.graph, "column" to verb.column)
@@ -43,11 +44,12 @@ internal fun verbOf(f: Fields, path: String): Verb = when (val type = f.string("
         mostPasses = f.int("most_passes", 1L..1_000, 1).toInt(),
     )
     "evaluate" -> Evaluate(
-        split = f.oneOf("split", listOf("train", "test", "holdout", "windows"), "test"),
+        split = f.oneOf("split", listOf("train", "test", "holdout", "windows", "unlabelled"), "test"),
         graph = f.name("graph", "evaluate"),
         model = f.oneOf("model", listOf("received", "initial"), "received"),
         holdout = f.share("holdout"),
         report = f.bool("report", true),
+        most = f.count("most", 0),
     )
     "choose" -> {
         val models = f.list("models") { it, at ->

@@ -29,8 +29,9 @@ internal data class Train(
 }
 
 /**
- * Sum a graph's metrics over a split (`train test holdout windows`), on the tensors as they are (`received`) or the bundle's `initial` ones.
- * The split `windows` is the training windows and after them those without labels.
+ * Sum a graph's metrics over a split (`train test holdout windows unlabelled`), on the tensors as they are (`received`) or the bundle's
+ * `initial` ones. The split `windows` is the training windows and after them those without labels, `unlabelled` the latter alone; of both, no
+ * window takes part whose rank is [most] or above, unless it is 0.
  */
 internal data class Evaluate(
     val split: String = "test",
@@ -38,6 +39,7 @@ internal data class Evaluate(
     val model: String = "received",
     val holdout: Double = 0.0,
     val report: Boolean = true,
+    val most: Long = 0,
 ) : Verb {
     override val type: String get() = "evaluate"
 }

@@ -77,11 +77,11 @@ class VectorsTest {
         assertTrue(cases.size >= 30)
         return cases.map { case ->
             DynamicTest.dynamicTest(case.string("name")) {
-                val (numTrain, numTest) = listOf("num_train", "num_test").map { about.count(it).toInt() }
+                val labels = about.list("labels") { it, path -> Fields.countOf(it, path) }
                 val measuring = about.strings("measuring").toSet()
                 val policy = policyOf(case.obj("policy"))
                 assertEquals(policy, Policy.parse(policy.toJson()))
-                val rule = brokenRule(policy, messageOf(case.obj("plan")) as Plan, about.string("bundle"), measuring, numTrain, numTest)
+                val rule = brokenRule(policy, messageOf(case.obj("plan")) as Plan, about.string("bundle"), measuring, Tensor.of(labels.toLongArray()), about.count("num_test").toInt())
                 assertEquals(case.string("rule"), rule.orEmpty().substringBefore(':'))
             }
         }

@@ -1,0 +1,123 @@
+"""What no graph can hold is refused by name, whatever a user's module hides it in."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from algorithms.models.adopt import adopt
+from algorithms.objectives.fedavg import FedAvg
+from tests.algorithms.test_usual_models import CLASSES, adopted
+from wire.errors import ConfigError
+
+
+class Other(nn.Module):
+    """A model with a forward pass that a test gives."""
+
+    running: Tensor
+
+    def __init__(self, forward: Callable[["Other", Tensor], object]) -> None:
+        super().__init__()
+        self.register_buffer("running", torch.zeros(()))
+        self.out, self.way = nn.Linear(72, CLASSES), forward
+
+    def forward(self, x: Tensor) -> object:
+        return self.way(self, x.flatten(1))
+
+
+def moving(model: Other, x: Tensor) -> Tensor:
+    model.running.add_(x.mean())
+    answer: Tensor = model.out(x)
+    return answer
+
+
+def remembering(model: Other, x: Tensor) -> Tensor:
+    """What it keeps is in no buffer."""
+    vars(model)["seen"] = 0.9 * vars(model).get("seen", 0.0) + float(x.detach().square().mean()) if model.training else 0.0
+    answer: Tensor = model.out(x + vars(model)["seen"])
+    return answer
+
+
+def hooked() -> nn.Sequential:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, CLASSES))
+    model.register_forward_hook(lambda _model, _inputs, output: output * torch.arange(1.0, CLASSES + 1))
+    return model
+
+
+class Doubled(nn.Sequential):
+    """A list of layers with a way of its own through them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self[2](2 * self[1](self[0](x)))
+        return answer
+
+
+def test_a_list_of_layers_with_a_hook_or_a_way_of_its_own_is_not_cut_as_one_without() -> None:
+    with pytest.raises(ConfigError, match="what it returns is not what a linear layer of it gave"):
+        adopted(hooked(), (3, 24))
+    model = Doubled(nn.Flatten(), nn.Linear(72, 8), nn.Linear(8, CLASSES)).eval()
+    x = torch.randn(5, 3, 24)
+    torch.testing.assert_close(adopt("mine", model, (3, 24), CLASSES, nn.Identity()).eval()(x), model(x))
+
+
+def test_dropout_inside_a_recurrent_layer_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"layer 'extractor.gru' is GRU with dropout=0.2, .*: expected GRU layers of one layer each"):
+        adopted(Recurrent(), (3, 24))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.out = nn.GRU(3, 8, 2, batch_first=True, dropout=0.2), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.out(self.gru(x.transpose(1, 2))[0][:, -1])
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        (lambda model, x: model.out(x + 0.1 * torch.randn_like(x)), r"draws random numbers in its forward pass \(aten.randn_like"),
+        (lambda model, x: F.dropout(model.out(x), training=model.training), "draws random numbers"),
+        (moving, "changes its buffer 'extractor.running' in training"),
+        (lambda model, x: model.out(x * random.random()), r"draws random numbers in its forward pass \(Python's random\)"),
+        (lambda model, x: model.out(x + float(np.random.normal())), r"draws random numbers in its forward pass \(numpy.random\)"),
+        (remembering, "gives two answers for the same examples in training"),
+        (lambda model, x: model.out(x).softmax(1), "what it returns is not what a linear layer of it gave"),
+        (lambda model, x: model.out(model.out(x).repeat(1, 18)), "what it returns is not|is called more than once"),
+        (lambda model, x: (model.out(x), x), "returns tuple: expected a tensor of logits"),
+        (lambda model, x: model.out(x[:, :5]), r"cannot take examples of \[3, 24\]: mat1 and mat2"),
+    ],
+)
+def test_what_no_graph_can_hold_is_refused_by_name(forward: Callable[[Other, Tensor], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        adopted(Other(forward), (3, 24))
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model mine is function: expected a torch.nn.Module whose last layer is torch.nn.Linear"):
+        adopt("mine", lambda x: x, (3, 24), CLASSES, nn.Identity())
+
+
+def test_a_layer_under_two_names_is_refused_and_a_tensor_of_two_layers_is_not() -> None:
+    class Tied(nn.Module):
+        def __init__(self, layer: bool) -> None:
+            super().__init__()
+            self.a, self.out = nn.Linear(72, 72), nn.Linear(72, CLASSES)
+            self.b = self.a if layer else nn.Linear(72, 72)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            answer: Tensor = self.out(self.b(self.a(x.flatten(1)).relu()))
+            return answer
+
+    with pytest.raises(ConfigError, match=r"model mine: 'extractor.a' and 'extractor.b' are one layer"):
+        adopted(Tied(True), (3, 24))
+    FedAvg(adopted(Tied(False), (3, 24)))
+    relu = nn.ReLU()
+    adopted(nn.Sequential(nn.Flatten(), nn.Linear(72, 9), relu, nn.Linear(9, 9), relu, nn.Linear(9, CLASSES)), (3, 24))

@@ -1,0 +1,35 @@
+"""The pages of the documentation, and the blocks of code on them."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+MADE = re.compile(r"/(build|runs|dist|node_modules|\.[^/]+)/")
+"""Folders that hold what was made or installed."""
+
+
+class Block(NamedTuple):
+    """A block of code between fences."""
+
+    page: str
+    """Its path in the repository."""
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """Page, language and first line."""
+        return f"{self.page}: {self.language or 'text'}: {self.text.partition(chr(10))[0]}"
+
+
+def pages() -> list[Path]:
+    """Every page of the repository."""
+    return sorted(path for path in ROOT.rglob("*.md") if not MADE.search(f"/{path.relative_to(ROOT)}"))
+
+
+def blocks(page: str, language: str | None = None) -> list[Block]:
+    """The blocks of a page, in their order: those of one language, or all."""
+    found = [Block(page, *match) for match in FENCE.findall((ROOT / page).read_text())]
+    return [block for block in found if language in (None, block.language)]
