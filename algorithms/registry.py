@@ -39,6 +39,7 @@ from algorithms.objectives.cgau import Cgau
 from algorithms.objectives.dbe import coordinate_domain_bias, with_domain_bias
 from algorithms.objectives.ditto import Ditto, DittoServer
 from algorithms.objectives.dpsgd import with_clipped_examples
+from algorithms.objectives.fedala import FedAla, FedAlaServer
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.fedbabu import FedBABU, FedBabuServer
 from algorithms.objectives.fedbn import FedBN
@@ -100,6 +101,7 @@ _BASE = {
     "apfl": TwoHalves(Apfl),
     "fedfomo": TwoHalves(FedFomo, FedFomoServer),
     "apple": TwoHalves(Apple, AppleServer),
+    "fedala": TwoHalves(FedAla, FedAlaServer),
     "fedpcl": TwoHalves(FedPCL, FedPclServer),
     "feddisk": TwoHalves(FedDisk, FedDiskServer),
     "feddisk-ab": TwoHalves(FedDiskAb, DensityRatioServer),

@@ -54,8 +54,11 @@ def with_clipped_examples(base: type[Supervised], name: str, clip_norm: float, n
     """The class of an objective whose step is differentially private for single examples.
 
     Raises:
-        ConfigError: the objective's step does more than follow the gradient of the cross-entropy.
+        ConfigError: the objective's step does more than follow the gradient of the cross-entropy, or not all that a device sends comes from
+            its steps.
     """
+    if base.sends_more:
+        raise ConfigError(f"dp-sgd noises training steps alone, and what devices send with {name!r} holds more of their data than these")
     if base.sgd_graphs.get("step") != Sgd() or base.columns:
         raise ConfigError(f"dp-sgd clips the gradient of the plain cross-entropy; the step of {name!r} does more than follow it")
     hyper: Mapping[str, float] = {**base.hyper, "clip_norm": clip_norm, "noise_multiplier": noise_multiplier}

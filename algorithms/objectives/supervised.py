@@ -81,6 +81,8 @@ class Supervised:
     follows_task: ClassVar[bool] = True
     """Whether training minimises the task's loss (`mean_loss`), so that the task's options have a place in it. A class that overrides a
     method of `LOSS` does not inherit it: it declares its own."""
+    sends_more: ClassVar[bool] = False
+    """Whether the change that a device sends holds more of its windows than its training steps put into it."""
     own_rule: ClassVar[bool] = False
     """Whether its steps are of a kind that no other optimizer can take the place of."""
 

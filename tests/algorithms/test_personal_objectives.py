@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from algorithms.objectives.dpsgd import with_clipped_examples
+from algorithms.objectives.fedala import FedAla
 from tests.contracts.objective import (
     CLASSES,
     SIZES,
@@ -22,6 +24,7 @@ from tests.contracts.objective import (
     small_model,
     step_both,
 )
+from wire.errors import ConfigError
 
 
 class TestSteps:
@@ -129,6 +132,37 @@ class TestSteps:
         local.load_state_dict({**local.state_dict(), **{k: v for k, v in theta.state_dict().items() if "running" in k}})
         assert_holds(device.tensors, local)
         assert_used(device, theta.eval()(batches()[0]["x"]), batches()[0])
+
+    def test_fedala(self) -> None:
+        device, module = Device(make("fedala"), lr=0.05, toward_lr=0.4), small_model().train()
+        device.scatter("private/before.", 8)
+        layer = {name: p for name, p in module.named_parameters() if name.startswith("head.")}
+        before = {name: device.tensors[f"private/before.{name}"].clone() for name in layer}
+        toward = {name: torch.ones_like(p, requires_grad=True) for name, p in layer.items()}
+        for batch in batches():
+            still = copy.deepcopy(module)  # its statistics do not move
+            start = {name: before[name] + (p.detach() - before[name]) * toward[name] for name, p in layer.items()}
+            loss = F.cross_entropy(F.linear(features_of(still, batch["x"]), start["head.weight"], start["head.bias"]), batch["y"])
+            gradients = torch.autograd.grad(loss, list(toward.values()))
+            device.run("toward", batch)
+            with torch.no_grad():
+                for weight, gradient in zip(toward.values(), gradients, strict=True):
+                    weight.sub_(0.4 * gradient).clamp_(0.0, 1.0)
+        assert all(((weight > 0) & (weight < 1)).any() for weight in toward.values()), "nothing was learned between the two layers"
+        device.run("start")
+        with torch.no_grad():
+            for name, p in layer.items():
+                p.copy_(before[name] + (p - before[name]) * toward[name])
+        assert_holds(device.tensors, module)
+        step_both(device, "step", module, sgd(module), batches(2))
+        device.run("remember")
+        assert_holds(device.tensors, module)
+        for name, p in layer.items():
+            torch.testing.assert_close(device.tensors[f"private/before.{name}"], p.detach(), rtol=1e-4, atol=1e-5)
+
+    def test_fedala_with_clipped_examples_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="dp-sgd noises training steps alone"):
+            with_clipped_examples(FedAla, "fedala", 1.0, 1.0)
 
     def test_apfl(self) -> None:
         device, shared, own, mixture = (

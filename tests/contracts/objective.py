@@ -16,6 +16,7 @@ from algorithms.objectives.apple import Apple, AppleServer
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.dbe import coordinate_domain_bias, with_domain_bias
 from algorithms.objectives.ditto import Ditto, DittoServer
+from algorithms.objectives.fedala import FedAla, FedAlaServer
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.fedbabu import FedBABU, FedBabuServer
 from algorithms.objectives.fedbn import FedBN
@@ -58,6 +59,7 @@ PLAIN: dict[str, Halves] = {
     "apfl": (Apfl, {}, DefaultCoordinator),
     "fedfomo": (FedFomo, {"num_others": 2}, FedFomoServer),
     "apple": (Apple, {"num_others": 2}, AppleServer),
+    "fedala": (FedAla, {}, FedAlaServer),
     "fedpcl": (FedPCL, {"num_others": 2}, FedPclServer),
     "fedgen": (FedGen, {"bank_size": 12, "generated_batch": 6}, lambda: FedGenServer(generator_steps=3, generator_batch=16)),
 }

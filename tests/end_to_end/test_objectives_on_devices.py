@@ -58,6 +58,7 @@ MORE = [
     "per-fedavg",
     "fedfomo:num_others=2",
     "apple:num_others=2",
+    "fedala",
     "fedpcl:num_others=2",
     "fedgen:generator_steps=2:bank_size=32",
     "dbe-moon",
