@@ -26,8 +26,9 @@ demo: $(VENV)/.demo
 
 # Many tests wait for processes and brokers: twice as many workers as there are cores keep the cores busy.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
+PYTEST ?= $(BIN)/pytest
 test: setup deploy/.debian
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(ARGS)
 
 slow: setup deploy/.debian
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow or not slow'

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.deploy.tools import DEPLOY, run, tool
 
@@ -19,6 +20,7 @@ MOST = LEAST | {
     "enrolment": {"enabled": True, "broker": "mqtts://fleet.example"},
     "networkPolicy": {"from": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
     "serviceMonitor": {"enabled": True, "tokenSecret": "prometheus"},
+    "prometheusRule": {"enabled": True, "labels": {"release": "monitoring"}},
     "persistence": {"storageClass": "fast", "size": "50Gi"},
     "nodeSelector": {"kubernetes.io/arch": "amd64"},
     "tolerations": [{"key": "fleet", "operator": "Exists"}],
@@ -58,6 +60,7 @@ def test_a_release_is_valid_for_kubernetes(values: dict[str, Any]) -> None:
     kinds = {o["kind"] for o in objects}
     assert kinds >= {"StatefulSet", "Service", "ConfigMap", "PersistentVolumeClaim", "NetworkPolicy"}
     assert ("ServiceMonitor" in kinds) == (values is MOST)
+    assert ("PrometheusRule" in kinds) == (values is MOST)
     (service,) = (o["spec"] for o in objects if o["kind"] == "StatefulSet")
     assert service["replicas"] == 1, "a fleet has one aggregator at a time"
     pod = service["template"]["spec"]
@@ -70,6 +73,17 @@ def test_a_release_is_valid_for_kubernetes(values: dict[str, Any]) -> None:
         assert "env" not in container, "settings are in the ConfigMap, secrets in files"
     mounted = {mount["name"] for container in [*pod["containers"], *pod.get("initContainers", [])] for mount in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_rules_of_the_chart_are_the_alerts_of_the_compose_file_for_the_job_that_is_scraped() -> None:
+    objects, told = render(MOST)
+    assert told == ""
+    (rule,) = (o for o in objects if o["kind"] == "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((DEPLOY / "monitoring" / "alerts.yml").read_text())
+    assert rule["metadata"]["labels"]["release"] == "monitoring"
+    jobs = set(re.findall(r'job="(\w+)"', json.dumps(rule["spec"]).replace("\\", "")))
+    (monitor,) = (o for o in objects if o["kind"] == "ServiceMonitor")
+    assert jobs == {monitor["metadata"]["labels"][monitor["spec"]["jobLabel"]]}
 
 
 def test_every_setting_of_the_configmap_is_one_of_serve() -> None:
@@ -93,6 +107,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replicas": 2}, "replicas"),
     ({"settings": {"ROUNDS": 40}}, "/settings/ROUNDS"),
     ({"serviceMonitor": {"enabled": True}}, "/serviceMonitor/tokenSecret"),
+    ({"prometheusRule": {"enabled": "yes"}}, "/prometheusRule/enabled"),
 ]
 REFUSE = """
 import json, sys

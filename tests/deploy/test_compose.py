@@ -45,7 +45,14 @@ def test_a_compose_program_reads_it(tmp_path: Path) -> None:
     debian("podman", "podman")  # which podman-compose asks for its version
     done = run(tool("podman-compose"), "--env-file", tmp_path / "env", "-f", COMPOSE / "compose.yaml", "config")
     assert done.returncode == 0, done.stderr
-    assert set(yaml.safe_load(done.stdout)["services"]) == {"broker", "database", "aggregator", "prometheus", "grafana"}
+    assert set(yaml.safe_load(done.stdout)["services"]) == {
+        "broker",
+        "database",
+        "aggregator",
+        "prometheus",
+        "alertmanager",
+        "grafana",
+    }
 
 
 def test_no_service_can_write_its_root_gain_privileges_or_be_another_version_tomorrow(compose: dict[str, Any]) -> None:
@@ -80,7 +87,9 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def setup(folder: Path, plugin: str = "/usr/lib/mosquitto_dynamic_security.so") -> "subprocess.CompletedProcess[str]":
+def setup(
+    folder: Path, plugin: str = "/usr/lib/mosquitto_dynamic_security.so", *, fails: bool = False, webhook: str = ""
+) -> "subprocess.CompletedProcess[str]":
     """Give the command, with the `shoal` of this environment."""
     bundle = folder / "bundle"
     for made in (bundle, folder / "bin"):
@@ -91,9 +100,9 @@ def setup(folder: Path, plugin: str = "/usr/lib/mosquitto_dynamic_security.so") 
     shoal = folder / "bin" / "shoal"
     shoal.write_text(f'#!/bin/sh\nexec {sys.executable} -m shoal "$@"\n')
     shoal.chmod(0o755)
-    path = f"{folder / 'bin'}:/usr/bin:/bin"
-    done = run(COMPOSE / "setup", "fleet.example", bundle, folder / "home", PATH=path, ENV_FILE=str(folder / "env"), BROKER_PLUGIN=plugin)
-    assert done.returncode == 0, done.stderr
+    words, path = (COMPOSE / "setup", "fleet.example", bundle, folder / "home"), f"{folder / 'bin'}:/usr/bin:/bin"
+    done = run(*words, PATH=path, ENV_FILE=str(folder / "env"), BROKER_PLUGIN=plugin, ALERT_WEBHOOK=webhook)
+    assert (done.returncode != 0) == fails, done.stderr
     return done
 
 
@@ -105,6 +114,7 @@ def test_what_is_mounted_is_what_setup_makes(compose: dict[str, Any], made: Path
     assert missing == []
     open_to_others = [p for p in made.rglob("*") if p.stat().st_mode & 0o077 and p.suffix not in (".pem", ".conf", ".voucher", ".pub", "")]
     assert [p.name for p in open_to_others if p.parent.name in ("secrets", "served") and not p.is_dir()] == []
+    assert (made / "alertmanager.yml").stat().st_mode & 0o077 == 0, "a webhook's URL may be a secret"
     assert not (made / "bundle" / "signing.key").exists(), "the root key stays where it is"
     assert "plugin /usr/lib/mosquitto_dynamic_security.so" in (made / "broker" / "mosquitto.conf").read_text()
     assert set(re.findall(r"^(\w+)=", (tmp_path / "env").read_text(), re.MULTILINE)) == {*GIVEN, "SHOAL_IMAGE"}
@@ -121,6 +131,29 @@ def test_setup_keeps_what_is_there(made: Path, tmp_path: Path) -> None:
     setup(tmp_path)
     after = kept()
     assert {path.name for path in before if after[path] != before[path]} == {"prometheus-token", "http-tokens.json"}
+
+
+def test_nobody_is_told_of_alerts_until_somebody_is_named(tmp_path: Path) -> None:
+    said = setup(tmp_path)
+    file = tmp_path / "home" / "alertmanager.yml"
+    assert f"nobody is told; write a receiver into {file}" in said.stdout
+    assert yaml.safe_load(file.read_text())["receivers"] == [{"name": "operator"}]
+    refused = setup(tmp_path, fails=True, webhook="https://hooks.example/T0/x?a=b")
+    assert refused.stderr == f"error: ALERT_WEBHOOK: {file} is there already: write it there, or delete the file\n"
+    file.unlink()
+    for _ in range(2):  # the same again changes nothing
+        said = setup(tmp_path, webhook="https://hooks.example/T0/x?a=b")
+        assert "nobody is told" not in said.stdout
+        (receiver,) = yaml.safe_load(file.read_text())["receivers"]
+        assert receiver == {"name": "operator", "webhook_configs": [{"url": "https://hooks.example/T0/x?a=b"}]}
+
+
+@pytest.mark.parametrize("url", ["hooks.example", "https://a.example/'x", "https://a.example/ x", "file:///etc/passwd", "https://"])
+def test_what_is_no_webhook_is_one_line(tmp_path: Path, url: str) -> None:
+    done = setup(tmp_path, fails=True, webhook=url)
+    assert done.stderr.startswith("error: ALERT_WEBHOOK: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ import shlex
 import tomllib
 
 from tests.deploy.tools import DEPLOY, ROOT
+from tests.pages import blocks
 
 PAGE = (ROOT / "docs" / "install.md").read_text()
-COMMANDS = [line for fence in re.findall(r"^```\n(.+?)^```", PAGE, re.MULTILINE | re.DOTALL) for line in fence.splitlines()]
+COMMANDS = [line for block in blocks("docs/install.md", "") for line in block.text.splitlines()]
 
 
 def test_every_test_that_the_pages_name_is_there() -> None:
@@ -19,7 +20,11 @@ def test_every_test_that_the_pages_name_is_there() -> None:
 
 def test_every_command_is_of_a_program_of_whose_words_a_test_knows() -> None:
     """No engine and no cluster is at hand where tests run: files and names in such commands are compared with what they stand for."""
-    programs = {word for line in COMMANDS for word in [shlex.split(line.removeprefix("sudo "))[0]]}
+    words = [[word for word in shlex.split(line.removeprefix("sudo ")) if not re.match(r"[A-Z_]+=", word)] for line in COMMANDS]
+    programs = {given[0] for given in words}
+    variables = {name for line in COMMANDS for name in re.findall(r"^([A-Z_]+)=", line)}
+    assert variables == {"ALERT_WEBHOOK"}
+    assert "${ALERT_WEBHOOK:-}" in (DEPLOY / "compose" / "setup").read_text()
     assert programs == {"docker", "helm", "ansible-playbook", "deploy/compose/setup", "deploy/board/shoal-board", "shoal-board"}
     paths = {word for line in COMMANDS for word in shlex.split(line) if word.startswith("deploy/")}
     assert len(paths) >= 5
@@ -33,7 +38,9 @@ def test_every_command_is_of_a_program_of_whose_words_a_test_knows() -> None:
     assert said == {"--enrol", "--device"}
     assert [word for word in said if f"{word})" not in script] == []
     services = set(re.findall(r"^  (\w+):$", (DEPLOY / "compose" / "compose.yaml").read_text(), re.MULTILINE))
-    assert "aggregator" in services
+    named = {re.split(r" (?:exec|restart) ", line)[1].split()[0] for line in COMMANDS if re.search(" (exec|restart) ", line)}
+    assert named == {"aggregator", "alertmanager"}
+    assert named <= services
 
 
 def test_every_extra_and_every_alert_is_on_the_page() -> None:

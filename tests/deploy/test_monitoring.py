@@ -1,19 +1,28 @@
-"""Alerts and the dashboard: each metric that they name is one of a real service, and each alert is raised by what it is about."""
+"""Alerts and the dashboard: each metric that they name is one of a real service, and each alert is raised by what it is
+about, and reaches whom the operator names."""
 
 import json
+import queue
 import re
 import subprocess
+import threading
 import time
 import urllib.request
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
-from tests.conftest import Exported
+from tests.conftest import Exported, wait_for_port
+from tests.deploy.test_compose import setup
 from tests.deploy.tools import DEPLOY, debian, run
+from tests.pages import blocks
 
 MONITORING = DEPLOY / "monitoring"
 SUFFIX = {"counter": "_total", "info": "_info"}
@@ -91,3 +100,88 @@ def test_each_alert_is_raised_by_what_it_is_about_and_by_nothing_that_is_well() 
 def test_prometheus_reads_its_configuration() -> None:
     done = run(debian("promtool", "prometheus"), "check", "config", "--syntax-only", MONITORING / "prometheus.yml")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+class _Told(BaseHTTPRequestHandler):
+    """A service that Prometheus scrapes, and a webhook that notes what it is told."""
+
+    said: "queue.Queue[dict[str, Any]]"
+
+    def do_GET(self) -> None:
+        self.answer(b"shoal_unvouched 1\n")
+
+    def do_POST(self) -> None:
+        self.said.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.answer(b"")
+
+    def answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the test looks at what came."""
+
+
+def quicker(text: str, **changed: str) -> str:
+    """A configuration with the words of this machine in place of others, each of which must be there."""
+    for old, new in changed.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def test_an_alert_goes_through_prometheus_and_alertmanager_to_the_webhook_of_setup(tmp_path: Path) -> None:
+    prometheus, alertmanager = debian("prometheus", "prometheus"), debian("prometheus-alertmanager", "prometheus-alertmanager")
+    said: queue.Queue[dict[str, Any]] = queue.Queue()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Told", (_Told,), {"said": said}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    here, ports = f"127.0.0.1:{server.server_address[1]}", (free_port(), free_port())
+    setup(tmp_path, webhook=f"http://{here}/hook")
+    home = tmp_path / "home"
+    told = quicker((home / "alertmanager.yml").read_text(), **{"group_wait: 30s": "group_wait: 0s"})
+    places = {
+        "15s": "1s",
+        "/etc/prometheus/alerts.yml": str(MONITORING / "alerts.yml"),
+        "/run/secrets/prometheus_token": str(home / "secrets" / "prometheus-token"),
+        "aggregator:8080": here,
+        "alertmanager:9093": f"127.0.0.1:{ports[1]}",
+    }
+    (tmp_path / "alertmanager.yml").write_text(told)
+    (tmp_path / "prometheus.yml").write_text(quicker((MONITORING / "prometheus.yml").read_text(), **places))
+    options = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
+    running = []
+    try:
+        for name, binary, port in (("alertmanager", alertmanager, ports[1]), ("prometheus", prometheus, ports[0])):
+            own = {f"=/etc/{name}/": f"={tmp_path}/", f"=/{name}": f"={home / name}"}
+            words = [quicker(" ".join(options[name]["command"]), **own), f"--web.listen-address=127.0.0.1:{port}"]
+            with (tmp_path / "log").open("a") as log:
+                running.append(subprocess.Popen([binary, *" ".join(words).split()], stdout=log, stderr=log))
+            wait_for_port(port, 60)  # an alert that finds no Alertmanager is sent again after a minute
+        came = said.get(timeout=60)
+    except (queue.Empty, TimeoutError):
+        raise AssertionError((tmp_path / "log").read_text()) from None
+    finally:
+        stop_processes(running)
+        server.shutdown()
+        server.server_close()
+    assert (came["receiver"], came["status"]) == ("operator", "firing")
+    (alert,) = came["alerts"]
+    assert (alert["labels"]["alertname"], alert["labels"]["severity"]) == ("ShoalUnvouched", "critical")
+    assert "Devices believe nothing" in alert["annotations"]["summary"]
+
+
+def test_alertmanager_reads_the_configuration_and_the_receiver_of_the_page(tmp_path: Path) -> None:
+    amtool = debian("amtool", "prometheus-alertmanager")
+    harmless = (MONITORING / "alertmanager.yml").read_text()
+    (block,) = blocks("docs/install.md", "yaml")
+    head, _, _ = harmless.partition("receivers:")
+    for text in (harmless, head + block.text):
+        (tmp_path / "alertmanager.yml").write_text(text)
+        done = run(amtool, "check-config", tmp_path / "alertmanager.yml")
+        assert done.returncode == 0, done.stdout + done.stderr
+    for severity in ("critical", "warning"):
+        done = run(amtool, "config", "routes", "test", f"--config.file={tmp_path / 'alertmanager.yml'}", f"severity={severity}")
+        assert done.stdout.split() == ["operator"], done.stderr

@@ -17,6 +17,7 @@ EVERY = {
     ("docs/extend.md", "python"): "tests/shoal/test_extend_page.py: "
     "test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_repository",
     ("docs/tutorial.md", "python"): "tests/examples/test_methods.py: test_the_page_shows_what_the_files_hold",
+    ("docs/install.md", "yaml"): "tests/deploy/test_monitoring.py: test_alertmanager_reads_the_configuration_and_the_receiver_of_the_page",
     ("docs/install.md", ""): "tests/deploy/test_install_page.py: test_every_command_is_of_a_program_of_whose_words_a_test_knows",
 }
 """The test that covers every block of a language on a page."""
