@@ -38,6 +38,8 @@ from wire.tensors import Tensors
 OUT = Path(__file__).parent / "results" / "personal.json"
 EPOCHS = (1, 2, 5)
 ALGORITHMS = "fedavg,local,distfl,lg-net,lg-net+distfl,ditto,apfl,dbe,pfedme,ifca:k=2,fedavg+knn-per,personal"
+MORE = "ifca:k=3,ifca:k=4,fedala"
+"""Of these there are some cells (``--algorithms ifca:k=3,ifca:k=4,fedala --data watch,uci-har --split time``)."""
 LABELS = ("all", "20", "5", "1", "none")
 READ_WITH_CARE = (
     "What these numbers do not say. The constants of `personal` were chosen while cells of this grid were looked at, on all four data "
@@ -157,7 +159,7 @@ def text(results: dict[str, Any]) -> str:
         tails = [max(own[n]["accuracy"]["worst_tenth"] for n in names) - own[name]["accuracy"]["worst_tenth"] for own in whole]
         near = f"{sum(lost <= NEAR for lost in below)} of {len(whole)} | {sum(lost <= NEAR_TAIL for lost in tails)} of {len(whole)}"
         lines += [f"| {name} | {' | '.join(shares)} | {near} |"]
-    lines += ["", OURS, "", *_our_cells(rows), "", COSTS, ""]
+    lines += ["", *_more(rows), OURS, "", *_our_cells(rows), "", COSTS, ""]
     lines += ["| data | it has | epochs of a round | windows to train on | usual round, ms | `personal` | `lg-net` |", "|---|" + "---|" * 6]
     for made in results["cost"]:
         usual = 1000 * made["seconds"]["personal, usual"]
@@ -165,6 +167,19 @@ def text(results: dict[str, Any]) -> str:
         lines += [f"| {made['data']} | {made['has']} | {made['epochs']} | {made['windows']} | {usual:.0f} | {ratios} |"]
     lines += personal_narrow.text(results["narrow"]) if results["narrow"] else []
     return "\n".join([*lines, "", *personal_tasks.text(results["tasks"])] if results["tasks"] else lines)
+
+
+def _more(rows: list[dict[str, Any]]) -> list[str]:
+    """The cells of the methods that not all cells have, beside the default."""
+    names = [*MORE.split(","), "personal"]
+    found = [(cell, own) for cell in rows if set(names) <= (own := _by_name(cell)).keys()]
+    if not found:
+        return []
+    lines = ["Other numbers of clusters for IFCA, and FedALA, in the same way:", "", f"| data, split, labels | {' | '.join(names)} |"]
+    lines.append("|---" * (1 + len(names)) + "|")
+    for cell, own in found:
+        lines.append(f"| {cell['data']}, {cell['split']}, {cell['labels']} | {' | '.join(_told(own[name]) for name in names)} |")
+    return [*lines, ""]
 
 
 def _our_cells(rows: list[dict[str, Any]]) -> list[str]:
