@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, NO_LABEL, PRESENT, REGRESSION, SEQUENCE, TaskName
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, NO_LABEL, PRESENT, RECONSTRUCTION, REGRESSION, SEQUENCE, TaskName
 from wire.tensors import Array
 
 
@@ -20,7 +20,7 @@ class Measures:
 
 def measure(task: TaskName, labels: Array, answers: Array) -> Measures:
     """The measures of answers (n, answers), or (n, steps, answers), of at least one example with its labels (n, \\*label), as
-    `edge_client.executor.Executor.predict` gives them."""
+    `edge_client.executor.Executor.predict` gives them. In a reconstruction, labels are 1 where a window is anomalous, and 0 elsewhere."""
     if task == CLASSIFICATION:
         return Measures(macro_f1(labels, answers.argmax(1)))
     if task == SEQUENCE:
@@ -30,6 +30,8 @@ def measure(task: TaskName, labels: Array, answers: Array) -> Measures:
         return Measures(macro_f1_of_names(labels, answers >= PRESENT), macro_auc(labels, answers))
     if task == REGRESSION:
         return Measures(mae=tuple(np.abs(labels.astype(np.float64) - answers).mean(0).tolist()))
+    if task == RECONSTRUCTION:
+        return Measures(auc=macro_auc(labels[:, None], answers))
     return Measures()
 
 

@@ -22,7 +22,7 @@ from edge_client.core.ports import Windows
 from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
 from host.threads import one_thread
-from simulation.datasets.windows import FleetData, able_to_train, for_task
+from simulation.datasets.windows import FleetData, able_to_train, for_task, says_anomalies
 from simulation.engine.experiment import Experiment
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.messages import run_by_messages
@@ -241,7 +241,7 @@ def _with_scenario(summary: Summary, settings: SimulationSettings) -> Summary:
 
 def _with_measures(summary: Summary, result: EngineResult, data: FleetData, task: TaskName) -> Summary:
     """The summary with what the task measures beside every accuracy."""
-    if task == RECONSTRUCTION:
+    if task == RECONSTRUCTION and not says_anomalies(data.classes):
         return summary
     devices = dict(summary.devices)
     for device_id in (d for d, device in summary.devices.items() if device.accuracy is not None):
@@ -254,8 +254,8 @@ def _with_measures(summary: Summary, result: EngineResult, data: FleetData, task
     return msgspec.structs.replace(
         summary,
         devices=devices,
-        macro_f1=None if task == REGRESSION else f1,
-        auc=auc if task == MULTI_LABEL else None,
+        macro_f1=None if task in (REGRESSION, RECONSTRUCTION) else f1,
+        auc=auc if task in (MULTI_LABEL, RECONSTRUCTION) else None,
         mae=_errors(data.classes, [d.mae for d in devices.values() if d.mae]) if task == REGRESSION else None,
     )
 

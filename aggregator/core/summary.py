@@ -46,7 +46,8 @@ class DeviceSummary(msgspec.Struct, frozen=True):
     macro_f1: float | None = None
     """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where only accuracies were reported."""
     auc: float | None = None
-    """Of several labels (`simulation.measures.macro_auc`); None where there is none, and where only accuracies were reported."""
+    """Of several labels, or of errors where anomalies are known (`simulation.measures.macro_auc`); None elsewhere, and where only
+    accuracies were reported."""
     mae: dict[str, float] | None = None
     """Of quantities, by name the mean absolute error in the user's units; None of others, and where only accuracies were reported."""
     kept: Kept | None = None
@@ -211,7 +212,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What accuracy is the share of, where that is not windows whose class is told rightly."""
     macro_f1: Spread | None = None
     auc: Spread | None = None
-    """None where a window has a class, and of other tasks."""
+    """Of several labels, and in a reconstruction of data that say which windows are anomalous; None elsewhere."""
     mae: dict[str, Spread] | None = None
     """Of quantities, by name the mean absolute error over devices: the worst is the largest. None of other tasks."""
     accuracy_by_round: list[Spread]

@@ -47,9 +47,10 @@ def load(
 @overload
 def load(
     source: ArrayLike | Sequence[ArrayLike],
-    y: ArrayLike,
+    y: ArrayLike | None,
     owner: ArrayLike,
     *,
+    anomaly: ArrayLike | None = None,
     length: int | None = None,
     lengths: ArrayLike | None = None,
     split: ArrayLike | None = None,
@@ -73,6 +74,7 @@ def load(
     length: int | None = None,
     stride: int | None = None,
     steps: int = 0,
+    anomaly: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
     split: ArrayLike | None = None,
     session: ArrayLike | None = None,
@@ -92,7 +94,8 @@ def load(
     - an array x (n, channels, time), or (n, channels, height, width) for images, numbers, with `y` (n,) class numbers or names, or (n,
       names) of 0 and 1 for several labels of a window, or numbers with a point for quantities, (n,) or (n, quantities), or (n, steps) class
       numbers or names of its steps, -1 or empty for one without a label, and `owner` (n,), the device of each example, as a number or a
-      name. `split` (n,) says ``train`` or ``test``, `session` and `start` (n,) where in which recording a window begins.
+      name. `split` (n,) says ``train`` or ``test``, `session` and `start` (n,) where in which recording a window begins. Where nothing but
+      anomalies is known, y is None and `anomaly` (n,) is 1 for anomalous windows, which are for testing, and 0 for others.
     - a mapping from device ids to examples: (x, y), (x, y, test_x, test_y), or a map-style torch `Dataset` of pairs.
 
     Windows of different lengths are a list of arrays (channels, time) in the place of x, or what a `Dataset` gives. They are padded with
@@ -125,15 +128,15 @@ def load(
         joined = _padded_or_alike(dict(zip(parts, xs, strict=True)), length) | {"y": np.concatenate(ys), "split": np.concatenate(splits)}
         ids, subject = list(parts), np.repeat(np.arange(len(parts)), [len(y) for y in ys])
         return _fleet(joined | {"subject": subject}, ids, classes, channels, vocabulary, name)
-    if y is None or owner is None:
+    if (y is None and anomaly is None) or owner is None:
         raise DataError(f"data of type {type(source).__name__}: expected load(x, y, owner), a mapping by device id, or a name or path")
     owners = np.asarray(owner)
     x = windows_of("data", source)
     if lengths is not None and isinstance(x, list):
         raise DataError("data: lengths are of an array that is padded, and x is a list of windows, each of its own length")
-    others = {"lengths": lengths, "split": split, "session": session, "start": start}
+    others = {"y": y, "anomaly": anomaly, "lengths": lengths, "split": split, "session": session, "start": start}
     given = {key: np.asarray(value) for key, value in others.items() if value is not None}
-    given |= _padded_or_alike({"": x}, length) | {"y": np.asarray(y), "subject": owners}
+    given |= _padded_or_alike({"": x}, length) | {"subject": owners}
     if owners.dtype.kind not in "US" or owners.ndim != 1:
         return _fleet(given, [], classes, channels, vocabulary, name)
     names, numbers = np.unique(owners, return_inverse=True)

@@ -22,7 +22,7 @@ from simulation.datasets.windows import FleetData
 from simulation.measures import confusion
 from simulation.simulate import SimulationResult
 from wire.errors import ConfigError
-from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, SEQUENCE, TaskName, answer_of
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, RECONSTRUCTION, REGRESSION, SEQUENCE, TaskName, answer_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,13 +66,15 @@ class Result:
 
     @property
     def auc(self) -> Spread:
-        """The area under the ROC curve over devices, as `accuracy`: of each device the mean over names.
+        """The area under the ROC curve over devices, as `accuracy`: of each device the mean over names; in a reconstruction, how
+        well the error of a window tells anomalous ones from usual ones.
 
         Raises:
-            ConfigError: the task is not about several labels.
+            ConfigError: the task is neither about several labels nor a reconstruction, or the data do not say which windows are anomalous.
         """
-        self._check_task("auc", MULTI_LABEL)
-        assert self.summary.auc is not None
+        self._check_task("auc", MULTI_LABEL, RECONSTRUCTION)
+        if self.summary.auc is None:
+            raise ConfigError(f"auc: data {self.data.name} do not say which test windows are anomalous (docs/algorithms.md)")
         return self.summary.auc
 
     @property

@@ -8,6 +8,7 @@ of 0 and 1 are several labels of a window, each there or not, ``y (n, quantities
 or an empty name where nobody knows one (`edge_client.labels.are_steps`). ``vocabulary``, a number, says that ``X`` holds ids from 0 to
 below it, of words or of events. ``lengths (n,)`` says how many samples each window has, and that the others are padding
 (`edge_client.padding`).
+``anomaly (n,)`` of 0 and 1, in the place of ``y``, says which windows are anomalous: the classes are then ``usual`` and ``anomalous``.
 """
 
 import logging
@@ -24,7 +25,7 @@ from edge_client.labels import are_steps, as_held, check_labels, column_names, h
 from edge_client.layout import examples, fitting, vocabulary
 from edge_client.padding import read_lengths
 from simulation.datasets.pool import Pool
-from simulation.datasets.windows import FleetData, Recordings
+from simulation.datasets.windows import ANOMALOUS, USUAL, FleetData, Recordings
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tasks import NO_LABEL
@@ -33,7 +34,8 @@ from wire.tensors import Array
 LAYOUT = (
     "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, (n, names) of 0 and 1, "
     "(n, steps) int or str, or (n, quantities) float, "
-    "and optionally subject (n,) int or str, split (n,) of 'train' and 'test', session (n,) int or str, start (n,) int and lengths (n,) int"
+    "and optionally subject (n,) int or str, split (n,) of 'train' and 'test', session (n,) int or str, start (n,) int and "
+    "lengths (n,) int; or, in the place of y, anomaly (n,) of 0 and 1"
 )
 log = logging.getLogger("shoal.data")
 
@@ -44,7 +46,7 @@ FEW = 8
 """Labels that a message lists, at most."""
 
 
-ARRAYS = ("X", "y", "subject", "split", "session", "start", "lengths", "channel_names", "activity_names", "vocabulary")
+ARRAYS = ("X", "y", "subject", "split", "session", "start", "lengths", "channel_names", "activity_names", "vocabulary", "anomaly")
 
 
 def load_npz(path: Path, session: str = "session") -> FleetData | Pool:
@@ -92,11 +94,13 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
     """A fleet from the arrays of a ``.npz``.
 
     Without ``split``, or with one that leaves a subject without training or without test examples, the last 25 % of each
-    subject's examples per class, in their order in the file, are the test part; where labels are no classes, the last 25 % of all.
+    subject's examples per class, in their order in the file, are the test part; where labels are no classes, the last 25 % of all. Where
+    ``anomaly`` says which are anomalous, all of these are in the test part.
 
     Raises:
         DataError: an array is missing or has another shape or type.
     """
+    arrays = _of_anomalies(origin, arrays)
     window, classes, x, y = _describe(origin, arrays)
     subject = _required(arrays, "subject", origin)
     called = _device_ids(subject, len(x), origin)
@@ -104,7 +108,7 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
     devices, recordings = {}, {}
     for number in np.unique(subject):
         at = np.flatnonzero(subject == number)
-        test = _test_part(y[at], arrays["split"][at] if "split" in arrays else None)
+        test = _test_part(y[at], arrays["split"][at] if "split" in arrays else None, "anomaly" in arrays)
         at, cut = np.concatenate([at[~test], at[test]]), int((~test).sum())
         device_id = called[number.item()]
         own_x, own_y = fitting(x[at], window, f"data {origin}, device {device_id}"), y[at]
@@ -119,8 +123,9 @@ def pool_from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> Pool:
     Raises:
         DataError: an array is missing or has another shape or type.
     """
+    arrays = _of_anomalies(origin, arrays)
     window, classes, x, y = _describe(origin, arrays)
-    x, test = fitting(x, window, f"data {origin}"), _test_part(y, arrays.get("split"))
+    x, test = fitting(x, window, f"data {origin}"), _test_part(y, arrays.get("split"), "anomaly" in arrays)
     return Pool(name, window, classes, x[~test], y[~test], x[test], y[test])
 
 
@@ -226,10 +231,31 @@ def _places(origin: str, arrays: dict[str, Array]) -> tuple[Array | None, Array 
     return session, start
 
 
-def _test_part(y: Array, split: Array | None) -> Array:
+def _of_anomalies(origin: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    """The arrays with ``y`` and names of classes by what ``anomaly`` says, where it is there.
+
+    Raises:
+        DataError: it is not 0 or 1 for each window, or there are labels beside it.
+    """
+    if "anomaly" not in arrays:
+        return arrays
+    told, count = arrays["anomaly"], len(_required(arrays, "X", origin))
+    if beside := [name for name in ("y", "activity_names") if name in arrays]:
+        raise DataError(f"data {origin}: anomaly and {beside[0]}: expected one of them, anomaly says which windows are of which class")
+    if told.shape != (count,) or told.dtype.kind not in "biu" or not np.isin(told, (0, 1)).all():
+        raise DataError(f"data {origin}: anomaly is {told.dtype}{list(told.shape)}, expected {count} times 0, or 1 for an anomalous window")
+    return arrays | {"y": told.astype(np.int64), "activity_names": np.array([USUAL, ANOMALOUS])}
+
+
+def _test_part(y: Array, split: Array | None, has_anomalies: bool) -> Array:
     """Boolean mask (n,) of the test part: as `split` says if it leaves both parts something, else the last share of each class, or of all
-    where labels are no classes."""
-    return last_share_of_each_class(y) if split is None or len(np.unique(split)) < 2 else split == "test"
+    where labels are no classes; where y are anomalies, all of these too."""
+    if split is not None and len(np.unique(split)) > 1:
+        return np.equal(split, "test")
+    last = last_share_of_each_class(y)
+    if has_anomalies:
+        last[y == 1] = True
+    return last
 
 
 def _required(arrays: dict[str, Array], key: str, origin: str) -> Array:

@@ -19,6 +19,8 @@ from wire.tensors import Array
 
 WINDOWS = "windows"
 """The class of all windows where there are no others."""
+USUAL, ANOMALOUS = "usual", "anomalous"
+"""The classes of data that say which windows are anomalous."""
 SAMPLED = 1000
 """Of a larger fleet the labels of so many devices are looked at."""
 
@@ -106,8 +108,11 @@ class FleetData:
 
 def task_of_labels(data: FleetData) -> TaskName:
     """The task that a fleet's labels are of, as far as they say it: a column of 0 and 1 for each class is likely a mistake, and data
-    without labels say nothing. Both are taken for classes, so that `for_task` says what is wrong with them."""
+    without labels say nothing. Both are taken for classes, so that `for_task` says what is wrong with them. Where anomalous windows are in
+    test parts alone, nobody could learn that class, and usual windows are to be given back."""
     y = data.sample()[1]
+    if says_anomalies(data.classes) and not any((w.train_y == _anomalous(data)).any() for w in data.some(SAMPLED).devices.values()):
+        return RECONSTRUCTION
     if y.dtype.kind == "f":
         return REGRESSION
     if data.window.steps:
@@ -115,8 +120,19 @@ def task_of_labels(data: FleetData) -> TaskName:
     return MULTI_LABEL if y.ndim > 1 and len(y) and not (y.sum(1) == 1).all() else CLASSIFICATION
 
 
+def says_anomalies(classes: tuple[str, ...]) -> bool:
+    """Whether data with these classes say which windows are anomalous."""
+    return sorted(classes) == [ANOMALOUS, USUAL]
+
+
+def _anomalous(data: FleetData) -> int:
+    return data.classes.index(ANOMALOUS)
+
+
 def for_task(data: FleetData, task: TaskName) -> FleetData:
     """A fleet as a task takes it. Where it needs no labels, all windows are of one class, `WINDOWS`, those that nobody has labelled too.
+    Where the data say which are anomalous, the classes are `USUAL` and `ANOMALOUS`, in this order, and all windows that are trained on
+    are usual: anomalous ones of training parts are left out.
 
     Raises:
         DataError: it needs labels, and no window has one, or they are labels of another task.
@@ -130,6 +146,9 @@ def for_task(data: FleetData, task: TaskName) -> FleetData:
         data = _of_steps(data) if task == SEQUENCE else data
         fit_labels(data.sample()[1], task, len(data.classes), data.window.steps, f"data {data.name}")
         return data
+    if says_anomalies(data.classes):
+        kept = {d: _usual_alone(w, _anomalous(data)) for d, w in data.devices.items()}
+        return replace(data, classes=(USUAL, ANOMALOUS), devices=kept, recordings={})
     if isinstance(data.devices, Measured):  # devices that are places of a pool have labels, and all windows
         return data
     window = msgspec.structs.replace(data.window, steps=0)
@@ -142,6 +161,14 @@ def _of_steps(data: FleetData) -> FleetData:
     if data.window.steps or y.ndim != 2 or y.dtype.kind == "f" or data.classes != tuple(map(str, range(y.shape[1]))):
         return data
     return replace(data, window=msgspec.structs.replace(data.window, steps=y.shape[1]), classes=("0", "1"))
+
+
+def _usual_alone(windows: Windows, anomalous: int) -> Windows:
+    """The windows of a device of which none that is trained on has this class; in the test part 1 stands for it, and 0 for the other."""
+    usual, test_y = windows.train_y != anomalous, (windows.test_y == anomalous).astype(np.int64)
+    train_x = windows.train_x[usual]
+    made = without_labels(Windows(train_x, np.zeros(len(train_x), np.int64), windows.test_x, test_y, windows.unlabelled_x))
+    return replace(made, test_y=test_y) if windows.num_test else made
 
 
 def _of_one_class(windows: Windows) -> Windows:
