@@ -10,7 +10,7 @@ import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
@@ -26,6 +26,8 @@ class Command(NamedTuple):
     summary: str
     examples: tuple[str, ...] = ()
     """Lines for a shell that its help ends with; each stands in the docs, where a test runs it."""
+    within: tuple[str, ...] = ()
+    """The same for the help of its own commands, one line for each."""
 
 
 COMMANDS = {
@@ -64,6 +66,7 @@ COMMANDS = {
         "export",
         "Export the training step for devices, check it against eager torch, and sign it.",
         ("shoal export --data watch --out runs/bundle",),
+        ("shoal export inspect runs/bundle-executorch",),
     ),
     "init": Command(
         "aggregator",
@@ -80,11 +83,24 @@ COMMANDS = {
         "aggregator",
         "Make tokens with which devices get certificates, and approve devices.",
         ("shoal enrol token runs/fleet --tags lab --expires 12h",),
+        (
+            "shoal enrol token runs/fleet --tags lab --expires 12h",
+            "shoal enrol list runs/fleet",
+            "shoal enrol approve runs/fleet pi-1",
+            "shoal enrol reject runs/fleet pi-2",
+            "shoal enrol audit runs/fleet",
+            "shoal enrol renew runs/fleet",
+        ),
     ),
     "token": Command(
         "aggregator",
         "Make, list and revoke tokens for a service's HTTP API.",
         ("shoal token new runs/served --name jane --role operator --expires 90d",),
+        (
+            "shoal token new runs/served --name jane --role operator --expires 90d",
+            "shoal token list runs/served",
+            "shoal token revoke runs/served grafana",
+        ),
     ),
     "acl": Command(
         "aggregator",
@@ -95,21 +111,55 @@ COMMANDS = {
         "aggregator",
         "Start, list, pause, resume, change, roll back and end campaigns of a service.",
         ("shoal campaign pause runs/served autumn",),
+        (
+            "shoal campaign start runs/served autumn --bundle runs/bundle --algorithm fedavg --rounds 10",
+            "shoal campaign list runs/served",
+            "shoal campaign pause runs/served autumn",
+            "shoal campaign resume runs/served autumn",
+            "shoal campaign abort runs/served autumn",
+            "shoal campaign set runs/served autumn --rounds 30 --deadline 300 --lr-schedule cosine:warmup=3",
+            "shoal campaign rollback runs/served run-1 --to 3",
+        ),
     ),
     "models": Command(
         "aggregator",
         "A fleet's releases and their rollouts, models as files, and the models of a run's last rounds.",
         ("shoal models rollback runs/served --to 1",),
+        (
+            "shoal models list runs/served",
+            "shoal models show runs/served 2",
+            "shoal models release runs/served",
+            "shoal models rollout runs/served --pause",
+            "shoal models rollback runs/served --to 1",
+            "shoal models rounds runs/served",
+            "shoal models export runs/served --to runs/model.onnx",
+            "shoal models inspect runs/served",
+            "shoal models diff runs/served 0 1@3 --data windows.npz",
+        ),
     ),
     "devices": Command(
         "aggregator",
         "List a fleet's devices; tag, ban or forget one.",
         ('shoal devices list runs/served --where "tags has nights and not online"',),
+        (
+            'shoal devices list runs/served --where "tags has nights and not online"',
+            "shoal devices show runs/served pi-1",
+            "shoal devices profile runs/served --out runs/fleet.csv",
+            "shoal devices tag runs/served pi-1 pi-2 --tags nights,berlin",
+            'shoal devices untag runs/served --where "tags has berlin" --tags nights',
+            "shoal devices ban runs/served pi-1 --reason stolen",
+            "shoal devices unban runs/served pi-1",
+            "shoal devices forget runs/served pi-1 --yes",
+        ),
     ),
     "database": Command(
         "aggregator",
         "Look at the schema of a service's database, and migrate it.",
         ("shoal database check runs/served",),
+        (
+            "shoal database check runs/served",
+            "shoal database upgrade runs/served",
+        ),
     ),
     "backup": Command(
         "aggregator",
@@ -212,15 +262,22 @@ def application(name: str) -> Any:
         from shoal.noted import NotedCommand
 
         command = getattr(import_module(f"shoal.commands.{name}"), name)
-    # \b keeps Typer from filling the lines up
-    epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in COMMANDS[name].examples)]) if COMMANDS[name].examples else None
+    epilog = _examples(COMMANDS[name].examples)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # without it Typer would not expect the command's name
     if isinstance(command, typer.Typer):
+        for own in command.registered_commands:
+            words = f"shoal {name} {own.name or getattr(own.callback, '__name__', '')} "
+            own.epilog = _examples([line for line in COMMANDS[name].within if line.startswith(words)])
         app.add_typer(command, name=name, epilog=epilog)
     else:
         app.command(name, cls=NotedCommand, epilog=epilog)(command)
     return app
+
+
+def _examples(lines: Sequence[str]) -> str | None:
+    """What a command's help ends with; the \\b keeps Typer from filling the lines up."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) if lines else None
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from steps import api, kotlin_metadata, stub_check
 from steps.compiled import digest_of, made, part_of, unchanged
 from steps.java8 import java8_library
-from steps.modules import JAVA_8, MODULES, compile_java, compile_kotlin, compile_module, fbjni_shims, resource_jars, stub_jars
+from steps.modules import JAVA_8, MODULES, SHORT_LIVED, compile_java, compile_kotlin, compile_module, fbjni_shims, resource_jars, stub_jars
 from steps.resources import LINKED, MIN_SDK, link_resources
 from steps.toolchain import KOTLIN, OUT, ROOT, android_stubs, executorch_api, java, kotlin, program_path, r8, run
 
@@ -121,7 +121,7 @@ def _run_r8(program: str, target: Path, options: list[Any], inputs: list[Path], 
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
     given = [part for path in libraries for part in ("--lib", path)]
-    run([java(), "-Xmx1g", "-cp", r8(), f"com.android.tools.r8.{program}", *options, *given, "--output", target, *inputs])
+    run([java(), "-Xmx1g", *SHORT_LIVED, "-cp", r8(), f"com.android.tools.r8.{program}", *options, *given, "--output", target, *inputs])
 
 
 def _public_rules() -> Path:

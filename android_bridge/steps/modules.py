@@ -11,8 +11,9 @@ from steps.compiled import digest_of, made, part_of, unchanged
 from steps.resources import link_resources
 from steps.toolchain import KOTLIN, OUT, ROOT, executorch_api, java, junit, kotlin, run
 
-COMPILER_JVM = "-Xmx768m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""Options of the compiler's JVM. It lives for half a minute: code that is optimised in earnest costs it more than it gives back."""
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+"""Options of a compiler's JVM. It lives for half a minute: code that is optimised in earnest costs it more than it gives back."""
+COMPILER_JVM = " ".join(("-Xmx768m", *SHORT_LIVED))
 JAVA_8 = ("-Xjdk-release=8", "-jvm-target", "1.8")
 OLDEST_KOTLIN = ("-language-version", "2.1", "-api-version", "2.1", "-Xsuppress-version-warnings")
 """An app's compiler reads what was compiled for the language version before its own, its own and the one after it."""

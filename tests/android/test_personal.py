@@ -39,6 +39,9 @@ TASKS: dict[str, Callable[[FleetData], FleetData]] = {
     "sequence": steps,
     "reconstruction": lambda data: for_task(data, "reconstruction"),
 }
+SLOW = ("regression", "sequence")
+"""Exports of half a minute each. That boards keep in these tasks what simulations keep is in tests/export/test_kept.py, and that Kotlin
+reads their labels as Python does in `wire/vectors/labels.json`; several labels, and none, go through the whole phone every time."""
 
 
 def unlabelled(windows: Windows, labelled: int) -> Windows:
@@ -121,7 +124,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return prepare(data, ALGORITHM, devices, tmp_path_factory.mktemp("personal"))
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(scope="module", params=[pytest.param(task, marks=[pytest.mark.slow] if task in SLOW else []) for task in TASKS])
 def in_task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Devices that learn another task than classes, with all labels, few, and one."""
     data = TASKS[request.param](synthetic_fleet(3, num_windows=60))

@@ -126,6 +126,23 @@ def test_the_list_of_commands_has_each_once_and_its_examples_are_in_the_docs() -
     assert [line for name, line in examples if line not in DOCUMENTED or not line.startswith(f"shoal {name}")] == []
 
 
+@pytest.mark.parametrize("words", [words for name in COMMANDS for words in functions(name) if " " in words])
+def test_the_help_of_a_command_of_a_group_ends_with_its_own_example_of_the_docs(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.shoal.test_docs import COMMANDS as DOCUMENTED
+
+    with pytest.raises(SystemExit):
+        application(words.partition(" ")[0])([*words.split(), "--help"], prog_name="shoal")
+    _, _, example = capsys.readouterr().out.rstrip().rpartition("Examples:\n    ")
+    assert example.startswith(f"shoal {words} ")
+    assert example in DOCUMENTED or f"`{example}`" in (ROOT / "docs" / "operate.md").read_text()
+
+
+def test_each_example_within_a_group_is_of_a_command_of_its_own() -> None:
+    for name, command in COMMANDS.items():
+        own = [words for words in functions(name) if " " in words]
+        assert sorted(" ".join(line.split()[1:3]) for line in command.within) == sorted(own)
+
+
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_help_ends_with_an_example_on_a_line_of_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
