@@ -1,5 +1,6 @@
 """What the predictions of a device's model are worth, beside accuracy. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,19 @@ class Measures:
     auc: float | None = None
     mae: tuple[float, ...] | None = None
     """The mean absolute error of each quantity, in the user's units."""
+
+    def named(self, quantities: Sequence[str]) -> dict[str, float]:
+        """What there is of them, by name; of each quantity, ``mae/NAME``."""
+        errors = {} if self.mae is None else {f"mae/{name}": error for name, error in zip(quantities, self.mae, strict=True)}
+        shares = {"macro_f1": self.macro_f1, "auc": self.auc}
+        return {name: value for name, value in shares.items() if value is not None} | errors
+
+
+def measured_in(task: TaskName, quantities: Sequence[str]) -> tuple[str, ...]:
+    """The names that `Measures.named` may have in a task."""
+    if task == REGRESSION:
+        return tuple(f"mae/{name}" for name in quantities)
+    return {CLASSIFICATION: ("macro_f1",), SEQUENCE: ("macro_f1",), MULTI_LABEL: ("macro_f1", "auc"), RECONSTRUCTION: ("auc",)}[task]
 
 
 def measure(task: TaskName, labels: Array, answers: Array) -> Measures:

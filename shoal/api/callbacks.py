@@ -10,7 +10,7 @@ from shoal.api.tables import RoundMetrics
 from simulation.engine.progress import STOP, Stop
 from wire.errors import ConfigError
 
-Measure = Literal["accuracy_mean", "accuracy_worst", "accuracy_worst_tenth"]
+Measure = Literal["accuracy_mean", "accuracy_worst", "accuracy_worst_tenth", "test_loss"]
 
 
 class Callback(Protocol):
@@ -25,8 +25,11 @@ class Callback(Protocol):
 class CsvLog:
     """Writes a file with a line for each round, and the fields of `RoundMetrics` as columns."""
 
-    def __init__(self, path: str | Path) -> None:
-        self._path, self._begun = Path(path), False
+    def __init__(self, path: str | Path, measures: bool = False) -> None:
+        """`measures`: whether there are columns for `Progress.measures` too, which each device's model then answers its test windows for;
+        those of rounds before an interruption are empty."""
+        self._path, self._begun, self._measures = Path(path), False, measures
+        self._columns = [column.name for column in fields(RoundMetrics)]
 
     def on_round(self, progress: Progress) -> None:
         """Add the round; the first time begin the file, with the rounds before an interruption.
@@ -34,23 +37,28 @@ class CsvLog:
         Raises:
             ConfigError: the file cannot be written.
         """
-        new = progress.history[-1:] if self._begun else progress.history
+        lines = [asdict(metrics) for metrics in (progress.history[-1:] if self._begun else progress.history)]
+        if self._measures:
+            lines[-1] |= progress.measures()
+        if self._measures and not self._begun:
+            self._columns += progress.measured
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a" if self._begun else "w", newline="") as file:
-                writer = csv.DictWriter(file, [column.name for column in fields(RoundMetrics)])
+                writer = csv.DictWriter(file, self._columns)
                 if not self._begun:
                     writer.writeheader()
-                writer.writerows(map(asdict, new))
+                writer.writerows(lines)
         except OSError as error:
             raise ConfigError(f"{self._path}: {error.strerror}") from None
         self._begun = True
 
 
 class EarlyStopping:
-    """Stops a run when a measure of accuracy has not got better by more than `min_delta` for `patience` rounds of training.
+    """Stops a run when a measure has not got better by more than `min_delta` for `patience` rounds of training.
 
-    The measure is over devices' own test windows: a choice that goes by it has seen them (`shoal.validation` sets them aside).
+    The measure is over devices' own test windows: a choice that goes by it has seen them (`shoal.validation` sets them aside). A loss gets
+    better by getting smaller.
     """
 
     def __init__(self, patience: int, min_delta: float = 0.0, measure: Measure = "accuracy_mean") -> None:
@@ -70,6 +78,7 @@ class EarlyStopping:
         for metrics in progress.history:
             value = getattr(metrics, self._measure)
             if metrics.phase == "training" and value is not None:
+                value = -value if self._measure == "test_loss" else value
                 better = value > best + self._min_delta
                 best, since = (value, 0) if better else (best, since + 1)
         return STOP if since >= self._patience else None

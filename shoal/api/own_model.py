@@ -13,8 +13,10 @@ from algorithms.personalisation.memory import SHARE
 from wire import names
 from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION
-from wire.tensors import Tensors
+from wire.tensors import Array, Tensors
 
+AT_ONCE = 1024
+"""Examples that a model answers at once, at most."""
 LEAST = 1e-30
 """The probability below which an answer's logarithm is that of this one."""
 
@@ -78,3 +80,13 @@ def device_model(objective: Objective, tensors: TorchTensors, whose: str) -> Cla
     network = network_with(objective, tensors, whose)
     alone = objective.model_answers and not (objective.has_memory and float(tensors[SHARE]) > 0)
     return network if alone else OwnModel(objective, network, tensors).eval()
+
+
+def answers_of(model: nn.Module, objective: Objective, examples: Array) -> Array:
+    """What a model that `device_model` or `network_with` made answers to examples, at least one, as the task has it."""
+    made = []
+    with torch.no_grad():
+        for x in torch.from_numpy(np.ascontiguousarray(examples, np.float32)).split(AT_ONCE):
+            answer = model.answer(x) if isinstance(model, OwnModel) else objective.task.answer(model(x), objective.model.scale(x))
+            made.append(answer.numpy())
+    return np.concatenate(made)

@@ -1,17 +1,21 @@
 """What a callback is told after each round."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from torch import nn
 
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import accuracy_of, group_number
-from shoal.api.own_model import device_model, network_with, torch_tensors
+from shoal.api.own_model import answers_of, device_model, network_with, torch_tensors
 from shoal.api.tables import RoundMetrics as RoundMetrics
 from shoal.api.tables import round_metrics
+from simulation.datasets.windows import FleetData, says_anomalies
 from simulation.engine.progress import HeldModels
+from simulation.measures import measure, measured_in
 from wire.errors import ConfigError
+from wire.tasks import RECONSTRUCTION
 from wire.tensors import Tensors
 
 SHOWN = 10
@@ -29,6 +33,12 @@ class Progress:
     groups: Mapping[str, int]
     """By device, its group after the round; devices without a group are left out."""
     _models: "Models" = field(repr=False)
+    _scene: Callable[[], FleetData] = field(repr=False)
+
+    @property
+    def accuracy_is(self) -> str:
+        """What accuracy is the share of in this run's task."""
+        return self._models.held.objective.task.accuracy
 
     @property
     def metrics(self) -> RoundMetrics:
@@ -47,6 +57,28 @@ class Progress:
             ConfigError: there is no such group or device.
         """
         return self._models.model(self.groups, group, device)
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The names that `measures` may have in this run's task."""
+        return measured_in(self._models.held.objective.task.of, self._scene().classes)
+
+    def measures(self) -> dict[str, float]:
+        """What the task measures beside accuracy, of the models as they are after this round: the mean over devices with test windows and
+        a group. ``macro_f1`` of classes, ``macro_f1`` and ``auc`` of several labels, ``mae/NAME`` of a quantity in the user's units,
+        ``auc`` in a reconstruction where anomalies are known. Each device's model answers its test windows when this is called."""
+        data, objective = self._scene(), self._models.held.objective
+        task = objective.task.of
+        if task == RECONSTRUCTION and not says_anomalies(data.classes):
+            return {}
+        found: dict[str, list[float]] = {}
+        for device_id in sorted(self.groups.keys() & data.devices.keys()):
+            windows = data.devices[device_id]
+            if windows.num_test:
+                said = answers_of(self.model(device=device_id), objective, windows.test_x)
+                for name, value in measure(task, windows.test_y, said).named(data.classes).items():
+                    found.setdefault(name, []).append(value)
+        return {name: fmean(values) for name, values in found.items()}
 
 
 @dataclass(frozen=True)
@@ -112,7 +144,7 @@ def groups_of(groups: Mapping[str, str]) -> dict[str, int]:
     return {device_id: number for device_id, key in sorted(groups.items()) if (number := group_number(key)) is not None}
 
 
-def progress_of(records: Sequence[RoundRecord], models: Models) -> Progress:
-    """The progress after the last of these rounds."""
+def progress_of(records: Sequence[RoundRecord], models: Models, scene: Callable[[], FleetData]) -> Progress:
+    """The progress after the last of these rounds; `scene` gives what devices have of the data, as the task takes it."""
     last = records[-1]
-    return Progress(round_metrics(records), accuracy_of(last), groups_of(last.groups), models)
+    return Progress(round_metrics(records), accuracy_of(last), groups_of(last.groups), models, scene)

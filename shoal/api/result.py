@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from aggregator.core.summary import Spread, Summary, group_number
-from algorithms.core.contract import Objective, Task
+from algorithms.core.contract import Task
 from algorithms.personalisation.kept import Kept
 from edge_client.loaded import check_windows
-from shoal.api.own_model import OwnModel
+from shoal.api.own_model import answers_of
 from shoal.api.progress import Models
 from shoal.api.tables import Evaluation, RoundMetrics, evaluations, round_metrics, to_frame
 from shoal.api.written import Written
@@ -143,15 +143,10 @@ class Result:
             ConfigError: as of `model`.
             DataError: x has another shape, or holds values that are not finite.
         """
-        import torch
-
         examples = np.asarray(x)
         check_windows(examples, self.data.window.shape)
         model, objective = self.model(group=group, device=device), self.outcome.models.objective
-        with torch.no_grad():
-            parts = torch.from_numpy(np.ascontiguousarray(examples, np.float32)).split(1024)
-            made = [_answer(model, objective, part).numpy() for part in parts if len(part)]
-        return np.concatenate(made) if made else self._no_answers()
+        return answers_of(model, objective, examples) if len(examples) else self._no_answers()
 
     def predictions(self, device: str) -> NDArray[Any]:
         """The class (n,) int64 that a device predicts for each of its test windows, by the backend that the run was computed with; of
@@ -234,8 +229,3 @@ class Result:
     @property
     def _groups(self) -> Mapping[str, int]:
         return {device_id: number for number, members in self.groups.items() for device_id in members}
-
-
-def _answer(model: nn.Module, objective: Objective, x: Tensor) -> Tensor:
-    """What a model answers to examples, as its task has it."""
-    return model.answer(x) if isinstance(model, OwnModel) else objective.task.answer(model(x), objective.model.scale(x))

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -103,17 +104,21 @@ def simulate(
         warnings.warn(said, stacklevel=2)
     ids = frozenset(fleet.devices)
 
+    @cache
+    def scene() -> FleetData:
+        return simulation.scene_of(fleet, settings)
+
     def tell(run: RunProgress) -> Stop | None:
         if not run.records or run.models is None:  # the run begins
             return None
-        progress = progress_of(run.records, Models(run.models, ids))
+        progress = progress_of(run.records, Models(run.models, ids), scene)
         answers = [callback.on_round(progress) for callback in callbacks]
         return STOP if STOP in answers else None
 
     objective = None if own is None else lambda held: objective_on(own, held, settings.algorithm, seed)
     outcome = simulation.simulate(fleet, settings, tell, objective, engine)
     if callbacks:
-        last = progress_of(outcome.records, Models(outcome.models, outcome.data.devices))
+        last = progress_of(outcome.records, Models(outcome.models, outcome.data.devices), lambda: outcome.data)
         for callback in callbacks:
             callback.on_round(last)
     return Result(outcome)

@@ -1,7 +1,9 @@
 """What a run measured, as plain records and as pandas tables."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from aggregator.core.record import RoundRecord
@@ -24,7 +26,7 @@ class Evaluation:
     """The device's group at that time; None before it has one."""
     accuracy: float
     loss: float
-    """Mean cross-entropy."""
+    """The mean over them of the task's loss: of classes the cross-entropy."""
     num_test: int
     final: bool
     """Whether the run was over: the model is then what the device keeps. Before, it is the one that the device was served."""
@@ -44,6 +46,8 @@ class RoundMetrics:
     """Over devices; None where none has test windows. The same for the two that follow."""
     accuracy_worst: float | None
     accuracy_worst_tenth: float | None
+    test_loss: float | None
+    """Mean over devices of the task's loss on their test windows, of the same models; None as above, and where it is no number."""
     loss: float | None
     """Mean over the batches of all devices' training; None without training."""
     groups: int
@@ -65,6 +69,8 @@ def round_metrics(records: Sequence[RoundRecord]) -> tuple[RoundMetrics, ...]:
         before, trained = trained, trained + (record.phase == "training")
         accuracy, batches = spread(accuracy_of(record).values()), record.trained
         loss = batches.loss_sum / batches.num_examples if batches.num_examples else None
+        losses = [record.evaluated[device_id].mean_loss for device_id in accuracy_of(record)]
+        test_loss = fmean(losses) if losses else math.nan
         made.append(
             RoundMetrics(
                 trained,
@@ -73,6 +79,7 @@ def round_metrics(records: Sequence[RoundRecord]) -> tuple[RoundMetrics, ...]:
                 accuracy.mean,
                 accuracy.worst,
                 accuracy.worst_tenth,
+                test_loss if math.isfinite(test_loss) else None,
                 loss,
                 count_groups(record.groups),
                 record.bytes_up,

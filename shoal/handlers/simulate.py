@@ -93,7 +93,9 @@ def simulate(
     with steps(console, "writing the report"):
         extras = extras_of(outcome, settings.algorithm, held)
         files = [holdings, *write_report(out, summary, outcome.records, outcome.blobs, extras), out / "rounds.csv"]
-        CsvLog(out / "rounds.csv").on_round(progress_of(outcome.records, Models(outcome.models, outcome.data.devices)))
+        CsvLog(out / "rounds.csv").on_round(
+            progress_of(outcome.records, Models(outcome.models, outcome.data.devices), lambda: outcome.data)
+        )
     if models != "none":
         with steps(console, "writing models"):
             ids: list[str] | None = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None

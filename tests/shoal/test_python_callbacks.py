@@ -4,6 +4,7 @@ import csv
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import pytest
 import torch
 
 import shoal
+from algorithms.registry import read_algorithm, task_of
+from simulation.datasets.windows import FleetData
 from tests.conftest import synthetic_fleet
+from tests.known import known
+from tests.labels import quantities, several_labels, steps
 from tests.shoal.test_python_result import small
 
 
@@ -180,14 +185,69 @@ def test_a_csv_file_has_a_line_for_each_round(tmp_path: Path) -> None:
         run(shoal.CsvLog(tmp_path), rounds=1)
 
 
+@pytest.mark.parametrize(
+    ("labelled", "task", "names"),
+    [
+        (lambda data: data, "classification", {"macro_f1"}),
+        (several_labels, "multi-label", {"macro_f1", "auc"}),
+        (quantities, "regression", {"mae/speed", "mae/height"}),
+        (steps, "sequence", {"macro_f1"}),
+        (lambda data: data, "reconstruction", set()),
+    ],
+)
+def test_rounds_follow_the_task(labelled: Callable[[FleetData], FleetData], task: str, names: set[str], tmp_path: Path) -> None:
+    """The measures after the last round are those of the result, and the loss is the mean of what devices reported."""
+    told = Told()
+    measured: list[dict[str, float]] = []
+    look = Told(lambda progress: measured.append(progress.measures()))
+    options: dict[str, Any] = {
+        "algorithm": f"fedavg+{task}",
+        "rounds": 2,
+        "callbacks": [told, look, shoal.CsvLog(tmp_path / "r.csv", True)],
+    }
+    result = shoal.simulate(labelled(synthetic_fleet(3)), **options)
+    assert [set(said) for said in measured] == [names] * 3
+    last, summary = measured[-1], result.summary
+    for name in names & {"macro_f1", "auc"}:
+        assert last[name] == pytest.approx(known(getattr(summary, name)).mean, abs=1e-5)
+    for name in names - {"macro_f1", "auc"}:
+        assert last[name] == pytest.approx(known(summary.mae)[name.removeprefix("mae/")].mean, rel=1e-4)
+    losses = [e.loss for e in result.evaluations if e.final]
+    assert result.rounds[-1].test_loss == pytest.approx(sum(losses) / len(losses))
+    assert told.progress[0].accuracy_is == task_of(read_algorithm(f"fedavg+{task}")).accuracy
+    with (tmp_path / "r.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [{name: float(line[name]) for name in names} for line in lines] == measured
+
+
+def test_nothing_answers_where_no_measures_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("a model has answered")
+
+    monkeypatch.setattr("shoal.api.progress.answers_of", never)
+    run(Told(), shoal.CsvLog(tmp_path / "r.csv"), rounds=1)
+    with pytest.raises(AssertionError, match="a model has answered"):
+        run(shoal.CsvLog(tmp_path / "r.csv", measures=True), rounds=1)
+
+
+def test_patience_with_a_loss_counts_rounds_in_which_it_gets_no_smaller() -> None:
+    falling = run(shoal.EarlyStopping(1, measure="test_loss"), rounds=4, lr=0.05, local_epochs=3)
+    losses = [known(r.test_loss) for r in falling.rounds if r.phase == "training"]
+    assert losses[0] > losses[1], "a loss that falls does not end the run"
+    assert all(before > after for before, after in pairwise(losses[:-1]))
+    assert len(run(shoal.EarlyStopping(1, min_delta=9.0, measure="test_loss"), rounds=9).rounds) == 3
+
+
 def test_tensorboard_has_the_numbers(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install 'shoal[tensorboard]' would run this")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    result = run(shoal.TensorBoard(tmp_path))
+    result = run(shoal.TensorBoard(tmp_path, measures=True))
     events = EventAccumulator(str(tmp_path)).Reload()
     means = [(e.step, e.value) for e in events.Scalars("accuracy_mean")]
     assert means == [(r.evaluated, pytest.approx(r.accuracy_mean)) for r in result.rounds]
+    assert [e.step for e in events.Scalars("macro_f1")] == [1, 2, 3, 3]
+    assert "windows whose class is told rightly" in str(events.Tensors("accuracy/text_summary")[0])
     own = [e.value for e in events.Scalars("accuracy/d1")]
     assert own == pytest.approx([e.accuracy for e in result.evaluations if e.device == "d1"])
 
@@ -196,7 +256,10 @@ def test_mlflow_has_the_numbers(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'shoal[mlflow]' would run this")
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
     with mlflow.start_run() as active:
-        result = run(shoal.MLflow())
+        result = run(shoal.MLflow(measures=True))
+    about = mlflow.get_run(active.info.run_id).data
+    assert about.tags["accuracy"] == "windows whose class is told rightly"
+    assert about.metrics["macro_f1"] == pytest.approx(result.macro_f1.mean, abs=1e-5)
     history = mlflow.MlflowClient().get_metric_history(active.info.run_id, "accuracy_mean")
     assert sorted((m.step, m.value) for m in history) == [(r.evaluated, r.accuracy_mean) for r in result.rounds]
 
