@@ -44,11 +44,13 @@ class Gru(nn.Module):
 
 
 class BiGru(nn.Module):
+    """Two layers in both directions, with the GRU's own dropout between them, and one before the last layer."""
+
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
-        self.gru = nn.GRU(shape[0], 12, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(shape[0], 8, num_layers=2, dropout=0.3, bidirectional=True, batch_first=True)
         self.drop = nn.Dropout(0.3)
-        self.out = nn.Linear(24, classes)
+        self.out = nn.Linear(16, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.drop(self.gru(x.transpose(1, 2))[0].mean(1)))

@@ -11,6 +11,7 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.draws import no_draws
 from algorithms.models.dropout import DROPOUTS
 from algorithms.models.examples import some_examples
+from algorithms.models.stacked import replace_recurrent
 from wire import names
 from wire.errors import ConfigError
 
@@ -134,15 +135,10 @@ def _check_training(name: str, model: Classifier) -> None:
     """Whether a pass in training is a function of the model's tensors and of the examples."""
     tried = deepcopy(model).train()
     replace_attention(tried)
-    for own, layer in tried.named_modules():
+    replace_recurrent(tried)
+    for layer in tried.modules():
         if isinstance(layer, DROPOUTS):
             layer.eval()
-        if isinstance(layer, nn.RNNBase) and layer.dropout and layer.num_layers > 1:
-            kind = type(layer).__name__
-            raise ConfigError(
-                f"model {name}: its layer {own!r} is {kind} with dropout={layer.dropout:g}, which draws random numbers inside: expected "
-                f"{kind} layers of one layer each, with nn.Dropout between them"
-            )
     before = {n: b.clone() for n, b in tried.named_buffers() if not _moves(n)}
     x = some_examples(4, model.shape, model.vocabulary)
     with no_draws(f"model {name} draws random numbers in its forward pass", "torch.nn.Dropout layers for that"):

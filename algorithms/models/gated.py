@@ -139,6 +139,8 @@ def _without_training(module: nn.Module) -> nn.Module:
         return FixedNorm(module)
     if isinstance(module, (*DROPOUTS, Dropped)):
         return nn.Identity()
+    if isinstance(module, nn.RNNBase):
+        module.dropout = 0.0
     for name, child in module.named_children():
         setattr(module, name, _without_training(child))
     return module

@@ -16,11 +16,23 @@ from algorithms.models.attention import Attention
 from algorithms.models.dropout import Dropped
 from algorithms.models.grids import pair
 from algorithms.models.layers import Layer, Network, Pair, Unsupported, Value
+from algorithms.models.stacked import Stacked
 from algorithms.models.traced import Whole, alone, in_place, place, trace
 from algorithms.models.views import View
 from wire import names
 
-OF_SAMPLES = (nn.Identity, nn.ReLU, nn.Linear, nn.GRU, nn.LayerNorm, nn.GELU, nn.TransformerEncoderLayer, nn.TransformerEncoder, Dropped)
+OF_SAMPLES = (
+    nn.Identity,
+    nn.ReLU,
+    nn.Linear,
+    nn.GRU,
+    Stacked,
+    nn.LayerNorm,
+    nn.GELU,
+    nn.TransformerEncoderLayer,
+    nn.TransformerEncoder,
+    Dropped,
+)
 """Layers that take channels behind the samples."""
 OF_VIEWS = (operator.add, operator.iadd, torch.add, "add", operator.getitem, torch.cat, F.scaled_dot_product_attention, getattr, "size")
 """Functions that take parameters and constants, and what a layer gives in another order."""
@@ -49,9 +61,10 @@ class Reader:
             nn.AdaptiveAvgPool2d: partial(grids.adaptive, self),
             nn.Flatten: partial(arranged.flatten, self),
             nn.GRU: partial(recurrent.gru, self),
+            Stacked: partial(recurrent.gru, self),
             nn.LayerNorm: partial(encoder.layer_norm, self),
             nn.GELU: self._gelu,
-            Dropped: self._dropped,
+            Dropped: self.dropped,
             nn.TransformerEncoderLayer: partial(encoder.encoder_layer, self),
             nn.TransformerEncoder: partial(encoder.encoder, self),
         }
@@ -224,11 +237,11 @@ class Reader:
     def require(self, name: str, module: nn.Module, **expected: object) -> None:
         for option, value in expected.items():
             if (found := getattr(module, option)) not in (value, (value,), (value, value)):
-                raise Unsupported(f"{name} is {type(module).__name__} with {option}={found}: only {value}")
+                raise Unsupported(f"{name} is {module._get_name()} with {option}={found}: only {value}")
 
     def expect(self, name: str, module: nn.Module, channels: int, x: Value) -> None:
         if channels != x.channels:
-            raise Unsupported(f"{name} is {type(module).__name__} of {channels} inputs, and gets {x.channels}")
+            raise Unsupported(f"{name} is {module._get_name()} of {channels} inputs, and gets {x.channels}")
 
     def linear(self, name: str, module: nn.Linear, x: Value) -> Value:
         if x.last:  # of every sample: a convolution of one
@@ -246,7 +259,7 @@ class Reader:
         del inplace  # see traced.in_place
         return replace(self.add("relu", x, x.channels, x.sizes, x.grid), last=x.last)
 
-    def _dropped(self, name: str, module: Dropped, x: Value) -> Value:
+    def dropped(self, name: str, module: Dropped, x: Value) -> Value:
         """By a number for each value, or for each of torch's channels."""
         shape = tuple(views.shape_of(x)[1:])
         if module.shape == shape:

@@ -7,6 +7,7 @@ from torch import nn
 
 from algorithms.models import views
 from algorithms.models.layers import Unsupported, Value
+from algorithms.models.stacked import Stacked
 from algorithms.models.views import View
 
 if TYPE_CHECKING:
@@ -17,11 +18,14 @@ class States(tuple[Value, ...]):
     """The states of each layer of recurrent units, as they follow each other; torch has the last of each, (layers, batch, channels)."""
 
 
-def gru(reader: "Reader", name: str, module: nn.GRU, x: Value) -> Any:
+def gru(reader: "Reader", name: str, module: nn.GRU | Stacked, x: Value) -> Any:
     """The states of every sample, and of each layer: a convolution of the inputs, and then the units one sample after another."""
+    if module.mode != "GRU":
+        raise Unsupported(f"{name} is {module._get_name()}")
     if not x.last or x.grid[0] > 1:
         raise Unsupported(f"{name} is GRU, and does not get (samples, channels) of a window")
-    reader.require(name, module, batch_first=True, bidirectional=False, dropout=0.0)
+    dropout = {"dropout": 0.0} if isinstance(module, nn.GRU) else {}
+    reader.require(name, module, batch_first=True, bidirectional=False, **dropout)
     reader.expect(name, module, module.input_size, x)
     units, states = module.hidden_size, []
     for number in range(module.num_layers):
@@ -30,6 +34,9 @@ def gru(reader: "Reader", name: str, module: nn.GRU, x: Value) -> Any:
         tensors = reader.tensors(name, module, suffix=f"_hh_l{number}")
         x = replace(reader.add("gru", x, units, x.sizes, x.grid, outputs=units, parts=3, tensors=tensors), last=True)
         states.append(x)
+        if isinstance(module, Stacked) and number < module.num_layers - 1:
+            drop = f"drop_l{number}"
+            x = reader.call(f"{name}.{drop}", module.get_submodule(drop), x)
     return x, States(states)
 
 

@@ -10,6 +10,7 @@ from algorithms.models import views
 from algorithms.models.attention import Attention
 from algorithms.models.dropout import Dropped
 from algorithms.models.layers import Unsupported
+from algorithms.models.stacked import Stacked
 
 
 class Whole(nn.Module):
@@ -28,7 +29,7 @@ class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, (Dropped, Attention)) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (Dropped, Attention, Stacked)) or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(whole: Whole) -> fx.Graph:

@@ -20,6 +20,7 @@ from algorithms.models.attention import replace_attention
 from algorithms.models.classifier import Classifier, plausible, watch_representation
 from algorithms.models.dropout import dropping, replace_dropouts
 from algorithms.models.frozen import frozen_slot, frozen_tensors
+from algorithms.models.stacked import replace_recurrent
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.optimizers.sgd import Sgd
 from algorithms.tasks.classification import Classification
@@ -103,6 +104,7 @@ class Supervised:
         self.model = model
         self.task.check(model.num_classes, model.steps)
         replace_attention(model)
+        replace_recurrent(model)
         self.dropouts = replace_dropouts(model, model.shape)
         self.frozen = frozen_tensors(model)
         if f"{model.last_layer}.weight" in self.frozen:

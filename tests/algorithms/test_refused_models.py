@@ -64,21 +64,6 @@ def test_a_list_of_layers_with_a_hook_or_a_way_of_its_own_is_not_cut_as_one_with
     torch.testing.assert_close(adopt("mine", model, (3, 24), CLASSES, nn.Identity()).eval()(x), model(x))
 
 
-def test_dropout_inside_a_recurrent_layer_is_refused_by_its_name() -> None:
-    with pytest.raises(ConfigError, match=r"layer 'extractor.gru' is GRU with dropout=0.2, .*: expected GRU layers of one layer each"):
-        adopted(Recurrent(), (3, 24))
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gru, self.out = nn.GRU(3, 8, 2, batch_first=True, dropout=0.2), nn.Linear(8, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        answer: Tensor = self.out(self.gru(x.transpose(1, 2))[0][:, -1])
-        return answer
-
-
 @pytest.mark.parametrize(
     ("forward", "said"),
     [

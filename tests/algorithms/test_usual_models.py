@@ -70,7 +70,7 @@ def made(name: str) -> nn.Module:
     for layer in model.modules():
         if isinstance(layer, DROPOUTS):
             layer.p = 0.0
-        if isinstance(layer, nn.MultiheadAttention):
+        if isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)):
             layer.dropout = 0.0
     return model
 
