@@ -3,14 +3,15 @@
 import logging
 import signal
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, get_args
 
 from rich.console import Console
 
 from aggregator.campaign import Observer
 from aggregator.core.budget import why_ended
 from aggregator.core.rollout_state import Gate
-from aggregator.core.state import Event, RoundAggregated, RunState
+from aggregator.core.state import Event, OpenPhase, RoundAggregated, RunState
 from aggregator.core.summary import count_groups
 from aggregator.enrolment.service import EnrolmentSettings, own_credentials
 from aggregator.main import serve as run_service
@@ -64,8 +65,7 @@ def serve(
         raise ConfigError(f"--log-format {log_format}: expected {' or '.join(FORMS)}")
     log_to_stderr("INFO", log_format, fleet=fleet, run=run)
     stopping: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signum, _frame: stopping.append(signum))
+    ask_to_stop(stopping)
     settings = ServeSettings(
         folder=folder,
         bundle=bundle,
@@ -113,15 +113,39 @@ def serve(
 
 
 def log_rounds() -> Observer:
-    """Logs each round that is aggregated: how many devices' updates it had, and how many groups there are since."""
+    """Logs where a campaign's rounds are: when one opens, for how many devices; when it is aggregated, of how many updates; and, once that
+    is done, how many groups there are."""
     received: dict[str, int] = {}
+    stood: dict[str, tuple[int, int, str]] = {}
+    log = logging.getLogger("shoal")
 
     def observe(state: RunState, event: Event) -> None:
         run = state.settings.run_id
         if isinstance(event, RoundAggregated):
             lr = f" lr={event.notes['lr']:g}" if "lr" in event.notes else ""
             made = event.round, received[run], count_groups(state.starts), lr
-            logging.getLogger("shoal").info("round=%d devices=%d groups=%d%s", *made)
+            log.info("round=%d devices=%d groups=%d%s", *made)
         received[run] = len(state.received)
+        stands = state.round, state.attempt, state.phase
+        if stands != stood.get(run, (0, 0, "waiting")):
+            if state.phase == "aggregating":
+                log.info("round=%d is aggregated: updates=%d", state.round, received[run])
+            elif state.phase in get_args(OpenPhase):
+                log.info("round=%d is open: devices=%d phase=%s", state.round, len(state.cohort), state.phase)
+        stood[run] = stands
 
     return observe
+
+
+def ask_to_stop(stopping: list[int]) -> None:
+    """Have SIGTERM and Ctrl-C noted in `stopping`, and say so at once: what is at work, such as an aggregation, is brought to its end."""
+
+    def note(number: int, _frame: object) -> None:
+        if not stopping:
+            told = "%s: the service stops when what it is at work on is done; killed, it goes on from before that"
+            name = signal.Signals(number).name
+            Thread(target=logging.getLogger("shoal").info, args=(told, name), daemon=True).start()  # this one may be in the midst of a line
+        stopping.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, note)

@@ -1,6 +1,9 @@
 """The round as a state machine: examples of each rule."""
 
 import logging
+import os
+import signal
+import time
 from typing import Any
 
 import msgspec
@@ -12,7 +15,7 @@ from aggregator.core.plan import round_seed
 from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.round import step
 from algorithms.core.contract import Programs
-from shoal.handlers.serve import log_rounds
+from shoal.handlers.serve import ask_to_stop, log_rounds
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire.messages import Evaluate, Train
@@ -419,7 +422,25 @@ def test_an_event_before_the_start_is_a_defect() -> None:
         step(None, s.Resumed(0.0, 1))
 
 
-def test_the_log_of_a_round_says_how_many_devices_took_part(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_service_says_at_once_that_it_was_asked_to_stop(caplog: pytest.LogCaptureFixture) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    stopping: list[int] = []
+    try:
+        ask_to_stop(stopping)
+        with caplog.at_level(logging.INFO, "shoal"):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+            until_s = time.monotonic() + 10
+            while not caplog.records and time.monotonic() < until_s:
+                time.sleep(0.01)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert stopping == [signal.SIGTERM, signal.SIGTERM]
+    assert [r.getMessage().partition(":")[0] for r in caplog.records] == ["SIGTERM"], "once, however often it is asked"
+
+
+def test_the_log_of_a_round_says_when_it_opens_and_is_aggregated_and_how_many_devices_took_part(caplog: pytest.LogCaptureFixture) -> None:
     run, observe = Run(min_devices=2, rounds=3), log_rounds()
     with caplog.at_level(logging.INFO, "shoal"):
         for device in "abc":
@@ -430,4 +451,9 @@ def test_the_log_of_a_round_says_how_many_devices_took_part(caplog: pytest.LogCa
             observe(run.state, run.log[-1])
         run.aggregated()
         observe(run.state, run.log[-1])
-    assert [record.getMessage() for record in caplog.records] == ["round=1 devices=2 groups=1"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "round=1 is open: devices=2 phase=training",
+        "round=1 is aggregated: updates=2",
+        "round=1 devices=2 groups=1",
+        "round=2 is open: devices=3 phase=training",
+    ]
