@@ -8,12 +8,24 @@ from algorithms.core.contract import Objective
 from algorithms.core.seeded import seeded
 from algorithms.core.units import Units
 from algorithms.models.classifier import Classifier
-from algorithms.models.from_file import is_file, model_from_file
-from algorithms.models.registry import default_model, make_model
+from algorithms.models.from_file import check_file, is_file, model_from_file
+from algorithms.models.registry import default_model, make_model, read_model
 from algorithms.registry import AlgorithmSpec, make_objective, task_of
 from wire.bundle import Window
 from wire.errors import ConfigError
 from wire.tasks import RECONSTRUCTION
+
+
+def check_model(name: str) -> None:
+    """Check a model's name as far as that goes without data; empty for the usual one.
+
+    Raises:
+        ConfigError: no such model, option or file.
+    """
+    if is_file(name):
+        check_file(name)
+    elif name:
+        read_model(name)
 
 
 def build_model(name: str, window: Window, num_classes: int, channel_size: Tensor) -> Classifier:

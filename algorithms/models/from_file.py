@@ -28,6 +28,7 @@ def model_from_file(name: str, window: Window, num_classes: int, size: Tensor) -
     Raises:
         ConfigError: no such file or function, it fails, or what it returns is no classifier of these examples.
     """
+    check_file(name)
     file, _, function = name.rpartition(":")
     return as_classifier(name, _called(Path(file), function, window.shape, num_classes), window, num_classes, size)
 
@@ -43,9 +44,18 @@ def as_classifier(name: str, made: object, window: Window, num_classes: int, siz
     return adopt(name, made, window.shape, num_classes, scale, window.vocabulary, window.steps)
 
 
-def _called(file: Path, function: str, *arguments: Any) -> object:
+def check_file(name: str) -> None:
+    """Check that there is the file that a model's name says; its function is looked for when the model is made.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    file = Path(name.rpartition(":")[0])
     if not file.is_file():
         raise ConfigError(f"model file {file}: there is none")
+
+
+def _called(file: Path, function: str, *arguments: Any) -> object:
     model_files.add(str(file))
     try:
         found = runpy.run_path(str(file))

@@ -2,6 +2,7 @@
 for."""
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 
 from torch import Tensor
@@ -18,7 +19,7 @@ from algorithms.models.small_cnn import autocfl, cnn2, cnn4
 from algorithms.models.tcn import tcn, text_tcn
 from algorithms.models.text import text_cnn, text_mlp
 from algorithms.models.vgg import vgg11
-from algorithms.spec import Option, Options, read
+from algorithms.spec import Choice, Option, Options, read
 from wire.bundle import Window
 from wire.errors import ConfigError
 from wire.tasks import RECONSTRUCTION, SEQUENCE
@@ -65,15 +66,29 @@ def default_model(window: Window, task: Task | None = None) -> str:
     return "text-cnn" if window.vocabulary else "cnn2-bn" if window.height else "har-cnn"
 
 
+def read_model(name: str) -> Choice:
+    """A model by its name, with its options.
+
+    Raises:
+        ConfigError: no such model or option.
+    """
+    own = name.partition(":")[0].strip()
+    if own.endswith(".py"):
+        raise ConfigError(f"model {name!r}: expected FILE.py:FUNCTION, the function in it that makes the model")
+    if own not in MODELS:
+        near = get_close_matches(own, MODELS)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION{meant}")
+    return read(name, {known: OPTIONS.get(known, {}) for known in MODELS}, "model")
+
+
 def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Classifier:
     """A fresh model, by its name and options; torch's global generator decides its weights.
 
     Raises:
         ConfigError: no such model or option, or examples that are too small for it, or of another kind.
     """
-    if name.partition(":")[0].strip() not in MODELS:
-        raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION")
-    choice = read(name, {known: OPTIONS.get(known, {}) for known in MODELS}, "model")
+    choice = read_model(name)
     if (choice.name in OF_IDS) != bool(window.vocabulary):
         takes, have = ("ids", "measurements") if choice.name in OF_IDS else ("measurements", f"ids of a vocabulary of {window.vocabulary}")
         fitting = ", ".join(OF_IDS) if window.vocabulary else "one of the others, or data with a `vocabulary`"

@@ -180,6 +180,10 @@ def fleet_of(data: FleetData | str | Path, partition: str, devices: int | None, 
         DataError: the data cannot be read, or are too few.
         ConfigError: a partition that cannot be read, does not fit the data, or does not go with the scenario.
     """
+    if not isinstance(data, FleetData | str | Path):
+        raise DataError(
+            f"data of type {type(data).__name__}: expected a name, a path, or what shoal.load makes of arrays: load(x, y, owner)"
+        )
     assigned = read_partition(partition)
     if scenario is not None:
         check_scenario(scenario, assigned)

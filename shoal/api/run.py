@@ -98,6 +98,9 @@ def simulate(
         raise ConfigError(f"pretrain {pretrain!r}: a model of your own brings its weights; expected a model's name")
     if callbacks and backend == "messages":
         raise ConfigError("callbacks: backend messages has none; expected another backend")
+    for callback in callbacks:
+        if not callable(getattr(callback, "on_round", None)):
+            raise ConfigError(f"callbacks: a {type(callback).__name__} has no method on_round(progress)")
     fleet = fleet_of(data, partition, devices, seed, settings.scenario)
     settings = replace(settings, algorithm=suited(settings.algorithm, fleet))
     for said in doubts(fleet, settings.algorithm.has_classes):

@@ -7,6 +7,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from aggregator.core.cohort import read_policy
+from algorithms.build import check_model
 from algorithms.given import Given, spec_of
 from algorithms.spec import read_word
 from shoal.choices import check_bounds, chosen, hyper_values, read_encoding, schedule_of, with_privacy
@@ -49,6 +50,7 @@ def make_settings(
     """
     check_bounds(rounds=rounds, patience=patience, min_delta=min_delta, local_epochs=local_epochs, seed=seed)
     check_bounds(batch_size=batch_size, newcomers=newcomers, cohort=cohort)
+    check_model(model)
     settings = SimulationSettings(
         rounds=rounds,
         patience=patience,

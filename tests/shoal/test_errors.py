@@ -52,6 +52,9 @@ def shoal(*arguments: str) -> None:
             "compare --algorithms fedavg --scenarios --split session",
             "scenarios: the data allow no cell of the grid; split session: device p01-left of data watch has no recording to hold out",
         ),
+        ("simulate --data nowhere --model har-cn", "model 'har-cn': expected one of "),
+        ("simulate --data nowhere --model gru.py", "model 'gru.py': expected FILE.py:FUNCTION, the function in it that makes the model"),
+        ("simulate --data nowhere --model gru.py:Gru", "model file gru.py: there is none"),
         (f"export inspect {TEXT}", f"{TEXT}: expected a bundle that `shoal export` wrote: bundle of "),
     ],
 )
@@ -59,6 +62,11 @@ def test_what_cannot_be_used_is_named(arguments: str, error: str, tmp_path: Path
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ShoalError, match="^" + re.escape(error)):
         shoal(*arguments.split())
+
+
+def test_a_misspelt_model_is_guessed() -> None:
+    with pytest.raises(ShoalError, match=r"did you mean har-cnn or har-cnn-gn"):
+        shoal("simulate", "--model", "har-cn")
 
 
 @pytest.mark.parametrize("target", ["3", "-0.1"])

@@ -18,6 +18,7 @@ from tests.conftest import synthetic_fleet
 from tests.known import known
 from tests.labels import quantities, several_labels, steps
 from tests.shoal.test_python_result import small
+from wire.errors import ConfigError
 
 
 def run(*callbacks: shoal.Callback, algorithm: str = "fedavg", rounds: int = 3, **others: Any) -> shoal.Result:
@@ -70,6 +71,11 @@ def test_they_are_told_of_every_round_and_of_the_last_test() -> None:
     final = {e.device: e.accuracy for e in result.evaluations if e.final}
     assert told.progress[-1].accuracies == final
     assert [set(p.groups.values()) for p in told.progress] == [{0}] * 4
+
+
+def test_what_is_no_callback_is_refused_before_the_first_round() -> None:
+    with pytest.raises(ConfigError, match=r"callbacks: a object has no method on_round\(progress\)"):
+        shoal.simulate("nowhere", callbacks=[object()])  # type: ignore[list-item]
 
 
 def test_preparations_are_rounds_too() -> None:

@@ -17,6 +17,7 @@ from simulation.local.fleet import write_device_folder
 from tests.conftest import synthetic_fleet
 from tests.simulation.test_device_folders import recording
 from wire.bundle import Window
+from wire.errors import DataError
 
 PARTS = ("train_x", "train_y", "test_x", "test_y")
 
@@ -65,6 +66,11 @@ def test_arrays_are_what_a_file_of_them_is(tmp_path: Path) -> None:
     x, y, owner = arrays()
     np.savez(tmp_path / "own.npz", X=x, y=y, subject=owner)
     same(shoal.load(x, y, owner), shoal.load(tmp_path / "own.npz"))
+
+
+def test_arrays_in_the_place_of_data_are_told_what_makes_data_of_them() -> None:
+    with pytest.raises(DataError, match=r"data of type ndarray: .* load\(x, y, owner\)"):
+        shoal.simulate(np.zeros((4, 3, 8)))  # type: ignore[arg-type]
 
 
 def test_owners_and_everything_else_may_have_names() -> None:
