@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.models.plain import additive
+from algorithms.models.replaced import check_replaceable
 from wire.errors import ConfigError
 
 
@@ -79,8 +80,9 @@ def replace_attention(model: nn.Module) -> None:
     """Put an `Attention` in the place of every `torch.nn.MultiheadAttention` of a model.
 
     Raises:
-        ConfigError: one has an option that `Attention` does not have; the text names the layer.
+        ConfigError: one has an option that `Attention` does not have, or does more than torch's own; the text names the layer.
     """
     for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)]:
+        check_replaceable(name, layer, nn.MultiheadAttention)
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, Attention(layer, name))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier
+from algorithms.models.replaced import check_replaceable
 from wire.errors import ConfigError
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -38,11 +39,12 @@ def replace_dropouts(model: Classifier, window: tuple[int, ...]) -> dict[str, Dr
     """Put a `Dropped` in the place of every dropout layer of a model of examples of this shape; all that it has then, by name.
 
     Raises:
-        ConfigError: a kind of dropout without a rule here, one that is called twice, or never.
+        ConfigError: a kind of dropout without a rule here, one that does more than torch's own, is called twice, or never.
     """
     for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, DROPOUTS)]:
         if not isinstance(layer, _KINDS):
             raise ConfigError(f"layer {name!r} is {type(layer).__name__}: expected Dropout, Dropout1d or Dropout2d")
+        check_replaceable(name, layer, *_KINDS)
         if layer.p == 1:
             raise ConfigError(f"layer {name!r} drops everything: expected p below 1")
         parent, _, last = name.rpartition(".")

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from algorithms.models.replaced import check_replaceable
 from wire.errors import ConfigError
 
 _ONE_LAYER: dict[str, Any] = {"GRU": torch.gru, "LSTM": torch.lstm, "RNN_TANH": torch.rnn_tanh, "RNN_RELU": torch.rnn_relu}
@@ -89,11 +90,7 @@ def replace_recurrent(model: nn.Module) -> None:
         ConfigError: one that does more than torch's own, or drops everything.
     """
     for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, nn.RNNBase) and m.dropout and m.num_layers > 1]:
-        if type(layer) not in (nn.GRU, nn.LSTM, nn.RNN) or layer._forward_hooks or layer._forward_pre_hooks:
-            raise ConfigError(
-                f"layer {name!r} is {type(layer).__name__} with dropout={layer.dropout:g}, and has a forward pass or hooks of its own: "
-                f"expected those of torch.nn.GRU, LSTM or RNN"
-            )
+        check_replaceable(name, layer, nn.GRU, nn.LSTM, nn.RNN)
         if layer.dropout == 1:
             raise ConfigError(f"layer {name!r} drops everything: expected dropout below 1")
         parent, _, last = name.rpartition(".")

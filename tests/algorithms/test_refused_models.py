@@ -64,6 +64,47 @@ def test_a_list_of_layers_with_a_hook_or_a_way_of_its_own_is_not_cut_as_one_with
     torch.testing.assert_close(adopt("mine", model, (3, 24), CLASSES, nn.Identity()).eval()(x), model(x))
 
 
+class Halved(nn.Dropout):
+    """A dropout that does more than drop."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / 2
+
+
+class Mixed(nn.Module):
+    """Attention, and a dropout layer behind it; the one of these is a layer that a test gives."""
+
+    def __init__(self, attention: nn.Module | None = None, dropout: nn.Module | None = None) -> None:
+        super().__init__()
+        self.attention = attention or nn.MultiheadAttention(8, 2, batch_first=True)
+        self.into, self.dropout, self.out = nn.Linear(3, 8), dropout or nn.Dropout(0.1), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        each = self.into(x.transpose(1, 2))
+        answer: Tensor = self.out(self.dropout(self.attention(each, each, each)[0]).mean(1))
+        return answer
+
+
+def with_hook(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda _layer, _inputs, _output: None)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: Mixed(with_hook(nn.MultiheadAttention(8, 2, batch_first=True))), r"attention' is MultiheadAttention with hooks"),
+        (lambda: Mixed(dropout=with_hook(nn.Dropout(0.1))), r"dropout' is Dropout with hooks"),
+        (lambda: Mixed(dropout=with_hook(nn.Dropout(0.0))), r"dropout' is Dropout with hooks"),
+        (lambda: Mixed(dropout=Halved(0.1)), r"dropout' is Halved with a class of its own"),
+    ],
+)
+def test_what_a_layer_does_besides_is_not_lost_where_another_stands_in_for_it(model: Callable[[], nn.Module], said: str) -> None:
+    adopted(Mixed(), (3, 24))
+    with pytest.raises(ConfigError, match=rf"layer '[\w.]*{said}, which would be lost: expected torch's own "):
+        FedAvg(adopted(model(), (3, 24)))
+
+
 @pytest.mark.parametrize(
     ("forward", "said"),
     [

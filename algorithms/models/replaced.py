@@ -1,0 +1,18 @@
+"""Layers of torch that others stand in for, which draw nothing by themselves or which every runtime of devices has."""
+
+from torch import nn
+
+from wire.errors import ConfigError
+
+
+def check_replaceable(name: str, layer: nn.Module, *kinds: type[nn.Module]) -> None:
+    """Check that a layer does what these `kinds` of torch do, and nothing else: what stands in for it would not do the rest.
+
+    Raises:
+        ConfigError: it is of a derived class, or has hooks.
+    """
+    hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    if type(layer) not in kinds or hooked:
+        has = "hooks" if hooked else "a class of its own"
+        known = " or ".join(kind.__name__ for kind in kinds)
+        raise ConfigError(f"layer {name!r} is {type(layer).__name__} with {has}, which would be lost: expected torch's own {known}")
