@@ -46,8 +46,9 @@ class Executor:
             BundleError: it asks for larger batches, or more random numbers, than anybody needs.
         """
         self._bundle, self._graphs, self._secret = bundle, graphs, secret
-        self._check_windows(windows)
-        self._windows = windows_for(bundle.manifest, fit_windows(windows, bundle.manifest.window, PARTS))
+        fitted = fit_windows(windows, bundle.manifest.window, PARTS)
+        self._check_windows(fitted)
+        self._windows = windows_for(bundle.manifest, fitted)
         self._job: Job | None = None
         if bundle.manifest.min_batch > MOST_EXAMPLES:
             raise BundleError(

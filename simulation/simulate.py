@@ -159,8 +159,15 @@ def scene_of(data: FleetData, settings: SimulationSettings) -> FleetData:
 
     Raises:
         DataError: the data do not allow the split, or have no labels, and the task needs some.
+        ConfigError: labels are taken away that say which windows are anomalous.
     """
-    return for_task(set_scene(data, settings.scenario, settings.seed), task_of(settings.algorithm).of)
+    task = task_of(settings.algorithm).of
+    if task == RECONSTRUCTION and says_anomalies(data.classes) and settings.labels != "all":
+        raise ConfigError(
+            f"labels {settings.labels}: data {data.name} say which windows are anomalous, and one without its label would be trained on as "
+            "a usual one: expected all"
+        )
+    return for_task(set_scene(data, settings.scenario, settings.seed), task)
 
 
 def check_settings(data: FleetData, settings: SimulationSettings) -> None:

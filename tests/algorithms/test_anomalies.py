@@ -83,6 +83,14 @@ def test_windows_without_labels_are_trained_on_and_leave_what_the_test_part_says
     assert [(w.num_train, int(w.test_y.sum())) for w in made.devices.values()] == [(45, 12)] * 2
 
 
+@pytest.mark.parametrize("labels", [5, "none"])
+def test_labels_that_say_anomalies_cannot_be_taken_away(labels: int | str) -> None:
+    given = arrays()
+    fleet = shoal.load(given["X"], None, given["subject"], anomaly=given["anomaly"])
+    with pytest.raises(ConfigError, match=f"labels {labels}: .* would be trained on as a usual one"):
+        shoal.simulate(fleet, algorithm=LEARNS, rounds=1, labels=labels)
+
+
 def test_examples_of_a_pool_keep_their_anomalies(tmp_path: Path) -> None:
     given = arrays()
     np.savez(tmp_path / "pool.npz", X=given["X"], anomaly=given["anomaly"])

@@ -13,7 +13,7 @@ import shoal
 from edge_client.adapters.windows import channels_of, load_folder, read_windows
 from edge_client.core.ports import Windows
 from edge_client.executor import Executor
-from edge_client.layout import fitting
+from edge_client.layout import fitting, windows_for
 from edge_client.padding import PRESENCE, to_length, with_presence
 from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.windows import FleetData
@@ -130,6 +130,17 @@ def test_what_cannot_be_padded_is_one_clear_error(tmp_path: Path) -> None:
     write(tmp_path, vocabulary=np.array(9))
     with pytest.raises(DataError, match="lengths are of measurements, and X holds ids"):
         load_folder(tmp_path)
+
+
+def test_a_board_with_shorter_windows_than_its_bundle_trains_and_predicts_with_them_padded(tmp_path: Path) -> None:
+    """As the agent opens them: a folder, read before any bundle is known."""
+    window = Window(("ax", "ay", PRESENCE), 10, 10)
+    manifest = Manifest("m", 1, "a", {}, ("0", "1"), window, 2, {}, (), {}, {})
+    bundle = Bundle(manifest, {INITIAL: encode_tensors({})}, "", b"")
+    windows = load_folder(write(tmp_path, 8, channel_names=np.array(["ax", "ay"])))
+    assert windows.train_x.shape == (COUNT, 3, 8)
+    executor = Executor(bundle, FakeGraphs(), windows_for(manifest, windows))
+    np.testing.assert_array_equal(executor._windows.train_x, by_hand(10))
 
 
 def test_a_board_whose_windows_have_no_lengths_is_told_what_the_bundle_has() -> None:
