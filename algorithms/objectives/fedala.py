@@ -102,4 +102,4 @@ class FedAlaServer(DefaultCoordinator):
         return (*self._to_start(work), Evaluate())
 
     def _to_start(self, work: Work) -> tuple[Verb, ...]:
-        return work.train("toward", epochs=self.toward_epochs, report=False), Apply("start")
+        return work.train("toward", epochs=self.toward_epochs, report=False), Apply("start", report=False)
