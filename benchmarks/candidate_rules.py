@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from statistics import fmean
 from typing import Any
@@ -93,11 +94,9 @@ def text(cells: Mapping[str, Sequence[Sequence[Row]]]) -> Found:
     for rule in RULES:
         kept, best = _over(cells, rule.accuracy), _over(cells, rule.best)
         rows.append({"rule": rule.name, "candidates": len(rule.candidates), "mean": kept[0], "worst_tenth": kept[1], "best": best[0]})
-    rows += [
-        {"rule": name, "candidates": 1, "mean": mean, "worst_tenth": tail, "best": mean}
-        for name, column in (("FedAvg's model, as it is", "fedavg"), ("training alone", "local"))
-        for mean, tail in [_over(cells, lambda row, column=column: float(row[column]))]  # type: ignore[misc]
-    ]
+    for name, column in (("FedAvg's model, as it is", "fedavg"), ("training alone", "local")):
+        mean, tail = _over(cells, partial(_of_run, column))
+        rows.append({"rule": name, "candidates": 1, "mean": mean, "worst_tenth": tail, "best": mean})
     seeds = len(next(iter(cells.values())))
     lines = [
         "## Candidates that devices are not offered",
@@ -114,6 +113,10 @@ def text(cells: Mapping[str, Sequence[Sequence[Row]]]) -> Found:
         numbers = " | ".join(f"{100 * row[name]:.1f}" for name in ("mean", "worst_tenth", "best"))
         lines.append(f"| {row['rule']} | {row['candidates']} | {numbers} |")
     return Found(rows, "\n".join([*lines, "", ABOUT]))
+
+
+def _of_run(name: str, row: Row) -> float:
+    return float(row[name])
 
 
 def _over(cells: Mapping[str, Sequence[Sequence[Row]]], accuracy: Callable[[Row], float]) -> tuple[float, float]:

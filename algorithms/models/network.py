@@ -10,6 +10,7 @@ from torch import nn
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.layers import Layer, Network, Unsupported
 from algorithms.models.reader import Reader
+from algorithms.models.replaced import has_hooks
 from algorithms.models.traced import Whole
 
 __all__ = ["Layer", "Network", "Unsupported", "extractor_of", "has_hooks", "network_of"]
@@ -55,11 +56,6 @@ def _reader(model: Classifier, window_shape: tuple[int, ...], parameters: Iterab
     if own := [name for name, module in model.named_modules() if type(module).train is not nn.Module.train]:
         raise Unsupported(f"{own[0] or 'the model'} has a way of its own to go into training")
     return Reader(window_shape, {name: tuple(parameter.shape) for name, parameter in parameters})
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody looks at what goes through a layer, or comes back."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
 def _size_of(scale: nn.Module, window_shape: tuple[int, ...]) -> tuple[float, ...] | None:

@@ -5,13 +5,18 @@ from torch import nn
 from wire.errors import ConfigError
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody looks at what goes through a layer, or comes back."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
+
+
 def check_replaceable(name: str, layer: nn.Module, *kinds: type[nn.Module]) -> None:
     """Check that a layer does what these `kinds` of torch do, and nothing else: what stands in for it would not do the rest.
 
     Raises:
         ConfigError: it is of a derived class, or has hooks.
     """
-    hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    hooked = has_hooks(layer)
     if type(layer) not in kinds or hooked:
         has = "hooks" if hooked else "a class of its own"
         known = " or ".join(kind.__name__ for kind in kinds)
