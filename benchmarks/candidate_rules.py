@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from algorithms.personalisation.choices import Personal
-from algorithms.personalisation.keeping import ABSENT, TUNED, WAY, first_good
+from algorithms.personalisation.keeping import ABSENT, TUNED, UNJUDGED_WAY, WAY, first_good
+from wire.held import FEWEST
 
 SHARES = (0.0, 0.25, 0.5, 0.7, 0.9, 1.0)
 """Shares of neighbours, or of a head of Gaussians, in an answer."""
@@ -21,8 +22,9 @@ OFFERED: tuple[Kept, ...] = tuple(
     (f"tuned {WAY}" if candidate.model == TUNED else "group+bn", candidate.share) for candidate in Personal.recipe.candidates
 )
 """What `personal` chooses from."""
-FROM, ERRORS = Personal.recipe.unjudged, Personal.recipe.errors
+FROM, ERRORS = sum(candidate.model == TUNED for candidate in Personal.recipe.candidates), Personal.recipe.errors
 WAYS: tuple[Kept, ...] = tuple((f"tuned {way}", 0.5) for way in (1.0, 0.75, 0.5, 0.25))
+HALF = WAYS.index((f"tuned {UNJUDGED_WAY}", 0.5))
 GENERAL = OFFERED[FROM:]
 GAUSSIANS: tuple[Kept, ...] = (("gaussian tuned 0.75", 0.5), ("gaussian group+bn", 0.5))
 FLEET: tuple[Kept, ...] = (("fleet+bn", 0.5), ("fleet+bn", 0.0), ("fleet", 0.0))
@@ -37,19 +39,19 @@ class Rule:
     name: str
     candidates: tuple[Kept, ...]
     errors: float = ERRORS
-    unjudged: int = FROM
+    unjudged: int = 0
 
     def accuracy(self, row: Row) -> float:
         """Of what the device would have kept."""
-        chosen = self.candidates[self.chosen(row)]
-        return _accuracy(row, chosen)
+        return _accuracy(row, self.candidates[self.chosen(row)])
 
     def chosen(self, row: Row) -> int:
         """The place of the candidate that a device would have kept."""
         losses = torch.tensor([row["heldout"][model][SHARES.index(share)] for model, share in self.candidates]).reshape(
             len(self.candidates), -1
         )
-        good = row["finite"] and row["trained"] and row["elsewhere"] < ABSENT
+        whole = losses.shape[1] >= FEWEST or not losses.shape[1]
+        good = row["finite"] and row["trained"] and whole and row["elsewhere"] < ABSENT
         usable = torch.tensor([float(good or "tuned" not in model) for model, _ in self.candidates])
         kept = first_good(losses.T, torch.ones(losses.shape[1]), self.errors, usable, self.unjudged)
         return int(kept.argmax())
@@ -60,23 +62,26 @@ class Rule:
 
 
 def _accuracy(row: Row, kept: Kept) -> float:
-    return float(row["test"][kept[0]][SHARES.index(kept[1])])
+    model, share = kept
+    if model == f"tuned {WAY}" and not row["heldout"][model][0]:  # nothing is held out to judge it by
+        model = f"tuned {UNJUDGED_WAY}"
+    return float(row["test"][model][SHARES.index(share)])
 
 
 RULES = (
     Rule("as `personal` does", OFFERED),
     Rule("one standard error instead of three", OFFERED, errors=1.0),
     Rule("the least loss, whatever its error", OFFERED, errors=0.0),
-    Rule("how far the tuned model goes by the least loss: 1, 3/4, 1/2, 1/4", (*WAYS, *GENERAL), errors=0.0, unjudged=len(WAYS)),
-    Rule("the same ways, by three standard errors", (*OFFERED[:FROM], *WAYS, *GENERAL), unjudged=FROM + len(WAYS)),
+    Rule("how far the tuned model goes by the least loss: 1, 3/4, 1/2, 1/4", (*WAYS, *GENERAL), errors=0.0, unjudged=HALF),
+    Rule("the same ways, by three standard errors", (*OFFERED[:FROM], *WAYS, *GENERAL)),
     Rule("and the group's model with the group's statistics, last", (*OFFERED, ("group", 0.5), ("group", 0.0))),
     Rule("and the fleet's model, last", (*OFFERED, *FLEET)),
     Rule("and the fleet's model, by one standard error", (*OFFERED, *FLEET), errors=1.0),
     Rule("and training alone, last", (*OFFERED, *ALONE)),
     Rule("and training alone, by one standard error", (*OFFERED, *ALONE), errors=1.0),
     Rule("a head of Gaussians in the place of neighbours", (GAUSSIANS[0], *OFFERED[1:FROM], GAUSSIANS[1], *OFFERED[FROM + 1 :])),
-    Rule("and heads of Gaussians, by the least loss", (*OFFERED[:FROM], *GAUSSIANS, *GENERAL), errors=0.0, unjudged=FROM + 2),
-    Rule("all of these, by the least loss", (*WAYS, *GENERAL, ("group", 0.0), *FLEET, *ALONE, *GAUSSIANS), errors=0.0, unjudged=len(WAYS)),
+    Rule("and heads of Gaussians, by the least loss", (*OFFERED[:FROM], *GAUSSIANS, *GENERAL), errors=0.0),
+    Rule("all of these, by the least loss", (*WAYS, *GENERAL, ("group", 0.0), *FLEET, *ALONE, *GAUSSIANS), errors=0.0, unjudged=HALF),
 )
 
 

@@ -1,8 +1,10 @@
-"""Devices without labels whose windows are not what they will meet: of one class alone, or with a glitch of the sensor; called by
-`benchmarks.personal`.
+"""Devices whose windows are not what they will meet: of one class alone, with a glitch of the sensor, or with labels of a part of the
+classes; called by `benchmarks.personal`.
 
-A quarter of the devices is held out and comes when training is over, without labels. Each comes several times: with all of its windows,
-with those of one class, and with one window 1,000 times too large. It is tested on the classes that its windows are of.
+A quarter of the devices is held out and comes when training is over. Each comes several times: without labels, with all of its windows,
+with those of one class, and with one window 1,000 times too large; and with two labels of each of every other class, beside its other
+windows, or alone. It comes by itself: several such devices would be a group. It is tested on the classes that its windows are of; with
+labels, on all.
 """
 
 from collections.abc import Iterator
@@ -29,6 +31,9 @@ from wire.tensors import Array
 DATA = ("watch", "uci-har")
 ROUNDS, EPOCHS, FEWEST = 12, 2, 4
 """A class of which a device has fewer windows than the last is left out."""
+LABELS = 2
+PART = f"{LABELS} labels of every other class"
+PART_ALONE = f"{PART} and nothing else"
 METHODS = ("served", "personal")
 GLITCH = 1000.0
 
@@ -44,6 +49,11 @@ def variants(windows: Windows) -> Iterator[tuple[str, Windows]]:
     spoilt[0] *= GLITCH
     yield "all its windows", without_labels(windows.train_x, everything)
     yield "with a glitch", without_labels(spoilt, everything)
+    x, y = windows.train_x, windows.train_y
+    named = np.sort(np.concatenate([np.flatnonzero(y == number)[:LABELS] for number in np.unique(y)[::2]]))
+    others = np.delete(x, named, 0)
+    yield PART, Windows(x[named], y[named], windows.test_x, windows.test_y, others)
+    yield PART_ALONE, Windows(x[named], y[named], windows.test_x, windows.test_y)
     for number in np.unique(windows.train_y):
         own, tested = windows.train_y == number, windows.test_y == number
         if own.sum() >= FEWEST and tested.any():
@@ -75,20 +85,28 @@ def one(name: str, seed: int) -> dict[str, dict[str, float]]:
         bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
         probe, graphs = probe_of(objective, fleet.window.shape), EagerGraphs(objective)
         reception = Reception(make_algorithm(spec), result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
-        for who, received in reception.receive(coming).items():
+        for who, windows in coming.items():
+            received = reception.receive({who: windows if method == "personal" else _without(windows)}, EPOCHS)[who]
             kind = who.split(": ")[1].split(",")[0]
             right = received.evaluated.num_correct / received.evaluated.num_examples
             found.setdefault(kind, {}).setdefault(method, []).append(right)
     return {kind: {method: fmean(values) for method, values in by.items()} for kind, by in found.items()}
 
 
+def _without(windows: Windows) -> Windows:
+    """The same device without its labels, so that it keeps the model that it is served."""
+    x = np.concatenate([windows.train_x, windows.unlabelled_x]) if windows.num_unlabelled else windows.train_x
+    return Windows(windows.train_x[:0], windows.train_y[:0], windows.test_x, windows.test_y, x)
+
+
 def text(rows: list[dict[str, Any]]) -> list[str]:
     """The results as Markdown."""
     lines = [
         "",
-        "Devices without labels that come when training is over (a quarter of them), by what their windows are: mean accuracy over "
-        f"devices, classes and {rows[0]['seeds']} seeds, in %. They are tested on the classes that their windows are of. A glitch is one "
-        f"window {GLITCH:g} times too large.",
+        "Devices that come when training is over (a quarter of them), by what their windows are: mean accuracy over devices, classes and "
+        f"{rows[0]['seeds']} seeds, in %. Without labels they are tested on the classes that their windows are of, with labels on all. A "
+        f"glitch is one window {GLITCH:g} times too large. Labels of a part of the classes are heeded as far as a device has no windows "
+        "of the others.",
         "",
         "| data | windows | the group's model as it is (`served`) | `personal` |",
         "|---|---|---|---|",

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from algorithms.personalisation.keeping import FEWEST, Recipe
+from algorithms.personalisation.keeping import Recipe
 from algorithms.personalisation.kept import Kept
+from wire.held import FEWEST
 
 
 def kept_text(kept: Kept | None) -> str:

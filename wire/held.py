@@ -4,6 +4,8 @@ import numpy as np
 
 from wire.tensors import Array
 
+FEWEST = 3
+"""Windows held out, at least: fewer say nothing of a model, and are worth more as windows to train on."""
 RUN = 8
 """Windows of a run, at most. They follow each other: neighbours often overlap, and each end of a run tells of what lies beyond it."""
 PARTS = 12
@@ -11,8 +13,9 @@ PARTS = 12
 
 
 def num_held_out(num_examples: int, share: float) -> int:
-    """How many are held out: of a share above 0 at least two, as far as there are so many."""
-    return max(int(num_examples * share), min(2, num_examples)) if share else 0
+    """How many are held out: the share, and none where these are fewer than `FEWEST`."""
+    held = int(num_examples * share)
+    return held if held >= FEWEST else 0
 
 
 def held_out(y: Array, share: float) -> Array:

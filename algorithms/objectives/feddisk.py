@@ -81,9 +81,10 @@ class FedDisk(Weighted):
         return plain_step(loss_of, prefix, tensors, hyper["density_lr"], batch)
 
     def keep_best(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The local density model becomes the best one if its validation loss is the least so far."""
+        """The local density model becomes the best one if its validation loss is the least so far; the latest of several such, as where
+        nothing is held out."""
         loss = tensors[names.response("local_validate", "loss")]
-        better = loss < tensors[_LEAST_LOSS]
+        better = loss <= tensors[_LEAST_LOSS]
         kept = {_LEAST_LOSS: torch.where(better, loss, tensors[_LEAST_LOSS])}
         for name, _ in self.made.named_parameters():
             kept[_BEST + name] = torch.where(better, tensors[_LOCAL + name], tensors[_BEST + name])

@@ -8,7 +8,7 @@ from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.answers import ANSWERS
-from algorithms.personalisation.keeping import GENERAL, TUNED, Asked, Candidate, KeepingServer, Recipe, least_to_train
+from algorithms.personalisation.keeping import GENERAL, TUNED, Asked, Candidate, KeepingServer, Recipe
 from algorithms.personalisation.neighbourly import ByNeighbours
 from algorithms.personalisation.scores import ByScores
 from wire.errors import ConfigError
@@ -83,7 +83,7 @@ class ByRecipe:
         """The recipe as it is in the task: without neighbours where there are none."""
         recipe = self.recipe if self.task in ANSWERS else self.recipe.alone
         glances = recipe.recalibrates and self.task == CLASSIFICATION
-        return replace(recipe, least=least_to_train(self.holdout), glances=glances)
+        return replace(recipe, glances=glances)
 
     def in_task(self, task: TaskName) -> Self:
         if task not in ANSWERS and len(self.recipe.candidates) > 1 and len(self.recipe.alone.candidates) == 1:
@@ -121,7 +121,7 @@ class Personal(ByRecipe):
     citation: ClassVar[str] = "after Marfoq et al., ICML 2022; Li et al., 2018; Wortsman et al., CVPR 2022; Zhou et al., NIPS 2003"
     grouping: ClassVar[str] = "distfl"
     recipe: ClassVar[Recipe] = Recipe(
-        (Candidate(TUNED, 0.5), Candidate(TUNED, 0.7), Candidate(GENERAL, 0.5), Candidate(GENERAL, 0.0)), errors=3.0, unjudged=2
+        (Candidate(TUNED, 0.5), Candidate(TUNED, 0.7), Candidate(GENERAL, 0.5), Candidate(GENERAL, 0.0)), errors=3.0
     )
     limits: ClassVar[dict[str, Limits]] = {
         "memory": Limits(low=8, high=4096),

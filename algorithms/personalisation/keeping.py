@@ -8,7 +8,8 @@ The candidates are made one after the other, by verbs that every client has:
    (``glance``).
 2. ``memorise`` and ``baseline``: the device remembers its windows, see `algorithms.personalisation.memory`.
 3. The objective's own training, on the windows that are not held out, and ``blend``: the model three quarters of the way from the one
-   before training to the one after it (M. Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022).
+   before training to the one after it (M. Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022), or half of the way where
+   nothing is held out to judge it by.
 4. ``memorise`` again, and ``choose``.
 
 What is remembered of a window goes by the task: `algorithms.personalisation.neighbourly` and `algorithms.personalisation.scores`.
@@ -16,15 +17,13 @@ What is remembered of a window goes by the task: `algorithms.personalisation.nei
 A candidate is a model, and a share of the device's neighbours in its answer. The choice goes through the candidates in their order, and
 takes the first one that is not worse than the best by more than so many standard errors of the difference, and by no more than `BEYOND`,
 over the windows held out. These have been trained on in earlier rounds and flatter candidates that trust the model, which is why three
-standard errors are asked for. With too few windows to judge by, a device does not train, and the recipe names the candidate that is
-kept. A training whose model no longer answers with numbers has no candidate.
+standard errors are asked for. With too few windows to judge by, the recipe names the candidate that is kept. A training whose model no
+longer answers with numbers has no candidate.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
-from functools import cache
 from typing import ClassVar, Protocol
 
 import torch
@@ -42,16 +41,15 @@ from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, WINDOWS, WORST
 from algorithms.personalisation.memory import SHARE
 from wire import names
-from wire.held import num_held_out
+from wire.held import FEWEST
 from wire.messages import Apply, Evaluate, Train, Verb
 
 PRIOR, PRIOR_OF_TRAINED = 16.0, 128.0
 """The statistics of the group count as much as so many windows of the device: as fewer where the device could not train, and its windows
 have no part in them."""
-WAY = 0.75
-"""How far the tuned model is on the way from the model before the device's own training to the one after it."""
-FEWEST = 3
-"""Windows held out, at least, for a choice by them."""
+WAY, UNJUDGED_WAY = 0.75, 0.5
+"""How far the tuned model is on the way from the model before the device's own training to the one after it; and so far where no window is
+held out."""
 TRAINED = 2
 """Windows with labels, at least, for a training."""
 GENERAL, TUNED = "general", "tuned"
@@ -90,8 +88,6 @@ class Recipe:
     """Whether windows without labels are remembered."""
     unjudged: int = 0
     """The place of the candidate that is kept where there are too few windows to judge by."""
-    least: int = TRAINED
-    """Windows with labels that the device's own training needs."""
 
     def of(self, model: str) -> tuple[float, ...]:
         """The shares of the candidates with this model."""
@@ -130,6 +126,9 @@ class Remembered(Protocol):
 
     def num_trained(self) -> Tensor:
         """() how many windows that a model can be judged by are not held out."""
+
+    def num_held(self) -> Tensor:
+        """() how many windows are held out."""
 
     def elsewhere(self) -> Tensor:
         """() how much the model says of what the device has no labels of."""
@@ -256,8 +255,9 @@ class Keeping(Supervised):
 
     def blend(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The model on the way from the one before training to the one after it."""
+        way = torch.where(self.memorised(tensors).num_held() > 0, WAY, UNJUDGED_WAY)
         before = {key: tensors[slot_of(key, "before")] for key in self.moving(tensors)}
-        return following_values({key: WAY * tensors[key] + (1 - WAY) * value for key, value in before.items()})
+        return following_values({key: way * tensors[key] + (1 - way) * value for key, value in before.items()})
 
     def choose(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Keep a candidate: its model, its memory, and its share."""
@@ -269,8 +269,9 @@ class Keeping(Supervised):
         usable = torch.ones_like(is_tuned)
         if recipe.tunes:  # not where a guess is no number, nobody has trained, or the labels are of a part of the classes
             apart = torch.stack([(tensors[key] - tensors[slot_of(key, "before")]).abs().sum() for key in self.moving(tensors)]).sum()
-            trained = (apart > 0) & (memory.num_trained() >= min(recipe.least, self.memory_size // 2))
-            good = memory.finite & trained & (tensors[ELSEWHERE] < ABSENT)
+            trained = (apart > 0) & (memory.num_trained() >= TRAINED)
+            whole = (judged.sum() >= FEWEST) | (memory.num_held() <= 0)  # what is held out of too few is missed in the training
+            good = memory.finite & trained & whole & (tensors[ELSEWHERE] < ABSENT)
             usable = 1 - is_tuned * (1 - good.to(every.dtype))
         kept = first_good(every, judged, recipe.errors, usable, recipe.unjudged)
         _, error = margins(every, judged, usable)
@@ -297,13 +298,6 @@ def variety(shares: Tensor) -> Tensor:
     of the entropy is the number of classes that would be as various, each of the same share."""
     entropy = -(shares * shares.clamp(min=1e-9).log()).sum()
     return ((entropy.exp() - 1) / max(1, shares.shape[0] - 1)).clamp(min=0.0, max=1.0)
-
-
-@cache
-def least_to_train(holdout: float) -> int:
-    """Windows with labels to train on, beside those held out; with fewer, too few are held out to judge the training by."""
-    short = next(n for n in range(math.ceil(FEWEST / holdout) + 1, 0, -1) if num_held_out(n, holdout) < FEWEST)
-    return max(TRAINED, short - num_held_out(short, holdout) + 1)
 
 
 def first_good(losses: Tensor, judged: Tensor, errors: float, usable: Tensor, unjudged: int) -> Tensor:
@@ -368,7 +362,7 @@ class KeepingServer(DefaultCoordinator):
             match verb:
                 case Train():
                     epochs = asked.epochs or verb.epochs
-                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=asked.holdout, least=self.recipe.least))
+                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=asked.holdout, least=TRAINED))
                 case Apply() | Evaluate() if not judges:
                     verbs.append(replace(verb, report=False))
         return tuple(verbs)

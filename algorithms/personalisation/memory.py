@@ -60,6 +60,10 @@ class Memory:
         """() how many windows have labels and are not held out."""
         return (self.known & (self.held <= 0)).to(self.keys.dtype).sum()
 
+    def num_held(self) -> Tensor:
+        """() how many windows are held out."""
+        return self.held.sum()
+
     def elsewhere(self) -> Tensor:
         """() the share of the windows without labels that is, by the model, of classes of which no window has a label; 0 where all windows
         have labels, or none has, and where a label is not one of the classes. 1 where all labels are of one class: they cannot tell a good

@@ -34,6 +34,10 @@ class Scores:
         """() how many windows are known and not held out."""
         return ((self.known > 0) & (self.held <= 0)).to(self.loss.dtype).sum()
 
+    def num_held(self) -> Tensor:
+        """() how many windows are held out."""
+        return self.held.sum()
+
     def elsewhere(self) -> Tensor:
         """0: labels are not one class of each window."""
         return torch.zeros(())

@@ -19,16 +19,15 @@ from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import (
     ABSENT,
     BEYOND,
-    FEWEST,
     GAUGED,
     GENERAL,
     GLANCED,
     PRIOR,
     PRIOR_OF_TRAINED,
     TUNED,
+    UNJUDGED_WAY,
     WAY,
     first_good,
-    least_to_train,
     margins,
     variety,
 )
@@ -45,7 +44,7 @@ from tests.algorithms.test_closing_plans import KEPT_WAYS, close, labelled
 from wire import names
 from wire.bundle import Window
 from wire.errors import ConfigError
-from wire.held import num_held_out
+from wire.held import FEWEST
 from wire.messages import Evaluate, Plan
 from wire.tensors import Array, Tensors
 
@@ -160,7 +159,19 @@ class TestChoose:
 
     def test_a_device_that_was_left_out_of_the_training_has_no_tuned_model(self) -> None:
         """Private tensors may have moved all the same: verbs besides the training move some."""
-        assert self.chosen(0.1, 2.0, held=5)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
+        assert self.chosen(0.1, 2.0, held=6)[1]["metric/kept"].tolist() == [1, 0, 0, 0]
+        assert self.chosen(0.1, 2.0, held=7)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
+
+    def test_where_nothing_is_held_out_the_tuned_model_is_kept_unless_labels_are_of_a_part_of_the_classes(self) -> None:
+        tensors, outputs = self.chosen(3.0, 0.5, held=0)
+        assert (outputs["metric/kept"].tolist(), float(outputs["metric/windows"])) == ([1, 0, 0, 0], 0)
+        assert torch.equal(outputs["next/shared/head.weight"], tensors["shared/head.weight"])
+        assert self.chosen(0.1, 2.0, elsewhere=ABSENT, held=0)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
+
+    @pytest.mark.parametrize("held", [1, 2])
+    def test_windows_that_are_held_out_of_too_few_speak_against_the_training_that_missed_them(self, held: int) -> None:
+        """An older client holds two out where this one holds none out."""
+        assert self.chosen(0.1, 2.0, held=held)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
 
     def test_a_model_that_answers_with_no_number_is_never_kept_whoever_judges(self) -> None:
         for general_loss in (0.5, WORST):
@@ -196,14 +207,18 @@ class TestElsewhere:
 
 
 class TestBlend:
-    def test_it_is_a_mean_of_the_models_before_and_after(self) -> None:
+    @pytest.mark.parametrize(("held", "way"), [(0, UNJUDGED_WAY), (3, WAY)])
+    def test_it_is_a_mean_of_the_models_before_and_after(self, held: int, way: float) -> None:
         objective: Any = make_objective(read_algorithm("ditto+personal+none"), tiny_model("ditto"))
         tensors = objective.initial()
         for number, key in enumerate(objective.moving(tensors)):
             tensors[slot_of(key, "before")] = tensors[key] + number
-        outputs = objective.blend(tensors, {}, {})
+        size, width = tensors[KEYS].shape
+        rows = {"keys": torch.zeros(size, width), "guess": torch.zeros(size, CLASSES), "labels": torch.zeros(size, CLASSES)}
+        rows["held"] = (torch.arange(size) < held).float()[:, None]
+        outputs = objective.blend(tensors | {names.response("memorise", name): value for name, value in rows.items()}, {}, {})
         for number, key in enumerate(objective.moving(tensors)):
-            torch.testing.assert_close(outputs[names.following(key)], tensors[key] + (1 - WAY) * number)
+            torch.testing.assert_close(outputs[names.following(key)], tensors[key] + (1 - way) * number)
 
 
 class TestMemorise:
@@ -285,15 +300,6 @@ class TestPlausible:
         for name, value in usual.items():
             if "variance" in name:
                 assert float((spoilt[name] - value).abs().max()) < 2 * float(value.abs().max())
-
-
-def test_the_least_to_train_leaves_enough_to_judge_by() -> None:
-    for holdout in (0.01, 0.1, 0.25, 0.3, 0.5, 0.9):
-        least = least_to_train(holdout)
-        for count in range(1, 1500):
-            held = num_held_out(count, holdout)
-            assert held >= FEWEST or count - held < least, (holdout, count)
-        assert any(num_held_out(n, holdout) >= FEWEST and n - num_held_out(n, holdout) == least for n in range(1, 5000))
 
 
 class TestRecalibrate:

@@ -2,15 +2,17 @@ package io.shoal.core
 
 import java.util.zip.CRC32
 
+/** Windows held out, at least: fewer say nothing of a model, and are worth more as windows to train on. */
+private const val FEWEST = 3
+
 /** Windows of a run, at most. They follow each other: neighbours often overlap, and each end of a run tells of what lies beyond it. */
 private const val RUN = 8
 
 /** Where nothing says which windows are alike, a run has at most such a part of all: what a person did for longer is in both sides. */
 private const val PARTS = 12
 
-/** How many training windows a share holds out: of one above 0 at least two, as far as there are so many. */
-internal fun numHeldOut(numExamples: Int, share: Double): Int =
-    if (share == 0.0) 0 else maxOf(Math.floor(numExamples * share).toInt(), minOf(2, numExamples))
+/** How many training windows a share holds out: none where these are fewer than [FEWEST]. */
+internal fun numHeldOut(numExamples: Int, share: Double): Int = Math.floor(numExamples * share).toInt().takeIf { it >= FEWEST } ?: 0
 
 /**
  * Which training windows with the labels [y] a share holds out, the same ones each time (`wire/SPEC.md`, 'Held out'). Each class gives its

@@ -58,9 +58,9 @@ class ContainmentTest {
         assertTrue("bundle: bundle fake: version 3 offered, version 4" in declined(2, Fixture.keys, mapOf("fake" to 4), Evaluate()))
         assertTrue("failed: graph 'predict'" in declined(3, Fixture.keys, emptyMap(), Train(8, graph = "predict")))
         assertTrue("failed: plan: no graph 'none'" in declined(4, Fixture.keys, emptyMap(), Annotate("none", "x")))
-        assertTrue("data: 1 training windows" in declined(5, Fixture.keys, emptyMap(), Train(8, holdout = 0.5), first(3)))
-        assertTrue("policy: min_windows" in declined(6, Fixture.keys, emptyMap(), Train(8, holdout = 0.5), first(2)))
-        assertEquals("", declined(7, Fixture.keys, emptyMap(), Train(8, holdout = 0.5, least = 1), first(2)), "the verb is left out")
+        assertTrue("data: 1 training windows" in declined(5, Fixture.keys, emptyMap(), Train(8), first(1)))
+        assertTrue("policy: min_windows" in declined(6, Fixture.keys, emptyMap(), Train(8), first(0)))
+        assertEquals("", declined(7, Fixture.keys, emptyMap(), Train(8, least = 1), first(0)), "the verb is left out")
     }
 
     @Test
