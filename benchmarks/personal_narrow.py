@@ -105,8 +105,9 @@ def text(rows: list[dict[str, Any]]) -> list[str]:
         "",
         "Devices that come when training is over (a quarter of them), by what their windows are: mean accuracy over devices, classes and "
         f"{rows[0]['seeds']} seeds, in %. Without labels they are tested on the classes that their windows are of, with labels on all. A "
-        f"glitch is one window {GLITCH:g} times too large. A device that has windows of other classes does not go by its training on labels of a part of them, but with so few it may come "
-        "into another group than it belongs to: on the watches 4 of 15 do, which costs all that is lost there.",
+        f"glitch is one window {GLITCH:g} times too large. A device that has windows of other classes does not go by its training on "
+        "labels of a part of them, but with so few it may come into another group than it belongs to: on the watches 4 of 15 do, which "
+        "costs all that is lost there.",
         "",
         "| data | windows | the group's model as it is (`served`) | `personal` |",
         "|---|---|---|---|",
