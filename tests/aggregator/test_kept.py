@@ -256,7 +256,7 @@ def test_the_report_says_by_which_margin_a_device_chose(kept: Kept | None, said:
 @pytest.mark.parametrize(
     ("name", "errors", "said", "few"),
     [
-        ("personal", 3.0, "no more than 3 standard errors", "general, neighbours 0.5"),
+        ("personal", 3.0, "no more than 3 standard errors", "tuned, neighbours 0.5"),
         ("fedavg+none+knn-per", 0.0, "keeps the one with the least loss", "general, neighbours 0.5"),
         ("fedavg+none+served", None, "chooses among these candidates", ""),
     ],
