@@ -65,6 +65,7 @@ def write_closing_cases(folder: Path) -> None:
     devices = {
         "all": (whole, plan),
         "few": (_labelled(data.devices["d2"], 20), plan),
+        "fewest": (_labelled(data.devices["d2"], 9), plan),
         "misled": (replace(data.devices["d3"], train_y=(np.arange(60) * 7 // 5 % 3).astype(np.int64)), plan),
         "none": (_labelled(whole, 0), structs.replace(plan, verbs=without_labels(verbs))),
         "silent": (whole, structs.replace(plan, verbs=tuple(_silent(verb) for verb in verbs))),

@@ -31,7 +31,7 @@ from wire.messages import Plan, Train
 from wire.tensors import Array, Tensors, decode_tensors, encode_tensors
 
 ALGORITHM = "personal"
-KEPT = "response/choose.kept"
+KEPT, WINDOWS = "response/choose.kept", "response/choose.windows"
 TOLERANCE = 1e-4
 TASKS: dict[str, Callable[[FleetData], FleetData]] = {
     "multi-label": several_labels,
@@ -110,11 +110,12 @@ def written(case: Path) -> Outcome:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """Devices with all labels, few, wrong ones, one, none, no windows and many."""
+    """Devices with all labels, few, too few to hold any out, wrong ones, one, none, no windows and many."""
     data = synthetic_fleet(5, num_windows=60)
     devices = {
         "all": data.devices["d1"],
         "few": unlabelled(data.devices["d2"], 20),
+        "fewest": unlabelled(data.devices["d2"], 9),
         "wrong": deceived(data.devices["d3"]),
         "one": unlabelled(data.devices["d4"], 1),
         "none": unlabelled(data.devices["d4"], 0),
@@ -126,11 +127,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 @pytest.fixture(scope="module", params=[pytest.param(task, marks=[pytest.mark.slow] if task in SLOW else []) for task in TASKS])
 def in_task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """Devices that learn another task than classes, with all labels, few, and one."""
+    """Devices that learn another task than classes, with all labels, few, too few to hold any out, and one."""
     data = TASKS[request.param](synthetic_fleet(3, num_windows=60))
     devices = {
         "all": data.devices["d1"],
         "few": unlabelled(data.devices["d2"], 20),
+        "fewest": unlabelled(data.devices["d2"], 9),
         "one": unlabelled(data.devices["d0"], 1),
     }
     return prepare(data, f"{ALGORITHM}:memory=32+{request.param}", devices, tmp_path_factory.mktemp(request.param))
@@ -174,6 +176,7 @@ def test_three_clients_tell_the_same_of_the_inputs_of_a_device_without_labels(pr
 def test_three_clients_keep_the_same_candidate_and_answer_alike(prepared: Prepared) -> None:
     eager = kept_alike(prepared)
     assert {np.argmax(outcome.update[KEPT]) for outcome in eager.values()} >= {0, 1}, "the devices keep different candidates"
+    assert (np.argmax(eager["fewest"].update[KEPT]), eager["fewest"].update[WINDOWS]) == (0, 0), "it trains, and holds nothing out"
 
 
 @pytest.mark.timeout(600)
