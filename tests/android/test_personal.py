@@ -176,7 +176,8 @@ def test_three_clients_tell_the_same_of_the_inputs_of_a_device_without_labels(pr
 def test_three_clients_keep_the_same_candidate_and_answer_alike(prepared: Prepared) -> None:
     eager = kept_alike(prepared)
     assert {np.argmax(outcome.update[KEPT]) for outcome in eager.values()} >= {0, 1}, "the devices keep different candidates"
-    assert (np.argmax(eager["fewest"].update[KEPT]), eager["fewest"].update[WINDOWS]) == (0, 0), "it trains, and holds nothing out"
+    fewest = eager["fewest"].update
+    assert (int(np.argmax(fewest[KEPT])), int(fewest[WINDOWS])) == (0, 0), "it trains, and holds nothing out"
 
 
 @pytest.mark.timeout(600)
