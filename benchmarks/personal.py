@@ -1,10 +1,10 @@
 """What devices keep: ``python -m benchmarks.personal``.
 
 The grid of `shoal compare --scenarios` on four sets of sensor windows, with every number of labels and three seeds; devices whose windows
-without labels are of one class alone, or hold a glitch; and what the choice costs a board beside its usual round, which nothing may run
-beside. The grid goes on where it was stopped, and may be made in parts (``--labels 20,5,1``, ``--algorithms fedavg,personal``): what
-another part has made stays, so `--folder` and the results are to be emptied where the code has changed what they measure. Writes
-``benchmarks/results/personal.json`` and a section of RESULTS.md.
+without labels are of one class alone, or hold a glitch; tasks without classes; and what the choice costs a board beside its usual round,
+which nothing may run beside. ``--only`` measures some of these. The grid goes on where it was stopped, and may be made in parts
+(``--only grid --labels 20,5,1 --algorithms fedavg,personal``): what another part has made stays, so `--folder` and the results are to be
+emptied where the code has changed what they measure. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
 """
 
 import argparse
@@ -15,28 +15,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
-from algorithms.algorithm import SURVEY
-from algorithms.core.contract import USUAL_PASSES, ObjectiveMemory, Work
-from algorithms.registry import make_algorithm, read_algorithm
-from benchmarks import personal_narrow, personal_tasks
+from benchmarks import personal_cost, personal_narrow, personal_tasks
 from benchmarks.results.report import describe_machine, put
-from benchmarks.stopwatch import seconds_of
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.core.ports import Windows
-from edge_client.executor import Executor
-from export.publish import publish
-from simulation.datasets.catalog import load_data
-from simulation.datasets.windows import FleetData
-from simulation.objective import objective_for_fleet
-from simulation.scenario import Scenario, set_scene
-from wire.keys import new_key
-from wire.messages import Plan
-from wire.tensors import Tensors
 
 OUT = Path(__file__).parent / "results" / "personal.json"
-EPOCHS = (1, 2, 5)
 ALGORITHMS = "fedavg,local,distfl,lg-net,lg-net+distfl,ditto,apfl,dbe,pfedme,ifca:k=2,fedavg+knn-per,personal"
 MORE = "ifca:k=3,ifca:k=4,fedala"
 """Of these there are some cells (``--algorithms ifca:k=3,ifca:k=4,fedala --data watch,uci-har --split time``)."""
@@ -68,62 +50,10 @@ OURS = (
     "the eleven, the one that the test windows of this very cell favour."
 )
 """Said above the default's cells."""
-COSTS = (
-    "A board with onnxruntime: what it does after the last round, in usual rounds of its own (evaluate, train). Remembering windows "
-    "and choosing take about as long whatever a device has, so that this is more than two rounds where a round is short: of one epoch, and "
-    "with few labels."
-)
-"""Said above the costs."""
 NEAR, NEAR_TAIL = 0.005, 0.01
 """A mean, and a worst tenth, so far below the best count as the best."""
-DIGEST = "a" * 64
-FEW_LABELS, MANY_WINDOWS = 5, 3000
-ALL, FEW, MANY = "all labels", f"{FEW_LABELS} labels a class, the rest without", f"all labels, {MANY_WINDOWS:,} windows without"
-"""What a board has of its data whose costs are measured."""
 SEEDS = 3
-
-
-def cost(data: str, epochs: int, has: str = ALL, turns: int = 7) -> dict[str, Any]:
-    """Seconds (the median of so many turns) of a usual round of a board with onnxruntime that `has` such windows, with and without the
-    survey of its first round, and of what it does after the last round, as `personal` and as LG-Net."""
-    fleet, work = load_data(data), Work(32, epochs, most_passes=USUAL_PASSES)
-    windows = having(fleet, has)
-    seconds: dict[str, float] = {}
-    for name in ("personal", "lg-net"):
-        spec = read_algorithm(name)
-        objective = objective_for_fleet(fleet, spec, 0)
-        bundle = publish(objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name=fleet.name).bundle
-        executor, coordinator = Executor(bundle, OnnxGraphs(bundle), windows), make_algorithm(spec).coordinator
-        model = {spec.key: bundle.initial[spec.key] for spec in bundle.manifest.received()}
-        usual = coordinator.programs(ObjectiveMemory(), work)[""]
-        programs = {"usual": usual, "usual with survey": (SURVEY, *usual), "closing": coordinator.closing(ObjectiveMemory(), work)}
-        for kind, verbs in programs.items():
-            plan = Plan("r", 1, 1, 0, "d", bundle.digest, DIGEST, tuple(verbs), 1, 1e12)
-            seconds[f"{name}, {kind}"] = _median(executor, plan, model, turns)
-    ratio = {name: seconds[f"{name}, closing"] / seconds[f"{name}, usual"] for name in ("personal", "lg-net")}
-    return {"data": data, "epochs": epochs, "windows": windows.num_train, "has": has, "seconds": seconds, "ratio": ratio}
-
-
-def having(fleet: FleetData, has: str) -> Windows:
-    """The first device's windows: with all of its labels, with a few of each class, or with thousands of windows without labels besides."""
-    device_id, windows = next(iter(fleet.devices.items()))
-    if has == FEW:
-        return set_scene(fleet.only([device_id]), Scenario(labels=FEW_LABELS), 0).devices[device_id]
-    if has == MANY:
-        others = np.concatenate([w.train_x for w in fleet.devices.values()])
-        x = np.ascontiguousarray(np.resize(others, (MANY_WINDOWS, *others.shape[1:])))
-        return Windows(windows.train_x, windows.train_y, windows.test_x, windows.test_y, x)
-    return windows
-
-
-def _median(executor: Executor, plan: Plan, model: Tensors, turns: int) -> float:
-    """Seconds of a plan, once its graphs are loaded."""
-
-    def carry_out() -> None:
-        executor.execute(plan, model, {}, lambda _: {})
-
-    carry_out()
-    return float(np.median(seconds_of(carry_out, turns)))
+PARTS = ("cost", "grid", "narrow", "tasks")
 
 
 def grid(folder: Path, arguments: list[str]) -> dict[str, Any]:
@@ -159,12 +89,7 @@ def text(results: dict[str, Any]) -> str:
         tails = [max(own[n]["accuracy"]["worst_tenth"] for n in names) - own[name]["accuracy"]["worst_tenth"] for own in whole]
         near = f"{sum(lost <= NEAR for lost in below)} of {len(whole)} | {sum(lost <= NEAR_TAIL for lost in tails)} of {len(whole)}"
         lines += [f"| {name} | {' | '.join(shares)} | {near} |"]
-    lines += ["", *_more(rows), OURS, "", *_our_cells(rows), "", COSTS, ""]
-    lines += ["| data | it has | epochs of a round | windows to train on | usual round, ms | `personal` | `lg-net` |", "|---|" + "---|" * 6]
-    for made in results["cost"]:
-        usual = 1000 * made["seconds"]["personal, usual"]
-        ratios = f"{made['ratio']['personal']:.2f} | {made['ratio']['lg-net']:.2f}"
-        lines += [f"| {made['data']} | {made['has']} | {made['epochs']} | {made['windows']} | {usual:.0f} | {ratios} |"]
+    lines += ["", *_more(rows), OURS, "", *_our_cells(rows), "", *personal_cost.text(results["cost"])]
     lines += personal_narrow.text(results["narrow"]) if results["narrow"] else []
     return "\n".join([*lines, "", *personal_tasks.text(results["tasks"])] if results["tasks"] else lines)
 
@@ -231,32 +156,24 @@ def main() -> None:
     reader.add_argument("--split", default="time,session", help="splits of the grid")
     reader.add_argument("--labels", default=",".join(LABELS), help="numbers of labels of the grid")
     reader.add_argument("--algorithms", default=ALGORITHMS, help="those that are run; the others of the grid stay as they are")
-    reader.add_argument("--no-cost", action="store_true", help="leave what the choice costs as it was measured before")
-    reader.add_argument("--narrow", action="store_true", help="measure devices whose windows are not what they will meet, alone")
-    reader.add_argument("--tasks", action="store_true", help="measure tasks without classes alone: ten minutes on two cores")
+    reader.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts alone; the others stay as they were measured")
     options = reader.parse_args()
     rounds = ["--rounds", "12", "--local-epochs", "2"]
     usual = ["--algorithms", options.algorithms, "--reference", options.algorithms.split(",")[0], *rounds]
     asked = ["--data", options.data, "--split", options.split, "--labels", options.labels]
     results = {"cells": [], "cost": [], "narrow": [], "tasks": []} | (json.loads(OUT.read_text()) if OUT.exists() else {})
     results |= {"machine": describe_machine(), "arguments": ["--algorithms", ALGORITHMS, "--reference", "fedavg", *rounds]}
-    if options.tasks:
-        results["tasks"] = personal_tasks.measure(SEEDS)
-    elif options.narrow:
+    if "cost" in options.only:
+        results["cost"] = personal_cost.measure()
+    if "grid" in options.only:
+        results["cells"] = _merged(results["cells"], grid(options.folder, usual + asked)["cells"])
+    if "narrow" in options.only:
         results["narrow"] = personal_narrow.measure(SEEDS)
-    else:
-        _measure(results, options, usual + asked)
+    if "tasks" in options.only:
+        results["tasks"] = personal_tasks.measure(SEEDS)
     OUT.write_text(json.dumps(results, indent=1) + "\n")
     put("personal", f"## What devices keep\n\n{text(results)}")
     print(text(results))
-
-
-def _measure(results: dict[str, Any], options: argparse.Namespace, asked: list[str]) -> None:
-    """What choosing costs, and the grid, into `results`."""
-    if not options.no_cost:
-        results["cost"] = [cost(data, epochs) for data in ("watch", "uci-har") for epochs in EPOCHS]
-        results["cost"] += [cost(data, 1, has) for data in ("watch", "uci-har") for has in (FEW, MANY)]
-    results["cells"] = _merged(results["cells"], grid(options.folder, asked)["cells"])
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def text(rows: list[dict[str, Any]]) -> list[str]:
         "Where the arm turns, the gyroscope is taken away from the watches' data, and the model tells from the accelerometer how strongly "
         "the arm turns about each axis. Accuracy is that of the task, in %, and in brackets that of the worst tenth; the loss is the mean "
         "over devices. After so few rounds a device without neighbours to look up may be better off with a model of its own alone "
-        "(`local`): `personal` goes three quarters of the way of one training. By `python -m benchmarks.personal --tasks`."
+        "(`local`): `personal` goes three quarters of the way of one training. By `python -m benchmarks.personal --only tasks`."
     )
     lines = [told, "", "| data | task | seeds | method | accuracy | loss | what devices keep |", "|---|---|---|---|---|---|---|"]
     for row in rows:

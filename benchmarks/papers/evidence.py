@@ -116,6 +116,21 @@ def heads(better: str, worse: str, shuffle: str) -> Find:
     return find
 
 
+def gains(better: str, worse: str, more: str, less: str) -> Find:
+    """That what one head of CGAU's Experiment II gains over another, seed by seed, is larger at the proportion `more` than at `less`."""
+
+    def find(results: Results) -> Evidence | None:
+        found = results.of("cgau").get("experiment 2", {})
+
+        def gained(shuffle: str) -> list[float]:
+            pairs = zip(*(found.get(name, {}).get(shuffle, []) for name in (better, worse)), strict=True)
+            return [100 * (a - b) for a, b in pairs]
+
+        return judge_order(gained(more), gained(less))
+
+    return find
+
+
 def falling_gamma(results: Results) -> Evidence | None:
     """That heterogeneity falls with every step of shuffling."""
     found = results.of("cgau").get("table 1")
