@@ -86,7 +86,7 @@ def one(name: str, seed: int) -> dict[str, dict[str, float]]:
         probe, graphs = probe_of(objective, fleet.window.shape), EagerGraphs(objective)
         reception = Reception(make_algorithm(spec), result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
         for who, windows in coming.items():
-            received = reception.receive({who: windows if method == "personal" else _without(windows)}, EPOCHS)[who]
+            received = reception.receive({who: windows if method == "personal" else _without(windows)})[who]
             kind = who.split(": ")[1].split(",")[0]
             right = received.evaluated.num_correct / received.evaluated.num_examples
             found.setdefault(kind, {}).setdefault(method, []).append(right)

@@ -54,10 +54,11 @@ def verdict(summary: Summary) -> str:
         text += "." if attack.success_rate is None else f"; the attack succeeds in {percent(attack.success_rate)}."
     if placed := [device.placed for device in summary.devices.values() if device.placed]:
         told = sum(held.neighbours > 0 for held in placed)
-        text += f" Devices without labels: {len(placed)}, of which {told} were placed by their inputs."
+        text += f" Devices with fewer labels than training takes: {len(placed)}, of which {told} were placed by their inputs."
     if summary.newcomers:
-        without = " without labels" if summary.labels == "none" else ""
-        text += f" {len(summary.newcomers.devices)} newcomers{without} reach {percent(summary.newcomers.mean)}."
+        without, count = " without labels" if summary.labels == "none" else "", len(summary.newcomers.devices)
+        came = f"1 newcomer{without} reaches" if count == 1 else f"{count} newcomers{without} reach"
+        text += f" {came} {percent(summary.newcomers.mean)}."
     for name, other in summary.comparison.items():
         if other.mean is not None and accuracy.mean is not None:
             gain = 100 * (accuracy.mean - other.mean)

@@ -46,7 +46,7 @@ def rounds(console: Console, about: str, total: int, clock: Callable[[], float] 
             yield lambda done, say: shown.update(task, completed=done, say=say)
         return
 
-    console.print(f"{about}: {total} rounds", soft_wrap=True)
+    console.print(f"{about}: {total} round{'s' * (total != 1)}", soft_wrap=True)
 
     def tell(done: int, say: str) -> None:
         nonlocal said_s, before, last

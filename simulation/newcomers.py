@@ -1,7 +1,8 @@
 """Devices that were held out of training and come when it is over: how well does what was learned serve them?
 
 J. Zhang et al., DBE, NeurIPS 2023, appendix D.4: a new device starts from the model it would be given, trains locally for ten epochs in
-the algorithm's own way, and is tested. Where the algorithm says what devices keep, it does that instead. A device without labels cannot
+the algorithm's own way, and is tested. Where the algorithm says what devices keep, it does that instead, as a device that joins a fleet
+does: with the epochs of a round, or as many as the way of keeping asks for. A device without labels cannot
 train: it is placed by a survey of its inputs, does what devices do after the last round, and is tested. Nothing goes back into the
 fleet's models.
 """
@@ -61,30 +62,30 @@ class Reception:
         self._state = load_state(run, blobs)
         self._programs: Programs = algorithm.programs(self._state, work_of(run.settings), run.models)
 
-    def receive(self, newcomers: Mapping[str, Windows], epochs: int = EPOCHS) -> dict[str, Received]:
-        """Place the newcomers, let each train for so many epochs where it has labels, and test it on its own test windows."""
+    def receive(self, newcomers: Mapping[str, Windows]) -> dict[str, Received]:
+        """Place the newcomers, let each train where it has labels, and test it on its own test windows."""
         executors = {d: Executor(self._bundle, self._graphs, windows, self._secret) for d, windows in newcomers.items()}
         least = self._bundle.manifest.min_batch
         labelled = {d: executor for d, executor in executors.items() if newcomers[d].num_train >= least}
         starts, kept = self._place(labelled, newcomers)
         placed = {d: Placement(key, 1.0) for d, key in starts.items()}
         placed |= {d: self._place_unlabelled(d, executors[d]) for d in newcomers if d not in labelled}
-        return {d: self._serve(d, executors[d], placed[d], kept.get(d, {}), newcomers[d], d in labelled, epochs) for d in newcomers}
+        return {d: self._serve(d, executors[d], placed[d], kept.get(d, {}), newcomers[d], d in labelled) for d in newcomers}
 
-    def _serve(
-        self, device_id: str, executor: Executor, placed: Placement, kept: Tensors, windows: Windows, labelled: bool, epochs: int
-    ) -> Received:
+    def _serve(self, device_id: str, executor: Executor, placed: Placement, kept: Tensors, windows: Windows, labelled: bool) -> Received:
         """What a placed newcomer does, and what comes of it."""
         key, closing = placed.group, self._programs["closing"]
         verbs: tuple[Verb, ...]
         if not labelled:
             verbs = without_labels(closing)
+        elif self._algorithm.coordinator.keeps:
+            verbs = closing
         else:
             usual = self._programs[""] if key == NEWCOMER else program_for(self._programs, device_id, key)
-            verbs = closing if self._algorithm.coordinator.keeps else (*usual, Evaluate())
-        longer = tuple(msgspec.structs.replace(v, epochs=epochs) if isinstance(v, Train) else v for v in verbs)
+            longer = (msgspec.structs.replace(verb, epochs=EPOCHS) if isinstance(verb, Train) else verb for verb in usual)
+            verbs = (*longer, Evaluate())
         model = self._model(key)
-        result = executor.execute(self._plan(device_id, key, longer), model, kept, self._fetch)
+        result = executor.execute(self._plan(device_id, key, verbs), model, kept, self._fetch)
         none = np.zeros((0, len(self._bundle.manifest.classes)), np.float32)
         answers = executor.predict(model, result.private, windows.test_x) if windows.num_test else none
         own = own_tensors(self._bundle, model, result.private)

@@ -38,7 +38,7 @@ from algorithms.models.frozen import fixed_norms
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised, following_values
 from algorithms.optimizers.base import slot_of
-from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, WINDOWS, WORST
+from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, USABLE, WINDOWS, WORST
 from algorithms.personalisation.memory import SHARE
 from wire import names
 from wire.held import FEWEST
@@ -283,7 +283,7 @@ class Keeping(Supervised):
             following |= {key: torch.where(tuned, value, tensors[key]) for key, value in answering.items()}
             following |= {key: torch.where(tuned, tensors[key], tensors[slot_of(key, "before")]) for key in self.moving(tensors)}
         count = judged.sum()
-        said = {KEPT: kept, LOSS: every.sum(0) / count.clamp(min=1.0), ERROR: error, WINDOWS: count}
+        said = {KEPT: kept, LOSS: every.sum(0) / count.clamp(min=1.0), ERROR: error, USABLE: usable, WINDOWS: count}
         return following_values(following) | {names.metric(name): value for name, value in said.items()}
 
     # Answers

@@ -12,9 +12,10 @@ from wire.tensors import Tensors
 
 CHOOSE = "choose"
 """The graph that chooses."""
-KEPT, LOSS, ERROR, WINDOWS = "kept", "loss", "error", "windows"
+KEPT, LOSS, ERROR, USABLE, WINDOWS = "kept", "loss", "error", "usable", "windows"
 """What it reports: 1 for the candidate that is kept, the mean loss of each over the windows held out, the standard error of how far that is
-above the least, and how many windows these are. Graphs of older bundles report no standard errors."""
+above the least of those that can be used, 1 for each that can be used, and how many windows these are. Graphs of older bundles report
+neither standard errors nor what can be used."""
 LEAST = 1e-3
 """The probability below which a candidate's answer counts as this one."""
 WORST = -math.log(LEAST)
@@ -36,29 +37,35 @@ class Kept(msgspec.Struct, frozen=True):
     """The mean losses of the other candidates, by name; empty without windows."""
     errors: dict[str, float] = {}
     """The standard error of how far each candidate's mean loss is above the least, by name; empty where it is not told."""
+    unusable: tuple[str, ...] = ()
+    """The candidates that could not be used, whatever their loss: of a training that was not made, did not end well, or was on labels of a
+    part of the classes."""
 
 
 def kept_of(candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COUNT) -> Kept | None:
     """What an update's tensors ``response/choose.kept`` (candidates,), ``response/choose.loss`` (candidates,), perhaps
-    ``response/choose.error`` (candidates,), and ``response/choose.windows`` () say of these candidates.
+    ``response/choose.error`` (candidates,) and ``response/choose.usable`` (candidates,), and ``response/choose.windows`` () say of these
+    candidates.
 
-    None where it is not told, and where what is told cannot be: not exactly one candidate is kept, a loss or an error is not between 0 and
-    `WORST`, or the windows are not a number of windows up to `most`."""
+    None where it is not told, and where what is told cannot be: not exactly one candidate is kept, one is kept that cannot be used, a loss
+    or an error is not between 0 and `WORST`, or the windows are not a number of windows up to `most`."""
     every, one = (len(candidates),), ()
-    layout = {KEPT: every, LOSS: every, ERROR: every, WINDOWS: one}
+    layout = {KEPT: every, LOSS: every, ERROR: every, USABLE: every, WINDOWS: one}
     said = {name: tensors[key] for name in layout if (key := names.response(CHOOSE, name)) in tensors}
-    layout = {name: shape for name, shape in layout.items() if name != ERROR or name in said}
+    layout = {name: shape for name, shape in layout.items() if name not in (ERROR, USABLE) or name in said}
     if not candidates or {name: value.shape for name, value in said.items() if value.dtype.kind == "f"} != layout:
         return None
     told = {name: value.ravel().tolist() for name, value in said.items()}
-    flags, count = [_whole(value, 1) for value in told[KEPT]], _whole(told[WINDOWS][0], most)
-    if count is None or sorted(flag if flag is not None else -1 for flag in flags) != [0] * (len(flags) - 1) + [1]:
+    flags, usable = ([_whole(value, 1) for value in told.get(name, [1.0] * len(candidates))] for name in (KEPT, USABLE))
+    count = _whole(told[WINDOWS][0], most)
+    if count is None or None in (*flags, *usable) or flags.count(1) != 1 or not usable[flags.index(1)]:
         return None
     if not all(-ROUNDING <= value <= WORST + ROUNDING for name in (LOSS, ERROR) for value in told.get(name, ())):
         return None
     chosen = candidates[flags.index(1)]
     losses, errors = (_by_name(candidates, told.get(name, ())) if count else {} for name in (LOSS, ERROR))
-    return Kept(chosen, count, losses.pop(chosen, None), losses, errors)
+    unusable = tuple(name for name, can in zip(candidates, usable, strict=True) if not can)
+    return Kept(chosen, count, losses.pop(chosen, None), losses, errors, unusable)
 
 
 def _by_name(candidates: Sequence[str], values: Sequence[float]) -> dict[str, float]:

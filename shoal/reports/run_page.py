@@ -14,7 +14,7 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.summary import DeviceSummary, Spread, Summary, group_number
 from algorithms.personalisation.keeping import Recipe
 from shoal.asked import Setting
-from shoal.kept_words import kept_text, margin_text, rule_text
+from shoal.kept_words import kept_text, margin_text, names_text, rule_text
 from shoal.report_words import number, scenario_text, time_text, verdict
 from shoal.reports.pages import Line, Shade, changed_first, chart_pair, kind_of, render, shades
 from simulation import cost
@@ -70,6 +70,7 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
         kept_text=kept_text,
         margin_text=margin_text,
         rule=rule_text(extras.recipe),
+        names_of_candidates=names_text(extras.recipe),
         kept_rows=[*summary.kept.candidates.items(), ("not told", summary.kept.not_told)] if summary.kept else [],
         candidates=list(summary.kept.candidates) if summary.kept else [],
         is_placed=any(device.placed for device in summary.devices.values()),

@@ -21,7 +21,7 @@ from aggregator.devices import Devices
 from aggregator.forgetting import _record
 from algorithms.personalisation.kept import Kept
 from algorithms.registry import read_algorithm
-from shoal.kept_words import margin_text, rule_text
+from shoal.kept_words import UNUSABLE, margin_text, names_text, rule_text
 from shoal.report import write_report
 from shoal.reports.run_page import Extras
 from tests.aggregator.round_cases import RECEIVED, Run
@@ -226,9 +226,10 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
     page = " ".join((tmp_path / "report.html").read_text().split())
     rows = {row.partition("</th>")[0]: row for row in re.split('<tr[^>]*><th scope="row">', page)}
     assert f'<td>{NAMES[0]}</td><td class="wide why">loss 0.250 on 12 windows, the least</td>' in rows["a"]
-    assert "is above the least by no more than 3 standard errors" in page
+    assert "is above the least by no more than 3 standard errors and by no more than 0.5; with fewer" in page
+    assert "general: the group's model, with BatchNorm's statistics moved" in page.replace("&#39;", "'")
     assert '<td>not told</td><td class="wide why"></td>' in rows["b"]
-    assert '<td class="wide why">no windows to judge by</td>' in rows["c"]
+    assert '<td class="wide why">no windows held out to judge by</td>' in rows["c"]
     assert '<td class="number">1</td>' in rows["not told"]
     assert '<meter min="0" max="3" value="1"' in rows["not told"]
     plain = summarize(msgspec.structs.replace(run.state, settings=SETTINGS, devices=Map()), [], 1.0)
@@ -246,6 +247,11 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
             f"loss 0.250 on 12 windows, the least; passed over: {NAMES[0]} (margin 0.250, standard error 0.080)",
         ),
         (Kept(NAMES[0], 2, 0.5, {NAMES[1]: 0.25}), "loss 0.500 on 2 windows, too few to judge by"),
+        (
+            Kept(NAMES[1], 12, 0.5, {NAMES[0]: 0.25}, unusable=NAMES[:1]),
+            f"loss 0.500 on 12 windows, the least of those to be used; not to be used ({UNUSABLE}): {NAMES[0]}",
+        ),
+        (Kept(NAMES[1], 0, unusable=NAMES[:1]), f"no windows held out to judge by; not to be used ({UNUSABLE}): {NAMES[0]}"),
         (None, ""),
     ],
 )
@@ -265,4 +271,6 @@ def test_the_report_says_by_which_rule(name: str, errors: float | None, said: st
     recipe = read_algorithm(name).recipe
     assert (recipe and recipe.errors) == errors
     assert said in rule_text(recipe)
+    assert bool(few) == bool(names_text(recipe))
+    assert ("tuned:" in names_text(recipe), "moved" in names_text(recipe)) == (name == "personal", name == "personal")
     assert not few or f"with fewer than 3 such windows, {few}, or" in rule_text(recipe)

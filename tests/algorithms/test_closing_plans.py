@@ -91,7 +91,7 @@ class TestEveryObjective:
         for count in (len(every.train_y), 1, 0):
             windows = labelled(every, count)
             result, model = close(field, windows, field.kept["d0"] if count > 1 else {})
-            assert set(result.tensors) == {f"response/choose.{name}" for name in ("kept", "loss", "error", "windows")}
+            assert set(result.tensors) == {f"response/choose.{name}" for name in ("kept", "loss", "error", "usable", "windows")}
             assert result.tensors["response/choose.kept"].sum() == 1
             assert all(np.isfinite(value).all() for value in [*result.private.values(), *result.tensors.values()])
             assert result.evaluated.num_examples == len(every.test_y)
@@ -154,6 +154,8 @@ class TestWhatIsKept:
         kept = result.tensors["response/choose.kept"].tolist()
         if count <= 11:
             assert kept == ([1, 0, 0, 0] if count == 11 else [0, 0, 1, 0]), "two labels are of a part of the classes"
+            usable = result.tensors["response/choose.usable"].tolist()
+            assert usable == ([1, 1, 1, 1] if count == 11 else [0, 0, 1, 1]), "it says so"
 
     def test_a_training_that_helps_is_kept_half_way(self) -> None:
         """A device whose classes are called otherwise than everybody else's."""

@@ -150,7 +150,7 @@ class TestClosingPlans:
         for count in (None, 1, 0):
             windows = self.windows_of(field, count)
             result, model = close(field, windows)
-            assert set(result.tensors) == {f"response/choose.{name}" for name in ("kept", "loss", "error", "windows")}
+            assert set(result.tensors) == {f"response/choose.{name}" for name in ("kept", "loss", "error", "usable", "windows")}
             kept, losses = result.tensors["response/choose.kept"], result.tensors["response/choose.loss"]
             assert len(kept) == (4 if task in NEIGHBOURLY else 2)
             assert kept.sum() == 1

@@ -32,6 +32,16 @@ def test_standard_errors_are_read_where_they_are_told() -> None:
         assert kept_of(CANDIDATES, said() | {"response/choose.error": np.array(wrong, np.float32)}) is None
 
 
+def test_what_cannot_be_used_is_read_where_it_is_told() -> None:
+    def usable(*flags: float) -> Tensors:
+        return {"response/choose.usable": np.array(flags, np.float32)}
+
+    assert kept_of(CANDIDATES, said() | usable(1, 1, 1)) == kept_of(CANDIDATES, said())
+    assert kept_of(CANDIDATES, said() | usable(0, 0.9999, 1)) == Kept("two", 12, 0.25, {"one": 0.5, "three": 1.0}, unusable=("one",))
+    for wrong in ((1, 0, 1), (1, 1), (1, 1, 2), (0.5, 1, 1), (np.nan, 1, 1)):
+        assert kept_of(CANDIDATES, said() | usable(*wrong)) is None
+
+
 def test_what_a_runtime_has_rounded_is_read() -> None:
     assert kept_of(CANDIDATES, said((1e-6, 0.9999, 0), (0.5, -1e-7, 1.0), 11.9999)) == Kept("two", 12, 0.0, {"one": 0.5, "three": 1.0})
 

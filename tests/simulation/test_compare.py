@@ -23,7 +23,7 @@ from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from tests.known import known
 from wire.errors import ConfigError, ShoalError
-from wire.messages import Plan
+from wire.messages import Plan, Train
 
 
 @pytest.fixture
@@ -214,6 +214,23 @@ class TestNewcomers:
         summary = simulate(data, SimulationSettings(read_algorithm("distfl"), 6, newcomers=2, hyper={"lr": 0.02})).summary
         assert summary.groups.count == 2
         assert known(known(summary.newcomers).mean) > 0.8
+
+    @pytest.mark.parametrize(
+        ("algorithm", "epochs"), [("personal", {2}), ("personal:epochs=3", {3}), ("fedavg+none+recalibrated", set()), ("fedavg+none", {10})]
+    )
+    def test_they_train_as_a_device_that_joins_where_devices_keep_something_and_ten_epochs_elsewhere(
+        self, algorithm: str, epochs: set[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        served: list[Plan] = []
+
+        class Watched(Executor):
+            def execute(self, plan: Plan, *others: Any) -> Result:
+                served.append(plan)
+                return super().execute(plan, *others)
+
+        monkeypatch.setattr(newcomers, "Executor", Watched)
+        simulate(synthetic_fleet(6), SimulationSettings(read_algorithm(algorithm), 1, local_epochs=2, newcomers=1))
+        assert {verb.epochs for verb in served[-1].verbs if isinstance(verb, Train)} == epochs
 
     def test_newcomers_draw_from_the_seed_of_a_round_as_all_devices_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
         plans: list[Plan] = []
