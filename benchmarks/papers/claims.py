@@ -60,6 +60,10 @@ SLOW = (
     "These runs are at 0.005, where DBE has not come near its end (69.9; at four times that rate 85.5): more seeds at this rate would not "
     "decide it."
 )
+DIVERGED = (
+    "In two of three seeds DBE adds 17 and 18 points. In the third it stood at 90.7 after 12 rounds, then one device's steps diverged: its "
+    "numbers were refused as not finite, and SCAFFOLD's control variates had carried them to all."
+)
 
 
 CLAIMS = [
@@ -113,11 +117,20 @@ CLAIMS = [
         ev.order("dbe-table-2", dbe.PATHOLOGICAL, _plain(f"dbe{dbe.FOR_CNN}"), _plain("prbm")),
         ev.order("dbe-table-2", dbe.PRACTICAL, _plain(f"dbe{dbe.FOR_CNN}"), _plain("prbm")),
     ),
-    Claim(
-        "DBE",
-        "DBE lifts other traditional methods: SCAFFOLD (Table 4)",
-        "Cifar100: 63.61 to 33.08",
-        ev.order("dbe-table-4", dbe.PRACTICAL, _plain(f"dbe-scaffold{dbe.FOR_CNN}"), _plain("scaffold")),
+    *(
+        Claim(
+            "DBE",
+            f"DBE lifts other traditional methods: {label} (Table 4)",
+            f"Cifar100: {better} to {worse}",
+            ev.order("dbe-table-4", dbe.PRACTICAL, _plain(f"dbe-{name}{dbe.FOR_CNN}"), _plain(name)),
+            cause=cause,
+        )
+        for name, label, better, worse, cause in (
+            ("scaffold", "SCAFFOLD", "63.61", "33.08", {ev.NOT: DIVERGED}),
+            ("fedprox", "FedProx", "63.22", "31.99", {}),
+            ("moon", "MOON", "63.26", "32.37", {}),
+            ("fedgen", "FedGen", "63.26", "30.96", {}),
+        )
     ),
     Claim(
         "DistFL",
