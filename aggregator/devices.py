@@ -75,8 +75,9 @@ class Devices:
         match event:
             case DeviceLost(_, device_id):
                 self.on_left(device_id)
-            case DeviceCheckedIn(device_id=device_id) if self.entry(device_id).placed is not None:
+            case DeviceCheckedIn(device_id=device_id):
                 self._unplace(run, device_id)
+                self._unkeep(run, event)
             case UpdateAdmitted(placed=Placed() as own):
                 name = run.settings.name
                 self._take(event.device_id, core.Regrouped(self._clock(), event.device_id, name, run.round, own.group, own))
@@ -87,8 +88,16 @@ class Devices:
     def _unplace(self, run: RunState, device_id: str) -> None:
         """Note that a run has no longer placed a device: it has labels enough to train now."""
         name = run.settings.name
-        if self.entry(device_id).groups[-1].campaign == name and placed_of(run, device_id) is None:
+        entry = self.entry(device_id)
+        if entry.placed is not None and entry.groups[-1].campaign == name and placed_of(run, device_id) is None:
             self._take(device_id, core.Regrouped(self._clock(), device_id, name, run.round, run.starts.get(device_id, "")))
+
+    def _unkeep(self, run: RunState, event: DeviceCheckedIn) -> None:
+        """Note that a device no longer holds what it had chosen to keep of this run's model."""
+        kept = self.entry(event.device_id).kept
+        is_lost = event.held is not None and run.phase == "finished" and event.device_id not in run.received
+        if is_lost and kept is not None and kept.campaign == run.settings.name:
+            self._take(event.device_id, core.Keeps(self._clock(), event.device_id, kept.campaign, kept.round, None))
 
     def changed(self) -> set[str]:
         """The devices of which something else is known than when this was asked last."""

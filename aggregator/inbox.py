@@ -181,7 +181,7 @@ class Inbox:
             withholds = message.policy is not None and message.policy.withholds
             untested = message.policy is not None and 0 < counts[1] < message.policy.min_windows
             own = (eligible, message.encodings, withholds, terms_of(message), untested)
-            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, *own))
+            reading.events.append(DeviceCheckedIn(self._clock(), reading.device_id, *said, *own, held=message.kept))
 
     def _update(self, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)

@@ -256,6 +256,7 @@ class Agent:
             moved=self._live is not None and self._live.has_moved,
             encodings=ENCODINGS,
             num_unlabelled=windows.num_unlabelled,
+            kept=self._own.models(),
             **asdict(self._health()),
         )
         self._outbox.check_in(message)

@@ -41,6 +41,16 @@ class KeptModels:
         """The digests of what is kept."""
         return {kept.tensors for kept in self._memory.session.kept}
 
+    def models(self) -> tuple[str, ...]:
+        """The digests of the models of which something is kept that can be read and is not damaged."""
+        return tuple(kept.model for kept in self._memory.session.kept if self._can_be_used(kept))
+
+    def _can_be_used(self, kept: Kept) -> bool:
+        try:
+            return self._state.blob(kept.tensors) is not None
+        except OSError:
+            return False
+
     def put(self, plan: Plan, result: Result) -> None:
         """Keep what a plan made of the model that it started from, if it made something.
 

@@ -12,6 +12,8 @@ Encoding = Literal["float32", "int8"]
 """How an update holds its change."""
 MOST_ENCODINGS = 16
 """Encodings of which a device says that it has them, at most."""
+MOST_HELD = 16
+"""Models of which a device says that it has kept something, at most."""
 LARGEST_COUNT = 2**53
 """A sum of counts that is stored is cut to this, or it could not be read again."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]

@@ -16,6 +16,7 @@ from wire.fields import MOST_CHOICES as MOST_CHOICES
 from wire.fields import MOST_CLASSES as MOST_CLASSES
 from wire.fields import MOST_ENCODINGS as MOST_ENCODINGS
 from wire.fields import MOST_EPOCHS as MOST_EPOCHS
+from wire.fields import MOST_HELD as MOST_HELD
 from wire.fields import MOST_PIECES as MOST_PIECES
 from wire.fields import PLAN_BYTES as PLAN_BYTES
 from wire.fields import Count as Count
@@ -70,6 +71,8 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     """The encodings of updates that it can make beside float32; some of them may be unknown here."""
     num_unlabelled: Count = 0
     """Windows that nobody has labelled."""
+    kept: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=MOST_HELD)] | None = None
+    """The models, by their digests, of which it holds what it has kept: what is damaged does not count."""
 
 
 class InUse(msgspec.Struct, frozen=True, tag="in-use"):

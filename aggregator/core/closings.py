@@ -8,7 +8,8 @@ Plans of the evaluation that are still in work when it ends become late closings
 A device without labels that has told nothing of its inputs (`aggregator.core.inputs`) is asked for that first, and placed by it; what it
 keeps is then made of the model of its group.
 
-A device has *chosen* once it has sent such an update for the model that is its own. It is asked at most `MOST_ASKED` times in vain, once if
+A device has *chosen* once it has sent such an update for the model that is its own, as long as it does not say when it checks in that it
+holds nothing of that (`as_held`). It is asked at most `MOST_ASKED` times in vain, once if
 it declines, until it says something else of itself (`Device.terms`). Each late closing is another attempt of the last round, so that no
 device takes it for a plan that it has answered.
 """
@@ -21,10 +22,10 @@ from aggregator.core.asking import is_missing, others, start_key, with_device
 from aggregator.core.hours import read_hours
 from aggregator.core.inputs import noted
 from aggregator.core.plan import can_train, closing_verbs, plan_for
-from aggregator.core.state import Command, Flight, RunState, SendPlan, SetDeadline, UpdateAdmitted
+from aggregator.core.state import Command, DeviceCheckedIn, Flight, Received, RunState, SendPlan, SetDeadline, UpdateAdmitted
 from aggregator.core.succession import gives_models
 from algorithms.core.keys import NEWCOMER, UNLABELLED
-from wire.messages import Choose, Verb
+from wire.messages import Choose, Metrics, Verb
 
 MOST_ASKED = 3
 """So often is a device asked in vain, at most, as long as it says the same of itself."""
@@ -56,7 +57,28 @@ def _has_chosen(state: RunState, device_id: str) -> bool:
     received = state.received.get(device_id)
     if received is None or (can_train(state, state.devices[device_id]) and received.num_train < state.settings.min_batch):
         return False
-    return received.start == start_key(state, device_id) or any(isinstance(verb, Choose) for verb in state.programs["closing"])
+    return received.start == start_key(state, device_id) or _finds_its_model(state)
+
+
+def as_held(state: RunState, event: DeviceCheckedIn) -> RunState:
+    """The state by what a device says when it checks in: one that no longer holds what it had chosen to keep has not chosen, and what its
+    owner does not let it say any more it has not said."""
+    said = state.received.get(event.device_id)
+    if said is None or not state.settings.candidates:
+        return state
+    if event.held is not None and not _models_of(state, said).intersection(event.held):
+        return replace(state, received=others(state.received, event.device_id))
+    untold = replace(said, kept=None if event.withholds else said.kept, evaluated=Metrics() if event.untested else said.evaluated)
+    return state if untold == said else replace(state, received={**state.received, event.device_id: untold})
+
+
+def _models_of(state: RunState, said: Received) -> set[str]:
+    """The models of one of which the device has kept something when it sent this."""
+    return set(state.models.values()) if _finds_its_model(state) else {state.models[said.start]} if said.start in state.models else set()
+
+
+def _finds_its_model(state: RunState) -> bool:
+    return any(isinstance(verb, Choose) for verb in state.programs["closing"])
 
 
 def is_as_now(state: RunState, device_id: str) -> bool:

@@ -67,7 +67,7 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from aggregator.core import dismissal, flights, inputs, membership, orders, resumption
+from aggregator.core import closings, dismissal, flights, inputs, membership, orders, resumption
 from aggregator.core.asking import absent, failed, is_missing, num_trainers, with_device
 from aggregator.core.budget import measured
 from aggregator.core.opening import (
@@ -205,7 +205,7 @@ def _let_go(state: RunState, device_id: str, at_s: float) -> Step:
 
 def _dismiss(state: RunState, event: DeviceCheckedIn) -> Step:
     """Ask the device to choose what it keeps, or say that the run is over and which model is the device's own."""
-    state, _ = _come(state, event)
+    state, _ = _come(closings.as_held(state, event), event)
     return dismissal.answer(state, event.device_id, event.at_s)
 
 

@@ -274,6 +274,8 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     """As in `Device`."""
     untested: bool = False
     """Whether it has fewer test windows than its owner lets it say something of (`Policy.min_windows`)."""
+    held: tuple[str, ...] | None = None
+    """As `CheckIn.kept`."""
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):

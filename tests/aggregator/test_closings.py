@@ -13,7 +13,7 @@ from aggregator.core.closings import MOST_ASKED
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.plan import without_labels
-from aggregator.core.record import record_of
+from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.summary import summarize
 from aggregator.core.versions import latest
 from aggregator.offers import offered
@@ -21,6 +21,7 @@ from algorithms.core.contract import Programs
 from algorithms.personalisation.kept import Kept
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.aggregator.test_kept import CHOICE, CLOSING, KEPT
+from tests.known import known
 from wire import messages as m
 from wire.codec import digest
 
@@ -52,6 +53,16 @@ def told(run: Run, device: str, kept: Kept | None = KEPT, at_s: float = 20.0, **
     """A device sends what it keeps."""
     update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {at_s}".encode()), start="0", kept=kept, **others)
     return run.feed(s.UpdateAdmitted(at_s, device, run.state.round, update))
+
+
+def lost(run: Run, device: str, held: tuple[str, ...] | None, at_s: float = 20.0) -> list[s.Command]:
+    """A device checks in that holds what it has kept of these models alone."""
+    return run.check_in(device, at_s, held=held)
+
+
+def written(before: s.RunState, run: Run) -> RoundRecord:
+    """The record that the last event brought."""
+    return known(record_of(before, run.log[-1], run.state))
 
 
 def plans(commands: list[s.Command]) -> list[m.Plan]:
@@ -207,6 +218,53 @@ class TestInVain:
         assert run.state.closings == {}
 
 
+class TestLost:
+    """A device that no longer holds what it chose, and one whose owner no longer lets it say so."""
+
+    def test_who_has_lost_what_it_kept_chooses_anew_and_until_then_the_run_says_nothing_of_it(self) -> None:
+        run = over()
+        before = run.state
+        (plan,) = plans(lost(run, "a", ()))
+        assert (plan.verbs, plan.model) == (CLOSING, run.state.models["0"])
+        assert list(run.state.received) == ["b"]
+        record = written(before, run)
+        assert (sorted(record.kept), sorted(record.evaluated)) == (["b"], ["b"])
+        before = run.state
+        told(run, "a")
+        assert sorted(written(before, run).kept) == ["a", "b"]
+        assert finished(lost(run, "a", (run.state.models["0"],), 23.0)) == ["a"]
+
+    @pytest.mark.parametrize("held", [None, ("3" * 64,), ("e" * 64, "3" * 64)])
+    def test_who_holds_it_or_does_not_say_is_told_its_model(self, held: tuple[str, ...] | None) -> None:
+        run = over()
+        before = run.state.received
+        assert finished(lost(run, "a", held)) == ["a"]
+        assert run.state.received is before
+
+    def test_who_holds_something_of_another_model_only_has_lost_it(self) -> None:
+        assert plans(lost(over(), "a", ("e" * 64,)))
+
+    def test_where_devices_find_their_model_themselves_what_is_kept_may_be_of_any(self) -> None:
+        run = over()
+        chooses = {**PROGRAMS, "closing": (m.Choose(("e" * 64, "3" * 64), "test"), *CLOSING)}
+        run.state = msgspec.structs.replace(run.state, programs=chooses, models={**run.state.models, "1": "e" * 64})
+        assert finished(lost(run, "a", ("e" * 64,))) == ["a"]
+        assert plans(lost(run, "a", ("f" * 64,)))
+
+    def test_what_an_owner_no_longer_lets_it_say_is_in_no_record(self) -> None:
+        run = over()
+        before = run.state
+        assert finished(run.check_in("a", 20.0, withholds=True)) == ["a"]
+        record = written(before, run)
+        assert (sorted(record.kept), record.evaluated["a"]) == (["b"], RECEIVED.evaluated)
+        before = run.state
+        run.check_in("b", 21.0, withholds=True, untested=True)
+        record = written(before, run)
+        assert (record.kept, record.evaluated["b"]) == ({}, m.Metrics())
+        assert (sorted(run.state.received), run.replayed()) == (["a", "b"], run.state)
+        assert s.decode_state(s.encode_state(run.state)) == run.state
+
+
 class TestOtherModels:
     def test_after_a_rollback_all_that_are_there_choose_anew_and_the_others_when_they_are_back(self) -> None:
         run = over()
@@ -237,9 +295,10 @@ class TestOtherModels:
         assert (run.state.phase, run.state.closings) == ("training", {})
 
 
+HELD = st.sampled_from((None, None, (), ("3" * 64,)))
 events = st.lists(
     st.one_of(
-        st.tuples(st.just("check-in"), st.sampled_from("acd"), st.sampled_from("12"), st.sampled_from((10, 10, 2))),
+        st.tuples(st.just("check-in"), st.sampled_from("acd"), st.sampled_from("12"), st.sampled_from((10, 10, 2)), HELD),
         st.tuples(st.sampled_from(("lost", "update", "declined", "expired")), st.sampled_from("acd")),
         st.tuples(st.just("deadline"), st.integers(1, 12)),
         st.tuples(st.just("rolled back"), st.just(0)),
@@ -264,7 +323,7 @@ def test_any_history_after_the_end_ends_nobodys_work_and_asks_in_vain_only_a_few
             case "check-in":
                 vain = vain if terms.get(value) == values[1] else {**vain, value: 0}
                 terms[value] = values[1]
-                commands = run.feed(s.DeviceCheckedIn(at_s, value, values[2], 4, terms=values[1]))
+                commands = run.feed(s.DeviceCheckedIn(at_s, value, values[2], 4, terms=values[1], held=values[3]))
                 assert len(plans(commands)) + len(finished(commands)) == 1, "a device that comes is told one thing"
             case "lost":
                 commands = run.feed(s.DeviceLost(at_s, value))

@@ -121,6 +121,7 @@ def _message(rng: random.Random) -> m.Message:
             rng.choice([None, policy]),
             moved=rng.choice([True, False]),
             encodings=names,
+            kept=rng.choice([None, (), (sha,)]),
         ),
         m.Fetch(name, sha),
         m.DeviceStatus(name, True),

@@ -14,7 +14,7 @@ from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
 from wire import messages as m
-from wire.codec import digest
+from wire.codec import decode, digest
 from wire.tensors import Array, Tensors
 
 OWN = m.Train(16, 4, hyper={"lr": 0.05}, report=False)
@@ -54,6 +54,13 @@ def train(device: Device, *numbers: int) -> None:
 
 def answer(device: Device) -> Array:
     return device.agent.predict(device.windows.test_x)
+
+
+def checked_in(device: Device) -> tuple[str, ...] | None:
+    """The models of which the device says that it holds something."""
+    device.turn()
+    said: m.CheckIn = decode(device.sent("check-in")[-1], m.CheckIn)
+    return said.kept
 
 
 def held(device: Device) -> tuple[Kept, ...]:
@@ -238,6 +245,21 @@ class TestNewer:
             device.now_s += 100
             take_up(device)
         assert FolderState(device.folder).current() == since
+
+
+class TestWhatIsHeld:
+    def test_a_check_in_says_of_which_models_something_is_kept_that_is_not_damaged(self, device: Device) -> None:
+        models = [device.model, other_model(device, 1.5)]
+        for number, model in enumerate(models, start=1):
+            keep(device, number, model)
+        device.start()
+        assert checked_in(device) == tuple(digest(model) for model in models)
+        flip(blob(device, held(device)[0]), 100)
+        device.start()
+        assert checked_in(device) == (digest(models[1]),)
+        blob(device, held(device)[-1]).unlink()
+        device.start()
+        assert checked_in(device) == ()
 
 
 class TestDamage:

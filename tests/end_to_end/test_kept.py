@@ -1,5 +1,6 @@
 """A run with `personal` ends: every device keeps a model of its own, and the summary says which, unless it may not be told."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -131,6 +132,37 @@ def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after
     assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
     entry = known(runner.devices.entry("d2").kept)
     assert entry.kept == campaign.store.rounds()[-1].kept["d2"]
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["the folder is gone", "a bit is flipped"])
+def test_a_device_that_has_lost_what_it_kept_chooses_again_when_it_is_back(tmp_path: Path, is_damaged: bool) -> None:
+    data = synthetic_fleet(3, num_windows=24)
+    objective, bundle, settings = prepared(data, min_devices=3)
+    topics, probe = Topics("f"), make_probe(objective.model, data.window.shape)
+    with EmbeddedBroker() as broker:
+        address = BrokerAddress.parse(broker.url, None, None, None)
+        with aggregator(address, topics) as runner:
+            campaign = runner.add(settings, make_algorithm(read_algorithm(ALGORITHM)), bundle, probe, MemoryStore(), MemoryBlobs())
+            with devices(address, topics, data, tmp_path, lambda _: {}):
+                runner.run(lambda: all(in_use(tmp_path / d, campaign) for d in data.devices))
+            if is_damaged:
+                (kept,) = FolderState(tmp_path / "d0").load().kept
+                path = tmp_path / "d0" / "blobs" / kept.tensors
+                path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+            else:
+                shutil.rmtree(tmp_path / "d0")
+            others = {d: campaign.known().received[d] for d in ("d1", "d2")}
+            with devices(address, topics, data, tmp_path, lambda _: {}):
+                runner.run(lambda: in_use(tmp_path / "d0", campaign) and has_own(tmp_path / "d0", campaign))
+    assert {d: campaign.known().received[d] for d in others} == others, "the others are asked for nothing"
+    assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
+    assert known(runner.devices.entry("d0").kept).kept == campaign.store.rounds()[-1].kept["d0"]
+
+
+def has_own(folder: Path, campaign: Campaign) -> bool:
+    """Whether the device holds what it has kept of a model of the run."""
+    state = FolderState(folder)
+    return any(kept.model in campaign.known().models.values() and state.blob(kept.tensors) for kept in state.load().kept)
 
 
 def in_use(folder: Path, campaign: Campaign) -> bool:

@@ -53,6 +53,7 @@ MESSAGES: dict[str, m.Message] = {
     ),
     "check-in-moved": m.CheckIn("p01-left", 160, 63, moved=True),
     "check-in-encodings": m.CheckIn("p01-left", 160, 63, encodings=("int8", "one-bit")),
+    "check-in-kept": m.CheckIn("p01-left", 160, 63, kept=(A, B)),
     "check-in-policy": m.CheckIn("p01-left", 160, 63, policy=POLICY),
     "check-in-unreported": m.CheckIn("p01-left", 160, 63, policy=m.Policy(unreported=("choose",))),
     "decline": m.Decline(RUN, 1795305600, 3, 0, "p01-left", "bundle", "bundle watch: version 1 offered, version 2 was loaded before"),

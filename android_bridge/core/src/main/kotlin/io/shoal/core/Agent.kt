@@ -214,7 +214,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     private fun checkIn() {
-        outbox.checkIn(loaded.digest)
+        outbox.checkIn(loaded.digest, own.models(session))
         outbox.inUse(releases.said(session))
         sendUpdate()
         downloads.ask()

@@ -6,6 +6,7 @@ import io.shoal.core.wire.Plan
 import io.shoal.core.wire.decodeTensors
 import io.shoal.core.wire.digest
 import io.shoal.core.wire.encodeTensors
+import java.io.IOException
 
 /**
  * What a device answers with beside an offered model: its [tensors], the digest of what it has [kept] of that model (empty where it has kept
@@ -15,6 +16,15 @@ internal class Own(val tensors: Tensors, val kept: String = "", val alone: Strin
 
 /** What this device has kept, of the last few models (`edge_client/kept.py`). */
 internal class KeptModels(private val storage: Storage) {
+    /** The digests of the models of which something is kept that can be read and is not damaged. */
+    fun models(session: Session): List<String> = session.kept.filter { canBeUsed(it) }.map { it.model }
+
+    private fun canBeUsed(kept: Kept): Boolean = try {
+        storage.blob(kept.tensors) != null
+    } catch (_: IOException) {
+        false
+    }
+
     /**
      * The session with what a plan made of the model that it started from, if it made something; its blob is stored. The session is to be
      * saved before the plan's update is.

@@ -32,8 +32,11 @@ internal class Outbox(
         if (connected && around.clock.steadySeconds() >= nextBeatS) sayHere()
     }
 
-    /** Says that the device is here, and what it has; [bundle] is the digest of the one that is loaded, or empty. */
-    fun checkIn(bundle: String) {
+    /**
+     * Says that the device is here, and what it has; [bundle] is the digest of the one that is loaded, or empty, [kept] are the models of which
+     * it holds what it has kept.
+     */
+    fun checkIn(bundle: String, kept: List<String>) {
         val health = (contained { around.health() } as? Contained.Done)?.value ?: Health() // an app's own code is no reason to stay away
         val message = CheckIn(
             deviceId = self.deviceId,
@@ -54,6 +57,7 @@ internal class Outbox(
             moved = health.moved,
             encodings = listOf(Quantised.INT8),
             numUnlabelled = around.windows.numUnlabelled.toLong(),
+            kept = kept,
         )
         say("check-in", message)
         sayHere()

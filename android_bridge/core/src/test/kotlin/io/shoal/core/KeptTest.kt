@@ -1,5 +1,6 @@
 package io.shoal.core
 
+import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.InUse
 import io.shoal.core.wire.JsonArray
@@ -44,6 +45,8 @@ class KeptTest {
     }
 
     private fun FakeAggregator.said(): InUse = decode(sent("in-use").last())
+
+    private fun FakeAggregator.checkedIn() = decode<CheckIn>(sent("check-in").last()).kept
 
     private fun used() = storage().current()!!
 
@@ -121,5 +124,18 @@ class KeptTest {
         assertEquals(Pair("", emptyMap()), Pair(used().kept, keptTensors()))
         assertTrue("damaged" in device.said().alone)
         assertEquals(emptyList(), storage().session().kept)
+    }
+
+    @Test
+    fun `a check-in says of which models something is kept that is not damaged`() {
+        val device = device()
+        for (number in 1L..2L) device.keep(number, model(number.toFloat()))
+        val models = (1..2).map { digest(model(it.toFloat())) }
+        assertEquals(models, device().checkedIn())
+        val (first, last) = storage().session().kept.map { File(folder, "blobs/${it.tensors}") }
+        first.writeBytes(first.readBytes().also { it[it.size / 2] = (it[it.size / 2].toInt() xor 4).toByte() })
+        assertEquals(models.drop(1), device().checkedIn())
+        assertTrue(last.delete())
+        assertEquals(emptyList(), device().checkedIn())
     }
 }

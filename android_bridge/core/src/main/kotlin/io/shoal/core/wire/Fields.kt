@@ -81,6 +81,13 @@ internal class Fields(value: Json, private val path: String) {
     fun namesOrNone(key: String, most: Int): List<String> =
         check(key, list(key, emptyList(), ::nameOf), "at most $most names") { it.size <= most }
 
+    /** The array of SHA-256 under a key, at most [most] of them; null where the key is missing or null. */
+    fun digestsOrNull(key: String, most: Int): List<String>? {
+        if (isNull(key)) return null
+        val digests = list(key) { it, at -> (it as? JsonString)?.value?.takeIf(::isDigest) ?: throw Malformed("$at: expected a SHA-256") }
+        return check(key, digests, "at most $most SHA-256") { it.size <= most }
+    }
+
     private fun nameOf(value: Json, at: String): String =
         (value as? JsonString)?.value?.takeIf(::isName) ?: throw Malformed("$at: expected a name")
 

@@ -23,6 +23,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "moved" to message.moved,
         "encodings" to message.encodings,
         "num_unlabelled" to message.numUnlabelled,
+        "kept" to message.kept,
     )
     is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest, "pieces" to message.pieces)
     is Pieces -> linkedMapOf(
@@ -150,6 +151,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         moved = f.bool("moved", false),
         encodings = f.namesOrNone("encodings", CheckIn.MOST_ENCODINGS),
         numUnlabelled = f.count("num_unlabelled", 0),
+        kept = f.digestsOrNull("kept", CheckIn.MOST_HELD),
     )
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"), f.bool("pieces", false))
     "pieces" -> piecesOf(f)

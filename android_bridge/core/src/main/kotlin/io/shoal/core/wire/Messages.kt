@@ -50,6 +50,8 @@ internal data class CheckIn(
     val encodings: List<String> = emptyList(),
     /** Windows that nobody has labelled. */
     val numUnlabelled: Long = 0,
+    /** The models, by their digests, of which it holds what it has kept: what is damaged does not count. */
+    val kept: List<String>? = null,
 ) : Message {
     override val type: String get() = "check-in"
 
@@ -59,6 +61,9 @@ internal data class CheckIn(
 
         /** Classes of which a device tells how many windows it has, at most. */
         const val MOST_CLASSES = 1000
+
+        /** Models of which a device says that it has kept something, at most. */
+        const val MOST_HELD = 16
     }
 }
 
