@@ -175,6 +175,10 @@ def _model(arguments: Namespace) -> str:
     if model.current is None:
         return "none yet: none was released to this device, and no run has finished here"
     model.predict(one_window(windows, model.loaded().bundle.manifest.window))
+    if model.stands_in:
+        raise ConfigError(
+            "the model in use cannot be loaded, and the one before answers: its blobs or graphs are damaged; start the client"
+        )
     since = datetime.fromtimestamp(model.current.since_s, UTC)
     which = f"release {model.current.release}, " if model.current.release else ""
     own = ", with what this device has kept of it" if model.current.kept else ""

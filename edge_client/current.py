@@ -114,6 +114,11 @@ class CurrentModel:
         self.drain_failures()
 
     @property
+    def stands_in(self) -> bool:
+        """Whether the model before answers, since the one in use could not be loaded."""
+        return self._stand_in is not None
+
+    @property
     def has_failed(self) -> bool:
         """Whether predictions have failed since `drain_failures`."""
         return self._failures > 0
@@ -133,4 +138,6 @@ class CurrentModel:
             bundle = unpack(read_blob(self._state, current.bundle))  # its signature was checked when it came into use
             return self.try_load(bundle, current)
         except BlobMissing as error:
+            if str(error) == current.private:
+                raise ConfigError("what this device has for itself beside its model is damaged or missing; start the client") from None
             raise ConfigError(f"blob {error} of this device's model is damaged or missing; it is fetched again if that can be") from None

@@ -145,7 +145,7 @@ def _print(progress: Progress) -> None:
 def _print_counts(name: str, counts: Counts) -> None:
     print(f"  {name:<16}  {counts.offered:>7}  {counts.confirmed:>9}  {counts.failed:>6}  {counts.waiting:>7}  {counts.away:>5}")
     if counts.alone:
-        print(f"      {counts.alone} confirmed without what they have kept, which is of another model")
+        print(f"      {counts.alone} confirmed without what they have kept: it is of another model, or damaged")
     for reason, devices in sorted(counts.reasons.items()):
         print(f"      {devices} failed: {reason}")
 

@@ -1,6 +1,8 @@
 """Plans after the last round, carried out on tiny devices: every objective, with any number of labels, and what leaves the device."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -199,6 +201,17 @@ def replace_train(verb: Train, **changes: Any) -> Train:
     import msgspec
 
     return msgspec.structs.replace(verb, **changes)
+
+
+def test_the_guide_names_every_graph_that_an_owner_has_to_permit() -> None:
+    field = make_field("personal", num_devices=2)
+    digests = dict.fromkeys(field.state.models, "0" * 64)
+    used = {
+        verb.graph for verb in field.algorithm.programs(field.state, WORK, digests)["closing"] if isinstance(verb, Apply | Evaluate | Train)
+    }
+    guide = (Path(__file__).parents[2] / "docs" / "device.md").read_text()
+    named = guide.partition("default algorithm](algorithms.md#what-a-device-keeps)'s last plan (")[2].partition(")")[0]
+    assert sorted(used) == re.findall(r"`(\w+)`", named)
 
 
 class TestWhatLeavesTheDevice:

@@ -20,6 +20,7 @@ from simulation.local.broker import EmbeddedBroker
 from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.test_kept import keep
+from tests.known import known
 from wire.codec import digest
 from wire.errors import ConfigError
 from wire.keys import PrivateKey, new_key, public_pem
@@ -222,6 +223,12 @@ class TestWithoutBroker:
         assert "with what this device has kept of it" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         take_up(device, other_model(device))
         assert "alone: what is kept of run r was made of" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        kept = folder / "state" / "blobs" / known(FolderState(folder / "state").current()).private
+        whole = kept.read_bytes()
+        kept.write_bytes(whole[:-1])
+        assert findings(capsys, *words(folder), "--insecure")[0] != 0
+        assert "the one before answers" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        kept.write_bytes(whole)
         device.offer(b"junk")
         device.finish("s", model=digest(b"junk"))
         device.turn()
