@@ -24,6 +24,7 @@ from edge_client.live.labels import Labels
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
 from edge_client.options import broker_address, graph_loader, policy_of, trusted_keys, windows_of
+from edge_client.predict import reader_may_leave
 from edge_client.recording import live_folder
 from edge_client.trial import has_any, one_window
 from host.files import is_locked
@@ -65,9 +66,10 @@ class Heard:
 def check(arguments: Namespace) -> int:
     """Print the findings; 0 if all are good, else 1."""
     findings = []
-    for finding in _findings(arguments):
-        print(finding, flush=True)
-        findings.append(finding)
+    with reader_may_leave():
+        for finding in _findings(arguments):
+            print(finding, flush=True)
+            findings.append(finding)
     return 0 if all(finding.is_good for finding in findings) else 1
 
 

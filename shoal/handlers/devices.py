@@ -17,6 +17,9 @@ from host.files import write_atomically
 from shoal.printing import print_json
 from wire.errors import ConfigError
 
+LINE = "{:<24}  {:<7}  {:<16}  {:<12}  {:>7}  {:>7}  {:>8}  {:<21}  {}"
+"""A device in the list, or the names of what stands there."""
+
 
 def list_devices(folder: Path, where: str, database: str, as_json: bool) -> None:
     """Carry out `shoal devices list`."""
@@ -25,7 +28,7 @@ def list_devices(folder: Path, where: str, database: str, as_json: bool) -> None
     if as_json:
         print_json([_row(device_id, entry) for device_id, entry in chosen])
         return
-    print(f"{'device':<24}  {'state':<7}  {'last seen (UTC)':<16}  {'client':<12}  {'battery':>7}  {'windows':>7}  {'declines':>8}  tags")
+    print(LINE.format("device", "state", "last seen (UTC)", "client", "battery", "windows", "declines", "keeps", "tags"))
     for device_id, entry in chosen:
         print(_line(device_id, entry))
 
@@ -93,8 +96,9 @@ def _line(device_id: str, entry: Entry) -> str:
     state = "banned" if entry.ban else "online" if entry.online else "away"
     battery = f"{said.battery_percent:.0f} %" if said and said.battery_percent is not None else "-"
     client, windows = (said.client.removeprefix("shoal ") or "-", str(said.num_train)) if said else ("-", "-")
-    seen, tags = _time(entry.last_seen_s), ", ".join(entry.tags)
-    return f"{device_id:<24}  {state:<7}  {seen:<16}  {client[:12]:<12}  {battery:>7}  {windows:>7}  {entry.declines:>8}  {tags}"
+    keeps = entry.kept.kept.candidate if entry.kept else "-"
+    told = (client[:12], battery, windows, entry.declines, keeps, ", ".join(entry.tags))
+    return LINE.format(device_id, state, _time(entry.last_seen_s), *told)
 
 
 def _time(at_s: float) -> str:

@@ -1,6 +1,9 @@
 """`shoal-edge check`, and what `run` refuses to do without being told."""
 
 import datetime
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -212,6 +215,12 @@ class TestWithoutBroker:
         assert "do not fit together" in line("good", "old")
         assert "for d1, and --id is d0" in line("other", "other")
         assert "No such file" in line("good", "none")
+
+    def test_it_ends_when_nobody_reads_its_findings_any_more(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "edge_client.main", "check", *words(folder), "--insecure"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            known(process.stdout).close()
+            assert (process.wait(60), known(process.stderr).read()) == (128 + signal.SIGPIPE, "")
 
     def test_the_model_in_use(self, folder: Path, fleet: FleetData, exported: Exported, capsys: Captured) -> None:
         device = Device(fleet, exported, folder / "state")

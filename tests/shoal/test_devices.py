@@ -12,6 +12,7 @@ from aggregator.adapters.registry_table import RegistryTable
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.devices import Devices
 from aggregator.identity import lock_service
+from algorithms.personalisation.kept import Kept
 from shoal.cli import application
 from tests.shoal.test_operate_page import COMMANDS
 from wire.errors import ConfigError
@@ -32,6 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         devices.on_check_in(CheckIn("pi-1", 160, 40, client="shoal 0.1.0", battery_percent=71.0))
         devices.on_update(Update("r", 1, 1, 0, "pi-1", "0" * 64, 160, 5, Metrics(), Metrics(160, 80.0, 90), 1000, 2.0), 500)
         devices.tag(["pi-2"], ["nights", "berlin"])
+        devices.on_kept("pi-1", "autumn", 3, Kept("tuned, neighbours 0.5", 12, 0.25))
         devices.save()
     return folder
 
@@ -45,7 +47,7 @@ def shoal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_the_commands_of_the_page_run_as_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = {command.split()[2]: shoal(capsys, *shlex.split(command)[2:]) for command in WRITTEN}
     assert list(told) == ["list", "show", "profile", "tag", "untag", "ban", "unban", "forget"]
-    assert told["list"].splitlines()[1].split() == ["pi-2", "away", "never", "-", "-", "-", "0", "berlin,", "nights"]
+    assert told["list"].splitlines()[1].split() == ["pi-2", "away", "never", "-", "-", "-", "0", "-", "berlin,", "nights"]
     assert '"battery_percent":71.0' in told["show"]
     assert told["profile"] == ("1 devices: runs/fleet.csv\nbytes a second of 1 are not known, the usual ones stand for them: pi-1\n")
     assert Path("runs/fleet.csv").read_text().splitlines()[1:] == ["pi-1,80,1e+06,1e+06,0"]
@@ -66,7 +68,7 @@ def test_the_commands_of_the_page_run_as_written(folder: Path, capsys: pytest.Ca
 
 def test_a_list_is_for_people_and_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shoal(capsys, "list", str(folder)).splitlines()
-    assert lines[1].split() == ["pi-1", "away", "2027-01-15", "08:00", "0.1.0", "71", "%", "160", "0"]
+    assert lines[1].split() == ["pi-1", "away", "2027-01-15", "08:00", "0.1.0", "71", "%", "160", "0", *["tuned,", "neighbours", "0.5"]]
     (entry,) = json.loads(shoal(capsys, "list", str(folder), "--json", "--where", "battery > 70"))
     assert entry["said"]["num_train"] == 160
     assert json.loads(shoal(capsys, "show", str(folder), "pi-2", "--json"))["tags"] == ["berlin", "nights"]
