@@ -58,7 +58,7 @@ RATE = (
 )
 SLOW = (
     "These runs are at 0.005, where DBE has not come near its end (69.9; at four times that rate 85.5): more seeds at this rate would not "
-    "decide it."
+    "decide it. On sound terms, after 15 rounds, each of these methods is above it in the mean."
 )
 DIVERGED = (
     "In two of three seeds DBE adds 17 and 18 points. In the third it stood at 90.7 after 12 rounds, then one device's steps diverged: its "
