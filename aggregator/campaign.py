@@ -108,7 +108,8 @@ class Campaign:
         else:
             self._offers.offer(offered(self.state))
             told = retune(self.state, settings, self._algorithm, self.blobs, self._clock())
-            self.dispatch(*self._devices.changes(self.state), Resumed(self._clock(), epoch), *told)
+            if self._devices.tell(self.state, self.dispatch):
+                self.dispatch(Resumed(self._clock(), epoch), *told)
         return self.known()
 
     def retune(self, settings: RunSettings, mean: Mean) -> bool:
@@ -224,7 +225,8 @@ class Campaign:
                 return
             self._fleet.rename()
             self._deadlines.clear()
-            self.dispatch(*self._devices.changes(self.known()), Resumed(self._clock(), self.known().epoch))
+            if self._devices.tell(self.known(), self.dispatch):
+                self.dispatch(Resumed(self._clock(), self.known().epoch))
             self._announce()
 
     def add(self, group: Group, event: Event) -> None:
@@ -255,10 +257,11 @@ class Campaign:
                 self.tell_busy(device_id, digest(payload))
             self._begin_pause(str(error), self._check_storage)
             return False
-        self.state = group.state
+        before, self.state = self.known(), group.state
         for event, state in group.steps:
             self._observe(state, event)
-            self._devices.observe(state, event)
+            self._devices.observe(before, event, state)
+            before = state
         self._offers.keep_views({record.views for record in group.records} - {""})
         for command in group.commands:
             self._carry_out(command)

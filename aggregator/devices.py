@@ -17,10 +17,11 @@ from aggregator.core.eligibility import read_rule
 from aggregator.core.placed import Placed
 from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
-from aggregator.core.state import DeviceCheckedIn, DeviceLost, Event, RoundAggregated, RunState, UpdateAdmitted
+from aggregator.core.round import step
+from aggregator.core.state import DeviceCheckedIn, DeviceKeeps, DeviceLost, Event, RoundAggregated, RunState, UpdateAdmitted
 from algorithms.personalisation.kept import Kept
 from wire.errors import ConfigError, ShoalError
-from wire.messages import CheckIn, Decline, InUse, Update
+from wire.messages import CheckIn, Decline, InUse, Policy, Update
 from wire.topics import check_name
 
 log = logging.getLogger("shoal.aggregator")
@@ -70,14 +71,16 @@ class Devices:
         entry = self.entry(device_id)
         return _takes_part(entry) and read_rule(rule).means(device_id, entry)
 
-    def observe(self, run: RunState, event: Event) -> None:
-        """Take in what a run was told."""
+    def observe(self, before: RunState, event: Event, run: RunState) -> None:
+        """Take in what a run was told, which was in the state `before`."""
         match event:
             case DeviceLost(_, device_id):
                 self.on_left(device_id)
             case DeviceCheckedIn(device_id=device_id):
                 self._unplace(run, device_id)
-                self._unkeep(run, event)
+                self._unkeep(before, device_id, run)
+            case DeviceKeeps(device_id=device_id):
+                self._unkeep(before, device_id, run)
             case UpdateAdmitted(placed=Placed() as own):
                 name = run.settings.name
                 self._take(event.device_id, core.Regrouped(self._clock(), event.device_id, name, run.round, own.group, own))
@@ -92,12 +95,12 @@ class Devices:
         if entry.placed is not None and entry.groups[-1].campaign == name and placed_of(run, device_id) is None:
             self._take(device_id, core.Regrouped(self._clock(), device_id, name, run.round, run.starts.get(device_id, "")))
 
-    def _unkeep(self, run: RunState, event: DeviceCheckedIn) -> None:
+    def _unkeep(self, before: RunState, device_id: str, run: RunState) -> None:
         """Note that a device no longer holds what it had chosen to keep of this run's model."""
-        kept = self.entry(event.device_id).kept
-        is_lost = event.held is not None and run.phase == "finished" and event.device_id not in run.received
-        if is_lost and kept is not None and kept.campaign == run.settings.name:
-            self._take(event.device_id, core.Keeps(self._clock(), event.device_id, kept.campaign, kept.round, None))
+        kept = self.entry(device_id).kept
+        has_lost = device_id in before.received and device_id not in run.received
+        if has_lost and kept is not None and kept.campaign == run.settings.name:
+            self._take(device_id, core.Keeps(self._clock(), device_id, kept.campaign, kept.round, None))
 
     def changed(self) -> set[str]:
         """The devices of which something else is known than when this was asked last."""
@@ -112,24 +115,34 @@ class Devices:
             return False
         return True
 
-    def changes(self, run: RunState) -> list[EligibilityChanged | DeviceBarred]:
-        """What a run is to be told of who may be asked."""
+    def changes(self, run: RunState) -> list[EligibilityChanged | DeviceBarred | DeviceKeeps]:
+        """What a run is to be told of who may be asked, and of what devices hold and may say."""
         rule, name = run.settings.where, run.settings.run_id
         if self._rules.get(name) != rule:
             self._rules[name], self._unseen[name] = rule, set(run.devices)
         looked, self._unseen[name] = self._unseen[name], set()
         found: dict[bool, list[str]] = {True: [], False: []}
-        barred: list[EligibilityChanged | DeviceBarred] = []
+        events: list[EligibilityChanged | DeviceBarred | DeviceKeeps] = []
         for device_id in sorted(looked):
             known = run.devices.get(device_id)
             if known is None:
                 continue
+            events += self._keeps(run, device_id)
             if self.is_banned(device_id):
-                barred += [] if known.barred else [DeviceBarred(self._clock(), device_id)]
+                events += [] if known.barred else [DeviceBarred(self._clock(), device_id)]
             elif (may := self.may_be_asked(device_id, rule)) != known.eligible or known.barred:
                 found[may].append(device_id)
         changed = EligibilityChanged(self._clock(), tuple(found[True]), tuple(found[False]))
-        return [*barred, changed] if any(found.values()) else barred
+        return [*events, changed] if any(found.values()) else events
+
+    def _keeps(self, run: RunState, device_id: str) -> list[DeviceKeeps]:
+        """What a device has said when it checked in, with whichever run, if for this one something follows from it."""
+        said = self.entry(device_id).said
+        if said is None or device_id not in run.received:
+            return []
+        policy = said.policy or Policy()
+        event = DeviceKeeps(self._clock(), device_id, said.kept, policy.withholds, policy.min_windows)
+        return [event] if step(run, event)[0] is not run else []
 
     # What messages say.
 

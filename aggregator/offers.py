@@ -48,9 +48,10 @@ class Offers:
 
 
 def needed(state: RunState) -> set[str]:
-    """The digests of the blobs that a run's state names."""
+    """The digests of the blobs that a run's state names, and that are of use yet: the updates of a run that is over are not."""
     earlier = {digest for version in state.history for digest in (*version.models.values(), version.memory)}
-    updates = {received.blob for received in state.received.values()} | {told.blob for told in state.inputs.values()}
+    counted = state.received.values() if state.phase != "finished" else ()
+    updates = {received.blob for received in counted} | {told.blob for told in state.inputs.values()}
     return offered(state) | earlier | {state.memory} | updates
 
 

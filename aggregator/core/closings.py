@@ -9,9 +9,9 @@ A device without labels that has told nothing of its inputs (`aggregator.core.in
 keeps is then made of the model of its group.
 
 A device has *chosen* once it has sent such an update for the model that is its own, as long as it does not say when it checks in that it
-holds nothing of that (`as_held`). It is asked at most `MOST_ASKED` times in vain, once if
-it declines, until it says something else of itself (`Device.terms`). Each late closing is another attempt of the last round, so that no
-device takes it for a plan that it has answered.
+holds nothing of that (`as_held`). It is asked at most `MOST_ASKED` times in vain, once if it declines, until it says something else of
+itself (`Device.terms`). To lose what it kept counts as once in vain, until it says that it holds it. Each late closing is another attempt
+of the last round, so that no device takes it for a plan that it has answered.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from aggregator.core.asking import is_missing, others, start_key, with_device
 from aggregator.core.hours import read_hours
 from aggregator.core.inputs import noted
 from aggregator.core.plan import can_train, closing_verbs, plan_for
-from aggregator.core.state import Command, DeviceCheckedIn, Flight, Received, RunState, SendPlan, SetDeadline, UpdateAdmitted
+from aggregator.core.state import Command, DeviceCheckedIn, DeviceKeeps, Flight, Received, RunState, SendPlan, SetDeadline, UpdateAdmitted
 from aggregator.core.succession import gives_models
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from wire.messages import Choose, Metrics, Verb
@@ -60,16 +60,25 @@ def _has_chosen(state: RunState, device_id: str) -> bool:
     return received.start == start_key(state, device_id) or _finds_its_model(state)
 
 
-def as_held(state: RunState, event: DeviceCheckedIn) -> RunState:
-    """The state by what a device says when it checks in: one that no longer holds what it had chosen to keep has not chosen, and what its
-    owner does not let it say any more it has not said."""
-    said = state.received.get(event.device_id)
-    if said is None or not state.settings.candidates:
+def as_held(state: RunState, event: DeviceCheckedIn | DeviceKeeps) -> RunState:
+    """The state by what a device says that it holds: one that no longer holds what it had chosen to keep has not chosen."""
+    device_id, said = event.device_id, state.received.get(event.device_id)
+    if said is None or event.held is None or not state.settings.candidates or state.phase != "finished":
         return state
-    if event.held is not None and not _models_of(state, said).intersection(event.held):
-        return replace(state, received=others(state.received, event.device_id))
-    untold = replace(said, kept=None if event.withholds else said.kept, evaluated=Metrics() if event.untested else said.evaluated)
-    return state if untold == said else replace(state, received={**state.received, event.device_id: untold})
+    device, holds = state.devices[device_id], bool(_models_of(state, said).intersection(event.held))
+    closings = 0 if holds else device.closings + 1
+    state = state if closings == device.closings else with_device(state, device_id, replace(device, closings=closings))
+    return state if holds else replace(state, received=others(state.received, device_id))
+
+
+def as_permitted(state: RunState, event: DeviceKeeps) -> RunState:
+    """The state in which a device has not said, in the latest round, what its owner does not let it say any more."""
+    said = state.received.get(event.device_id)
+    if said is None:
+        return state
+    too_few = 0 < said.evaluated.num_examples < event.min_windows
+    unsaid = replace(said, kept=None if event.withholds else said.kept, evaluated=Metrics() if too_few else said.evaluated)
+    return state if unsaid == said else replace(state, received={**state.received, event.device_id: unsaid})
 
 
 def _models_of(state: RunState, said: Received) -> set[str]:

@@ -12,7 +12,7 @@ Seen            it is online
 Left            it is not online
 Asked           it was given a plan by a campaign
 Declined        it did not carry out a plan, and why
-Reported        its update was taken: seconds of training, bytes
+Reported        its update was taken: seconds of training, bytes. What it said before of the models that it holds is of no use any more
 Keeps           what it keeps of a campaign that is over, and why; or that it has not told, and nothing of another campaign
 Grouped         a campaign puts devices into groups, and others into none any more: the last `HISTORY` changes stay
 Regrouped       the same of one device
@@ -307,7 +307,9 @@ def _report(entry: Entry, event: Reported) -> Entry:
         answer_s = max(0.0, event.at_s - entry.asked_s) if entry.asked_s else 0.0
         training = Training(event.examples, event.train_s, answer_s, event.bytes_up, event.bytes_down)
         entry = replace(entry, training=training)
-    return replace(entry, updates=entry.updates + 1, train_s=event.train_s, bytes_up=event.bytes_up, bytes_down=event.bytes_down)
+    said = replace(entry.said, kept=None) if entry.said is not None else None
+    moved = (event.train_s, event.bytes_up, event.bytes_down)
+    return replace(entry, said=said, updates=entry.updates + 1, train_s=moved[0], bytes_up=moved[1], bytes_down=moved[2])
 
 
 def _keep(entry: Entry, event: Keeps) -> Entry:

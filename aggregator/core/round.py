@@ -44,6 +44,7 @@ event              waiting      open          aggregating     finished
 ================== ============ ============= =============== ============
 DeviceCheckedIn    open_first   send_plan     come            dismiss
 DeviceHeard        open_first   send_plan     come            come
+DeviceKeeps        -            heed          heed            heed
 EligibilityChanged select_first select        select          select
 DeviceBarred       bar_idle     bar           bar_closed      bar_idle
 DeviceForgotten    forget_idle  forget        forget_closed   forget_idle
@@ -90,6 +91,7 @@ from aggregator.core.state import (
     DeviceCheckedIn,
     DeviceDeclined,
     DeviceHeard,
+    DeviceKeeps,
     DeviceLost,
     Event,
     OpenPhase,
@@ -209,6 +211,11 @@ def _dismiss(state: RunState, event: DeviceCheckedIn) -> Step:
     return dismissal.answer(state, event.device_id, event.at_s)
 
 
+def _heed(state: RunState, event: DeviceKeeps) -> Step:
+    """Forget what the device has lost, and what its owner does not let it say any more."""
+    return closings.as_permitted(closings.as_held(state, event), event), []
+
+
 def _mark_lost(state: RunState, event: DeviceLost) -> Step:
     """Remember that the device is not online, and since when."""
     device = state.devices.get(event.device_id)
@@ -310,6 +317,7 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
 _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceCheckedIn: _send_plan,
     DeviceHeard: _send_plan,
+    DeviceKeeps: _heed,
     **membership.OPEN,
     DeviceLost: _give_grace,
     UpdateAdmitted: _receive,
@@ -336,6 +344,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "aggregating": {
         DeviceCheckedIn: _come,
         DeviceHeard: _come,
+        DeviceKeeps: _heed,
         **membership.AGGREGATING,
         DeviceLost: _mark_lost,
         RoundAggregated: _advance,
@@ -349,6 +358,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "finished": {
         DeviceCheckedIn: _dismiss,
         DeviceHeard: _come,
+        DeviceKeeps: _heed,
         **membership.FINISHED,
         DeviceLost: _mark_lost,
         UpdateAdmitted: dismissal.receive_late,

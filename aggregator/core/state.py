@@ -278,6 +278,19 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     """As `CheckIn.kept`."""
 
 
+class DeviceKeeps(msgspec.Struct, frozen=True, tag="device-keeps"):
+    """What a device holds, and what its owner lets it say, as it told when it checked in with any run of the fleet."""
+
+    at_s: float
+    device_id: str
+    held: tuple[str, ...] | None
+    """As `CheckIn.kept`; None also where the device has sent something since."""
+    withholds: bool
+    """As in `DeviceCheckedIn`."""
+    min_windows: int
+    """As in `Policy`."""
+
+
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):
     """A device that was taken for absent showed that it is there."""
 
@@ -358,6 +371,7 @@ Event = (
     Started
     | Resumed
     | DeviceCheckedIn
+    | DeviceKeeps
     | EligibilityChanged
     | DeviceBarred
     | DeviceForgotten

@@ -16,7 +16,7 @@ from aggregator.core.plan import without_labels
 from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.summary import summarize
 from aggregator.core.versions import latest
-from aggregator.offers import offered
+from aggregator.offers import needed, offered
 from algorithms.core.contract import Programs
 from algorithms.personalisation.kept import Kept
 from tests.aggregator.round_cases import RECEIVED, Run
@@ -58,6 +58,11 @@ def told(run: Run, device: str, kept: Kept | None = KEPT, at_s: float = 20.0, **
 def lost(run: Run, device: str, held: tuple[str, ...] | None, at_s: float = 20.0) -> list[s.Command]:
     """A device checks in that holds what it has kept of these models alone."""
     return run.check_in(device, at_s, held=held)
+
+
+def keeps(run: Run, device: str, at_s: float = 20.0, **said: Any) -> list[s.Command]:
+    """A device has said this when it checked in with another run."""
+    return run.feed(s.DeviceKeeps(at_s, device, **{"held": None, "withholds": False, "min_windows": 1, **said}))
 
 
 def written(before: s.RunState, run: Run) -> RoundRecord:
@@ -251,18 +256,57 @@ class TestLost:
         assert finished(lost(run, "a", ("e" * 64,))) == ["a"]
         assert plans(lost(run, "a", ("f" * 64,)))
 
+    def test_a_device_that_has_told_another_run_that_it_has_lost_it_is_asked_when_it_comes(self) -> None:
+        run = over()
+        before = run.state
+        assert keeps(run, "a", held=()) == []
+        assert sorted(written(before, run).kept) == ["b"]
+        assert plans(run.check_in("a", 21.0))
+
+    @pytest.mark.parametrize(("holds_it_between", "times"), [(False, MOST_ASKED - 1), (True, 10)])
+    def test_who_loses_it_again_and_again_is_asked_a_few_times_but_for_one_that_has_held_it_in_between(
+        self, holds_it_between: bool, times: int
+    ) -> None:
+        run, asked = over(), 0
+        for at_s in range(20, 60, 4):
+            asked += len(plans(lost(run, "a", (), at_s)))
+            told(run, "a", at_s=at_s + 1.0)
+            if holds_it_between:
+                assert finished(lost(run, "a", (run.state.models["0"],), at_s + 2.0)) == ["a"]
+        assert asked == times
+        assert finished(run.check_in("a", 99.0)) == ["a"]
+
     def test_what_an_owner_no_longer_lets_it_say_is_in_no_record(self) -> None:
         run = over()
         before = run.state
-        assert finished(run.check_in("a", 20.0, withholds=True)) == ["a"]
+        assert keeps(run, "a", withholds=True) == []
         record = written(before, run)
         assert (sorted(record.kept), record.evaluated["a"]) == (["b"], RECEIVED.evaluated)
         before = run.state
-        run.check_in("b", 21.0, withholds=True, untested=True)
+        keeps(run, "b", withholds=True, min_windows=RECEIVED.evaluated.num_examples + 1)
         record = written(before, run)
         assert (record.kept, record.evaluated["b"]) == ({}, m.Metrics())
         assert (sorted(run.state.received), run.replayed()) == (["a", "b"], run.state)
         assert s.decode_state(s.encode_state(run.state)) == run.state
+
+    def test_what_as_many_windows_are_behind_as_the_owner_wants_stays(self) -> None:
+        run = over()
+        before = run.state
+        keeps(run, "a", min_windows=RECEIVED.evaluated.num_examples)
+        assert run.state is before
+
+    @pytest.mark.parametrize("phase", ["training", "aggregating", "evaluating"])
+    def test_in_an_open_round_it_is_not_said_either(self, phase: s.Phase) -> None:
+        run = over("c", hold=True)
+        run.state = msgspec.structs.replace(run.state, phase=phase)
+        assert keeps(run, "a", held=(), withholds=True, min_windows=99) == []
+        said = run.state.received["a"]
+        assert (said.kept, said.evaluated, run.state.phase) == (None, m.Metrics(), phase), "its update counts as before"
+
+    def test_the_bytes_of_what_it_said_are_kept_no_longer_than_the_round_needs_them(self) -> None:
+        evaluating, finished = over("c", hold=True).state, over().state
+        assert {said.blob for said in evaluating.received.values()} <= needed(evaluating)
+        assert not {said.blob for said in finished.received.values()} & needed(finished)
 
 
 class TestOtherModels:
@@ -301,6 +345,7 @@ events = st.lists(
         st.tuples(st.just("check-in"), st.sampled_from("acd"), st.sampled_from("12"), st.sampled_from((10, 10, 2)), HELD),
         st.tuples(st.sampled_from(("lost", "update", "declined", "expired")), st.sampled_from("acd")),
         st.tuples(st.just("deadline"), st.integers(1, 12)),
+        st.tuples(st.just("keeps"), st.sampled_from("acd"), HELD, st.booleans()),
         st.tuples(st.just("rolled back"), st.just(0)),
         st.tuples(st.just("resumed"), st.none()),
     ),
@@ -333,11 +378,16 @@ def test_any_history_after_the_end_ends_nobodys_work_and_asks_in_vain_only_a_few
                 commands = declined(run, value, at_s, failed=kind == "declined")
             case "deadline":
                 commands = run.feed(s.DeadlinePassed(at_s + value, run.state.round))
+            case "keeps":
+                commands = keeps(run, value, at_s, held=values[1], withholds=values[2])
+                assert (commands, run.state.received.keys() <= before.received.keys()) == ([], True)
             case "rolled back":
                 commands, vain = run.feed(RolledBack(at_s, 0)), {}
             case _:
                 commands = run.resume(at_s, run.state.epoch + 1)
         assert not set(finished(commands)) & run.state.closings.keys(), "a finish would end its work"
+        if value in run.state.received and kind in ("check-in", "keeps") and (values[3] if kind == "check-in" else values[1]):
+            vain = {**vain, value: 0}  # it holds it
         for plan in plans(commands):
             device = plan.device_id
             if device not in before.closings or before.closings[device] != run.state.closings[device]:

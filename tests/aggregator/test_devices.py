@@ -53,11 +53,12 @@ def test_a_device_without_labels_that_gets_some_is_placed_no_longer() -> None:
     for update in ("a", "b"):
         run.update(update)
     aggregate(run)
-    devices.observe(run.state, run.log[-1])
+    devices.observe(run.state, run.log[-1], run.state)
     assert (devices.entry("u").group, devices.entry("u").placed) == ("1", FOUR_OF_FIVE)
     devices.changed()
+    before = run.state
     come(run, num_train=10, at_s=5.0)
-    devices.observe(run.state, run.log[-1])
+    devices.observe(before, run.log[-1], run.state)
     assert (devices.entry("u").group, devices.entry("u").placed, devices.changed()) == ("", None, {"u"})
 
 

@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 from aggregator.adapters.memory import MemoryRegistry, MemoryStore
 from aggregator.core import state as s
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
+from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.succession import by_end, has_ended, opened
 from aggregator.devices import Devices
 from aggregator.release_orders import ORDERS, refusing_handlers
 from simulation.datasets.windows import FleetData
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.aggregator.test_campaigns import Campaigns
-from tests.aggregator.test_kept import KEPT
+from tests.aggregator.test_containment import Disk, FullStore
+from tests.aggregator.test_kept import CHOICE, KEPT
 from tests.contracts.store import PROGRAMS
 from tests.known import known
 from wire import messages as m
@@ -206,3 +208,90 @@ class TestSeveralCampaigns:
         bench.campaign.dispatch(Retuned(bench.clock(), msgspec.structs.replace(bench.state.settings, rounds=9), bench.state.programs))
         bench.runner.reassign()
         assert bench.plans() == [("r", "b")]
+
+
+class TestSaidToAnother:
+    """A campaign that is over and whose device `a` has chosen what it keeps; another one that asks the devices now."""
+
+    STRICT = m.Policy(min_windows=99)
+
+    @pytest.fixture
+    def disk(self) -> Disk:
+        return Disk()
+
+    @pytest.fixture
+    def bench(self, fleet: FleetData, disk: Disk) -> Campaigns:
+        bench = Campaigns(fleet, store=FullStore(disk), settings={**CHOICE, "responses": {**CHOICE["responses"], "evaluate": ()}})
+        state = bench.state
+        key = next(iter(state.models))
+        received = {"a": msgspec.structs.replace(RECEIVED, kept=KEPT, start=key)}
+        over = msgspec.structs.replace(state, phase="finished", ended="rounds", ended_at_s=bench.clock.now_s, received=received)
+        record = known(last_record(over))
+        bench.store.commit([], [record], over)
+        bench.campaign.state = over
+        bench.runner.devices.on_kept("a", "run-1", over.round, KEPT)
+        bench.second()
+        return bench
+
+    def say(self, bench: Campaigns, policy: m.Policy | None = None, kept: tuple[str, ...] | None = None) -> None:
+        bench.clock.now_s += 1
+        bench.send("a", "check-in", encode(m.CheckIn("a", 10, 4, policy=policy, kept=kept)))
+        bench.runner.tick()
+
+    def kept(self, bench: Campaigns) -> tuple[bool, bool, bool]:
+        """Whether `a` keeps something by the run's last record, and is tested by it; and whether it keeps something by the registry."""
+        record, entry = bench.store.rounds()[-1], bench.runner.devices.entry("a")
+        tested = record.evaluated.get("a", m.Metrics())
+        return "a" in record.kept, tested.num_examples > 0, entry.kept is not None
+
+    def test_a_stricter_policy_reaches_the_one_that_is_over(self, bench: Campaigns) -> None:
+        assert self.kept(bench) == (True, True, True)
+        self.say(bench, policy=m.Policy())
+        assert self.kept(bench) == (True, True, True)
+        self.say(bench, policy=self.STRICT)
+        assert self.kept(bench) == (False, False, False)
+        assert "a" in bench.state.received, "it has chosen all the same"
+
+    def test_so_does_a_loss(self, bench: Campaigns) -> None:
+        self.say(bench, kept=())
+        assert (self.kept(bench), bench.state.received) == ((False, False, False), {})
+
+    def test_what_it_holds_or_keeps_of_another_campaign_stays(self, bench: Campaigns) -> None:
+        self.say(bench, kept=tuple(bench.state.models.values()))
+        assert self.kept(bench) == (True, True, True)
+        bench.runner.devices.on_kept("a", "run-0", 3, KEPT)
+        self.say(bench, kept=())
+        assert self.kept(bench) == (False, False, True)
+
+    def test_what_it_held_before_it_sent_something_is_of_no_use(self, bench: Campaigns) -> None:
+        bench.campaign.hold()
+        self.say(bench, kept=())
+        bench.send("a", "update", bench.of(bench.runner.campaigns["run-2"], "a"))
+        bench.campaign.try_to_go_on(told=True)
+        assert self.kept(bench) == (True, True, True), "it may have chosen again by now, and says so when it checks in"
+
+    @pytest.mark.parametrize("cause", ["operator", "disk", "disk again", "down"])
+    def test_one_that_is_paused_takes_it_in_when_it_goes_on(self, bench: Campaigns, disk: Disk, cause: str) -> None:
+        if cause == "operator":
+            bench.campaign.hold()
+            self.say(bench, policy=self.STRICT)
+            bench.campaign.try_to_go_on(told=True)
+        elif cause == "down":
+            bench.runner.devices.on_check_in(m.CheckIn("a", 10, 4, policy=self.STRICT))
+            bench.start(bench.state.settings, bench.store, bench.blobs, devices=bench.runner.devices)
+        else:
+            disk.full = True
+            self.say(bench, policy=self.STRICT)
+            assert bench.campaign.paused
+            if cause == "disk again":
+                bench.campaign.try_to_go_on(told=True)
+                assert bench.campaign.paused
+            disk.full = False
+            bench.campaign.try_to_go_on(told=True)
+        assert (self.kept(bench), bench.campaign.paused) == ((False, False, False), "")
+
+
+def last_record(over: s.RunState) -> RoundRecord | None:
+    """The record of the last round of a run that is over."""
+    before = msgspec.structs.replace(over, phase="evaluating")
+    return record_of(before, s.DeadlinePassed(1.0, over.round), over)
