@@ -77,7 +77,7 @@ class Devices:
             case DeviceLost(_, device_id):
                 self.on_left(device_id)
             case DeviceCheckedIn(device_id=device_id):
-                self._unplace(run, device_id)
+                self._place(run, device_id)
                 self._unkeep(before, device_id, run)
             case DeviceKeeps(device_id=device_id):
                 self._unkeep(before, device_id, run)
@@ -88,11 +88,12 @@ class Devices:
                 placed = all_placed(run)
                 self.on_groups(run.settings.name, event.round, groups_of(run, placed), placed)
 
-    def _unplace(self, run: RunState, device_id: str) -> None:
-        """Note that a run has no longer placed a device: it has labels enough to train now."""
-        name = run.settings.name
-        entry = self.entry(device_id)
-        if entry.placed is not None and entry.groups[-1].campaign == name and placed_of(run, device_id) is None:
+    def _place(self, run: RunState, device_id: str) -> None:
+        """Note where a run places a device that has come; or that it does no longer: it has labels enough to train now."""
+        name, entry, placed = run.settings.name, self.entry(device_id), placed_of(run, device_id)
+        if placed is not None:
+            self._take(device_id, core.Regrouped(self._clock(), device_id, name, run.round, placed.group, placed))
+        elif entry.placed is not None and entry.groups[-1].campaign == name:
             self._take(device_id, core.Regrouped(self._clock(), device_id, name, run.round, run.starts.get(device_id, "")))
 
     def _unkeep(self, before: RunState, device_id: str, run: RunState) -> None:

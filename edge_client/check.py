@@ -29,10 +29,11 @@ from edge_client.recording import live_folder
 from edge_client.trial import has_any, one_window
 from host.files import is_locked
 from host.loopback import is_loopback
+from wire.bundle import unpack
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
 from wire.links.mqtt import MqttLink
 from wire.links.port import Delivery, Denied
-from wire.messages import AggregatorStatus
+from wire.messages import AggregatorStatus, Policy
 from wire.signed import Verifier, utc
 from wire.topics import Topics
 
@@ -247,7 +248,21 @@ def _trusted(arguments: Namespace) -> str:
 
 def _policy(arguments: Namespace) -> str:
     policy = policy_of(arguments)
-    return f"{arguments.policy}: {policy}" if policy else "none: no --policy"
+    if policy is None:
+        return "none: no --policy"
+    return f"{arguments.policy}: {policy}{_unknown_graphs(arguments.state, policy)}"
+
+
+def _unknown_graphs(folder: Path, policy: Policy) -> str:
+    """Which graphs the policy names that the bundle in use has not: they may be another bundle's, or misspelt."""
+    current = FolderState(folder).current() if (folder / "session.json").exists() else None
+    payload = FolderState(folder).blob(current.bundle) if current is not None else None
+    if payload is None:
+        return ""
+    manifest = unpack(payload).manifest
+    unknown = [name for name in (*(policy.graphs or ()), *(policy.unreported or ())) if name not in manifest.graphs]
+    names = ", ".join(sorted(manifest.graphs))
+    return f"; bundle {manifest.name}, in use, has no graph {', '.join(unknown)}; it has {names}" if unknown else ""
 
 
 def _broker(arguments: Namespace, heard: list[Heard]) -> str:

@@ -123,6 +123,6 @@ def change(
 @campaign.command("rollback")
 @handled_by("campaign")
 def roll_back(
-    folder: opt.Folder, name: Name, to: Annotated[int, typer.Option(min=0, help="The round that made the models: `shoal models list`.")]
+    folder: opt.Folder, name: Name, to: Annotated[int, typer.Option(min=0, help="The round that made the models: `shoal models rounds`.")]
 ) -> None:
     """Let a campaign return to the models of an earlier round. Later ones, and what the open round has received, are given up."""

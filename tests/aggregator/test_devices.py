@@ -19,7 +19,7 @@ from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagD
 from aggregator.devices import SAVE_EVERY_S, Devices
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.aggregator.test_unlabelled import FOUR_OF_FIVE, aggregate, come, tell, with_unlabelled
+from tests.aggregator.test_unlabelled import FOUR_OF_FIVE, LARGEST, aggregate, come, tell, with_unlabelled
 from wire import messages as m
 from wire.codec import digest, encode
 from wire.errors import ConfigError
@@ -60,6 +60,20 @@ def test_a_device_without_labels_that_gets_some_is_placed_no_longer() -> None:
     come(run, num_train=10, at_s=5.0)
     devices.observe(before, run.log[-1], run.state)
     assert (devices.entry("u").group, devices.entry("u").placed, devices.changed()) == ("", None, {"u"})
+
+
+def test_a_device_that_comes_when_training_is_over_is_placed_at_once() -> None:
+    devices, run = Devices(MemoryRegistry(), Watch()), with_unlabelled(rounds=1)[0]
+    tell(run)
+    for update in ("a", "b"):
+        run.update(update)
+    aggregate(run)
+    devices.on_check_in(said("late"))
+    before = run.state
+    come(run, "late", num_train=10, at_s=5.0)
+    devices.observe(before, run.log[-1], run.state)
+    assert (devices.entry("late").group, devices.entry("late").placed) == (LARGEST.group, LARGEST)
+    assert devices.entry("late").groups[-1].campaign == run.state.settings.name
 
 
 class TestSaved:

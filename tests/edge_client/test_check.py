@@ -244,6 +244,21 @@ class TestWithoutBroker:
         assert "the one before stays" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         assert FolderState(folder / "state").current() is not None
 
+    def test_graphs_of_the_policy_that_the_bundle_in_use_has_not(
+        self, folder: Path, fleet: FleetData, exported: Exported, capsys: Captured
+    ) -> None:
+        (folder / "policy.toml").write_text('unreported = ["evaluate", "chose"]\n')
+        assert "chose" not in findings(capsys, *words(folder), "--insecure")[1]["policy"].partition(";")[2]
+        device = Device(fleet, exported, folder / "state")
+        device.offer()
+        device.finish()
+        device.turn()
+        line = findings(capsys, *words(folder), "--insecure")[1]["policy"]
+        assert line.startswith("ok")
+        assert "in use, has no graph chose; it has evaluate" in line
+        (folder / "policy.toml").write_text('graphs = ["evaluate"]\n')
+        assert "no graph" not in findings(capsys, *words(folder), "--insecure")[1]["policy"]
+
 
 class TestRun:
     def test_it_does_not_run_without_keys_unless_it_is_told_to(self, folder: Path) -> None:
