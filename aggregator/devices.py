@@ -12,13 +12,13 @@ from immutables import Map
 
 from aggregator.core import registry as core
 from aggregator.core.asking import all_placed, groups_of, placed_of
+from aggregator.core.closings import left_of
 from aggregator.core.device_events import DeviceBarred, EligibilityChanged
 from aggregator.core.eligibility import read_rule
 from aggregator.core.placed import Placed
 from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
-from aggregator.core.round import step
-from aggregator.core.state import DeviceCheckedIn, DeviceKeeps, DeviceLost, Event, RoundAggregated, RunState, UpdateAdmitted
+from aggregator.core.state import DeviceCheckedIn, DeviceLost, Event, KeptChanged, RoundAggregated, RunState, Says, UpdateAdmitted
 from algorithms.personalisation.kept import Kept
 from wire.errors import ConfigError, ShoalError
 from wire.messages import CheckIn, Decline, InUse, Policy, Update
@@ -73,14 +73,16 @@ class Devices:
 
     def observe(self, before: RunState, event: Event, run: RunState) -> None:
         """Take in what a run was told, which was in the state `before`."""
+        if run.phase == "finished" != before.phase:  # what was said in its evaluation may count only now
+            self._unseen.setdefault(run.settings.run_id, set()).update(run.received)
         match event:
             case DeviceLost(_, device_id):
                 self.on_left(device_id)
             case DeviceCheckedIn(device_id=device_id):
                 self._place(run, device_id)
-                self._unkeep(before, device_id, run)
-            case DeviceKeeps(device_id=device_id):
-                self._unkeep(before, device_id, run)
+                self._unkeep(before, run, [device_id])
+            case KeptChanged(devices=devices):
+                self._unkeep(before, run, devices)
             case UpdateAdmitted(placed=Placed() as own):
                 name = run.settings.name
                 self._take(event.device_id, core.Regrouped(self._clock(), event.device_id, name, run.round, own.group, own))
@@ -96,12 +98,13 @@ class Devices:
         elif entry.placed is not None and entry.groups[-1].campaign == name:
             self._take(device_id, core.Regrouped(self._clock(), device_id, name, run.round, run.starts.get(device_id, "")))
 
-    def _unkeep(self, before: RunState, device_id: str, run: RunState) -> None:
-        """Note that a device no longer holds what it had chosen to keep of this run's model."""
-        kept = self.entry(device_id).kept
-        has_lost = device_id in before.received and device_id not in run.received
-        if has_lost and kept is not None and kept.campaign == run.settings.name:
-            self._take(device_id, core.Keeps(self._clock(), device_id, kept.campaign, kept.round, None))
+    def _unkeep(self, before: RunState, run: RunState, device_ids: Iterable[str]) -> None:
+        """Note which of these devices no longer hold what they had chosen to keep of this run's model."""
+        for device_id in device_ids:
+            kept = self.entry(device_id).kept
+            has_lost = device_id in before.received and device_id not in run.received
+            if has_lost and kept is not None and kept.campaign == run.settings.name:
+                self._take(device_id, core.Keeps(self._clock(), device_id, kept.campaign, kept.round, None))
 
     def changed(self) -> set[str]:
         """The devices of which something else is known than when this was asked last."""
@@ -116,19 +119,20 @@ class Devices:
             return False
         return True
 
-    def changes(self, run: RunState) -> list[EligibilityChanged | DeviceBarred | DeviceKeeps]:
+    def changes(self, run: RunState) -> list[EligibilityChanged | DeviceBarred | KeptChanged]:
         """What a run is to be told of who may be asked, and of what devices hold and may say."""
         rule, name = run.settings.where, run.settings.run_id
         if self._rules.get(name) != rule:
             self._rules[name], self._unseen[name] = rule, set(run.devices)
         looked, self._unseen[name] = self._unseen[name], set()
         found: dict[bool, list[str]] = {True: [], False: []}
-        events: list[EligibilityChanged | DeviceBarred | DeviceKeeps] = []
+        events: list[EligibilityChanged | DeviceBarred | KeptChanged] = []
+        if says := {d: said for d in sorted(looked & run.received.keys()) if (said := self._says(run, d)) is not None}:
+            events.append(KeptChanged(self._clock(), says))
         for device_id in sorted(looked):
             known = run.devices.get(device_id)
             if known is None:
                 continue
-            events += self._keeps(run, device_id)
             if self.is_banned(device_id):
                 events += [] if known.barred else [DeviceBarred(self._clock(), device_id)]
             elif (may := self.may_be_asked(device_id, rule)) != known.eligible or known.barred:
@@ -136,14 +140,14 @@ class Devices:
         changed = EligibilityChanged(self._clock(), tuple(found[True]), tuple(found[False]))
         return [*events, changed] if any(found.values()) else events
 
-    def _keeps(self, run: RunState, device_id: str) -> list[DeviceKeeps]:
-        """What a device has said when it checked in, with whichever run, if for this one something follows from it."""
+    def _says(self, run: RunState, device_id: str) -> Says | None:
+        """What a device has said when it checked in, with whichever run, if that takes back something that this one has been told."""
         said = self.entry(device_id).said
-        if said is None or device_id not in run.received:
-            return []
+        if said is None:
+            return None
         policy = said.policy or Policy()
-        event = DeviceKeeps(self._clock(), device_id, said.kept, policy.withholds, policy.min_windows)
-        return [event] if step(run, event)[0] is not run else []
+        says = Says(said.kept, policy.withholds, policy.min_windows)
+        return says if left_of(run, device_id, says) != run.received[device_id] else None
 
     # What messages say.
 
@@ -179,10 +183,10 @@ class Devices:
         event = core.Declined(self._clock(), decline.device_id, campaign, decline.round, decline.reason, detail)
         self._take(decline.device_id, event)
 
-    def on_update(self, update: Update, bytes_up: int) -> None:
-        """A device's update was taken."""
+    def on_update(self, update: Update, bytes_up: int, chooses: bool = False) -> None:
+        """A device's update was taken. `chooses`: whether it was asked what it keeps."""
         examples = update.trained.num_examples
-        event = core.Reported(self._clock(), update.device_id, update.train_s, bytes_up, update.bytes_received, examples)
+        event = core.Reported(self._clock(), update.device_id, update.train_s, bytes_up, update.bytes_received, examples, chooses)
         self._take(update.device_id, event)
 
     def on_kept(self, device_id: str, campaign: str, number: int, kept: Kept) -> None:

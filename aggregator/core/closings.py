@@ -10,8 +10,8 @@ keeps is then made of the model of its group.
 
 A device has *chosen* once it has sent such an update for the model that is its own, as long as it does not say when it checks in that it
 holds nothing of that (`as_held`). It is asked at most `MOST_ASKED` times in vain, once if it declines, until it says something else of
-itself (`Device.terms`). To lose what it kept counts as once in vain, until it says that it holds it. Each late closing is another attempt
-of the last round, so that no device takes it for a plan that it has answered.
+itself (`Device.terms`), and not any more once it has lost what it kept as often without ever saying that it holds it. Each late closing is
+another attempt of the last round, so that no device takes it for a plan that it has answered.
 """
 
 from collections.abc import Iterable
@@ -22,13 +22,13 @@ from aggregator.core.asking import is_missing, others, start_key, with_device
 from aggregator.core.hours import read_hours
 from aggregator.core.inputs import noted
 from aggregator.core.plan import can_train, closing_verbs, plan_for
-from aggregator.core.state import Command, DeviceCheckedIn, DeviceKeeps, Flight, Received, RunState, SendPlan, SetDeadline, UpdateAdmitted
+from aggregator.core.state import Command, Flight, KeptChanged, Received, RunState, Says, SendPlan, SetDeadline, UpdateAdmitted
 from aggregator.core.succession import gives_models
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from wire.messages import Choose, Metrics, Verb
 
 MOST_ASKED = 3
-"""So often is a device asked in vain, at most, as long as it says the same of itself."""
+"""So often is a device asked in vain, at most, as long as it says the same of itself; and so often may it lose what it kept."""
 
 
 def is_due(state: RunState, device_id: str) -> bool:
@@ -36,7 +36,7 @@ def is_due(state: RunState, device_id: str) -> bool:
     device = state.devices.get(device_id)
     if device is None or state.phase != "finished" or not gives_models(state):
         return False
-    may = device.eligible and not device.barred and device.closings < MOST_ASKED
+    may = device.eligible and not device.barred and max(device.closings, device.losses) < MOST_ASKED
     return may and (_is_to_tell(state, device_id) or (bool(state.settings.candidates) and not _has_chosen(state, device_id)))
 
 
@@ -60,25 +60,43 @@ def _has_chosen(state: RunState, device_id: str) -> bool:
     return received.start == start_key(state, device_id) or _finds_its_model(state)
 
 
-def as_held(state: RunState, event: DeviceCheckedIn | DeviceKeeps) -> RunState:
+def as_held(state: RunState, device_id: str, held: tuple[str, ...] | None) -> RunState:
     """The state by what a device says that it holds: one that no longer holds what it had chosen to keep has not chosen."""
-    device_id, said = event.device_id, state.received.get(event.device_id)
-    if said is None or event.held is None or not state.settings.candidates or state.phase != "finished":
+    if device_id not in state.received or held is None or not state.settings.candidates:
         return state
-    device, holds = state.devices[device_id], bool(_models_of(state, said).intersection(event.held))
-    closings = 0 if holds else device.closings + 1
-    state = state if closings == device.closings else with_device(state, device_id, replace(device, closings=closings))
-    return state if holds else replace(state, received=others(state.received, device_id))
+    has_lost, device = _has_lost(state, state.received[device_id], held), state.devices[device_id]
+    losses = device.losses + 1 if has_lost else 0
+    state = state if losses == device.losses else with_device(state, device_id, replace(device, losses=losses))
+    return replace(state, received=others(state.received, device_id)) if has_lost else state
 
 
-def as_permitted(state: RunState, event: DeviceKeeps) -> RunState:
-    """The state in which a device has not said, in the latest round, what its owner does not let it say any more."""
-    said = state.received.get(event.device_id)
-    if said is None:
-        return state
-    too_few = 0 < said.evaluated.num_examples < event.min_windows
-    unsaid = replace(said, kept=None if event.withholds else said.kept, evaluated=Metrics() if too_few else said.evaluated)
-    return state if unsaid == said else replace(state, received={**state.received, event.device_id: unsaid})
+def left_of(state: RunState, device_id: str, says: Says) -> Received | None:
+    """What is left, by what a device says, of what it has sent in the latest round: nothing if it has lost what it kept, else all but what
+    its owner does not let it say any more."""
+    said = state.received[device_id]
+    if state.phase == "finished" and state.settings.candidates and says.held is not None and _has_lost(state, said, says.held):
+        return None
+    too_few = 0 < said.evaluated.num_examples < says.min_windows
+    if not too_few and not (says.withholds and said.kept is not None):
+        return said
+    return replace(said, kept=None if says.withholds else said.kept, evaluated=Metrics() if too_few else said.evaluated)
+
+
+def heed(state: RunState, event: KeptChanged) -> tuple[RunState, list[Command]]:
+    """The state without what devices have lost, or may not say any more; those of them that are there and are to choose anew are asked."""
+    left = {d: left_of(state, d, says) for d, says in event.devices.items() if d in state.received}
+    if all(said == state.received[d] for d, said in left.items()):
+        return state, []
+    lost = [d for d, said in left.items() if said is None]
+    for device_id in lost:
+        device = state.devices[device_id]
+        state = with_device(state, device_id, replace(device, losses=device.losses + 1))
+    state = replace(state, received={d: said for d, was in state.received.items() if (said := left.get(d, was)) is not None})
+    return ask(state, [d for d in lost if state.devices[d].online and is_due(state, d)], event.at_s)
+
+
+def _has_lost(state: RunState, said: Received, held: tuple[str, ...]) -> bool:
+    return not _models_of(state, said).intersection(held)
 
 
 def _models_of(state: RunState, said: Received) -> set[str]:
@@ -171,8 +189,8 @@ def anew(state: RunState) -> RunState:
     """The state in which nobody has chosen, nor declined to, since the models are others."""
     devices = state.devices.mutate()
     for device_id, device in state.devices.items():
-        if device.closings:
-            devices[device_id] = replace(device, closings=0)
+        if device.closings or device.losses:
+            devices[device_id] = replace(device, closings=0, losses=0)
     return replace(state, devices=devices.finish(), cohort={}, received={}, declined=(), closings={})
 
 

@@ -41,7 +41,7 @@ def receive_late(state: RunState, event: UpdateAdmitted) -> Step:
     if closings.tells(state, flight):
         state, commands = answer(closings.told(state, event), device_id, event.at_s)
         return state, [acknowledge, *commands]
-    device = replace(state.devices[device_id], accepted=event.update.blob)
+    device = replace(state.devices[device_id], accepted=event.update.blob, closings=0)
     state = with_device(state, device_id, device)
     state = replace(state, received={**state.received, device_id: event.update})
     return state, [acknowledge, finish_command(state, device_id)]

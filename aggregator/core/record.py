@@ -9,7 +9,7 @@ from aggregator.core.asking import all_placed, groups_of
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten
 from aggregator.core.order_events import RolledBack
 from aggregator.core.placed import Placed
-from aggregator.core.state import DeviceCheckedIn, DeviceKeeps, Event, OpenPhase, Report, RoundAggregated, RunState, Told, UpdateAdmitted
+from aggregator.core.state import DeviceCheckedIn, Event, KeptChanged, OpenPhase, Report, RoundAggregated, RunState, Told, UpdateAdmitted
 from aggregator.core.succession import gives_models
 from algorithms.personalisation.kept import Kept
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
@@ -114,7 +114,7 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
 def _last_again(before: RunState, event: Event, after: RunState) -> RoundRecord | None:
     """The record of the evaluation once more, where a device has chosen late what it keeps, has lost that or may not tell of it now, or all
     are to choose anew; else None."""
-    may_change = isinstance(event, UpdateAdmitted | DeviceCheckedIn | DeviceKeeps | RolledBack) and gives_models(before)
+    may_change = isinstance(event, UpdateAdmitted | DeviceCheckedIn | KeptChanged | RolledBack) and gives_models(before)
     if not may_change or after.received is before.received:
         return None
     placed = all_placed(after)

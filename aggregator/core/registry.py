@@ -7,12 +7,14 @@ telemetry may be saved later, since a device says it again (`aggregator.registry
 =============== ==================================================================
 event           what it does to the device's entry
 =============== ==================================================================
-Told            it says what it is and how it is; it is online. What it keeps is forgotten where its owner no longer lets it say so
+Told            it says what it is and how it is; it is online. What it keeps is forgotten where its owner no longer lets it say so, or
+                where it holds nothing of any model
 Seen            it is online
 Left            it is not online
 Asked           it was given a plan by a campaign
 Declined        it did not carry out a plan, and why
-Reported        its update was taken: seconds of training, bytes. What it said before of the models that it holds is of no use any more
+Reported        its update was taken: seconds of training, bytes. If it has chosen what it keeps, what it said before of the models that it
+                holds is of no use any more
 Keeps           what it keeps of a campaign that is over, and why; or that it has not told, and nothing of another campaign
 Grouped         a campaign puts devices into groups, and others into none any more: the last `HISTORY` changes stay
 Regrouped       the same of one device
@@ -135,8 +137,10 @@ NOBODY = Entry()
 
 
 def away(entry: Entry) -> Entry:
-    """The entry as it is while no service runs: nobody is connected."""
-    return replace(entry, online=False) if entry.online else entry
+    """The entry as it is while no service runs: nobody is connected, and what was saved of the models that a device holds may be of before
+    its last choice."""
+    said = replace(entry.said, kept=None) if entry.said is not None and entry.said.kept is not None else entry.said
+    return replace(entry, online=False, said=said) if entry.online or said is not entry.said else entry
 
 
 class Registry(msgspec.Struct, frozen=True):
@@ -188,6 +192,8 @@ class Reported(_OfDevice, frozen=True):
     bytes_down: int
     examples: int = 0
     """That it was trained on; 0: it was not."""
+    chooses: bool = False
+    """Whether it was asked what it keeps."""
 
 
 class Keeps(_OfDevice, frozen=True):
@@ -276,7 +282,7 @@ def step(state: Registry, event: Event) -> Registry:
 
 
 def _tell(entry: Entry, event: Told) -> Entry:
-    kept = None if _withholds(event.said) else entry.kept
+    kept = None if _withholds(event.said) or event.said.kept == () else entry.kept
     first_s = entry.first_seen_s or event.at_s
     return replace(entry, said=event.said, first_seen_s=first_s, last_seen_s=event.at_s, online=True, kept=kept, withdrawn_s=0.0)
 
@@ -307,7 +313,7 @@ def _report(entry: Entry, event: Reported) -> Entry:
         answer_s = max(0.0, event.at_s - entry.asked_s) if entry.asked_s else 0.0
         training = Training(event.examples, event.train_s, answer_s, event.bytes_up, event.bytes_down)
         entry = replace(entry, training=training)
-    said = replace(entry.said, kept=None) if entry.said is not None else None
+    said = replace(entry.said, kept=None) if entry.said is not None and event.chooses else entry.said
     moved = (event.train_s, event.bytes_up, event.bytes_down)
     return replace(entry, said=said, updates=entry.updates + 1, train_s=moved[0], bytes_up=moved[1], bytes_down=moved[2])
 

@@ -44,7 +44,7 @@ event              waiting      open          aggregating     finished
 ================== ============ ============= =============== ============
 DeviceCheckedIn    open_first   send_plan     come            dismiss
 DeviceHeard        open_first   send_plan     come            come
-DeviceKeeps        -            heed          heed            heed
+KeptChanged        -            heed          heed            heed
 EligibilityChanged select_first select        select          select
 DeviceBarred       bar_idle     bar           bar_closed      bar_idle
 DeviceForgotten    forget_idle  forget        forget_closed   forget_idle
@@ -91,9 +91,9 @@ from aggregator.core.state import (
     DeviceCheckedIn,
     DeviceDeclined,
     DeviceHeard,
-    DeviceKeeps,
     DeviceLost,
     Event,
+    KeptChanged,
     OpenPhase,
     Phase,
     Resumed,
@@ -170,6 +170,7 @@ def _come(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
             barred=False,
             terms=event.terms,
             closings=known.closings if known is not None and known.terms == event.terms else 0,
+            losses=known.losses if known is not None and known.terms == event.terms else 0,
         )
     if known is None:
         return state, []
@@ -207,13 +208,13 @@ def _let_go(state: RunState, device_id: str, at_s: float) -> Step:
 
 def _dismiss(state: RunState, event: DeviceCheckedIn) -> Step:
     """Ask the device to choose what it keeps, or say that the run is over and which model is the device's own."""
-    state, _ = _come(closings.as_held(state, event), event)
+    state, _ = _come(closings.as_held(state, event.device_id, event.held), event)
     return dismissal.answer(state, event.device_id, event.at_s)
 
 
-def _heed(state: RunState, event: DeviceKeeps) -> Step:
-    """Forget what the device has lost, and what its owner does not let it say any more."""
-    return closings.as_permitted(closings.as_held(state, event), event), []
+def _heed(state: RunState, event: KeptChanged) -> Step:
+    """Forget what devices have lost, and what their owners do not let them say any more."""
+    return closings.heed(state, event)
 
 
 def _mark_lost(state: RunState, event: DeviceLost) -> Step:
@@ -317,7 +318,7 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
 _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceCheckedIn: _send_plan,
     DeviceHeard: _send_plan,
-    DeviceKeeps: _heed,
+    KeptChanged: _heed,
     **membership.OPEN,
     DeviceLost: _give_grace,
     UpdateAdmitted: _receive,
@@ -344,7 +345,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "aggregating": {
         DeviceCheckedIn: _come,
         DeviceHeard: _come,
-        DeviceKeeps: _heed,
+        KeptChanged: _heed,
         **membership.AGGREGATING,
         DeviceLost: _mark_lost,
         RoundAggregated: _advance,
@@ -358,7 +359,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "finished": {
         DeviceCheckedIn: _dismiss,
         DeviceHeard: _come,
-        DeviceKeeps: _heed,
+        KeptChanged: _heed,
         **membership.FINISHED,
         DeviceLost: _mark_lost,
         UpdateAdmitted: dismissal.receive_late,

@@ -57,6 +57,8 @@ class Device(msgspec.Struct, frozen=True):
     """What it says of itself that decides whether it can carry out a plan, as a short hash."""
     closings: int = 0
     """How often it was asked in vain, since it says so, to choose what it keeps (`aggregator.core.closings`)."""
+    losses: int = 0
+    """How often it has lost what it had chosen to keep, since it says so, without having said in between that it holds it."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,17 +280,22 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     """As `CheckIn.kept`."""
 
 
-class DeviceKeeps(msgspec.Struct, frozen=True, tag="device-keeps"):
+class Says(msgspec.Struct, frozen=True):
     """What a device holds, and what its owner lets it say, as it told when it checked in with any run of the fleet."""
 
-    at_s: float
-    device_id: str
     held: tuple[str, ...] | None
-    """As `CheckIn.kept`; None also where the device has sent something since."""
+    """As `CheckIn.kept`; None also where the device has chosen since."""
     withholds: bool
     """As in `DeviceCheckedIn`."""
     min_windows: int
     """As in `Policy`."""
+
+
+class KeptChanged(msgspec.Struct, frozen=True, tag="kept-changed"):
+    """By device, what it says, where that takes back something that this run has been told."""
+
+    at_s: float
+    devices: dict[str, Says]
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):
@@ -371,7 +378,7 @@ Event = (
     Started
     | Resumed
     | DeviceCheckedIn
-    | DeviceKeeps
+    | KeptChanged
     | EligibilityChanged
     | DeviceBarred
     | DeviceForgotten

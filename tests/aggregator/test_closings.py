@@ -62,7 +62,7 @@ def lost(run: Run, device: str, held: tuple[str, ...] | None, at_s: float = 20.0
 
 def keeps(run: Run, device: str, at_s: float = 20.0, **said: Any) -> list[s.Command]:
     """A device has said this when it checked in with another run."""
-    return run.feed(s.DeviceKeeps(at_s, device, **{"held": None, "withholds": False, "min_windows": 1, **said}))
+    return run.feed(s.KeptChanged(at_s, {device: s.Says(**{"held": None, "withholds": False, "min_windows": 1, **said})}))
 
 
 def written(before: s.RunState, run: Run) -> RoundRecord:
@@ -258,10 +258,36 @@ class TestLost:
 
     def test_a_device_that_has_told_another_run_that_it_has_lost_it_is_asked_when_it_comes(self) -> None:
         run = over()
+        run.feed(s.DeviceLost(19.0, "a"))
         before = run.state
         assert keeps(run, "a", held=()) == []
         assert sorted(written(before, run).kept) == ["b"]
         assert plans(run.check_in("a", 21.0))
+
+    def test_one_that_said_so_before_the_run_was_over_and_is_there_is_asked_at_once(self) -> None:
+        run = over()
+        (plan,) = plans(keeps(run, "a", held=()))
+        assert (plan.device_id, list(run.state.closings)) == ("a", ["a"])
+
+    def test_who_declines_to_choose_again_since_it_has_labels_now_is_not_asked_for_ever_although_it_holds_what_it_kept(self) -> None:
+        run = over()
+        held = (run.state.models["0"],)
+        run.feed(s.DeviceCheckedIn(20.0, "u", 0, 0, terms="1"))
+        told(run, "u", num_train=0)
+        asked = 0
+        for at_s in range(30, 90, 2):
+            asked += len(plans(run.feed(s.DeviceCheckedIn(at_s, "u", 5, 0, terms="2", held=held))))
+            declined(run, "u", at_s + 1.0)
+        assert asked == 1
+
+    def test_what_was_asked_in_vain_before_it_chose_does_not_count_when_it_loses_it(self) -> None:
+        run = over()
+        for at_s in (20.0, 40.0):
+            run.check_in("late", at_s)
+            run.feed(s.DeadlinePassed(at_s + 10.0, run.state.round))
+        run.check_in("late", 60.0)
+        told(run, "late", at_s=61.0)
+        assert plans(lost(run, "late", (), 62.0))
 
     @pytest.mark.parametrize(("holds_it_between", "times"), [(False, MOST_ASKED - 1), (True, 10)])
     def test_who_loses_it_again_and_again_is_asked_a_few_times_but_for_one_that_has_held_it_in_between(
@@ -380,14 +406,14 @@ def test_any_history_after_the_end_ends_nobodys_work_and_asks_in_vain_only_a_few
                 commands = run.feed(s.DeadlinePassed(at_s + value, run.state.round))
             case "keeps":
                 commands = keeps(run, value, at_s, held=values[1], withholds=values[2])
-                assert (commands, run.state.received.keys() <= before.received.keys()) == ([], True)
+                assert run.state.received.keys() <= before.received.keys()
+                assert {plan.device_id for plan in plans(commands)} <= before.received.keys() - run.state.received.keys()
             case "rolled back":
                 commands, vain = run.feed(RolledBack(at_s, 0)), {}
             case _:
                 commands = run.resume(at_s, run.state.epoch + 1)
         assert not set(finished(commands)) & run.state.closings.keys(), "a finish would end its work"
-        if value in run.state.received and kind in ("check-in", "keeps") and (values[3] if kind == "check-in" else values[1]):
-            vain = {**vain, value: 0}  # it holds it
+        vain = {**vain, value: 0} if value in run.state.received.keys() - before.received.keys() else vain  # it has chosen
         for plan in plans(commands):
             device = plan.device_id
             if device not in before.closings or before.closings[device] != run.state.closings[device]:

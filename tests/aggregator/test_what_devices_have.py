@@ -256,19 +256,45 @@ class TestSaidToAnother:
         self.say(bench, kept=())
         assert (self.kept(bench), bench.state.received) == ((False, False, False), {})
 
-    def test_what_it_holds_or_keeps_of_another_campaign_stays(self, bench: Campaigns) -> None:
+    def test_what_it_holds_stays_and_what_it_keeps_of_another_campaign_unless_it_holds_nothing_at_all(self, bench: Campaigns) -> None:
         self.say(bench, kept=tuple(bench.state.models.values()))
         assert self.kept(bench) == (True, True, True)
         bench.runner.devices.on_kept("a", "run-0", 3, KEPT)
-        self.say(bench, kept=())
+        self.say(bench, kept=("e" * 64,))
         assert self.kept(bench) == (False, False, True)
+        self.say(bench, kept=())
+        assert self.kept(bench) == (False, False, False)
 
-    def test_what_it_held_before_it_sent_something_is_of_no_use(self, bench: Campaigns) -> None:
+    def test_a_loss_counts_although_an_update_of_training_came_since(self, bench: Campaigns) -> None:
         bench.campaign.hold()
         self.say(bench, kept=())
         bench.send("a", "update", bench.of(bench.runner.campaigns["run-2"], "a"))
         bench.campaign.try_to_go_on(told=True)
-        assert self.kept(bench) == (True, True, True), "it may have chosen again by now, and says so when it checks in"
+        assert self.kept(bench) == (False, False, False)
+
+    def test_it_does_not_count_once_the_device_has_chosen(self, bench: Campaigns) -> None:
+        bench.campaign.hold()
+        self.say(bench, kept=())
+        bench.runner.devices.on_update(bench.update, 100, chooses=True)
+        bench.campaign.try_to_go_on(told=True)
+        assert self.kept(bench)[:2] == (True, True), "it may hold it again by now, and says so when it checks in"
+
+    def test_nor_by_a_registry_that_was_killed_before_it_wrote_that_the_device_has_chosen(self, bench: Campaigns) -> None:
+        devices = Devices(registry := MemoryRegistry(), bench.clock)
+        devices.on_check_in(m.CheckIn("a", 10, 4, kept=()))
+        devices.save()
+        bench.start(bench.state.settings, bench.store, bench.blobs, devices=Devices(registry, bench.clock))
+        assert self.kept(bench) == (True, True, True), "the run has saved it, and the registry takes it from there"
+
+    def test_a_loss_in_the_evaluation_counts_when_that_is_over(self, bench: Campaigns) -> None:
+        open_yet = msgspec.structs.replace(bench.state, phase="evaluating", ended_at_s=None, trained=bench.state.settings.rounds)
+        bench.store.commit([], [], open_yet)
+        bench.campaign.state = open_yet
+        self.say(bench, kept=())
+        assert "a" in bench.state.received
+        bench.campaign.dispatch(s.DeadlinePassed(bench.clock.now_s + 999.0, open_yet.round))
+        bench.runner.tick()
+        assert (bench.state.phase, self.kept(bench)) == ("finished", (False, False, False))
 
     @pytest.mark.parametrize("cause", ["operator", "disk", "disk again", "down"])
     def test_one_that_is_paused_takes_it_in_when_it_goes_on(self, bench: Campaigns, disk: Disk, cause: str) -> None:
