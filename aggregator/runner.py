@@ -161,6 +161,7 @@ class Runner:
         """Act on every deadline that is due, and on every device that was silent for too long."""
         for campaign in list(self.campaigns.values()):
             campaign.tick()
+        self._level()
         now_s = self._clock()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + self._silence_s / 10
@@ -367,6 +368,13 @@ class Runner:
             known = campaign.known().devices.get(event.device_id)
             if campaign is not own and known is not None and known.online and not campaign.paused:
                 campaign.add(groups.setdefault(name, Group(campaign.known())), DeviceLost(event.at_s, event.device_id))
+
+    def _level(self) -> None:
+        """Let every campaign speak with the greatest epoch of any: a device takes nothing of a smaller one."""
+        epoch = self.epoch
+        for campaign in self.campaigns.values():
+            if campaign.known().epoch < epoch and not campaign.paused:
+                campaign.dispatch(Resumed(self._clock(), epoch))
 
     def _on_proof(self, device_id: str, proof: str) -> None:
         """A device has a plan of a greater epoch: this aggregator came from an older state. It takes a greater epoch yet."""

@@ -15,7 +15,7 @@ import numpy as np
 from cryptography import x509
 
 from edge_client.adapters.owner import Owner, check_owner
-from edge_client.adapters.state import FolderState
+from edge_client.adapters.state import FolderState, StoredModel
 from edge_client.core.offers import alone_of
 from edge_client.core.ports import Windows
 from edge_client.current import CurrentModel
@@ -178,10 +178,10 @@ def _model(arguments: Namespace) -> str:
     if model.current is None:
         return "none yet: none was released to this device, and no run has finished here"
     model.predict(one_window(windows, model.loaded().bundle.manifest.window))
-    if model.stands_in:
-        raise ConfigError(
-            "the model in use cannot be loaded, and the one before answers: its blobs or graphs are damaged; start the client"
-        )
+    if model.problem:
+        is_whole = StoredModel(arguments.state).onnx(model.current) is not None
+        told = "applications still have the whole of it in current/model.onnx" if is_whole else "applications that start now have no model"
+        raise ConfigError(f"it cannot be loaded, and the client goes on with the one before; {told}: {model.problem}")
     since = datetime.fromtimestamp(model.current.since_s, UTC)
     which = f"release {model.current.release}, " if model.current.release else ""
     own = ", with what this device has kept of it" if model.current.kept else ""

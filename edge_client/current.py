@@ -34,6 +34,8 @@ class CurrentModel:
         self.current = state.current() or self.before
         self._loaded: LoadedModel | None = None
         self._stand_in: LoadedModel | None = None
+        self.problem = ""
+        """Why the model before answers: the one in use could not be loaded. Empty while it does not."""
         self._load_at_s = 0.0
         self._lock, self._failures = threading.Lock(), 0
 
@@ -82,11 +84,11 @@ class CurrentModel:
         if self._loaded is None and (self._stand_in is None or time.monotonic() >= self._load_at_s):
             self._load_at_s = time.monotonic() + AGAIN_S
             try:
-                self._loaded, self._stand_in = self._load(self.current), None
+                self._loaded, self._stand_in, self.problem = self._load(self.current), None, ""
             except ShoalError as error:
                 if self.before is None or self.before == self.current:
                     raise
-                self._stand_in = self._stand_in or self._load(self.before)
+                self._stand_in, self.problem = self._stand_in or self._load(self.before), str(error)
                 self._count_failure()
                 log.error("%s", f"the model in use cannot be loaded, the one before answers: {error}")
         loaded = self._loaded or self._stand_in
@@ -110,13 +112,8 @@ class CurrentModel:
         """
         self._state.put_current(current, onnx)
         self.before = self._state.before()
-        self.current, self._loaded, self._stand_in = current, loaded, None
+        self.current, self._loaded, self._stand_in, self.problem = current, loaded, None, ""
         self.drain_failures()
-
-    @property
-    def stands_in(self) -> bool:
-        """Whether the model before answers, since the one in use could not be loaded."""
-        return self._stand_in is not None
 
     @property
     def has_failed(self) -> bool:
@@ -139,5 +136,7 @@ class CurrentModel:
             return self.try_load(bundle, current)
         except BlobMissing as error:
             if str(error) == current.private:
-                raise ConfigError("what this device has for itself beside its model is damaged or missing; start the client") from None
+                raise ConfigError(
+                    "what this device has for itself beside its model is damaged or missing: restart the client, which tells the service"
+                ) from None
             raise ConfigError(f"blob {error} of this device's model is damaged or missing; it is fetched again if that can be") from None

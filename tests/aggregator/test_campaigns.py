@@ -122,6 +122,28 @@ def test_a_proof_of_a_greater_epoch_is_taken_for_every_campaign(bench: Campaigns
     assert (bench.state.epoch, second.known().epoch, bench.runner.epoch) == (42, 42, 42)
 
 
+def test_after_one_is_rolled_back_the_others_speak_with_its_epoch_too(fleet: FleetData) -> None:
+    bench = Campaigns(fleet, settings={"rounds": 1, "keep_models": 2})
+    bench.close(a=(3.0, 2), b=(3.0, 2))
+    bench.clock.now_s += 1000
+    bench.runner.tick()
+    second = bench.second()
+    bench.check_in("a", "b")
+    assert (bench.state.phase, second.known().phase) == ("finished", "training")
+    before = second.known().epoch
+    bench.answers()
+    assert bench.campaign.roll_back(0)
+    bench.runner.tick()
+    assert bench.state.epoch == second.known().epoch == before + 1
+    plans = [plan for plan in bench.answers() if isinstance(plan, m.Plan)]
+    assert {(plan.run_id, plan.epoch) for plan in plans} == {("r2", before + 1)}, "devices decline what has a smaller one"
+    second.hold()
+    assert bench.campaign.roll_back(0)
+    second.try_to_go_on(told=True)
+    bench.runner.tick()
+    assert second.known().epoch == bench.state.epoch
+
+
 def test_a_campaign_that_is_ended_asks_nobody_and_stays_ended(bench: Campaigns) -> None:
     bench.answers()
     assert bench.campaign.abort()

@@ -236,7 +236,10 @@ class TestWithoutBroker:
         whole = kept.read_bytes()
         kept.write_bytes(whole[:-1])
         assert findings(capsys, *words(folder), "--insecure")[0] != 0
-        assert "the one before answers" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        line = findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        assert "the client goes on with the one before; applications still have the whole of it in current/model.onnx: what this" in line
+        (folder / "state" / "current" / "model.onnx").unlink()
+        assert "applications that start now have no model" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         kept.write_bytes(whole)
         device.offer(b"junk")
         device.finish("s", model=digest(b"junk"))
