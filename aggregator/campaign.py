@@ -7,7 +7,7 @@ offer, and it goes on by itself when the cause is gone, or when it is told to. O
 
 import heapq
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -40,6 +40,7 @@ from aggregator.inherit import Source
 from aggregator.offers import Offers, offered
 from aggregator.pause import BUSY_S, Pause
 from aggregator.placing import place_late
+from aggregator.told import Told
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Mean, Probe
 from wire import messages
@@ -87,7 +88,8 @@ class Campaign:
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
         self._pause, self._held = Pause(clock), False
         self.state: RunState | None = store.load()
-        self._offers = Offers(blobs, fleet, {record.views for record in store.rounds()} - {""})
+        records = store.rounds()
+        self._offers, self._told = Offers(blobs, fleet, {record.views for record in records} - {""}), Told(store, records)
 
     def start_or_resume(self, settings: RunSettings, epoch: int, source: Source | None = None) -> RunState:
         """Start the campaign, from the models of `source` where there are some; or go on with it from the state in the store, from the next
@@ -108,7 +110,7 @@ class Campaign:
         else:
             self._offers.offer(offered(self.state))
             told = retune(self.state, settings, self._algorithm, self.blobs, self._clock())
-            if self._devices.tell(self.state, self.dispatch):
+            if self._devices.tell(self.state, self.dispatch) and self.take_back():
                 self.dispatch(Resumed(self._clock(), epoch), *told)
         return self.known()
 
@@ -198,6 +200,17 @@ class Campaign:
             raise StorageFailed(self.paused)
         self._offers.drop(found.needless, found.views)
 
+    def take_back(self, device_ids: Iterable[str] | None = None) -> bool:
+        """Take out of the records what devices keep, of all or these, whose owners do not let it be told any more. Returns whether that is
+        done; if not, all of it is when the campaign goes on."""
+        asked = self._told.devices() if device_ids is None else device_ids
+        try:
+            records = self._told.without({d for d in asked if self._devices.withholds(d)})
+        except StorageFailed as error:
+            self._begin_pause(str(error), self._check_storage)
+            return False
+        return not records or self.commit(Group(self.known(), records=records))
+
     def abort(self) -> bool:
         """End the campaign where it stands. Returns whether that was saved."""
         self._end_pause()
@@ -225,7 +238,7 @@ class Campaign:
                 return
             self._fleet.rename()
             self._deadlines.clear()
-            if self._devices.tell(self.known(), self.dispatch):
+            if self._devices.tell(self.known(), self.dispatch) and self.take_back():
                 self.dispatch(Resumed(self._clock(), self.known().epoch))
             self._announce()
 
@@ -249,7 +262,7 @@ class Campaign:
         try:
             if group.updates:
                 self.blobs.put(*(payload for _, payload in group.updates))
-            if group.steps:
+            if group.steps or group.records:
                 snapshot = group.state if group.records or group.whole else None
                 self.store.commit([event for event, _ in group.steps], group.records, snapshot)
         except StorageFailed as error:
@@ -263,6 +276,7 @@ class Campaign:
             self._devices.observe(before, event, state)
             before = state
         self._offers.keep_views({record.views for record in group.records} - {""})
+        self._told.note(group.records)
         for command in group.commands:
             self._carry_out(command)
         if group.records and not self.paused:

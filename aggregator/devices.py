@@ -57,6 +57,10 @@ class Devices:
         """Whether everything that comes from the device is refused."""
         return self.entry(device_id).ban is not None
 
+    def withholds(self, device_id: str) -> bool:
+        """Whether a device's owner does not let it be told what the device keeps."""
+        return core.withholds(self.entry(device_id).said)
+
     def eligible(self, rule: str) -> frozenset[str]:
         """The devices that a rule means, but for those that are banned or whose owners have withdrawn.
 

@@ -175,8 +175,10 @@ class Runner:
 
     def tell_devices(self) -> bool:
         """Tell the campaigns which devices they may ask, where that has changed. Returns whether all have saved it."""
-        saved = [self.devices.tell(c.known(), c.dispatch) for c in self.campaigns.values() if not c.paused]
-        self.reassign(self.devices.changed())
+        open_now = [c for c in self.campaigns.values() if not c.paused]
+        saved, changed = [self.devices.tell(c.known(), c.dispatch) for c in open_now], self.devices.changed()
+        saved = [saved[i] and c.take_back(changed) for i, c in enumerate(open_now)]
+        self.reassign(changed)
         return all(saved) and len(saved) == len(self.campaigns)
 
     def forget(self, device_id: str) -> None:

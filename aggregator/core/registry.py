@@ -282,12 +282,13 @@ def step(state: Registry, event: Event) -> Registry:
 
 
 def _tell(entry: Entry, event: Told) -> Entry:
-    kept = None if _withholds(event.said) or event.said.kept == () else entry.kept
+    kept = None if withholds(event.said) or event.said.kept == () else entry.kept
     first_s = entry.first_seen_s or event.at_s
     return replace(entry, said=event.said, first_seen_s=first_s, last_seen_s=event.at_s, online=True, kept=kept, withdrawn_s=0.0)
 
 
-def _withholds(said: CheckIn | None) -> bool:
+def withholds(said: CheckIn | None) -> bool:
+    """Whether a device says that its owner does not let it tell what it keeps."""
     return said is not None and said.policy is not None and said.policy.withholds
 
 
@@ -319,7 +320,7 @@ def _report(entry: Entry, event: Reported) -> Entry:
 
 
 def _keep(entry: Entry, event: Keeps) -> Entry:
-    if event.kept is None or _withholds(entry.said):
+    if event.kept is None or withholds(entry.said):
         return replace(entry, kept=None) if entry.kept is not None else entry
     known = entry.kept is not None and (entry.kept.campaign, entry.kept.round, entry.kept.kept) == (event.campaign, event.round, event.kept)
     return entry if known else replace(entry, kept=KeptModel(event.at_s, event.campaign, event.round, event.kept))

@@ -228,10 +228,15 @@ class TestSaidToAnother:
         over = msgspec.structs.replace(state, phase="finished", ended="rounds", ended_at_s=bench.clock.now_s, received=received)
         record = known(last_record(over))
         bench.store.commit([], [record], over)
-        bench.campaign.state = over
+        self.go_on(bench)
         bench.runner.devices.on_kept("a", "run-1", over.round, KEPT)
-        bench.second()
         return bench
+
+    def go_on(self, bench: Campaigns) -> None:
+        """Start a service that has what is stored, and another campaign."""
+        bench.start(bench.state.settings, bench.store, bench.blobs, devices=bench.runner.devices)
+        bench.second()
+        bench.check_in("a", "b")
 
     def say(self, bench: Campaigns, policy: m.Policy | None = None, kept: tuple[str, ...] | None = None) -> None:
         bench.clock.now_s += 1
@@ -296,9 +301,25 @@ class TestSaidToAnother:
         bench.runner.tick()
         assert (bench.state.phase, self.kept(bench)) == ("finished", (False, False, False))
 
+    @pytest.mark.parametrize("cause", ["open", "operator", "disk", "down"])
+    def test_a_campaign_that_was_resumed_takes_it_out_of_its_earlier_evaluation(self, bench: Campaigns, disk: Disk, cause: str) -> None:
+        resumed = msgspec.structs.replace(bench.state, phase="training", round=bench.state.round + 1, received={}, cohort={})
+        bench.store.commit([], [], resumed)
+        self.go_on(bench)
+        assert self.kept(bench)[0]
+        self.strictly(bench, disk, cause)
+        assert (self.kept(bench)[0], bench.campaign.paused, bench.state.phase) == (False, "", "training")
+
     @pytest.mark.parametrize("cause", ["operator", "disk", "disk again", "down"])
     def test_one_that_is_paused_takes_it_in_when_it_goes_on(self, bench: Campaigns, disk: Disk, cause: str) -> None:
-        if cause == "operator":
+        self.strictly(bench, disk, cause)
+        assert (self.kept(bench), bench.campaign.paused) == ((False, False, False), "")
+
+    def strictly(self, bench: Campaigns, disk: Disk, cause: str) -> None:
+        """The device checks in with a stricter policy while the campaign is open, or paused or down for this cause, and goes on then."""
+        if cause == "open":
+            self.say(bench, policy=self.STRICT)
+        elif cause == "operator":
             bench.campaign.hold()
             self.say(bench, policy=self.STRICT)
             bench.campaign.try_to_go_on(told=True)
@@ -314,7 +335,6 @@ class TestSaidToAnother:
                 assert bench.campaign.paused
             disk.full = False
             bench.campaign.try_to_go_on(told=True)
-        assert (self.kept(bench), bench.campaign.paused) == ((False, False, False), "")
 
 
 def last_record(over: s.RunState) -> RoundRecord | None:
