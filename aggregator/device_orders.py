@@ -9,6 +9,7 @@ import msgspec
 from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.adapters.sql_store import SqlStore, run_names
+from aggregator.core.registry import NOBODY
 from aggregator.desk import Handler
 from aggregator.devices import Devices
 from aggregator.enrolment.authority import CERTIFICATE
@@ -107,8 +108,10 @@ class DeviceOrders:
             if run not in running:
                 self._forget_in(run, order.device_id)
         self._at_the_broker(forget, order.device_id)
-        banned = self._devices.is_banned(order.device_id)
+        banned, was_known = self._devices.is_banned(order.device_id), self._devices.entry(order.device_id) is not NOBODY
         self._devices.forget(order.device_id)
+        if not was_known:
+            return f"device {order.device_id} is not known: nothing of it was in the registry; {REMAINS}"
         back = "; if it is not switched off or banned, it comes back as a new device"
         if (self._folder / CERTIFICATE).exists():
             back += ", until its certificate ends: then it needs another token"

@@ -276,7 +276,7 @@ class Inbox:
             if message.reason == "stale":
                 reading.proof = message.proof
             else:
-                self._excuse(reading, message.reason != "expired", message.reason == "policy")
+                self._excuse(reading, message.reason != "expired", message.reason == "policy", message.reason == "failed")
 
     def _fetch(self, payload: bytes, reading: Reading) -> None:
         message: Fetch = decode(payload, Fetch)
@@ -320,11 +320,11 @@ class Inbox:
         log.info("withdrawn device=%s", reading.device_id)
         reading.replies.append(Acknowledge(reading.device_id, digest(payload)))
 
-    def _excuse(self, reading: Reading, failed: bool = True, forbidden: bool = False) -> None:
+    def _excuse(self, reading: Reading, failed: bool = True, forbidden: bool = False, again: bool = False) -> None:
         """Stop waiting in this round for the device, if the round does, or for what it is to tell of its inputs."""
         state = reading.state
         if state is not None and (is_missing(state, reading.device_id) or asked_alone(state, reading.device_id) is not None):
-            reading.events.append(DeviceDeclined(self._clock(), reading.device_id, state.round, failed, forbidden))
+            reading.events.append(DeviceDeclined(self._clock(), reading.device_id, state.round, failed, forbidden, again))
 
     def _own(self, message: CheckIn | Decline | Offer | Piece | Fetch | DeviceStatus | InUse, reading: Reading) -> bool:
         if message.device_id == reading.device_id:

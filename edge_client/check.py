@@ -182,6 +182,10 @@ def _model(arguments: Namespace) -> str:
         is_whole = StoredModel(arguments.state).onnx(model.current) is not None
         told = "applications still have the whole of it in current/model.onnx" if is_whole else "applications that start now have no model"
         raise ConfigError(f"it cannot be loaded, and the client goes on with the one before; {told}: {model.problem}")
+    if model.current.onnx and StoredModel(arguments.state).onnx(model.current) is None:
+        raise ConfigError(
+            "current/model.onnx, which other programs may read, is damaged or missing: restart the client, which writes it again"
+        )
     since = datetime.fromtimestamp(model.current.since_s, UTC)
     which = f"release {model.current.release}, " if model.current.release else ""
     own = ", with what this device has kept of it" if model.current.kept else ""

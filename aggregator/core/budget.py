@@ -66,7 +66,7 @@ def why_ended(state: RunState) -> str:
     settings = state.next_settings
     match state.ended:
         case "rounds":
-            return f"its {state.trained} rounds are over"
+            return f"its {state.trained} round{' is' if state.trained == 1 else 's are'} over"
         case "days":
             return f"its {settings.days:g} days are over"
         case "patience":

@@ -10,8 +10,9 @@ keeps is then made of the model of its group.
 
 A device has *chosen* once it has sent such an update for the model that is its own, as long as it does not say when it checks in that it
 holds nothing of that (`as_held`). It is asked at most `MOST_ASKED` times in vain, once if it declines, until it says something else of
-itself (`Device.terms`), and not any more once it has lost what it kept as often without ever saying that it holds it. Each late closing is
-another attempt of the last round, so that no device takes it for a plan that it has answered.
+itself (`Device.terms`); one that failed at what may pass, such as a full disk, is asked again after `deadline_s` seconds (`later`). It is
+asked no more once it has lost what it kept as often without ever saying that it holds it. Each late closing is another attempt of the last
+round, so that no device takes it for a plan that it has answered.
 """
 
 from collections.abc import Iterable
@@ -159,7 +160,8 @@ def _begun(state: RunState, asked: dict[str, tuple[str, tuple[Verb, ...]]], at_s
         )
         for d, (start, verbs) in asked.items()
     }
-    return replace(state, closings=state.closings | begun)
+    retries = {d: at_s for d, at_s in state.retries.items() if d not in begun}
+    return replace(state, closings=state.closings | begun, retries=retries)
 
 
 def told(state: RunState, event: UpdateAdmitted) -> RunState:
@@ -180,9 +182,24 @@ def in_vain(state: RunState, device_id: str, for_good: bool) -> RunState:
     return with_device(without(state, device_id), device_id, replace(device, closings=asked))
 
 
+def later(state: RunState, device_id: str, at_s: float) -> tuple[RunState, list[Command]]:
+    """The state in which a device that has failed is asked again after a while, if it is still there and to choose then."""
+    again_s = at_s + state.settings.deadline_s
+    return replace(state, retries={**state.retries, device_id: again_s}), [SetDeadline(state.round, again_s)]
+
+
+def ask_again(state: RunState, at_s: float) -> tuple[RunState, list[Command]]:
+    """Ask the devices whose time has come to be asked again."""
+    now = [d for d, again_s in state.retries.items() if again_s <= at_s]
+    state = replace(state, retries={d: again_s for d, again_s in state.retries.items() if again_s > at_s}) if now else state
+    return ask(state, [d for d in now if state.devices[d].online and d not in state.closings and is_due(state, d)], at_s)
+
+
 def without(state: RunState, device_id: str) -> RunState:
-    """The state in which a device works on no late closing."""
-    return replace(state, closings=others(state.closings, device_id)) if device_id in state.closings else state
+    """The state in which a device works on no late closing, and is to be asked for none again."""
+    if device_id not in state.closings and device_id not in state.retries:
+        return state
+    return replace(state, closings=others(state.closings, device_id), retries=others(state.retries, device_id))
 
 
 def anew(state: RunState) -> RunState:
@@ -191,10 +208,10 @@ def anew(state: RunState) -> RunState:
     for device_id, device in state.devices.items():
         if device.closings or device.losses:
             devices[device_id] = replace(device, closings=0, losses=0)
-    return replace(state, devices=devices.finish(), cohort={}, received={}, declined=(), closings={})
+    return replace(state, devices=devices.finish(), cohort={}, received={}, declined=(), closings={}, retries={})
 
 
 def next_look(state: RunState) -> list[Command]:
-    """The time at which the next of these plans is to be given up, if there is one."""
-    first = min((flight.deadline_at_s for flight in state.closings.values()), default=None)
+    """The time at which the next of these plans is to be given up, or a device asked again, if there is one."""
+    first = min((*(flight.deadline_at_s for flight in state.closings.values()), *state.retries.values()), default=None)
     return [] if first is None else [SetDeadline(state.round, first)]

@@ -9,6 +9,7 @@ from aggregator.core.order_events import RolledBack
 from aggregator.core.plan import plan_for
 from aggregator.core.state import (
     Acknowledge,
+    Command,
     DeadlinePassed,
     DeviceDeclined,
     Resumed,
@@ -54,17 +55,21 @@ def excuse_late(state: RunState, event: DeviceDeclined) -> Step:
         return state, []
     if event.forbidden and closings.tells(state, flight):
         return answer(inputs.withheld(closings.without(state, event.device_id), event.device_id), event.device_id, event.at_s)
-    state = closings.in_vain(state, event.device_id, for_good=event.failed)
-    return state, [finish_command(state, event.device_id)]
+    state, looks = closings.in_vain(state, event.device_id, for_good=event.failed and not event.again), list[Command]()
+    if event.again:
+        state, looks = closings.later(state, event.device_id, event.at_s)
+    return state, [*looks, finish_command(state, event.device_id)]
 
 
 def expire_late(state: RunState, event: DeadlinePassed) -> Step:
-    """Give up the late closings whose time is over. Who is away is told nothing: it is asked when it comes back."""
+    """Give up the late closings whose time is over, and ask those again that failed some time ago. Who is away is told nothing: it is asked
+    when it comes back."""
     over = sorted(d for d, flight in state.closings.items() if flight.deadline_at_s <= event.at_s)
     for device_id in over:
         state = closings.in_vain(state, device_id, for_good=False)
     told = [finish_command(state, d) for d in over if state.devices[d].online]
-    return state, [*closings.next_look(state), *told]
+    state, asked = closings.ask_again(state, event.at_s)
+    return state, [*(asked or closings.next_look(state)), *told]
 
 
 def dismiss_all(state: RunState, event: Resumed) -> Step:

@@ -42,7 +42,7 @@ def open_next(state: RunState, at_s: float) -> Step:
     """Open the next round, or the evaluation where a budget is spent."""
     ended = spent(state, at_s)
     phase: OpenPhase = "evaluating" if ended else next_phase(state)
-    fresh: dict[str, Any] = {"attempt": 0, "received": {}, "cohort": {}, "declined": (), "closings": {}}
+    fresh: dict[str, Any] = {"attempt": 0, "received": {}, "cohort": {}, "declined": (), "closings": {}, "retries": {}}
     state = replace(state, phase=phase, ended=ended, round=state.round + 1, opened_at_s=at_s, **fresh)
     state = replace(state, placing={}) if phase == "evaluating" else state
     return _invite(state if flights.is_buffered(state) else replace(state, flights={}), at_s)

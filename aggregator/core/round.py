@@ -264,8 +264,10 @@ def _excuse(state: RunState, event: DeviceDeclined) -> Step:
     elif flights.is_buffered(state):  # else it would be asked again at once
         device = state.devices[event.device_id]
         state = with_device(state, event.device_id, replace(device, rests_until=max(device.rests_until, state.round + 1)))
+    state, looks = closings.later(state, event.device_id, event.at_s) if event.again and state.phase == "evaluating" else (state, [])
     state = flights.without_plans(replace(state, declined=(*state.declined, event.device_id)), [event.device_id])
-    return close_if_full(state, event.at_s)
+    state, commands = close_if_full(state, event.at_s)
+    return state, [*looks, *commands]
 
 
 # Transitions: time passes, the algorithm has been applied, updates are lost.

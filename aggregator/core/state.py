@@ -184,6 +184,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """By device without labels, the plan in work that asks what its inputs are like; it is in no cohort for that."""
     closings: dict[str, Flight] = {}
     """By device, once the run is over, the plan in work by which it chooses what it keeps."""
+    retries: dict[str, float] = {}
+    """By device that failed to choose what it keeps, when it is asked again."""
     late: int = 0
     """How often devices were asked for such plans since the last round was closed."""
     inputs: dict[str, Told] = {}
@@ -325,13 +327,15 @@ class UpdateAdmitted(msgspec.Struct, frozen=True, tag="update-admitted"):
 
 class DeviceDeclined(msgspec.Struct, frozen=True, tag="device-declined"):
     """A device does not carry out its plan of this round, or its update was refused for what it holds: it is not waited for. `failed`:
-    whether it is asked less often from now on; `forbidden`: whether its owner does not permit it."""
+    whether it is asked less often from now on; `forbidden`: whether its owner does not permit it; `again`: whether what it failed at may
+    pass by itself, such as a full disk."""
 
     at_s: float
     device_id: str
     round: int
     failed: bool = True
     forbidden: bool = False
+    again: bool = False
 
 
 class DeadlinePassed(msgspec.Struct, frozen=True, tag="deadline-passed"):

@@ -10,7 +10,7 @@ from aggregator.adapters.engine import sqlite_url
 from aggregator.adapters.registry_table import read_registry
 from aggregator.core.eligibility import read_rule
 from aggregator.core.placed import Placed
-from aggregator.core.registry import Entry, away
+from aggregator.core.registry import Entry, away, withholds
 from aggregator.identity import is_served
 from aggregator.profile import profile_of
 from host.files import write_atomically
@@ -96,7 +96,7 @@ def _line(device_id: str, entry: Entry) -> str:
     state = "banned" if entry.ban else "online" if entry.online else "away"
     battery = f"{said.battery_percent:.0f} %" if said and said.battery_percent is not None else "-"
     client, windows = (said.client.removeprefix("shoal ") or "-", str(said.num_train)) if said else ("-", "-")
-    keeps = entry.kept.kept.candidate if entry.kept else "-"
+    keeps = entry.kept.kept.candidate if entry.kept else "not told" if withholds(said) else "alone" if entry.release_alone else "-"
     told = (client[:12], battery, windows, entry.declines, keeps, ", ".join(entry.tags))
     return LINE.format(device_id, state, _time(entry.last_seen_s), *told)
 

@@ -2,6 +2,7 @@
 
 import logging
 import signal
+from collections import Counter
 from pathlib import Path
 from threading import Thread
 from typing import Any, get_args
@@ -114,7 +115,7 @@ def serve(
 
 def log_rounds() -> Observer:
     """Logs where a campaign's rounds are: when one opens, for how many devices; when it is aggregated, of how many updates; and, once that
-    is done, how many groups there are."""
+    is done, how many groups there are; and when it is over, of how many devices is known how the last models answer, and what they keep."""
     received: dict[str, int] = {}
     stood: dict[str, tuple[int, int, str]] = {}
     log = logging.getLogger("shoal")
@@ -132,6 +133,10 @@ def log_rounds() -> Observer:
                 log.info("round=%d is aggregated: updates=%d", state.round, received[run])
             elif state.phase in get_args(OpenPhase):
                 log.info("round=%d is open: devices=%d phase=%s", state.round, len(state.cohort), state.phase)
+            elif run in stood:
+                kept = Counter(said.kept.candidate for said in state.received.values() if said.kept is not None)
+                keeps = "; they keep " + ", ".join(f"{name} ({count})" for name, count in kept.most_common()) if kept else ""
+                log.info("run=%s is over: devices=%d%s", state.settings.name, len(state.received), keeps)
         stood[run] = stands
 
     return observe

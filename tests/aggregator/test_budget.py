@@ -128,7 +128,7 @@ class TestPatience:
 def test_rounds_and_an_order_are_named_too() -> None:
     run = run_of(rounds=1)
     train(run, 50)
-    assert why_ended(run.state) == "its 1 rounds are over"
+    assert why_ended(run.state) == "its 1 round is over"
     run = run_of()
     run.feed(Aborted(5.0))
     assert why_ended(run.state) == "it was aborted"

@@ -1,5 +1,6 @@
 """Devices that missed the plan after the last round choose later what they keep."""
 
+import logging
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from aggregator.core.versions import latest
 from aggregator.offers import needed, offered
 from algorithms.core.contract import Programs
 from algorithms.personalisation.kept import Kept
+from shoal.handlers.serve import log_rounds
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.aggregator.test_kept import CHOICE, CLOSING, KEPT
 from tests.known import known
@@ -78,8 +80,20 @@ def finished(commands: list[s.Command]) -> list[str]:
     return [c.device_id for c in commands if isinstance(c, s.FinishRun)]
 
 
-def declined(run: Run, device: str, at_s: float = 21.0, failed: bool = True) -> list[s.Command]:
-    return run.feed(s.DeviceDeclined(at_s, device, run.state.round, failed))
+def declined(run: Run, device: str, at_s: float = 21.0, failed: bool = True, again: bool = False) -> list[s.Command]:
+    return run.feed(s.DeviceDeclined(at_s, device, run.state.round, failed, again=again))
+
+
+def test_the_log_says_that_a_run_is_over_and_what_devices_keep(caplog: pytest.LogCaptureFixture) -> None:
+    run, observe = over("c", hold=True), log_rounds()
+    observe(run.state, run.log[-1])
+    with caplog.at_level(logging.INFO, "shoal"):
+        run.feed(s.DeadlinePassed(13.0, run.state.round))
+        observe(run.state, run.log[-1])
+        told(run, "c")
+        observe(run.state, run.log[-1])
+    name = run.state.settings.name
+    assert [record.getMessage() for record in caplog.records] == [f"run={name} is over: devices=2; they keep {KEPT.candidate} (2)"]
 
 
 class TestWhoIsAsked:
@@ -200,6 +214,34 @@ class TestInVain:
             asked += len(plans(run.check_in("late", float(at_s))))
             run.feed(s.DeadlinePassed(at_s + 10.0, run.state.round))
         assert asked == MOST_ASKED
+
+    def test_who_fails_at_what_may_pass_is_asked_again_after_a_while_a_few_times(self) -> None:
+        run, asked, looks = over(), 1, list[s.SetDeadline]()
+        run.check_in("late", 20.0, terms="1")
+        for _ in range(9):
+            commands = declined(run, "late", run.state.at_s + 1.0, again=True)
+            assert finished(commands) == ["late"], "it has a model meanwhile"
+            looks = [c for c in commands if isinstance(c, s.SetDeadline)]
+            assert [c.at_s for c in looks] == [run.state.at_s + run.state.settings.deadline_s]
+            assert plans(run.feed(s.DeadlinePassed(looks[0].at_s - 1.0, run.state.round))) == []
+            asked += len(found := plans(run.feed(s.DeadlinePassed(looks[0].at_s, run.state.round))))
+            if not found:
+                break
+        assert (asked, run.state.retries) == (MOST_ASKED, {})
+        assert run.replayed() == run.state
+
+    def test_so_is_one_that_failed_in_the_evaluation_unless_it_has_come_back_before_or_is_gone(self) -> None:
+        run = over("c", "d", "e", hold=True)
+        for device in "cde":
+            run.check_in(device, 5.0)
+            declined(run, device, 6.0, again=True)
+        assert (run.state.phase, run.state.retries) == ("finished", dict.fromkeys("cde", 16.0))
+        assert s.SetDeadline(run.state.round, 16.0) in run.resume(7.0, epoch=9), "a service that starts knows it too"
+        assert plans(run.check_in("d", 8.0))
+        run.feed(s.DeviceLost(9.0, "e"))
+        assert [plan.device_id for plan in plans(run.feed(s.DeadlinePassed(16.0, run.state.round)))] == ["c"]
+        told(run, "c", at_s=17.0)
+        assert (run.state.retries, "c" in run.state.received) == ({}, True)
 
     def test_a_plan_that_expired_on_the_device_is_made_again(self) -> None:
         run = over()
@@ -369,7 +411,7 @@ HELD = st.sampled_from((None, None, (), ("3" * 64,)))
 events = st.lists(
     st.one_of(
         st.tuples(st.just("check-in"), st.sampled_from("acd"), st.sampled_from("12"), st.sampled_from((10, 10, 2)), HELD),
-        st.tuples(st.sampled_from(("lost", "update", "declined", "expired")), st.sampled_from("acd")),
+        st.tuples(st.sampled_from(("lost", "update", "declined", "expired", "failed")), st.sampled_from("acd")),
         st.tuples(st.just("deadline"), st.integers(1, 12)),
         st.tuples(st.just("keeps"), st.sampled_from("acd"), HELD, st.booleans()),
         st.tuples(st.just("rolled back"), st.just(0)),
@@ -400,8 +442,8 @@ def test_any_history_after_the_end_ends_nobodys_work_and_asks_in_vain_only_a_few
                 commands = run.feed(s.DeviceLost(at_s, value))
             case "update":
                 commands = told(run, value, at_s=at_s)
-            case "declined" | "expired":
-                commands = declined(run, value, at_s, failed=kind == "declined")
+            case "declined" | "expired" | "failed":
+                commands = declined(run, value, at_s, failed=kind != "expired", again=kind == "failed")
             case "deadline":
                 commands = run.feed(s.DeadlinePassed(at_s + value, run.state.round))
             case "keeps":
@@ -420,7 +462,7 @@ def test_any_history_after_the_end_ends_nobodys_work_and_asks_in_vain_only_a_few
                 assert plan.attempt > attempts.get(device, -1), "the device would take it for a plan that it has answered"
                 attempts[device] = plan.attempt
         for device in before.closings.keys() - run.state.closings.keys():
-            if kind in ("deadline", "declined", "expired"):
+            if kind in ("deadline", "declined", "expired", "failed"):
                 vain[device] = vain.get(device, 0) + 1
                 assert vain[device] <= MOST_ASKED
         assert run.state.phase == "finished"

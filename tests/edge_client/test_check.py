@@ -232,15 +232,24 @@ class TestWithoutBroker:
         assert "with what this device has kept of it" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         take_up(device, other_model(device))
         assert "alone: what is kept of run r was made of" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        onnx = folder / "state" / "current" / "model.onnx"
+        model = onnx.read_bytes()
+        onnx.write_bytes(bytes([model[0] ^ 1]) + model[1:])
+        assert (
+            "current/model.onnx, which other programs may read, is damaged"
+            in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        )
+        onnx.write_bytes(model)
         kept = folder / "state" / "blobs" / known(FolderState(folder / "state").current()).private
         whole = kept.read_bytes()
         kept.write_bytes(whole[:-1])
         assert findings(capsys, *words(folder), "--insecure")[0] != 0
         line = findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         assert "the client goes on with the one before; applications still have the whole of it in current/model.onnx: what this" in line
-        (folder / "state" / "current" / "model.onnx").unlink()
+        onnx.unlink()
         assert "applications that start now have no model" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         kept.write_bytes(whole)
+        onnx.write_bytes(model)
         device.offer(b"junk")
         device.finish("s", model=digest(b"junk"))
         device.turn()

@@ -1,5 +1,6 @@
 """A run with `personal` ends: every device keeps a model of its own, and the summary says which, unless it may not be told."""
 
+import errno
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +22,8 @@ from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.adapters.state import FolderState
 from edge_client.core.ports import Current
+from edge_client.executor import Result
+from edge_client.kept import KeptModels
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import BackendName, EngineOptions
@@ -35,7 +38,7 @@ from tests.known import known
 from wire import names
 from wire.bundle import Bundle, unpack
 from wire.links.mqtt import BrokerAddress
-from wire.messages import Metrics, Policy
+from wire.messages import Metrics, Plan, Policy
 from wire.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.topics import Topics
 
@@ -157,6 +160,30 @@ def test_a_device_that_has_lost_what_it_kept_chooses_again_when_it_is_back(tmp_p
     assert {d: campaign.known().received[d] for d in others} == others, "the others are asked for nothing"
     assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
     assert known(runner.devices.entry("d0").kept).kept == campaign.store.rounds()[-1].kept["d0"]
+
+
+def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_may_be_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = synthetic_fleet(2, num_windows=24)
+    objective, bundle, settings = prepared(data, min_devices=2, deadline_s=4.0, grace_s=1.0)
+    topics, probe, full, put = Topics("f"), make_probe(objective.model, data.window.shape), list[str](), KeptModels.put
+
+    def on_a_full_disk(self: KeptModels, plan: Plan, result: Result) -> None:
+        if plan.device_id == "d1" and len(full) < 2:
+            full.append(plan.device_id)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        put(self, plan, result)
+
+    monkeypatch.setattr(KeptModels, "put", on_a_full_disk)
+    with EmbeddedBroker() as broker:
+        address = BrokerAddress.parse(broker.url, None, None, None)
+        with aggregator(address, topics) as runner, devices(address, topics, data, tmp_path, lambda _: {}):
+            campaign = runner.add(settings, make_algorithm(read_algorithm(ALGORITHM)), bundle, probe, MemoryStore(), MemoryBlobs())
+            runner.run(lambda: runner.finished and len(full) > 0)
+            assert sorted(campaign.known().received) == ["d0"]
+            runner.run(lambda: in_use(tmp_path / "d1", campaign))
+    assert (len(full), sorted(campaign.store.rounds()[-1].kept)) == (2, ["d0", "d1"])
 
 
 def has_own(folder: Path, campaign: Campaign) -> bool:

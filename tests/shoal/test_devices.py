@@ -16,7 +16,7 @@ from algorithms.personalisation.kept import Kept
 from shoal.cli import application
 from tests.shoal.test_operate_page import COMMANDS
 from wire.errors import ConfigError
-from wire.messages import CheckIn, Metrics, Update
+from wire.messages import CheckIn, InUse, Metrics, Policy, Update
 
 WRITTEN = [command for command in COMMANDS if command.startswith("shoal devices")]
 
@@ -64,6 +64,22 @@ def test_the_commands_of_the_page_run_as_written(folder: Path, capsys: pytest.Ca
         "unban-device",
         "forget-device",
     ]
+
+
+def test_to_forget_a_device_that_nobody_knows_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "device nope is not known: nothing of it was in the registry" in shoal(capsys, "forget", str(folder), "nope", "--yes")
+
+
+def test_the_list_says_why_nothing_is_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(RegistryTable(sqlite_url(folder / "shoal.db"))) as table:
+        devices = Devices(table, lambda: 1_800_000_000.0)
+        devices.on_check_in(CheckIn("pi-1", 160, 40, policy=Policy(unreported=("choose",))))
+        devices.on_check_in(CheckIn("pi-3", 160, 40))
+        devices.on_in_use(InUse("pi-3", 1, 1, alone="what is kept is of another model"))
+        devices.save()
+    lines = {line.split()[0]: line for line in shoal(capsys, "list", str(folder)).splitlines()}
+    assert "  not told  " in lines["pi-1"]
+    assert "  alone  " in lines["pi-3"]
 
 
 def test_a_list_is_for_people_and_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
