@@ -90,6 +90,7 @@ class Campaign:
         self.state: RunState | None = store.load()
         records = store.rounds()
         self._offers, self._told = Offers(blobs, fleet, {record.views for record in records} - {""}), Told(store, records)
+        self._set: set[tuple[float, int]] = set()
 
     def start_or_resume(self, settings: RunSettings, epoch: int, source: Source | None = None) -> RunState:
         """Start the campaign, from the models of `source` where there are some; or go on with it from the state in the store, from the next
@@ -110,7 +111,7 @@ class Campaign:
         else:
             self._offers.offer(offered(self.state))
             told = retune(self.state, settings, self._algorithm, self.blobs, self._clock())
-            if self._devices.tell(self.state, self.dispatch) and self.take_back():
+            if self.tell() and self.take_back():
                 self.dispatch(Resumed(self._clock(), epoch), *told)
         return self.known()
 
@@ -156,6 +157,7 @@ class Campaign:
             return
         while self._deadlines and self._deadlines[0][0] <= self._clock() and not self.paused:
             at_s, number = heapq.heappop(self._deadlines)
+            self._set.discard((at_s, number))
             self.dispatch(DeadlinePassed(max(at_s, self._clock()), number))
 
     def dispatch(self, *events: Event) -> bool:
@@ -200,6 +202,10 @@ class Campaign:
             raise StorageFailed(self.paused)
         self._offers.drop(found.needless, found.views)
 
+    def tell(self) -> bool:
+        """Take in what the registry knows of devices that is new to this campaign. Returns whether that was saved."""
+        return self._devices.tell(self.known(), self.dispatch, self.gives_to)
+
     def take_back(self, device_ids: Iterable[str] | None = None) -> bool:
         """Take out of the records what devices keep, of all or these, whose owners do not let it be told any more. Returns whether that is
         done; if not, all of it is when the campaign goes on."""
@@ -238,7 +244,8 @@ class Campaign:
                 return
             self._fleet.rename()
             self._deadlines.clear()
-            if self._devices.tell(self.known(), self.dispatch) and self.take_back():
+            self._set.clear()
+            if self.tell() and self.take_back():
                 self.dispatch(Resumed(self._clock(), self.known().epoch))
             self._announce()
 
@@ -307,8 +314,11 @@ class Campaign:
                     self._offers.offer({plan.bundle, plan.model, *chosen})
                     self._fleet.send_plan(plan)
                     self._devices.on_plan(plan.device_id, self.name)
-                case SetDeadline(number, at_s):
+                case SetDeadline(number, at_s) if (at_s, number) not in self._set:
                     heapq.heappush(self._deadlines, (at_s, number))
+                    self._set.add((at_s, number))
+                case SetDeadline():
+                    pass
                 case Acknowledge(device_id, update):
                     self._fleet.reply(messages.Acknowledge(device_id, update))
                 case Aggregate():
@@ -356,4 +366,6 @@ class Campaign:
     def _check_storage(self) -> None:
         self.blobs.check()
         self.store.check()
-        self.state = self.store.load()  # a commit whose answer was lost may have been carried out
+        self.state, records = self.store.load(), self.store.rounds()  # a commit whose answer was lost may have been carried out
+        self._told = Told(self.store, records)
+        self._offers.keep_views({record.views for record in records} - {""})

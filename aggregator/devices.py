@@ -115,23 +115,26 @@ class Devices:
         changed, self._changed = self._changed, set()
         return changed
 
-    def tell(self, run: RunState, dispatch: Callable[..., bool]) -> bool:
+    def tell(self, run: RunState, dispatch: Callable[..., bool], gives: Callable[[str], bool] = lambda _device_id: True) -> bool:
         """Have a run take in what there is to be told (`changes`). Returns whether that was saved; if not, it is told again."""
-        events = self.changes(run)
+        events = self.changes(run, gives)
         if events and not dispatch(*events):
             self._rules.pop(run.settings.run_id, None)
             return False
         return True
 
-    def changes(self, run: RunState) -> list[EligibilityChanged | DeviceBarred | KeptChanged]:
-        """What a run is to be told of who may be asked, and of what devices hold and may say."""
+    def changes(
+        self, run: RunState, gives: Callable[[str], bool] = lambda _device_id: True
+    ) -> list[EligibilityChanged | DeviceBarred | KeptChanged]:
+        """What a run is to be told of who may be asked, and of what devices hold and may say. `gives`: whether a device has this run's models,
+        if it is over: of earlier ones' it keeps something for a while only."""
         rule, name = run.settings.where, run.settings.run_id
         if self._rules.get(name) != rule:
             self._rules[name], self._unseen[name] = rule, set(run.devices)
         looked, self._unseen[name] = self._unseen[name], set()
         found: dict[bool, list[str]] = {True: [], False: []}
         events: list[EligibilityChanged | DeviceBarred | KeptChanged] = []
-        if says := {d: said for d in sorted(looked & run.received.keys()) if (said := self._says(run, d)) is not None}:
+        if says := {d: said for d in sorted(looked & run.received.keys()) if (said := self._says(run, d, gives)) is not None}:
             events.append(KeptChanged(self._clock(), says))
         for device_id in sorted(looked):
             known = run.devices.get(device_id)
@@ -144,13 +147,14 @@ class Devices:
         changed = EligibilityChanged(self._clock(), tuple(found[True]), tuple(found[False]))
         return [*events, changed] if any(found.values()) else events
 
-    def _says(self, run: RunState, device_id: str) -> Says | None:
+    def _says(self, run: RunState, device_id: str, gives: Callable[[str], bool]) -> Says | None:
         """What a device has said when it checked in, with whichever run, if that takes back something that this one has been told."""
         said = self.entry(device_id).said
         if said is None:
             return None
         policy = said.policy or Policy()
-        says = Says(said.kept, policy.withholds, policy.min_windows)
+        held = said.kept if said.kept is not None and gives(device_id) else None
+        says = Says(held, policy.withholds, policy.min_windows)
         return says if left_of(run, device_id, says) != run.received[device_id] else None
 
     # What messages say.

@@ -201,7 +201,8 @@ class Inbox:
             case _:
                 reading.update = payload
                 reading.events.append(UpdateAdmitted(self._clock(), reading.device_id, message.round, verdict))
-                self._devices.on_update(message, len(payload), reading.state.phase in ("evaluating", "finished"))
+                asked = bool(reading.state.settings.candidates) and reading.state.phase in ("evaluating", "finished")
+                self._devices.on_update(message, len(payload), chooses=asked)
                 if verdict.kept is not None:
                     self._devices.on_kept(reading.device_id, reading.state.settings.name, message.round, verdict.kept)
 

@@ -176,7 +176,7 @@ class Runner:
     def tell_devices(self) -> bool:
         """Tell the campaigns which devices they may ask, where that has changed. Returns whether all have saved it."""
         open_now = [c for c in self.campaigns.values() if not c.paused]
-        saved, changed = [self.devices.tell(c.known(), c.dispatch) for c in open_now], self.devices.changed()
+        saved, changed = [c.tell() for c in open_now], self.devices.changed()
         saved = [saved[i] and c.take_back(changed) for i, c in enumerate(open_now)]
         self.reassign(changed)
         return all(saved) and len(saved) == len(self.campaigns)

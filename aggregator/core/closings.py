@@ -184,15 +184,16 @@ def in_vain(state: RunState, device_id: str, for_good: bool) -> RunState:
 
 def later(state: RunState, device_id: str, at_s: float) -> tuple[RunState, list[Command]]:
     """The state in which a device that has failed is asked again after a while, if it is still there and to choose then."""
-    again_s = at_s + state.settings.deadline_s
+    hours, again_s = read_hours(state.settings.hours), at_s + state.settings.deadline_s
+    again_s = hours.opens_s(again_s) if hours else again_s
     return replace(state, retries={**state.retries, device_id: again_s}), [SetDeadline(state.round, again_s)]
 
 
 def ask_again(state: RunState, at_s: float) -> tuple[RunState, list[Command]]:
-    """Ask the devices whose time has come to be asked again."""
-    now = [d for d, again_s in state.retries.items() if again_s <= at_s]
-    state = replace(state, retries={d: again_s for d, again_s in state.retries.items() if again_s > at_s}) if now else state
-    return ask(state, [d for d in now if state.devices[d].online and d not in state.closings and is_due(state, d)], at_s)
+    """Ask the devices that are there and whose time has come to be asked again. One that is away is asked when it is heard."""
+    now = [d for d, again_s in state.retries.items() if again_s <= at_s and state.devices[d].online]
+    state = replace(state, retries={d: again_s for d, again_s in state.retries.items() if d not in now}) if now else state
+    return ask(state, [d for d in now if d not in state.closings and is_due(state, d)], at_s)
 
 
 def without(state: RunState, device_id: str) -> RunState:
@@ -213,5 +214,6 @@ def anew(state: RunState) -> RunState:
 
 def next_look(state: RunState) -> list[Command]:
     """The time at which the next of these plans is to be given up, or a device asked again, if there is one."""
-    first = min((*(flight.deadline_at_s for flight in state.closings.values()), *state.retries.values()), default=None)
+    retries = (again_s for again_s in state.retries.values() if again_s > state.at_s)
+    first = min((*(flight.deadline_at_s for flight in state.closings.values()), *retries), default=None)
     return [] if first is None else [SetDeadline(state.round, first)]

@@ -43,7 +43,7 @@ that is ignored: the state stays, and nothing is commanded. *open* stands for pr
 event              waiting      open          aggregating     finished
 ================== ============ ============= =============== ============
 DeviceCheckedIn    open_first   send_plan     come            dismiss
-DeviceHeard        open_first   send_plan     come            come
+DeviceHeard        open_first   send_plan     come            hear
 KeptChanged        -            heed          heed            heed
 EligibilityChanged select_first select        select          select
 DeviceBarred       bar_idle     bar           bar_closed      bar_idle
@@ -212,6 +212,12 @@ def _dismiss(state: RunState, event: DeviceCheckedIn) -> Step:
     return dismissal.answer(state, event.device_id, event.at_s)
 
 
+def _hear(state: RunState, event: DeviceHeard) -> Step:
+    """Ask the device once more what it keeps, if the time for that came while it was taken for absent."""
+    state, _ = _come(state, event)
+    return closings.ask_again(state, event.at_s)
+
+
 def _heed(state: RunState, event: KeptChanged) -> Step:
     """Forget what devices have lost, and what their owners do not let them say any more."""
     return closings.heed(state, event)
@@ -360,7 +366,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "evaluating": _OPEN_ROUND,
     "finished": {
         DeviceCheckedIn: _dismiss,
-        DeviceHeard: _come,
+        DeviceHeard: _hear,
         KeptChanged: _heed,
         **membership.FINISHED,
         DeviceLost: _mark_lost,

@@ -241,7 +241,18 @@ class TestInVain:
         run.feed(s.DeviceLost(9.0, "e"))
         assert [plan.device_id for plan in plans(run.feed(s.DeadlinePassed(16.0, run.state.round)))] == ["c"]
         told(run, "c", at_s=17.0)
-        assert (run.state.retries, "c" in run.state.received) == ({}, True)
+        assert "c" in run.state.received
+        assert [plan.device_id for plan in plans(run.feed(s.DeviceHeard(18.0, "e")))] == ["e"], "it is heard, and its time has come"
+        assert run.state.retries == {}
+
+    def test_a_retry_waits_for_the_hour(self) -> None:
+        run = over()
+        run.state = msgspec.structs.replace(run.state, settings=msgspec.structs.replace(run.state.settings, hours="22:00-06:00 UTC"))
+        last = 24 * 3600.0 + 6 * 3600.0 - 5.0
+        assert plans(run.check_in("late", last))
+        (look,) = [c for c in declined(run, "late", last + 1.0, again=True) if isinstance(c, s.SetDeadline)]
+        assert look.at_s == 24 * 3600.0 + 22 * 3600.0
+        assert plans(run.feed(s.DeadlinePassed(look.at_s, run.state.round)))
 
     def test_a_plan_that_expired_on_the_device_is_made_again(self) -> None:
         run = over()

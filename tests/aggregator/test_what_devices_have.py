@@ -12,6 +12,7 @@ from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.succession import by_end, has_ended, opened
 from aggregator.devices import Devices
 from aggregator.release_orders import ORDERS, refusing_handlers
+from aggregator.told import Told
 from simulation.datasets.windows import FleetData
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.aggregator.test_campaigns import Campaigns
@@ -301,6 +302,26 @@ class TestSaidToAnother:
         bench.runner.tick()
         assert (bench.state.phase, self.kept(bench)) == ("finished", (False, False, False))
 
+    def test_what_a_device_keeps_of_an_earlier_campaign_is_not_lost_since_it_holds_that_of_a_later_one_alone(
+        self, bench: Campaigns
+    ) -> None:
+        second = bench.runner.campaigns["run-2"]
+        over = msgspec.structs.replace(second.known(), phase="finished", ended="rounds", ended_at_s=bench.clock.now_s + 5.0, received={})
+        second.store.commit([], [], over)
+        second.state = over
+        self.say(bench, kept=("e" * 64,))
+        assert self.kept(bench) == (True, True, True), "it has the models of the other one, and keeps something of the last three"
+
+    def test_a_commit_whose_answer_was_lost_is_known_when_the_campaign_goes_on(self, bench: Campaigns, disk: Disk) -> None:
+        (record,) = bench.store.rounds()
+        bench.campaign._told = Told(bench.store, [])
+        disk.full = True
+        bench.clock.now_s += 1
+        assert not bench.campaign.dispatch(s.DeviceLost(bench.clock.now_s, "b"))
+        disk.full = False
+        bench.campaign.try_to_go_on(told=True)
+        assert bench.campaign._told.devices() == set(record.kept) == {"a"}
+
     @pytest.mark.parametrize("cause", ["open", "operator", "disk", "down"])
     def test_a_campaign_that_was_resumed_takes_it_out_of_its_earlier_evaluation(self, bench: Campaigns, disk: Disk, cause: str) -> None:
         resumed = msgspec.structs.replace(bench.state, phase="training", round=bench.state.round + 1, received={}, cohort={})
@@ -335,6 +356,26 @@ class TestSaidToAnother:
                 assert bench.campaign.paused
             disk.full = False
             bench.campaign.try_to_go_on(told=True)
+
+
+def test_late_devices_cost_a_campaign_no_more_looks_than_there_are_of_them(fleet: FleetData) -> None:
+    looks = list[s.Event]()
+
+    def observe(_state: s.RunState, event: s.Event) -> None:
+        looks.extend([event] if isinstance(event, s.DeadlinePassed) else [])
+
+    asked = {**CHOICE, "responses": {**CHOICE["responses"], "evaluate": ()}}
+    bench = Campaigns(fleet, settings=asked, observe=observe)
+    over = msgspec.structs.replace(bench.state, phase="finished", ended="rounds", ended_at_s=bench.clock.now_s, cohort={}, received={})
+    bench.campaign.state = over
+    for number in range(12):
+        bench.clock.now_s += 1
+        bench.check_in(f"late-{number}")
+    assert len(bench.state.closings) == 12
+    for _ in range(130):
+        bench.clock.now_s += 1
+        bench.runner.tick()
+    assert (bench.state.closings, 0 < len(looks) <= 13) == ({}, True), "and one that was set before"
 
 
 def last_record(over: s.RunState) -> RoundRecord | None:
