@@ -126,8 +126,8 @@ class Devices:
     def changes(
         self, run: RunState, gives: Callable[[str], bool] = lambda _device_id: True
     ) -> list[EligibilityChanged | DeviceBarred | KeptChanged]:
-        """What a run is to be told of who may be asked, and of what devices hold and may say. `gives`: whether a device has this run's models,
-        if it is over: of earlier ones' it keeps something for a while only."""
+        """What a run is to be told of who may be asked, and of what devices hold and may say. `gives`: whether a device has this run's
+        models, if it is over: of earlier ones' it keeps something for a while only."""
         rule, name = run.settings.where, run.settings.run_id
         if self._rules.get(name) != rule:
             self._rules[name], self._unseen[name] = rule, set(run.devices)
