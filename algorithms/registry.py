@@ -458,7 +458,10 @@ def _check_privacy(spec: AlgorithmSpec, privacy: Privacy, coordinator: Coordinat
     if coordinator.responds:
         raise ConfigError(f"{where}: devices report measurements to {spec.objective.name}, which no privacy mechanism covers")
     if grouping.surveys:
-        raise ConfigError(f"{where}: devices survey their data for {spec.grouping.name}, which no privacy mechanism covers")
+        raise ConfigError(
+            f"{where}: devices survey their data for {spec.grouping.name}, which no privacy mechanism covers; a grouping that compares "
+            "nothing of that, such as none, goes with one"
+        )
 
 
 def is_known(name: str) -> bool:

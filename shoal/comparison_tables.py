@@ -64,6 +64,7 @@ def comparison_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
         "ASR %": lambda r: _percent(r["attack"]["success_rate"]) if "attack" in r else "-",
         "apart": lambda r: f"{r['attack']['told_apart']}/{r['seeds']}" if "attack" in r else "-",
         "newcomers %": lambda r: _percent(r["newcomers"]["mean"]) if "newcomers" in r else "-",
+        "keeps most": _keeps,
         "s": lambda r: _number(r["wall_s"], ".0f"),
     }
     return _columns(rows, cells)
@@ -88,6 +89,7 @@ def cell_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
         **_of_the_task(rows),
         "below": lambda r: _percent(r["below_best"]),
         **_against(rows),
+        "keeps most": _keeps,
     }
     return _columns(rows, cells)
 
@@ -109,6 +111,12 @@ def overall_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 def _columns(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Columns:
     columns = {heading: [made(row) for row in rows] for heading, made in cells.items()}
     return {heading: column for heading, column in columns.items() if any(cell != "-" for cell in column)}
+
+
+def _keeps(row: Mapping[str, Any]) -> str:
+    """The candidate that most devices keep, and the share of them."""
+    candidate, share = next(iter(row.get("kept", {}).items()), ("-", None))
+    return candidate if share is None else f"{candidate} ({percent(share)})"
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
-from aggregator.core.summary import Summary
+from aggregator.core.summary import Newcomers, Summary
 from shoal.kept_words import kept_text
 from shoal.report_words import number, percent
 from shoal.reports.run_page import Extras, run_page
@@ -151,4 +151,18 @@ def device_table(summary: Summary) -> Table:
         cells += [kept_text(device.kept)] if summary.kept else []
         cells += [percent(device.placed.sure) if device.placed else ""] if is_placed else []
         table.add_row(device_id, group, str(device.num_train), str(device.num_test), percent(device.accuracy), *cells)
+    return table
+
+
+def newcomer_table(came: Newcomers, keeps: bool) -> Table:
+    """One row per device that came when training was over. `keeps`: whether devices choose what they keep."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("newcomer", overflow="fold", min_width=min(WIDEST_ID, max(map(len, came.devices), default=0)))
+    for heading in ("group", "sure", "accuracy"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if keeps:
+        table.add_column("keeps")
+    for device_id, accuracy in list(came.devices.items())[:MOST_ROWS]:
+        cells = [kept_text(came.kept[device_id])] if keeps else []
+        table.add_row(device_id, came.groups[device_id], percent(came.sure[device_id]), percent(accuracy), *cells)
     return table

@@ -5,6 +5,7 @@ from statistics import fmean
 import msgspec
 
 from aggregator.core.summary import Summary, TimeSummary
+from simulation.newcomers import EPOCHS
 
 
 def time_text(time: TimeSummary) -> str:
@@ -58,7 +59,8 @@ def verdict(summary: Summary) -> str:
     if summary.newcomers:
         without, count = " without labels" if summary.labels == "none" else "", len(summary.newcomers.devices)
         came = f"1 newcomer{without} reaches" if count == 1 else f"{count} newcomers{without} reach"
-        text += f" {came} {percent(summary.newcomers.mean)}."
+        trained = f" after {EPOCHS} epochs of training" if summary.kept is None and summary.labels != "none" else ""
+        text += f" {came} {percent(summary.newcomers.mean)}{trained}."
     for name, other in summary.comparison.items():
         if other.mean is not None and accuracy.mean is not None:
             gain = 100 * (accuracy.mean - other.mean)

@@ -24,7 +24,7 @@ def measure(fleet: FleetData, embed: Embedding | None = None) -> dict[str, float
 
     ``gamma``: `gamma` of the examples under `embed`, by default the first `DIMENSIONS` principal components of all devices' examples,
     standardised per channel; of ids, those of `quantities`. ``label_skew``: `label_skew`, 0 where labels are no classes.
-    ``example_imbalance``: standard deviation of the number of examples, as a share of their mean.
+    ``example_imbalance``: standard deviation of the number of examples, as a share of their mean, over devices that have some.
     """
     held = [w for _, w in sorted(fleet.devices.items()) if w.num_train]
     if not held:
@@ -32,7 +32,7 @@ def measure(fleet: FleetData, embed: Embedding | None = None) -> dict[str, float
     every = max(1, sum(w.num_train for w in held) // FIT_EXAMPLES)  # a look at some of each device's is enough
     vocabulary = fleet.window.vocabulary
     project = embed or fit_components(quantities(np.concatenate([w.train_x[::every] for w in held]), vocabulary), DIMENSIONS)
-    sizes = np.array([w.num_train for w in fleet.devices.values()])
+    sizes = np.array([w.num_train for w in held])
     return {
         "gamma": gamma([project(quantities(w.train_x, vocabulary)) for w in held]),
         "label_skew": label_skew([strata(w.train_y) for w in held], len(fleet.classes)),

@@ -1,9 +1,11 @@
 """The table of a comparison: one row per algorithm, from the results of its runs. Pure. docs/compare.md says what every field is."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from algorithms.personalisation.kept import NOT_TOLD
 from simulation.inference import compare_pairs, half_width, holm
 from simulation.timing.report import time_to_accuracy
 
@@ -103,6 +105,8 @@ def _row(name: str, runs: Sequence[Result], target: float) -> Row:
         "epsilon": mean_of(r["epsilon"] for r in runs),
         "wall_s": mean_of(r["wall_s"] for r in runs),
     }
+    if kept := Counter(candidate for run in runs for candidate in _kept(run)):
+        row["kept"] = {candidate: round(count / kept.total(), 6) for candidate, count in kept.most_common()}
     row["failed"] = next((r["failed"] for r in runs if r.get("failed")), None)
     if areas := [r["auc"] for r in runs if r.get("auc")]:
         row["auc"] = over_seeds(areas)
@@ -114,6 +118,20 @@ def _row(name: str, runs: Sequence[Result], target: float) -> Row:
         rates = [r["attack"]["success_rate"] for r in runs]
         row["attack"] = {"success_rate": mean_of(rates), "told_apart": sum(r["attack"]["told_apart"] for r in runs)}
     return row
+
+
+def _kept(run: Result) -> list[str]:
+    """What each device keeps that a run is about."""
+    if run.get("labels") != "none":
+        return list(run.get("kept_by_device", {}).values())
+    told = (run["newcomers"] or {}).get("kept") or {}
+    return [kept["candidate"] if kept else NOT_TOLD for kept in told.values()] if any(told.values()) else []
+
+
+def least_p(rows: Sequence[Row]) -> float:
+    """The least p that the paired tests of a table can have, by their number of pairs and the correction; 0 without a test."""
+    tests = [row["against"] for row in rows if row.get("against")]
+    return min(1.0, max(len(tests) * 2.0 ** (1 - test["pairs"]) for test in tests)) if tests else 0.0
 
 
 def over_seeds(spreads: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:

@@ -16,6 +16,8 @@ KEPT, LOSS, ERROR, USABLE, WINDOWS = "kept", "loss", "error", "usable", "windows
 """What it reports: 1 for the candidate that is kept, the mean loss of each over the windows held out, the standard error of how far that is
 above the least of those that can be used, 1 for each that can be used, and how many windows these are. Graphs of older bundles report
 neither standard errors nor what can be used."""
+NOT_TOLD = "not told"
+"""What people read where a device has not said what it keeps."""
 LEAST = 1e-3
 """The probability below which a candidate's answer counts as this one."""
 WORST = -math.log(LEAST)

@@ -21,7 +21,7 @@ from simulation.datasets.doubts import doubts
 from simulation.grid import SEEDS, Grid, read_cells, sort_out
 from simulation.grid_table import tabulate_grid
 from simulation.partition import read_partition
-from simulation.table import tabulate
+from simulation.table import least_p, tabulate
 from wire.errors import ConfigError
 
 
@@ -73,6 +73,9 @@ def _compare(asked: Asked, reference: str, target: float | None, out: Path, work
         console.print(table)
         console.print()
     _tell_of_failures(rows, console)
+    if (least := least_p(rows)) > 0.05:
+        told = "so few devices, and as many comparisons, allow no p below"
+        console.print(f"{told} {least:.2g}: a difference may be real and look like chance", soft_wrap=True)
     skew = results[0]["heterogeneity"]
     console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()), soft_wrap=True)
     console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)

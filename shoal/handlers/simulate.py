@@ -18,7 +18,7 @@ from shoal.choices import hyper_given
 from shoal.folders import prepare_folder
 from shoal.handlers.run_extras import extras_of
 from shoal.pictures import draw_holdings
-from shoal.report import device_table, write_report
+from shoal.report import device_table, newcomer_table, write_report
 from shoal.report_words import time_text, verdict
 from shoal.waiting import rounds as rounds_shown
 from shoal.waiting import steps
@@ -103,6 +103,8 @@ def simulate(
         warn(why_left_out(written))
         files.append(out / "models")
     console.print(device_table(summary))
+    if summary.newcomers:
+        console.print(newcomer_table(summary.newcomers, keeps=summary.kept is not None))
     reason = f" ({summary.backend_reason})" if summary.backend_reason else ""
     console.print(f"backend: {summary.backend}{reason}; {summary.updates_per_s:.0f} updates/s", soft_wrap=True)
     if summary.time is not None:

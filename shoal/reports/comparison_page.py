@@ -31,6 +31,7 @@ MEANINGS = {
     "ASR %": "success rate of the attack",
     "apart": "seeds in which no honest device shares a group with an attacker",
     "s": "seconds of a run",
+    "keeps most": "the candidate that most devices keep, and the share of them; compare.json has all",
     "below": "points below the best of the cell",
     "furthest": "the most points below the best of a cell",
     "best in": "cells in which it is the best, or nearly",

@@ -13,6 +13,7 @@ from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import DeviceSummary, Spread, Summary, group_number
 from algorithms.personalisation.keeping import Recipe
+from algorithms.personalisation.kept import NOT_TOLD
 from shoal.asked import Setting
 from shoal.kept_words import kept_text, margin_text, names_text, rule_text
 from shoal.report_words import number, scenario_text, time_text, verdict
@@ -71,7 +72,7 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
         margin_text=margin_text,
         rule=rule_text(extras.recipe),
         names_of_candidates=names_text(extras.recipe),
-        kept_rows=[*summary.kept.candidates.items(), ("not told", summary.kept.not_told)] if summary.kept else [],
+        kept_rows=[*summary.kept.candidates.items(), (NOT_TOLD, summary.kept.not_told)] if summary.kept else [],
         candidates=list(summary.kept.candidates) if summary.kept else [],
         is_placed=any(device.placed for device in summary.devices.values()),
         sizes=sizes[max(sizes)] if sizes else {},
