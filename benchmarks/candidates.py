@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from aggregator.aggregation import load_state, work_of
-from aggregator.core.plan import make_plan
+from aggregator.core.plan import make_plan, trained_on_all
 from algorithms.core.contract import TorchTensors
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.memory import Memory, mixed, neighbours, unit
@@ -69,10 +69,12 @@ class Fleet:
 
     def device(self, device_id: str) -> dict[str, Any]:
         """What each candidate of a device is worth, as `benchmarks.candidate_rules` reads it."""
-        graphs = [getattr(verb, "graph", "") for verb in self.closing]
-        memorise, recalibrated = self.closing[graphs.index("memorise")], self.closing[: graphs.index("recalibrate") + 1]
+        windows, accuracies = self.run.data.devices[device_id], {name: run.summary.devices for name, run in self.runs.items()}
+        closing = trained_on_all(self.closing, windows.num_train)
+        graphs = [getattr(verb, "graph", "") for verb in closing]
+        memorise, recalibrated = closing[graphs.index("memorise")], closing[: graphs.index("recalibrate") + 1]
         group, fleet = self._served(self.run, device_id), self._served(self.runs["fedavg"], device_id)
-        tuned = self._after(device_id, self.closing[: graphs.index("blend")], group)
+        tuned = self._after(device_id, closing[: graphs.index("blend")], group)
         moving = self.objective.moving(_torch(tuned))
         before, after = {key: tuned[slot_of(key, "before")] for key in moving}, {key: tuned[key] for key in moving}
         own = self.runs["local"].models.of_device(device_id)
@@ -85,7 +87,6 @@ class Fleet:
             "alone": {key: alone[names.name_of(key)] for key in moving},
         }
         models |= {f"tuned {way}": {key: way * after[key] + (1 - way) * before[key] for key in moving} for way in (0.25, 0.5, 0.75, 1.0)}
-        windows, accuracies = self.run.data.devices[device_id], {name: run.summary.devices for name, run in self.runs.items()}
         row: dict[str, Any] = {"device": device_id, "num_test": windows.num_test, "heldout": {}, "test": {}}
         row |= {name: accuracies[name][device_id].accuracy for name in RUNS}
         row["trained"] = any(bool((after[key] != before[key]).any()) for key in moving)

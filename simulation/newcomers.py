@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from aggregator.aggregation import load_state, work_of
-from aggregator.core.plan import make_plan, program_for, round_seed, without_labels
+from aggregator.core.plan import make_plan, program_for, round_seed, trained_on_all, without_labels
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
 from algorithms.algorithm import Algorithm, Contribution
@@ -74,7 +74,7 @@ class Reception:
 
     def _serve(self, device_id: str, executor: Executor, placed: Placement, kept: Tensors, windows: Windows, labelled: bool) -> Received:
         """What a placed newcomer does, and what comes of it."""
-        key, closing = placed.group, self._programs["closing"]
+        key, closing = placed.group, trained_on_all(self._programs["closing"], windows.num_train)
         verbs: tuple[Verb, ...]
         if not labelled:
             verbs = without_labels(closing)

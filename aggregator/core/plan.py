@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import Device, Flight, RunState
 from algorithms.core.keys import NEWCOMER
+from wire.held import num_held_out
 from wire.messages import Apply, Choose, Digest, Encoding, Evaluate, Plan, Train, Verb
 
 SEED_STRIDE = 1_000_003
@@ -14,6 +15,10 @@ SEED_STRIDE = 1_000_003
 
 NEW = f"start:{NEWCOMER}"
 """Under this key is the program of newcomers, where they do something of their own."""
+
+LEAST_HELD = 8
+"""Windows held out, at least, by which a device is to choose what it keeps. Fewer that fail alike look certain, and are worth more as
+windows to train on."""
 
 NEVER_S = 1e12
 """The deadline of a plan that has none."""
@@ -58,10 +63,23 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
 
 def closing_verbs(state: RunState, device: Device) -> tuple[Verb, ...]:
     """What a device does after the last round."""
-    closing = state.programs["closing"]
+    closing = trained_on_all(state.programs["closing"], device.num_train)
     verbs = closing if can_train(state, device) else without_labels(closing)
     verbs = without_measurements(state.settings, verbs) if device.withholds else verbs
     return without_tests(verbs) if device.untested else verbs
+
+
+def trained_on_all(verbs: tuple[Verb, ...], num_train: int) -> tuple[Verb, ...]:
+    """What a device with so many labelled windows does of these verbs after the last round: where fewer than `LEAST_HELD` would be held
+    out, none is."""
+    return tuple(
+        replace(verb, holdout=0.0) if _holds_out(verb) and num_held_out(num_train, getattr(verb, "holdout", 0.0)) < LEAST_HELD else verb
+        for verb in verbs
+    )
+
+
+def _holds_out(verb: Verb) -> bool:
+    return isinstance(verb, Train) or (isinstance(verb, Evaluate) and verb.split == "windows")
 
 
 def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:

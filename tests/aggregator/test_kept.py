@@ -77,6 +77,20 @@ class TestPlan:
         silent = m.Apply("choose", report=False), m.Evaluate("test", "assess", report=False)
         assert plan_for(run.state, "b").verbs == (CLOSING[0], *silent)
 
+    def test_a_device_with_too_few_labels_to_judge_by_is_asked_to_train_on_all_of_them(self) -> None:
+        def verbs(share: float) -> tuple[m.Verb, ...]:
+            choice = m.Evaluate("windows", "memorise", holdout=share, report=False), m.Apply("choose")
+            return m.Train(32, holdout=share, report=False), m.Evaluate("holdout", "mix", holdout=0.25), *choice
+
+        run = Run(programs={"": (m.Train(32),), "closing": verbs(0.25)}, rounds=1, min_devices=2, **CHOICE)
+        for device, labels in (("a", 31), ("b", 32)):
+            run.feed(s.DeviceCheckedIn(1.0, device, labels, 4))
+        for device in "ab":
+            run.update(device)
+        run.aggregated()
+        assert plan_for(run.state, "a").verbs == verbs(0.0)
+        assert plan_for(run.state, "b").verbs == verbs(0.25)
+
     def test_a_plan_in_work_still_asks_for_none_when_its_device_no_longer_withholds(self) -> None:
         run = closing("a", "b", withholding="b")
         run.check_in("b")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from aggregator.core.plan import trained_on_all
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import Keeping
 from algorithms.personalisation.memory import KEYS, LABELS, SHARE
@@ -39,7 +40,7 @@ def close(field: Field, windows: Windows, private: Tensors | None = None, verbs:
     received = field.algorithm.received(field.state)
     blobs = {key: {**model, **received[key]} for key, model in field.state.models.items()}
     digests = {key: f"{i:064x}" for i, key in enumerate(sorted(blobs))}
-    asked = verbs or field.algorithm.programs(field.state, WORK, digests)["closing"]
+    asked = verbs or trained_on_all(field.algorithm.programs(field.state, WORK, digests)["closing"], windows.num_train)
     key = field.algorithm.start(field.state.memory, "d0")
     plan = Plan("r", 1, 9, 0, "d0", "0" * 64, digests[key], asked, 7, 0.0)
     executor = Executor(field.bundle, field.executors["d0"]._graphs, windows)
@@ -146,18 +147,19 @@ class TestWhatIsKept:
         assert all(np.isfinite(value).all() for value in result.private.values())
         np.testing.assert_array_equal(result.private["kept/shared/head.weight"], model["shared/head.weight"])
 
-    @pytest.mark.parametrize("count", [0, 1, 2, 11, 12, 13])
+    @pytest.mark.parametrize("count", [0, 1, 2, 11, 31, 32, 33])
     def test_a_device_with_too_few_labels_to_judge_by_trains_on_all_of_them(self, count: int) -> None:
-        """Of eleven windows with labels, none is held out, of twelve, three."""
-        field = played("fedavg+personal+none")
-        result, _ = close(field, labelled(tiny_windows(0), count))
+        """Of 31 windows with labels, none is held out, of 32, eight."""
+        field, few = played("fedavg+personal+none"), tiny_windows(0)
+        x, y = (np.concatenate([values] * 3) for values in (few.train_x, few.train_y))
+        result, _ = close(field, labelled(Windows(x, y, few.test_x, few.test_y), count))
         assert (result.num_steps > 0) == (count >= 2)
-        assert result.tensors["response/choose.windows"] == (count // 4 if count >= 12 else 0)
+        assert result.tensors["response/choose.windows"] == (count // 4 if count >= 32 else 0)
         kept = result.tensors["response/choose.kept"].tolist()
-        if count <= 11:
-            assert kept == ([1, 0, 0, 0] if count == 11 else [0, 0, 1, 0]), "two labels are of a part of the classes"
+        if count <= 31:
+            assert kept == ([1, 0, 0, 0] if count >= 11 else [0, 0, 1, 0]), "two labels are of a part of the classes"
             usable = result.tensors["response/choose.usable"].tolist()
-            assert usable == ([1, 1, 1, 1] if count == 11 else [0, 0, 1, 1]), "it says so"
+            assert usable == ([1, 1, 1, 1] if count >= 11 else [0, 0, 1, 1]), "it says so"
 
     def test_a_training_that_helps_is_kept_half_way(self) -> None:
         """A device whose classes are called otherwise than everybody else's."""
