@@ -27,25 +27,25 @@ LONE = "local+personal"
 LABELS = ("all", "20", "5", "1", "none")
 READ_WITH_CARE = (
     "What these numbers do not say. The constants of `personal` were chosen while cells of this grid were looked at, on all four data "
-    "sets. Two of them, how near BatchNorm's statistics stay to the group's and how far the tuned model goes, were changed for the "
-    "geotec sets, which none had been chosen by before: with those before, the mean was within 0.5 points of the best other method in 6 "
-    "of the 10 cells that were measured then. That a device with few labels trains on all of them, and goes half of the way, was chosen on "
-    "the cells with one label, where the mean is 1.2 points better by it and the worst tenth 2.9. That up to 31 labels are few was chosen "
-    "on two to five labels a class, of which this grid has five: over these 16 cells the mean is 0.3 points better than with eleven and "
-    "the worst tenth 1.0; with three labels on `geotec-phone` they are 1.8 and 3.0 worse. Windows are held out of each class because of made-up routines that no set here "
-    "has; that they lie in the middle and not at the end was chosen on six cells of this grid. How various windows are, at which loss a "
-    "candidate is passed over, and what a glitch is were set by devices whose windows are of one class (a table below), not by this "
-    "grid. All methods have the defaults that they are registered with, and none is tuned, DBE's kappa and mu in particular. With few "
-    "labels an epoch is as long as a pass over all windows, labelled or not, and at most 16 passes over the labelled ones, for every "
-    "method alike. `personal`, `knn-per` and `recalibrated` use windows without labels besides; the others do not. With labels `none` "
-    "the row is of a quarter of the devices as newcomers, five of the watches and seven of `uci-har`, so that the worst tenth is one "
-    "device; on the watches most of them are the other arm of a person who trains. They have windows of every class; a table below is of "
-    "devices that have not. A method that answers by a model of the device's own (`local`, `ditto`, `apfl`, `pfedme`) has the initial "
-    "one for a newcomer that cannot train. What is asked of `personal` is a mean within 0.5 points of the best, and a worst tenth within "
-    "1 point of the best, in every cell; the second table counts where that is so. Where devices have 20 labels or more, LG-Net, pFedMe "
-    "or Ditto often have a better worst tenth: two of the 20 watches, with 42 test windows each, of which two points are not two "
-    "windows. With labels `none` the gain over FedAvg is not significant on `geotec-phone` and `uci-har`: 13 and 18 newcomers in all are "
-    "few."
+    "sets. Two of them, how near BatchNorm's statistics stay to the group's and how far the tuned model goes, were changed for the geotec "
+    "sets, which none had been chosen by before: with those before, the mean was within 0.5 points of the best other method in 6 of the "
+    "10 cells that were measured then. That a device with few labels trains on all of them, and goes half of the way, was chosen on the "
+    "cells with one label, where the mean is 1.2 points better by it and the worst tenth 2.9. That up to 31 labels are few was chosen on "
+    "two to five labels a class, of which this grid has five: over these 16 cells the mean is 0.3 points better than with eleven and the "
+    "worst tenth 1.0; with three labels on `geotec-phone` they are 1.8 and 3.0 worse. Windows are held out of each class because of "
+    "made-up routines that no set here has; that they lie in the middle and not at the end was chosen on six cells of this grid. How "
+    "various windows are, at which loss a candidate is passed over, and what a glitch is were set by devices whose windows are of one "
+    "class (a table below), not by this grid. All methods have the defaults that they are registered with, and none is tuned, DBE's kappa "
+    "and mu in particular. With few labels an epoch is as long as a pass over all windows, labelled or not, and at most 16 passes over "
+    "the labelled ones, for every method alike. `personal`, `knn-per` and `recalibrated` use windows without labels besides; the others "
+    "do not. With labels `none` the row is of a quarter of the devices as newcomers, five of the watches and seven of `uci-har`, so that "
+    "the worst tenth is one device; on the watches most of them are the other arm of a person who trains. They have windows of every "
+    "class; a table below is of devices that have not. A method that answers by a model of the device's own (`local`, `ditto`, `apfl`, "
+    "`pfedme`) has the initial one for a newcomer that cannot train. What is asked of `personal` is a mean within 0.5 points of the best, "
+    "and a worst tenth within 1 point of the best, in every cell; the second table counts where that is so. Where devices have 20 labels "
+    "or more, LG-Net, pFedMe or Ditto often have a better worst tenth: two of the 20 watches, with 42 test windows each, of which two "
+    "points are not two windows. With labels `none` the gain over FedAvg is not significant on `geotec-phone` and `uci-har`: 13 and 18 "
+    "newcomers in all are few."
 )
 """Said above the table."""
 OURS = (
@@ -120,8 +120,8 @@ def _alone(rows: list[dict[str, Any]]) -> list[str]:
     if not found:
         return []
     told = (
-        f"What the exchange is worth: `{LONE}` sends nothing, and each device chooses among candidates of the model that it has trained alone. "
-        "With all labels that is as good, on devices as alike as these; with few labels it is not:"
+        f"What the exchange is worth: with `{LONE}` a device sends nothing, and chooses among candidates of the model that it has trained "
+        "alone."
     )
     lines = [told, "", f"| data, split, labels | {' | '.join(f'`{name}`' for name in names)} |", "|---|---|---|---|"]
     for cell, own in found:
