@@ -86,11 +86,11 @@ class Campaign:
         self.releases = False
         """Whether devices get the models to use as releases, and not from the campaign."""
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
+        self._awaited: set[tuple[float, int]] = set()  # the same: each is in the heap once
         self._pause, self._held = Pause(clock), False
         self.state: RunState | None = store.load()
         records = store.rounds()
         self._offers, self._told = Offers(blobs, fleet, {record.views for record in records} - {""}), Told(store, records)
-        self._set: set[tuple[float, int]] = set()
 
     def start_or_resume(self, settings: RunSettings, epoch: int, source: Source | None = None) -> RunState:
         """Start the campaign, from the models of `source` where there are some; or go on with it from the state in the store, from the next
@@ -157,7 +157,7 @@ class Campaign:
             return
         while self._deadlines and self._deadlines[0][0] <= self._clock() and not self.paused:
             at_s, number = heapq.heappop(self._deadlines)
-            self._set.discard((at_s, number))
+            self._awaited.discard((at_s, number))
             self.dispatch(DeadlinePassed(max(at_s, self._clock()), number))
 
     def dispatch(self, *events: Event) -> bool:
@@ -244,7 +244,7 @@ class Campaign:
                 return
             self._fleet.rename()
             self._deadlines.clear()
-            self._set.clear()
+            self._awaited.clear()
             if self.tell() and self.take_back():
                 self.dispatch(Resumed(self._clock(), self.known().epoch))
             self._announce()
@@ -314,9 +314,9 @@ class Campaign:
                     self._offers.offer({plan.bundle, plan.model, *chosen})
                     self._fleet.send_plan(plan)
                     self._devices.on_plan(plan.device_id, self.name)
-                case SetDeadline(number, at_s) if (at_s, number) not in self._set:
+                case SetDeadline(number, at_s) if (at_s, number) not in self._awaited:
                     heapq.heappush(self._deadlines, (at_s, number))
-                    self._set.add((at_s, number))
+                    self._awaited.add((at_s, number))
                 case SetDeadline():
                     pass
                 case Acknowledge(device_id, update):

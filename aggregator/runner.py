@@ -177,7 +177,7 @@ class Runner:
         """Tell the campaigns which devices they may ask, where that has changed. Returns whether all have saved it."""
         open_now = [c for c in self.campaigns.values() if not c.paused]
         saved, changed = [c.tell() for c in open_now], self.devices.changed()
-        saved = [saved[i] and c.take_back(changed) for i, c in enumerate(open_now)]
+        saved = [done and c.take_back(changed) for done, c in zip(saved, open_now, strict=True)]
         self.reassign(changed)
         return all(saved) and len(saved) == len(self.campaigns)
 

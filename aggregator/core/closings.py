@@ -191,7 +191,7 @@ def later(state: RunState, device_id: str, at_s: float) -> tuple[RunState, list[
 
 def ask_again(state: RunState, at_s: float) -> tuple[RunState, list[Command]]:
     """Ask the devices that are there and whose time has come to be asked again. One that is away is asked when it is heard."""
-    now = [d for d, again_s in state.retries.items() if again_s <= at_s and state.devices[d].online]
+    now = {d for d, again_s in state.retries.items() if again_s <= at_s and state.devices[d].online}
     state = replace(state, retries={d: again_s for d, again_s in state.retries.items() if d not in now}) if now else state
     return ask(state, [d for d in now if d not in state.closings and is_due(state, d)], at_s)
 
