@@ -36,7 +36,7 @@ from simulation.splits import read_split
 from wire.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "rivals.json"
-CELLS = (("watch", "time", "all"), ("watch", "time", "5"), ("uci-har", "time", "all"))
+CELLS = (("watch", "time", "all"), ("uci-har", "time", "all"))
 ROUNDS, EPOCHS, SEEDS, BATCH, RATE, MOMENTUM = 12, 2, 3, 32, 0.005, 0.9
 OURS = ("fedavg", "lg-net", "personal")
 PULL = 1.0

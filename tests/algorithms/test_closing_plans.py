@@ -40,7 +40,7 @@ def close(field: Field, windows: Windows, private: Tensors | None = None, verbs:
     received = field.algorithm.received(field.state)
     blobs = {key: {**model, **received[key]} for key, model in field.state.models.items()}
     digests = {key: f"{i:064x}" for i, key in enumerate(sorted(blobs))}
-    asked = verbs or trained_on_all(field.algorithm.programs(field.state, WORK, digests)["closing"], windows.num_train)
+    asked = verbs or field.algorithm.programs(field.state, WORK, digests)["closing"]
     key = field.algorithm.start(field.state.memory, "d0")
     plan = Plan("r", 1, 9, 0, "d0", "0" * 64, digests[key], asked, 7, 0.0)
     executor = Executor(field.bundle, field.executors["d0"]._graphs, windows)
@@ -152,7 +152,8 @@ class TestWhatIsKept:
         """Of 31 windows with labels, none is held out, of 32, eight."""
         field, few = played("fedavg+personal+none"), tiny_windows(0)
         x, y = (np.concatenate([values] * 3) for values in (few.train_x, few.train_y))
-        result, _ = close(field, labelled(Windows(x, y, few.test_x, few.test_y), count))
+        asked = trained_on_all(field.algorithm.coordinator.closing(field.state.context, WORK), count)
+        result, _ = close(field, labelled(Windows(x, y, few.test_x, few.test_y), count), verbs=asked)
         assert (result.num_steps > 0) == (count >= 2)
         assert result.tensors["response/choose.windows"] == (count // 4 if count >= 32 else 0)
         kept = result.tensors["response/choose.kept"].tolist()
