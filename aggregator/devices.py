@@ -13,12 +13,12 @@ from immutables import Map
 from aggregator.core import registry as core
 from aggregator.core.asking import all_placed, groups_of, placed_of
 from aggregator.core.closings import left_of
-from aggregator.core.device_events import DeviceBarred, EligibilityChanged
+from aggregator.core.device_events import DeviceBarred, EligibilityChanged, KeptChanged, Says
 from aggregator.core.eligibility import read_rule
 from aggregator.core.placed import Placed
 from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
-from aggregator.core.state import DeviceCheckedIn, DeviceLost, Event, KeptChanged, RoundAggregated, RunState, Says, UpdateAdmitted
+from aggregator.core.state import DeviceCheckedIn, DeviceLost, Event, RoundAggregated, RunState, UpdateAdmitted
 from algorithms.personalisation.kept import Kept
 from wire.errors import ConfigError, ShoalError
 from wire.messages import CheckIn, Decline, InUse, Policy, Update

@@ -20,9 +20,10 @@ class Told:
     def note(self, records: Iterable[RoundRecord]) -> None:
         """Take in records that were saved."""
         for record in records:
-            self._devices[record.round] = frozenset(record.kept)
-            if not record.kept:
-                del self._devices[record.round]
+            if record.kept:
+                self._devices[record.round] = frozenset(record.kept)
+            else:
+                self._devices.pop(record.round, None)
 
     def devices(self) -> set[str]:
         """Those of which a record tells what they keep."""

@@ -178,11 +178,11 @@ def _model(arguments: Namespace) -> str:
     if model.current is None:
         return "none yet: none was released to this device, and no run has finished here"
     model.predict(one_window(windows, model.loaded().bundle.manifest.window))
+    is_whole = StoredModel(arguments.state).onnx(model.current) is not None
     if model.problem:
-        is_whole = StoredModel(arguments.state).onnx(model.current) is not None
         told = "applications still have the whole of it in current/model.onnx" if is_whole else "applications that start now have no model"
         raise ConfigError(f"it cannot be loaded, and the client goes on with the one before; {told}: {model.problem}")
-    if model.current.onnx and StoredModel(arguments.state).onnx(model.current) is None:
+    if model.current.onnx and not is_whole:
         raise ConfigError(
             "current/model.onnx, which other programs may read, is damaged or missing: restart the client, which writes it again"
         )
@@ -259,8 +259,11 @@ def _policy(arguments: Namespace) -> str:
 
 def _unknown_graphs(folder: Path, policy: Policy) -> str:
     """Which graphs the policy names that the bundle in use has not: they may be another bundle's, or misspelt."""
-    current = FolderState(folder).current() if (folder / "session.json").exists() else None
-    payload = FolderState(folder).blob(current.bundle) if current is not None else None
+    if not (folder / "session.json").exists():
+        return ""
+    state = FolderState(folder)
+    current = state.current()
+    payload = state.blob(current.bundle) if current is not None else None
     if payload is None:
         return ""
     manifest = unpack(payload).manifest

@@ -3,16 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from algorithms.personalisation.keeping import BEYOND, GENERAL, TUNED, Recipe
-from algorithms.personalisation.kept import NOT_TOLD, Kept
+from algorithms.personalisation.kept import Kept
 from wire.held import FEWEST
 
 UNUSABLE = "no training, one that did not end well, or labels of a part of the classes"
 """Why a candidate is not to be used."""
-
-
-def kept_text(kept: Kept | None) -> str:
-    """What a device keeps, in a few words."""
-    return kept.candidate if kept else NOT_TOLD
 
 
 def rule_text(recipe: Recipe | None) -> str:

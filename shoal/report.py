@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import Newcomers, Summary
-from shoal.kept_words import kept_text
+from algorithms.personalisation.kept import kept_text
 from shoal.report_words import number, percent
 from shoal.reports.run_page import Extras, run_page
 from wire.tensors import Array, decode_tensors
@@ -117,12 +117,18 @@ WIDEST_ID = 24
 """A longer name of a device may take several lines of a narrow table."""
 
 
+def _table(what: str, ids: Iterable[str], numbers: Sequence[str]) -> Table:
+    """A table without rows, for devices of these ids: a column for them, which may be folded, and one for each of these numbers."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(what, overflow="fold", min_width=min(WIDEST_ID, max(map(len, ids), default=0)))
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 def device_table(summary: Summary) -> Table:
     """One row per device, by group."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("device", overflow="fold", min_width=min(WIDEST_ID, max(map(len, summary.devices), default=0)))
-    for heading in ("group", "train", "test", "accuracy"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = _table("device", summary.devices, ("group", "train", "test", "accuracy"))
     if summary.macro_f1:
         table.add_column("macro F1", justify="right")
     if summary.auc:
@@ -156,10 +162,7 @@ def device_table(summary: Summary) -> Table:
 
 def newcomer_table(came: Newcomers, keeps: bool) -> Table:
     """One row per device that came when training was over. `keeps`: whether devices choose what they keep."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("newcomer", overflow="fold", min_width=min(WIDEST_ID, max(map(len, came.devices), default=0)))
-    for heading in ("group", "sure", "accuracy"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = _table("newcomer", came.devices, ("group", "sure", "accuracy"))
     if keeps:
         table.add_column("keeps")
     for device_id, accuracy in list(came.devices.items())[:MOST_ROWS]:

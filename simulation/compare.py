@@ -25,7 +25,7 @@ import torch
 from aggregator.core.summary import accuracy_of, spread
 from algorithms.blame import blaming
 from algorithms.core.contract import Objective
-from algorithms.personalisation.kept import NOT_TOLD, Kept
+from algorithms.personalisation.kept import kept_text
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from algorithms.spec import Choice
 from host.files import write_atomically
@@ -192,7 +192,7 @@ def run_job(
         "devices": {d: device.accuracy for d, device in summary.devices.items()},
         "macro_f1_by_device": f1,
         "group_by_device": groups,
-        "kept_by_device": {d: _candidate(device.kept) for d, device in summary.devices.items()} if summary.kept else {},
+        "kept_by_device": {d: kept_text(device.kept) for d, device in summary.devices.items()} if summary.kept else {},
         "classes": list(outcome.data.classes),
         "confusion": _confusion(outcome),
         "cost": _cost(outcome),
@@ -210,10 +210,6 @@ def run_job(
         "accuracy_over_time": summary.time.accuracy if summary.time else [],
         "wall_s": summary.wall_s,
     }
-
-
-def _candidate(kept: Kept | None) -> str:
-    return kept.candidate if kept is not None else NOT_TOLD
 
 
 def _confusion(outcome: SimulationResult) -> list[list[int]] | None:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from aggregator.aggregation import load_state, work_of
-from aggregator.core.plan import make_plan, program_for, round_seed, trained_on_all, without_labels
+from aggregator.core.plan import by_labels, make_plan, program_for, round_seed
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
 from algorithms.algorithm import Algorithm, Contribution
@@ -74,12 +74,10 @@ class Reception:
 
     def _serve(self, device_id: str, executor: Executor, placed: Placement, kept: Tensors, windows: Windows, labelled: bool) -> Received:
         """What a placed newcomer does, and what comes of it."""
-        key, closing = placed.group, trained_on_all(self._programs["closing"], windows.num_train)
+        key = placed.group
         verbs: tuple[Verb, ...]
-        if not labelled:
-            verbs = without_labels(closing)
-        elif self._algorithm.coordinator.keeps:
-            verbs = closing
+        if not labelled or self._algorithm.coordinator.keeps:
+            verbs = by_labels(self._programs["closing"], windows.num_train, trains=labelled)
         else:
             usual = self._programs[""] if key == NEWCOMER else program_for(self._programs, device_id, key)
             longer = (msgspec.structs.replace(verb, epochs=EPOCHS) if isinstance(verb, Train) else verb for verb in usual)

@@ -20,10 +20,11 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from aggregator.core.asking import is_missing, others, start_key, with_device
+from aggregator.core.device_events import KeptChanged, Says
 from aggregator.core.hours import read_hours
 from aggregator.core.inputs import noted
 from aggregator.core.plan import can_train, closing_verbs, plan_for
-from aggregator.core.state import Command, Flight, KeptChanged, Received, RunState, Says, SendPlan, SetDeadline, UpdateAdmitted
+from aggregator.core.state import Command, Flight, Received, RunState, SendPlan, SetDeadline, UpdateAdmitted
 from aggregator.core.succession import gives_models
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from wire.messages import Choose, Metrics, Verb
@@ -63,20 +64,20 @@ def _has_chosen(state: RunState, device_id: str) -> bool:
 
 def as_held(state: RunState, device_id: str, held: tuple[str, ...] | None) -> RunState:
     """The state by what a device says that it holds: one that no longer holds what it had chosen to keep has not chosen."""
-    if device_id not in state.received or held is None or not state.settings.candidates:
+    if device_id not in state.received or held is None:
         return state
-    has_lost, device = _has_lost(state, state.received[device_id], held), state.devices[device_id]
-    losses = device.losses + 1 if has_lost else 0
-    state = state if losses == device.losses else with_device(state, device_id, replace(device, losses=losses))
-    return replace(state, received=others(state.received, device_id)) if has_lost else state
+    if _has_lost(state, device_id, held):
+        return replace(_with_a_loss(state, device_id), received=others(state.received, device_id))
+    device = state.devices[device_id]
+    return with_device(state, device_id, replace(device, losses=0)) if device.losses else state
 
 
 def left_of(state: RunState, device_id: str, says: Says) -> Received | None:
     """What is left, by what a device says, of what it has sent in the latest round: nothing if it has lost what it kept, else all but what
     its owner does not let it say any more."""
-    said = state.received[device_id]
-    if state.phase == "finished" and state.settings.candidates and says.held is not None and _has_lost(state, said, says.held):
+    if says.held is not None and _has_lost(state, device_id, says.held):
         return None
+    said = state.received[device_id]
     too_few = 0 < said.evaluated.num_examples < says.min_windows
     if not too_few and not (says.withholds and said.kept is not None):
         return said
@@ -90,14 +91,20 @@ def heed(state: RunState, event: KeptChanged) -> tuple[RunState, list[Command]]:
         return state, []
     lost = [d for d, said in left.items() if said is None]
     for device_id in lost:
-        device = state.devices[device_id]
-        state = with_device(state, device_id, replace(device, losses=device.losses + 1))
+        state = _with_a_loss(state, device_id)
     state = replace(state, received={d: said for d, was in state.received.items() if (said := left.get(d, was)) is not None})
     return ask(state, [d for d in lost if state.devices[d].online and is_due(state, d)], event.at_s)
 
 
-def _has_lost(state: RunState, said: Received, held: tuple[str, ...]) -> bool:
-    return not _models_of(state, said).intersection(held)
+def _has_lost(state: RunState, device_id: str, held: tuple[str, ...]) -> bool:
+    """Whether a device that holds something of these models alone has lost what it had chosen."""
+    may_lose = state.phase == "finished" and bool(state.settings.candidates)
+    return may_lose and not _models_of(state, state.received[device_id]).intersection(held)
+
+
+def _with_a_loss(state: RunState, device_id: str) -> RunState:
+    device = state.devices[device_id]
+    return with_device(state, device_id, replace(device, losses=device.losses + 1))
 
 
 def _models_of(state: RunState, said: Received) -> set[str]:

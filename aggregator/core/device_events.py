@@ -28,3 +28,21 @@ class DeviceForgotten(msgspec.Struct, frozen=True, tag="device-forgotten"):
     device_id: str
     memories: dict[Digest, Digest]
     own: tuple[Digest, ...] = ()
+
+
+class Says(msgspec.Struct, frozen=True):
+    """What a device holds, and what its owner lets it say, as it told when it checked in with any run of the fleet."""
+
+    held: tuple[str, ...] | None
+    """As `CheckIn.kept`; None also where the device has chosen since."""
+    withholds: bool
+    """Whether its owner does not let it say what it keeps, and why (`Policy.withholds`)."""
+    min_windows: int
+    """As in `Policy`."""
+
+
+class KeptChanged(msgspec.Struct, frozen=True, tag="kept-changed"):
+    """By device, what it says, where that takes back something that this run has been told."""
+
+    at_s: float
+    devices: dict[str, Says]

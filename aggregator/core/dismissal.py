@@ -9,7 +9,6 @@ from aggregator.core.order_events import RolledBack
 from aggregator.core.plan import plan_for
 from aggregator.core.state import (
     Acknowledge,
-    Command,
     DeadlinePassed,
     DeviceDeclined,
     Resumed,
@@ -55,9 +54,8 @@ def excuse_late(state: RunState, event: DeviceDeclined) -> Step:
         return state, []
     if event.forbidden and closings.tells(state, flight):
         return answer(inputs.withheld(closings.without(state, event.device_id), event.device_id), event.device_id, event.at_s)
-    state, looks = closings.in_vain(state, event.device_id, for_good=event.failed and not event.again), list[Command]()
-    if event.again:
-        state, looks = closings.later(state, event.device_id, event.at_s)
+    state = closings.in_vain(state, event.device_id, for_good=event.failed and not event.again)
+    state, looks = closings.later(state, event.device_id, event.at_s) if event.again else (state, [])
     return state, [*looks, finish_command(state, event.device_id)]
 
 

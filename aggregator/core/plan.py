@@ -63,10 +63,15 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
 
 def closing_verbs(state: RunState, device: Device) -> tuple[Verb, ...]:
     """What a device does after the last round."""
-    closing = trained_on_all(state.programs["closing"], device.num_train)
-    verbs = closing if can_train(state, device) else without_labels(closing)
+    verbs = by_labels(state.programs["closing"], device.num_train, trains=can_train(state, device))
     verbs = without_measurements(state.settings, verbs) if device.withholds else verbs
     return without_tests(verbs) if device.untested else verbs
+
+
+def by_labels(closing: tuple[Verb, ...], num_train: int, trains: bool) -> tuple[Verb, ...]:
+    """What a device with so many labelled windows, enough to train or not, does of these verbs after the last round."""
+    verbs = trained_on_all(closing, num_train)
+    return verbs if trains else without_labels(verbs)
 
 
 def trained_on_all(verbs: tuple[Verb, ...], num_train: int) -> tuple[Verb, ...]:

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from aggregator.core.asking import all_placed, groups_of
-from aggregator.core.device_events import DeviceBarred, DeviceForgotten
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten, KeptChanged
 from aggregator.core.order_events import RolledBack
 from aggregator.core.placed import Placed
-from aggregator.core.state import DeviceCheckedIn, Event, KeptChanged, OpenPhase, Report, RoundAggregated, RunState, Told, UpdateAdmitted
+from aggregator.core.state import DeviceCheckedIn, Event, OpenPhase, Report, RoundAggregated, RunState, Told, UpdateAdmitted
 from aggregator.core.succession import gives_models
 from algorithms.personalisation.kept import Kept
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics

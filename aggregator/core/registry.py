@@ -315,8 +315,8 @@ def _report(entry: Entry, event: Reported) -> Entry:
         training = Training(event.examples, event.train_s, answer_s, event.bytes_up, event.bytes_down)
         entry = replace(entry, training=training)
     said = replace(entry.said, kept=None) if entry.said is not None and event.chooses else entry.said
-    moved = (event.train_s, event.bytes_up, event.bytes_down)
-    return replace(entry, said=said, updates=entry.updates + 1, train_s=moved[0], bytes_up=moved[1], bytes_down=moved[2])
+    entry = replace(entry, said=said, updates=entry.updates + 1)
+    return replace(entry, train_s=event.train_s, bytes_up=event.bytes_up, bytes_down=event.bytes_down)
 
 
 def _keep(entry: Entry, event: Keeps) -> Entry:

@@ -36,7 +36,7 @@ ask nobody is *idle*: it looks again when somebody may be asked. In a *buffered*
 Devices without labels train in no round: they are asked what their inputs are like (`aggregator.core.inputs`).
 
 `TRANSITIONS` says what each event does in each phase, by the name of a function below, or in `aggregator.core.orders`,
-`aggregator.core.membership` or `aggregator.core.dismissal`. A dash is an event
+`aggregator.core.membership`, `aggregator.core.dismissal` or `aggregator.core.closings`. A dash is an event
 that is ignored: the state stays, and nothing is commanded. *open* stands for preparing, training and evaluating.
 
 ================== ============ ============= =============== ============
@@ -71,6 +71,7 @@ from msgspec.structs import replace
 from aggregator.core import closings, dismissal, flights, inputs, membership, orders, resumption
 from aggregator.core.asking import absent, failed, is_missing, num_trainers, with_device
 from aggregator.core.budget import measured
+from aggregator.core.device_events import KeptChanged
 from aggregator.core.opening import (
     Step,
     close,
@@ -93,7 +94,6 @@ from aggregator.core.state import (
     DeviceHeard,
     DeviceLost,
     Event,
-    KeptChanged,
     OpenPhase,
     Phase,
     Resumed,
@@ -218,11 +218,6 @@ def _hear(state: RunState, event: DeviceHeard) -> Step:
     return closings.ask_again(state, event.at_s)
 
 
-def _heed(state: RunState, event: KeptChanged) -> Step:
-    """Forget what devices have lost, and what their owners do not let them say any more."""
-    return closings.heed(state, event)
-
-
 def _mark_lost(state: RunState, event: DeviceLost) -> Step:
     """Remember that the device is not online, and since when."""
     device = state.devices.get(event.device_id)
@@ -326,7 +321,7 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
 _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceCheckedIn: _send_plan,
     DeviceHeard: _send_plan,
-    KeptChanged: _heed,
+    KeptChanged: closings.heed,
     **membership.OPEN,
     DeviceLost: _give_grace,
     UpdateAdmitted: _receive,
@@ -353,7 +348,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "aggregating": {
         DeviceCheckedIn: _come,
         DeviceHeard: _come,
-        KeptChanged: _heed,
+        KeptChanged: closings.heed,
         **membership.AGGREGATING,
         DeviceLost: _mark_lost,
         RoundAggregated: _advance,
@@ -367,7 +362,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "finished": {
         DeviceCheckedIn: _dismiss,
         DeviceHeard: _hear,
-        KeptChanged: _heed,
+        KeptChanged: closings.heed,
         **membership.FINISHED,
         DeviceLost: _mark_lost,
         UpdateAdmitted: dismissal.receive_late,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from immutables import Map
 
-from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged, KeptChanged
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.placed import Placed
 from aggregator.core.settings import Ended, RunSettings
@@ -280,24 +280,6 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     """Whether it has fewer test windows than its owner lets it say something of (`Policy.min_windows`)."""
     held: tuple[str, ...] | None = None
     """As `CheckIn.kept`."""
-
-
-class Says(msgspec.Struct, frozen=True):
-    """What a device holds, and what its owner lets it say, as it told when it checked in with any run of the fleet."""
-
-    held: tuple[str, ...] | None
-    """As `CheckIn.kept`; None also where the device has chosen since."""
-    withholds: bool
-    """As in `DeviceCheckedIn`."""
-    min_windows: int
-    """As in `Policy`."""
-
-
-class KeptChanged(msgspec.Struct, frozen=True, tag="kept-changed"):
-    """By device, what it says, where that takes back something that this run has been told."""
-
-    at_s: float
-    devices: dict[str, Says]
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):

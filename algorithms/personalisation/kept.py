@@ -44,6 +44,11 @@ class Kept(msgspec.Struct, frozen=True):
     part of the classes."""
 
 
+def kept_text(kept: Kept | None) -> str:
+    """What a device keeps, in a few words."""
+    return kept.candidate if kept else NOT_TOLD
+
+
 def kept_of(candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COUNT) -> Kept | None:
     """What an update's tensors ``response/choose.kept`` (candidates,), ``response/choose.loss`` (candidates,), perhaps
     ``response/choose.error`` (candidates,) and ``response/choose.usable`` (candidates,), and ``response/choose.windows`` () say of these

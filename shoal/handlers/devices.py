@@ -13,6 +13,7 @@ from aggregator.core.placed import Placed
 from aggregator.core.registry import Entry, away, withholds
 from aggregator.identity import is_served
 from aggregator.profile import profile_of
+from algorithms.personalisation.kept import NOT_TOLD
 from host.files import write_atomically
 from shoal.printing import print_json
 from wire.errors import ConfigError
@@ -96,7 +97,7 @@ def _line(device_id: str, entry: Entry) -> str:
     state = "banned" if entry.ban else "online" if entry.online else "away"
     battery = f"{said.battery_percent:.0f} %" if said and said.battery_percent is not None else "-"
     client, windows = (said.client.removeprefix("shoal ") or "-", str(said.num_train)) if said else ("-", "-")
-    keeps = entry.kept.kept.candidate if entry.kept else "not told" if withholds(said) else "alone" if entry.release_alone else "-"
+    keeps = entry.kept.kept.candidate if entry.kept else NOT_TOLD if withholds(said) else "alone" if entry.release_alone else "-"
     told = (client[:12], battery, windows, entry.declines, keeps, ", ".join(entry.tags))
     return LINE.format(device_id, state, _time(entry.last_seen_s), *told)
 

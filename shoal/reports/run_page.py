@@ -13,9 +13,9 @@ from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import DeviceSummary, Spread, Summary, group_number
 from algorithms.personalisation.keeping import Recipe
-from algorithms.personalisation.kept import NOT_TOLD
+from algorithms.personalisation.kept import NOT_TOLD, kept_text
 from shoal.asked import Setting
-from shoal.kept_words import kept_text, margin_text, names_text, rule_text
+from shoal.kept_words import margin_text, names_text, rule_text
 from shoal.report_words import number, scenario_text, time_text, verdict
 from shoal.reports.pages import Line, Shade, changed_first, chart_pair, kind_of, render, shades
 from simulation import cost

@@ -15,7 +15,7 @@ from immutables import Map
 from aggregator.aggregation import apply_algorithm, encode_views, make_programs, rate_noted, round_notes, store_state, weakened
 from aggregator.core.budget import improvement_of, mean_accuracy
 from aggregator.core.placed import Placed
-from aggregator.core.plan import make_plan, program_for, trained_on_all, without_labels
+from aggregator.core.plan import by_labels, make_plan, program_for
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord, make_record
 from aggregator.core.settings import Ended
@@ -246,9 +246,11 @@ class Rounds:
             if device_id in invited.versions:
                 model = _name(start, invited.versions[device_id])
                 model = model if model in stale else _name(NEWCOMER, invited.versions[device_id])
-            closes = trained_on_all(programs["closing"], self.devices[device_id].num_train)
-            closes = without_labels(closes) if device_id in self.unlabelled else closes
-            verbs = closes if closing else program_for(programs, device_id, start)
+            if closing:
+                num_train = self.devices[device_id].num_train
+                verbs = by_labels(programs["closing"], num_train, trains=device_id not in self.unlabelled)
+            else:
+                verbs = program_for(programs, device_id, start)
             plans.append(make_plan(self.settings, number, device_id, model, verbs, encoding=self.settings.update_encoding))
         return plans
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aggregator.core import round as core
 from aggregator.core import state as s
 from aggregator.core.asking import is_awaited, may_be_asked
-from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
+from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged, KeptChanged, Says
 from aggregator.core.order_events import Retuned, RolledBack
 from aggregator.core.round import OPEN, TRANSITIONS
 from tests.aggregator.round_cases import MEMORY, RECEIVED, Run, kinds
@@ -59,7 +59,7 @@ def any_event(kind: Any, run: Run) -> s.Event:
     """An event of this kind that concerns the run's device and its latest round."""
     values = {"at_s": 1e6, "device_id": "a", "round": run.state.round, "num_train": 1, "num_test": 1, "models": run.state.models}
     values |= {"memory": MEMORY, "starts": {}, "programs": PROGRAMS, "update": RECEIVED, "epoch": 5, "device_ids": ("a",), "to": 0}
-    values |= {"included": (), "excluded": ("a",), "memories": {}, "devices": {"a": s.Says((), True, 99)}}
+    values |= {"included": (), "excluded": ("a",), "memories": {}, "devices": {"a": Says((), True, 99)}}
     values |= {"settings": msgspec.structs.replace(run.state.settings, rounds=9)}
     made: s.Event = kind(**{name: values[name] for name in kind.__struct_fields__ if name in values})
     return made
@@ -69,7 +69,7 @@ def any_event(kind: Any, run: Run) -> s.Event:
 @pytest.mark.parametrize("kind", [kind for kind in get_args(s.Event) if kind is not s.Started])
 def test_an_event_is_ignored_where_the_table_has_no_transition_and_does_something_where_it_has(kind: Any, phase: s.Phase) -> None:
     run = in_every_phase()[phase]
-    if kind is s.KeptChanged:
+    if kind is KeptChanged:
         run.state = msgspec.structs.replace(run.state, received={"a": RECEIVED})
     before = run.state
     commands = run.feed(any_event(kind, run))
@@ -128,7 +128,7 @@ def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(history:
         elif kind == "declined":
             run.feed(s.DeviceDeclined(at_s, value, run.state.round))
         elif kind == "keeps":
-            assert run.feed(s.KeptChanged(at_s, {value: s.Says((), True, 99)})) == []
+            assert run.feed(KeptChanged(at_s, {value: Says((), True, 99)})) == []
         elif kind == "updates lost":
             run.feed(s.UpdatesLost(at_s, run.state.round, (value,)))
         elif kind == "rolled back":
