@@ -1,10 +1,12 @@
-"""pytest, and then, alone, the few tests that failed: of thousands that wait for real processes one may be late on a loaded machine.
+"""pytest, and then, alone, the few tests that failed: of thousands that wait for real processes one
+may be late on a loaded machine.
 
     .venv/bin/python .ci/again.py ARGUMENTS OF PYTEST
 
-Status 0 says that each test passed, among the others or alone in one process; those that passed only alone are named as unsteady, and are
-to be mended. Otherwise the status is pytest's own. Nothing is run again if more than five tests failed, or if pytest ended in any other way
-than with failed tests.
+Status 0 says that each test passed, among the others or alone in one process; those that passed
+only alone are named as unsteady, and are to be mended. Otherwise the status is pytest's own.
+Nothing is run again if more than five tests failed, or if pytest ended in any other way than with
+failed tests.
 """
 
 import json
@@ -42,7 +44,9 @@ def failed_in(cache: Path) -> list[str]:
 def passed_all(report: Path, number: int) -> bool:
     """Whether so many tests were run and each passed: one that was skipped did not."""
     suite = ElementTree.parse(report).getroot().find("testsuite")
-    return suite is not None and [int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")] == [number, 0, 0, 0]
+    return suite is not None and [
+        int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")
+    ] == [number, 0, 0, 0]
 
 
 def say(head: str, tests: list[str]) -> None:
@@ -51,23 +55,34 @@ def say(head: str, tests: list[str]) -> None:
 
 
 def main(arguments: list[str], folder: Path) -> int:
-    """Run the tests; the exit status. What earlier runs noted has no part in it: the folder is new."""
+    """Run the tests; the exit status. What earlier runs noted has no part in it: the folder is
+    new."""
     status = pytest("-o", f"cache_dir={folder / 'first'}", *arguments)
     if status == 0:
         return 0
     failed = failed_in(folder / "first")
     if status != FAILED or not failed:
-        say(f"pytest ended with status {status}, and noted {len(failed)} failed tests: nothing is run again", failed)
+        say(
+            f"pytest ended with status {status}, and noted {len(failed)} failed tests: nothing is "
+            "run again",
+            failed,
+        )
         return status
     if len(failed) > MOST:
         say(f"{len(failed)} tests failed, more than {MOST}: nothing is run again", failed)
         return status
     say(f"{len(failed)} failed, and are run again, alone, one after the other:", failed)
     report = folder / "report.xml"
-    status = pytest("-n", "0", "-o", f"cache_dir={folder / 'again'}", f"--junitxml={report}", *failed)
+    status = pytest(
+        "-n", "0", "-o", f"cache_dir={folder / 'again'}", f"--junitxml={report}", *failed
+    )
     failed_again = failed_in(folder / "again")
     if status != 0 or not passed_all(report, len(failed)):
-        say(f"run again, alone: status {status}; these failed again, others of them may have been skipped:", failed_again)
+        say(
+            f"run again, alone: status {status}; these failed again, others of them may have been "
+            "skipped:",
+            failed_again,
+        )
         return status or FAILED
     say("UNSTEADY, to be mended: these failed at first and passed alone:", failed)
     return 0

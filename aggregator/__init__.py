@@ -1,1 +1,2 @@
-"""The service that finds which devices belong together, averages inside each group, and gives every device its model."""
+"""The service that finds which devices belong together, averages inside each group, and gives every
+device its model."""

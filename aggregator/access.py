@@ -20,9 +20,10 @@ class Caller:
 
 
 Verify = Callable[[str], Caller | None]
-"""The port by which callers are known: who holds this bearer token; None if it is of no use. It is called for each request, in a thread
-that may wait, and raises `ShoalError` where it cannot tell. `aggregator.adapters.token_file` is the adapter for Shoal's own tokens; what
-verifies those of an identity provider would be another."""
+"""The port by which callers are known: who holds this bearer token; None if it is of no use. It is
+called for each request, in a thread that may wait, and raises `ShoalError` where it cannot tell.
+`aggregator.adapters.token_file` is the adapter for Shoal's own tokens; what verifies those of an
+identity provider would be another."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Access:
     """Requests of one token at once; and `per_s` a second after that."""
     per_s: float = 20.0
     failed_burst: float = 10.0
-    """Requests without a valid token, of one address, that have an answer of their own; and `failed_per_s` a second after that."""
+    """Requests without a valid token, of one address, that have an answer of their own; and
+    `failed_per_s` a second after that."""
     failed_per_s: float = 0.2
     refused: Counter[str] = field(default_factory=Counter)
     """How often a request was refused, by reason."""

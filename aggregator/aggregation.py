@@ -1,7 +1,9 @@
-"""Applies an algorithm to the updates of a closed round. Updates, models and memory are blobs; the same blobs give the same bytes again.
+"""Applies an algorithm to the updates of a closed round. Updates, models and memory are blobs; the
+same blobs give the same bytes again.
 
-`start_run` and `aggregate` are the service's: blobs in, an event for the round core out. `apply_algorithm`, `round_notes` and `store_state`
-are what a simulation without messages has in common with them.
+`start_run` and `aggregate` are the service's: blobs in, an event for the round core out.
+`apply_algorithm`, `round_notes` and `store_state` are what a simulation without messages has in
+common with them.
 """
 
 import math
@@ -26,7 +28,15 @@ from aggregator.core.versions import farthest, worse_than
 from aggregator.inherit import Source, begin_from
 from aggregator.placing import place_again, place_unlabelled
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
-from algorithms.core.contract import USUAL_PASSES, Grouped, LocalModel, Probe, Programs, Work, exchanged
+from algorithms.core.contract import (
+    USUAL_PASSES,
+    Grouped,
+    LocalModel,
+    Probe,
+    Programs,
+    Work,
+    exchanged,
+)
 from algorithms.means.streaming import Branch
 from algorithms.schedules import rate_in, scheduled
 from wire import names
@@ -86,60 +96,109 @@ def start_run(
 
 
 def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
-    """Check that a bundle holds the device's half of an algorithm, and that the algorithm can do without whole rounds where it has to.
+    """Check that a bundle holds the device's half of an algorithm, and that the algorithm can do
+    without whole rounds where it has to.
 
     Raises:
-        ConfigError: it was exported for another objective, or with another privacy mechanism than the epsilon would be computed for; or an
+        ConfigError: it was exported for another objective, or with another privacy mechanism than
+        the epsilon would be computed for; or an
             algorithm of a buffered run needs whole rounds.
     """
     grouping = algorithm.grouping
     if settings.buffer and (algorithm.coordinator.absorbs or grouping.chooses or grouping.compares):
-        part = f"objective {algorithm.objective!r}" if algorithm.coordinator.absorbs else f"grouping {grouping.name!r}"
-        raise ConfigError(f"algorithm {algorithm.name!r}: {part} needs whole rounds, and a buffered campaign has none: take policy sync")
+        part = (
+            f"objective {algorithm.objective!r}"
+            if algorithm.coordinator.absorbs
+            else f"grouping {grouping.name!r}"
+        )
+        raise ConfigError(
+            f"algorithm {algorithm.name!r}: {part} needs whole rounds, and a buffered campaign "
+            "has none: take policy sync"
+        )
     if manifest.algorithm != algorithm.objective:
-        raise ConfigError(f"bundle {manifest.name} was exported for the objective {manifest.algorithm!r}, not for {algorithm.objective!r}")
+        raise ConfigError(
+            f"bundle {manifest.name} was exported for the objective {manifest.algorithm!r}, not "
+            f"for {algorithm.objective!r}"
+        )
     for name, value in algorithm.privacy.in_step().items():
         held = {**manifest.hyper, **settings.hyper}.get(name)
         if held != value:
             text = "none" if held is None else f"{name} = {held:g}"
-            raise ConfigError(f"algorithm {algorithm.name!r} needs a step with {name} = {value:g}; bundle {manifest.name} has {text}")
+            raise ConfigError(
+                f"algorithm {algorithm.name!r} needs a step with {name} = {value:g}; bundle "
+                f"{manifest.name} has {text}"
+            )
 
 
-def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, clock: Clock) -> RoundAggregated:
-    """The event that answers the command `Aggregate`: the algorithm, applied to the updates that the run's state names, as far as they are
-    within bounds (`aggregator.core.influence`). Where what comes out is not fit to be offered, the last models stay; where devices say that
-    they are much worse than earlier ones (`aggregator.core.versions`), those are offered again. It is dated when its models are there: from
-    then on the next round's deadline is counted."""
+def aggregate(
+    run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, clock: Clock
+) -> RoundAggregated:
+    """The event that answers the command `Aggregate`: the algorithm, applied to the updates that
+    the run's state names, as far as they are within bounds (`aggregator.core.influence`). Where
+    what comes out is not fit to be offered, the last models stay; where devices say that they are
+    much worse than earlier ones (`aggregator.core.versions`), those are offered again. It is dated
+    when its models are there: from then on the next round's deadline is counted."""
     if (better := worse_than(run)) is not None:
         version, drop = better
-        reason = f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than {run.settings.max_drop:g}"
-        rolled_back = {"from": run.made_in, "to": version.round, "reason": reason, "made_by": list(run.made_by)}
-        return _offered_again(run, algorithm, blobs, clock(), version, version.round, {"rolled_back": rolled_back})
+        reason = (
+            f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than "
+            f"{run.settings.max_drop:g}"
+        )
+        rolled_back = {
+            "from": run.made_in,
+            "to": version.round,
+            "reason": reason,
+            "made_by": list(run.made_by),
+        }
+        return _offered_again(
+            run, algorithm, blobs, clock(), version, version.round, {"rolled_back": rolled_back}
+        )
     kept, left_out, norms = bounded(run.settings, run.received, run.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
     if late := {d: r.staleness for d, r in sorted(run.received.items()) if r.staleness}:
         remarks["staleness"] = late
 
     def set_aside(reason: str) -> RoundAggregated:
-        return _offered_again(run, algorithm, blobs, clock(), run, run.made_in, remarks | {"set_aside": reason})
+        return _offered_again(
+            run, algorithm, blobs, clock(), run, run.made_in, remarks | {"set_aside": reason}
+        )
 
     if len(kept) < min(len(run.received), run.settings.min_updates):
-        return set_aside(f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed")
+        return set_aside(
+            f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed"
+        )
     held = load_models(run, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
     contributions = [
-        Contribution(d, r.num_train, r.num_steps, r.start, partial(_read, blobs, run.settings, r, before[r.start]), r.trained.mean_loss)
+        Contribution(
+            d,
+            r.num_train,
+            r.num_steps,
+            r.start,
+            partial(_read, blobs, run.settings, r, before[r.start]),
+            r.trained.mean_loss,
+        )
         for d, r in sorted(kept.items())
     ]
-    last = replace(decode_memory(blobs.get(run.memory), before), rounds=run.trained)  # rounds that were given up have spent privacy too
+    last = replace(
+        decode_memory(blobs.get(run.memory), before), rounds=run.trained
+    )  # rounds that were given up have spent privacy too
     groups_before = set(last.memory.membership.values())
-    state, grouped = apply_algorithm(algorithm, last, contributions, probe, run.settings, run.round, run.preparing)
+    state, grouped = apply_algorithm(
+        algorithm, last, contributions, probe, run.settings, run.round, run.preparing
+    )
     if (broken := _not_finite(state)) is not None:
-        return set_aside(f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite")
+        return set_aside(
+            f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite"
+        )
     distances: dict[str, float] = {}
     if not run.preparing:
         groups = _groups(state, algorithm, {d: r.start for d, r in kept.items()}, before)
-        small = {key: group.size for key, group in groups.items() if 0 < group.size < run.settings.min_group}
+        small = {
+            key: group.size
+            for key, group in groups.items()
+            if 0 < group.size < run.settings.min_group
+        }
         state = _with_last(state, groups, small, last)
         far, distances = _distances(run, state, groups, before)
         state = _with_last(state, groups, far, last)
@@ -147,9 +206,13 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
         remarks |= {"too_far": far} if far else {}
         if far and not distances:
             return set_aside("every new model is too far from the last one")
-    unchanged = {key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]}
+    unchanged = {
+        key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]
+    }
     stored = store_state(run.next_settings, algorithm, state, blobs, unchanged)
-    starts = {device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership}
+    starts = {
+        device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership
+    }
     return RoundAggregated(
         at_s=clock(),
         round=run.round,
@@ -167,45 +230,70 @@ def aggregate(run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, c
     )
 
 
-def retune(run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, at_s: float) -> list[Retuned]:
+def retune(
+    run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, at_s: float
+) -> list[Retuned]:
     """The event that gives a run these settings; none if it has them."""
     if settings == run.next_settings:
         return []
     return [Retuned(at_s, settings, programs_of(run, settings, algorithm, blobs, run.trained))]
 
 
-def programs_of(version: RunState | ModelVersion, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, trained: int) -> Programs:
-    """What devices do with the models of a version, by these settings, after so many rounds of training."""
-    return make_programs(algorithm, replace(load_state(version, blobs), rounds=trained), settings, version.models)
+def programs_of(
+    version: RunState | ModelVersion,
+    settings: RunSettings,
+    algorithm: Algorithm,
+    blobs: Blobs,
+    trained: int,
+) -> Programs:
+    """What devices do with the models of a version, by these settings, after so many rounds of
+    training."""
+    return make_programs(
+        algorithm, replace(load_state(version, blobs), rounds=trained), settings, version.models
+    )
 
 
-def make_programs(algorithm: Algorithm, state: State, settings: TrainingSettings[Any], digests: Mapping[str, str]) -> Programs:
-    """What devices do in the next round, with the learning rate that it has by the run's schedule, and after the last with the run's own.
-    `digests` names each model's blob."""
+def make_programs(
+    algorithm: Algorithm, state: State, settings: TrainingSettings[Any], digests: Mapping[str, str]
+) -> Programs:
+    """What devices do in the next round, with the learning rate that it has by the run's schedule,
+    and after the last with the run's own. `digests` names each model's blob."""
     work = work_of(settings)
     hyper = scheduled(settings.hyper, settings.lr_schedule, state.rounds, settings.rounds)
     return algorithm.programs(state, replace(work, hyper=hyper), digests, work)
 
 
 def rate_noted(settings: TrainingSettings[Any], programs: Programs) -> dict[str, float]:
-    """For the notes of a round with a scheduled learning rate: the rate with which these programs train."""
+    """For the notes of a round with a scheduled learning rate: the rate with which these programs
+    train."""
     lr = rate_in(programs.get("", ())) if settings.lr_schedule else None
     return {} if lr is None else {"lr": lr}
 
 
 def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
-    """For the notes of a round that changes nothing: what the privacy mechanism has spent, the updates of this round included."""
+    """For the notes of a round that changes nothing: what the privacy mechanism has spent, the
+    updates of this round included."""
     if run.preparing:
         return {}
-    models = [LocalModel(device_id, r.num_train, r.num_steps, r.start, {}) for device_id, r in sorted(run.received.items())]
+    models = [
+        LocalModel(device_id, r.num_train, r.num_steps, r.start, {})
+        for device_id, r in sorted(run.received.items())
+    ]
     epsilon = algorithm.privacy.epsilon(run.trained + 1, models, work_of(run.settings))
     return {"epsilon": epsilon} if epsilon is not None and math.isfinite(epsilon) else {}
 
 
 def _offered_again(
-    run: RunState, algorithm: Algorithm, blobs: Blobs, at_s: float, version: RunState | ModelVersion, made_in: int, remarks: dict[str, Any]
+    run: RunState,
+    algorithm: Algorithm,
+    blobs: Blobs,
+    at_s: float,
+    version: RunState | ModelVersion,
+    made_in: int,
+    remarks: dict[str, Any],
 ) -> RoundAggregated:
-    """A round that ends with models that were there before: those of this version, which the round `made_in` had made."""
+    """A round that ends with models that were there before: those of this version, which the round
+    `made_in` had made."""
     return RoundAggregated(
         at_s=at_s,
         round=run.round,
@@ -221,7 +309,8 @@ def _offered_again(
 
 
 def _not_finite(state: State) -> tuple[str, str] | None:
-    """The key of a model, and its tensor, that holds a value that is not finite; None if none does."""
+    """The key of a model, and its tensor, that holds a value that is not finite; None if none
+    does."""
     for key, model in state.models.items():
         for name, array in model.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -231,45 +320,69 @@ def _not_finite(state: State) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class _Group:
-    """A group after a round: how many of its devices were counted, and the key of its last model; None where it has none."""
+    """A group after a round: how many of its devices were counted, and the key of its last model;
+    None where it has none."""
 
     size: int
     origin: str | None
 
 
-def _groups(state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors]) -> dict[str, _Group]:
-    """By key, the groups that have a model. A new group's last model is the one that its first device started from (`started`)."""
+def _groups(
+    state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors]
+) -> dict[str, _Group]:
+    """By key, the groups that have a model. A new group's last model is the one that its first
+    device started from (`started`)."""
     members: dict[str, list[str]] = {}
     for device_id in started:
         members.setdefault(algorithm.start(state.memory, device_id), []).append(device_id)
     return {
-        key: _Group(len(devices := members.get(key, [])), key if key in before else started[devices[0]] if devices else None)
+        key: _Group(
+            len(devices := members.get(key, [])),
+            key if key in before else started[devices[0]] if devices else None,
+        )
         for key in state.models
     }
 
 
-def _with_last(state: State, groups: Mapping[str, _Group], keys: Iterable[str], last: State) -> State:
-    """The state with the last models of these groups, and with what the server optimizer remembered of those."""
+def _with_last(
+    state: State, groups: Mapping[str, _Group], keys: Iterable[str], last: State
+) -> State:
+    """The state with the last models of these groups, and with what the server optimizer remembered
+    of those."""
     origins = {key: origin for key in keys if (origin := groups[key].origin) is not None}
     models = {key: last.models[origin] for key, origin in origins.items()}
-    moments = {key: last.moments[origin] for key, origin in origins.items() if origin in last.moments}
+    moments = {
+        key: last.moments[origin] for key, origin in origins.items() if origin in last.moments
+    }
     others = {key: held for key, held in state.moments.items() if key not in origins}
-    return replace(state, models=state.models | models, moments=others | moments) if origins else state
+    return (
+        replace(state, models=state.models | models, moments=others | moments) if origins else state
+    )
 
 
 def _distances(
     run: RunState, state: State, groups: Mapping[str, _Group], before: Mapping[str, Tensors]
 ) -> tuple[dict[str, str], dict[str, float]]:
-    """By key, why a new model is too far from every last one; and by role, the median distance of the others from their own last ones."""
-    bounds, far, near = farthest(run.settings, run.distances), dict[str, str](), list[dict[str, float]]()
+    """By key, why a new model is too far from every last one; and by role, the median distance of
+    the others from their own last ones."""
+    bounds, far, near = (
+        farthest(run.settings, run.distances),
+        dict[str, str](),
+        list[dict[str, float]](),
+    )
     for key, group in groups.items():
         model, last = state.models[key], None if group.origin is None else before[group.origin]
         if last is None or model is last or run.settings.norm_cap <= 0:
             continue
         distance = _distance(model, last)
         beyond = first_beyond(distance, bounds)
-        if beyond and all(first_beyond(_distance(model, other), bounds) for other in before.values()):
-            far[key] = f"the distance of its {beyond} is {distance[beyond]:.3g}: more than {bounds[beyond]:.3g} is not usual in this run"
+        if beyond and all(
+            first_beyond(_distance(model, other), bounds) for other in before.values()
+        ):
+            far[key] = (
+                f"the distance of its {beyond} is {distance[beyond]:.3g}: more than "
+                f"{bounds[beyond]:.3g} is not usual in this run"
+            )
         else:
             near.append(distance)
     roles = sorted({role for distance in near for role in distance})
@@ -278,7 +391,9 @@ def _distances(
 
 def _distance(model: Tensors, other: Tensors) -> dict[str, float]:
     """By role, the Euclidean distance of two models."""
-    return norms_of({name: array - other[name] for name, array in model.items() if array.dtype.kind == "f"})
+    return norms_of(
+        {name: array - other[name] for name, array in model.items() if array.dtype.kind == "f"}
+    )
 
 
 def apply_algorithm(
@@ -291,25 +406,34 @@ def apply_algorithm(
     preparing: bool,
     branches: Mapping[str, Sequence[Branch]] | None = None,
 ) -> tuple[State, Grouped]:
-    """The algorithm's state after the round of this number, and how it grouped the devices. `branches` as in `Algorithm.apply`."""
+    """The algorithm's state after the round of this number, and how it grouped the devices.
+    `branches` as in `Algorithm.apply`."""
     if preparing:
         return algorithm.prepare(state, contributions), Grouped(state.memory)
-    return algorithm.apply(state, contributions, probe, round_seed(settings, number), work_of(settings), branches)
+    return algorithm.apply(
+        state, contributions, probe, round_seed(settings, number), work_of(settings), branches
+    )
 
 
 def round_notes(state: State, grouped: Grouped) -> dict[str, Any]:
-    """What a round's record says about it: the grouping's notes, and what the privacy mechanism has spent so far."""
+    """What a round's record says about it: the grouping's notes, and what the privacy mechanism has
+    spent so far."""
     return grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {})
 
 
 def load_state(run: RunState | ModelVersion, blobs: Blobs) -> State:
     """The algorithm's state as `store_state` left it in the blob store."""
-    return decode_memory(blobs.get(run.memory), {key: exchanged(tensors) for key, tensors in load_models(run, blobs).items()})
+    return decode_memory(
+        blobs.get(run.memory),
+        {key: exchanged(tensors) for key, tensors in load_models(run, blobs).items()},
+    )
 
 
 def load_models(run: RunState | ModelVersion, blobs: Blobs) -> dict[str, Tensors]:
     """By key, the run's models with what goes with them."""
-    return {key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()}
+    return {
+        key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()
+    }
 
 
 def work_of(settings: TrainingSettings[Any]) -> Work:
@@ -318,12 +442,18 @@ def work_of(settings: TrainingSettings[Any]) -> Work:
 
 
 def store_state(
-    settings: RunSettings, algorithm: Algorithm, state: State, blobs: Blobs, unchanged: Mapping[str, tuple[Tensors, str]] | None = None
+    settings: RunSettings,
+    algorithm: Algorithm,
+    state: State,
+    blobs: Blobs,
+    unchanged: Mapping[str, tuple[Tensors, str]] | None = None,
 ) -> StoredState:
-    """Put an algorithm's state into the blob store: each model together with what goes with it, and the memory.
+    """Put an algorithm's state into the blob store: each model together with what goes with it, and
+    the memory.
 
-    `unchanged` has, by key, the models that the round left as they were, each as it is stored (with what went with it) and its digest.
-    Such a model is encoded and stored again only if something else goes with it now.
+    `unchanged` has, by key, the models that the round left as they were, each as it is stored (with
+    what went with it) and its digest. Such a model is encoded and stored again only if something
+    else goes with it now.
     """
     received = algorithm.received(state)
     models = {}
@@ -336,18 +466,25 @@ def store_state(
         )
         models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))[0]
     programs = make_programs(algorithm, state, settings, models)
-    return StoredState(models, blobs.put(encode_memory(state))[0], programs, algorithm.preparing(state))
+    return StoredState(
+        models, blobs.put(encode_memory(state))[0], programs, algorithm.preparing(state)
+    )
 
 
 def _read(blobs: Blobs, settings: RunSettings, received: Received, model: Tensors) -> Tensors:
     tensors = decode_update(blobs.get(received.blob), OWN_FILES)[1]
     if received.quantised:
         tensors = with_change(settings, received.quantised, tensors)
-    return weakened(tensors, float(staleness_weights(np.array(received.staleness))), model) if received.staleness else tensors
+    return (
+        weakened(tensors, float(staleness_weights(np.array(received.staleness))), model)
+        if received.staleness
+        else tensors
+    )
 
 
 def weakened(tensors: Tensors, weight: float, model: Tensors) -> Tensors:
-    """An update whose change counts `weight` times, as one to this model, however old the model is that it started from."""
+    """An update whose change counts `weight` times, as one to this model, however old the model is
+    that it started from."""
     made = dict(tensors)
     for key, value in tensors.items():
         role = names.role_of(key)

@@ -1,4 +1,5 @@
-"""Large updates, put together from pieces on the disk. A device has one at a time; all together are bounded in bytes, and each in time."""
+"""Large updates, put together from pieces on the disk. A device has one at a time; all together are
+bounded in bytes, and each in time."""
 
 import logging
 import time
@@ -20,11 +21,13 @@ SUFFIX = ".part"
 IDLE_S = 900.0
 """An update of which nothing came for so long is forgotten."""
 TIMES = 32
-"""All updates that are being put together have at most so many times the bytes that one may have."""
+"""All updates that are being put together have at most so many times the bytes that one may
+have."""
 
 
 class NoRoom(ShoalError):
-    """So many updates are being put together that there is no room for another one now, or none on the disk."""
+    """So many updates are being put together that there is no room for another one now, or none on
+    the disk."""
 
 
 @dataclass
@@ -38,9 +41,12 @@ class _Coming:
 
 
 class Assembly:
-    """Updates in a folder, one file a device. What is there outlives a restart: each piece is known by its hash."""
+    """Updates in a folder, one file a device. What is there outlives a restart: each piece is known
+    by its hash."""
 
-    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, folder: Path, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = time.time
+    ) -> None:
         """`most_bytes`: of one update. `clock`: Unix time.
 
         Raises:
@@ -52,7 +58,9 @@ class Assembly:
             make_folder(folder)
             for path in folder.glob("*" + SUFFIX):
                 said = path.stat()
-                self._coming[path.name.removesuffix(SUFFIX)] = _Coming(None, None, said.st_size, said.st_mtime)
+                self._coming[path.name.removesuffix(SUFFIX)] = _Coming(
+                    None, None, said.st_size, said.st_mtime
+                )
         except OSError as error:
             raise ConfigError(f"folder {folder}: {error.strerror}") from None
 
@@ -80,8 +88,14 @@ class Assembly:
             self.drop(offer.device_id)
         self._forget_idle()
         held = self._coming.get(offer.device_id)
-        if self.num_bytes - (held.num_bytes if held else 0) + offer.pieces.num_bytes > TIMES * self.most_bytes:
-            raise NoRoom(f"updates of {self.num_bytes} bytes are being put together: no room for {offer.pieces.num_bytes} more")
+        if (
+            self.num_bytes - (held.num_bytes if held else 0) + offer.pieces.num_bytes
+            > TIMES * self.most_bytes
+        ):
+            raise NoRoom(
+                f"updates of {self.num_bytes} bytes are being put together: no room for "
+                f"{offer.pieces.num_bytes} more"
+            )
         try:
             part = PartFile(self._path(offer.device_id), offer.pieces)
         except OSError as error:
@@ -89,7 +103,8 @@ class Assembly:
         self._coming[offer.device_id] = _Coming(offer, part, offer.pieces.num_bytes, self._clock())
 
     def put(self, device_id: str, update: str, index: int, payload: bytes) -> bool:
-        """Take a piece of the update that the device has offered; whether it is what was offered, or of another one.
+        """Take a piece of the update that the device has offered; whether it is what was offered,
+        or of another one.
 
         Raises:
             NoRoom: the disk does not take it.
@@ -106,10 +121,15 @@ class Assembly:
     def wanted(self, device_id: str) -> tuple[int, ...]:
         """The pieces that a device is to send next; none if all are here."""
         coming = self._coming.get(device_id)
-        return tuple(islice(coming.part.missing, WINDOW)) if coming is not None and coming.part is not None else ()
+        return (
+            tuple(islice(coming.part.missing, WINDOW))
+            if coming is not None and coming.part is not None
+            else ()
+        )
 
     def take(self, device_id: str) -> bytes | None:
-        """All bytes of an update of which no piece is missing; None if they do not have the hash that was offered. It stays until `drop`.
+        """All bytes of an update of which no piece is missing; None if they do not have the hash
+        that was offered. It stays until `drop`.
 
         Raises:
             NoRoom: it cannot be read.
@@ -131,7 +151,9 @@ class Assembly:
                 log.error("%s: %s", self._path(device_id), error.strerror)
 
     def _forget_idle(self) -> None:
-        for device_id in [d for d, coming in self._coming.items() if self._clock() - coming.heard_s > IDLE_S]:
+        for device_id in [
+            d for d, coming in self._coming.items() if self._clock() - coming.heard_s > IDLE_S
+        ]:
             self.drop(device_id)
 
     def _path(self, device_id: str) -> Path:

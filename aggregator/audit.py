@@ -37,9 +37,15 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def note(folder: Path, by: str, what: str, outcome: str, **details: str) -> None:
-    """Add a line to the folder's audit log, which is on the disk when this returns: when (Unix seconds), who, what, and what came of it. A
-    log that cannot be written is said in the service's own log: an operator must be able to act on a full disk."""
-    line = json.dumps({"at_s": round(time.time(), 3), "by": by, "what": what, "outcome": outcome, **details}) + "\n"
+    """Add a line to the folder's audit log, which is on the disk when this returns: when (Unix
+    seconds), who, what, and what came of it. A log that cannot be written is said in the service's
+    own log: an operator must be able to act on a full disk."""
+    line = (
+        json.dumps(
+            {"at_s": round(time.time(), 3), "by": by, "what": what, "outcome": outcome, **details}
+        )
+        + "\n"
+    )
     try:
         with (folder / AUDIT).open("a", encoding="utf-8") as file:
             file.write(line)
@@ -50,8 +56,9 @@ def note(folder: Path, by: str, what: str, outcome: str, **details: str) -> None
 
 
 def read_back(folder: Path, before: int | None = None, words: str = "", most: int = 50) -> Page:
-    """The latest lines that have all of these words, in any case; of those that end at `before` or earlier, where that is given. What is
-    no line, such as one that a power cut has torn, is left out.
+    """The latest lines that have all of these words, in any case; of those that end at `before` or
+    earlier, where that is given. What is no line, such as one that a power cut has torn, is left
+    out.
 
     Raises:
         OSError: the log cannot be read.
@@ -67,7 +74,11 @@ def read_back(folder: Path, before: int | None = None, words: str = "", most: in
         reached = least = max(0, end - MOST_BYTES)
         for begin, raw in _lines_back(file, end, least):
             reached = begin
-            line = _decoded(raw) if all(word in raw.decode("utf-8", "replace").casefold() for word in wanted) else None
+            line = (
+                _decoded(raw)
+                if all(word in raw.decode("utf-8", "replace").casefold() for word in wanted)
+                else None
+            )
             if line is not None:
                 found.append(line)
             if len(found) == most:
@@ -76,7 +87,8 @@ def read_back(folder: Path, before: int | None = None, words: str = "", most: in
 
 
 def _lines_back(file: BinaryIO, end: int, least: int) -> Iterator[tuple[int, bytes]]:
-    """The whole lines between two offsets, from the last to the first, each with the offset at which it begins."""
+    """The whole lines between two offsets, from the last to the first, each with the offset at
+    which it begins."""
     rest, at = b"", end
     while at > least:
         size = min(BLOCK, at - least)

@@ -1,8 +1,10 @@
-"""Runs the round core of one campaign: events become a new state, which is saved, and commands, which are carried out.
+"""Runs the round core of one campaign: events become a new state, which is saved, and commands,
+which are carried out.
 
-An event that cannot be taken in, or a command that cannot be carried out, is logged, counted under ``defect``, and left out. Where nothing
-can be saved, or a round cannot be aggregated, the campaign is *paused*: its devices are told that it is busy, what is on offer stays on
-offer, and it goes on by itself when the cause is gone, or when it is told to. Other campaigns go on.
+An event that cannot be taken in, or a command that cannot be carried out, is logged, counted under
+``defect``, and left out. Where nothing can be saved, or a round cannot be aggregated, the campaign
+is *paused*: its devices are told that it is busy, what is on offer stays on offer, and it goes on
+by itself when the cause is gone, or when it is told to. Other campaigns go on.
 """
 
 import heapq
@@ -57,7 +59,8 @@ HELD = "the operator has paused it"
 
 
 class Campaign:
-    """Runs one campaign, in the runner's thread. `state` is immutable and replaced as a whole, so that other threads may read it."""
+    """Runs one campaign, in the runner's thread. `state` is immutable and replaced as a whole, so
+    that other threads may read it."""
 
     def __init__(
         self,
@@ -74,15 +77,22 @@ class Campaign:
         takes: Callable[[str], bool],
         devices: Devices,
     ) -> None:
-        """`announce`: publishes the service's status; `count`: counts what goes wrong, by a reason and a text; `takes`: whether it may ask
-        a device."""
+        """`announce`: publishes the service's status; `count`: counts what goes wrong, by a reason
+        and a text; `takes`: whether it may ask a device."""
         self._algorithm, self.bundle, self._probe = algorithm, bundle, probe
-        self.store, self.blobs, self._fleet, self._clock, self._observe = store, blobs, fleet, clock, observe
+        self.store, self.blobs, self._fleet, self._clock, self._observe = (
+            store,
+            blobs,
+            fleet,
+            clock,
+            observe,
+        )
         self._announce, self._count, self.takes, self._devices = announce, count, takes, devices
         self.has: Callable[[str], bool] = lambda _device_id: True
         """Whether a device works for this campaign, and for no other."""
         self.gives_to: Callable[[str], bool] = lambda _device_id: True
-        """Whether a device is to have the models of this campaign, once it is over, and of no other."""
+        """Whether a device is to have the models of this campaign, once it is over, and of no
+        other."""
         self.releases = False
         """Whether devices get the models to use as releases, and not from the campaign."""
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
@@ -90,11 +100,16 @@ class Campaign:
         self._pause, self._held = Pause(clock), False
         self.state: RunState | None = store.load()
         records = store.rounds()
-        self._offers, self._told = Offers(blobs, fleet, {record.views for record in records} - {""}), Told(store, records)
+        self._offers, self._told = (
+            Offers(blobs, fleet, {record.views for record in records} - {""}),
+            Told(store, records),
+        )
 
-    def start_or_resume(self, settings: RunSettings, epoch: int, source: Source | None = None) -> RunState:
-        """Start the campaign, from the models of `source` where there are some; or go on with it from the state in the store, from the next
-        round on with these settings.
+    def start_or_resume(
+        self, settings: RunSettings, epoch: int, source: Source | None = None
+    ) -> RunState:
+        """Start the campaign, from the models of `source` where there are some; or go on with it
+        from the state in the store, from the next round on with these settings.
 
         Raises:
             ConfigError: the algorithm does not fit the bundle.
@@ -104,7 +119,16 @@ class Campaign:
             check_fit(settings, self._algorithm, self.bundle.manifest)
             self.blobs.put(self.bundle.payload)
             initial = self.bundle.initial
-            started = start_run(settings, self._algorithm, self._probe, initial, self.blobs, self._clock(), epoch, source)
+            started = start_run(
+                settings,
+                self._algorithm,
+                self._probe,
+                initial,
+                self.blobs,
+                self._clock(),
+                epoch,
+                source,
+            )
             self.store.commit([started])
             self.state, _ = step(None, started)
             self._observe(self.state, started)
@@ -116,9 +140,12 @@ class Campaign:
         return self.known()
 
     def retune(self, settings: RunSettings, mean: Mean) -> bool:
-        """Go on with other settings from the next round on, and with this mean from now on. Returns whether that was saved."""
+        """Go on with other settings from the next round on, and with this mean from now on. Returns
+        whether that was saved."""
         self._algorithm = replace(self._algorithm, name=settings.algorithm, mean=mean)
-        return self.dispatch(*retune(self.known(), settings, self._algorithm, self.blobs, self._clock()))
+        return self.dispatch(
+            *retune(self.known(), settings, self._algorithm, self.blobs, self._clock())
+        )
 
     def known(self) -> RunState:
         """The state of a campaign that was started."""
@@ -147,10 +174,13 @@ class Campaign:
 
     def next_deadline_s(self) -> float:
         """The clock's second at which the next deadline is due; infinity when none is set."""
-        return self._deadlines[0][0] if self._deadlines and not self.paused else self._pause.look_at_s
+        return (
+            self._deadlines[0][0] if self._deadlines and not self.paused else self._pause.look_at_s
+        )
 
     def tick(self) -> None:
-        """Dispatch an event for every deadline that is due, and look whether the cause of a pause is gone."""
+        """Dispatch an event for every deadline that is due, and look whether the cause of a pause
+        is gone."""
         if self.paused:
             if self._clock() >= self._pause.look_at_s:
                 self.try_to_go_on()
@@ -161,9 +191,11 @@ class Campaign:
             self.dispatch(DeadlinePassed(max(at_s, self._clock()), number))
 
     def dispatch(self, *events: Event) -> bool:
-        """Take in events: compute the new state, save the events, then carry out what follows. Returns whether they were saved.
+        """Take in events: compute the new state, save the events, then carry out what follows.
+        Returns whether they were saved.
 
-        A command is carried out only when its event is safe, and may be carried out again after a crash (`Resumed`).
+        A command is carried out only when its event is safe, and may be carried out again after a
+        crash (`Resumed`).
         """
         group = Group(self.known())
         for event in events:
@@ -171,12 +203,15 @@ class Campaign:
         return self.commit(group)
 
     def roll_back(self, number: int) -> bool:
-        """Return to the models that the round of this number made, if they are remembered. Whatever keeps the campaign from going on with
-        later ones is given up with them. Returns whether that was saved; if not, try again."""
+        """Return to the models that the round of this number made, if they are remembered. Whatever
+        keeps the campaign from going on with later ones is given up with them. Returns whether that
+        was saved; if not, try again."""
         state, programs = self.known(), None
         version = remembered(state, number)
         if version is not None:
-            programs = programs_of(version, state.next_settings, self._algorithm, self.blobs, state.trained)
+            programs = programs_of(
+                version, state.next_settings, self._algorithm, self.blobs, state.trained
+            )
             self._end_pause()
         saved = self.dispatch(RolledBack(self._clock(), number, programs))
         self._announce()
@@ -184,7 +219,9 @@ class Campaign:
 
     def may_ask(self, device_id: str) -> bool:
         """Whether it may ask a device for anything."""
-        return self.takes(device_id) and self._devices.may_be_asked(device_id, self.known().settings.where)
+        return self.takes(device_id) and self._devices.may_be_asked(
+            device_id, self.known().settings.where
+        )
 
     def has_counted(self, device_id: str) -> bool:
         """Whether an update of a device was ever accepted."""
@@ -192,23 +229,28 @@ class Campaign:
         return known is not None and bool(known.accepted)
 
     def forget(self, device_id: str) -> None:
-        """Forget a device: what came from it, what the algorithm remembers of it, what records say of it.
+        """Forget a device: what came from it, what the algorithm remembers of it, what records say
+        of it.
 
         Raises:
             BlobLost, StorageFailed: it is not forgotten.
         """
-        found = forgotten(self.known(), self.store, self._algorithm, self.blobs, device_id, self._clock())
+        found = forgotten(
+            self.known(), self.store, self._algorithm, self.blobs, device_id, self._clock()
+        )
         if not self.commit(found.group):
             raise StorageFailed(self.paused)
         self._offers.drop(found.needless, found.views)
 
     def tell(self) -> bool:
-        """Take in what the registry knows of devices that is new to this campaign. Returns whether that was saved."""
+        """Take in what the registry knows of devices that is new to this campaign. Returns whether
+        that was saved."""
         return self._devices.tell(self.known(), self.dispatch, self.gives_to)
 
     def take_back(self, device_ids: Iterable[str] | None = None) -> bool:
-        """Take out of the records what devices keep, of all or these, whose owners do not let it be told any more. Returns whether that is
-        done; if not, all of it is when the campaign goes on."""
+        """Take out of the records what devices keep, of all or these, whose owners do not let it be
+        told any more. Returns whether that is done; if not, all of it is when the campaign goes on.
+        """
         asked = self._told.devices() if device_ids is None else device_ids
         try:
             records = self._told.without({d for d in asked if self._devices.withholds(d)})
@@ -253,7 +295,9 @@ class Campaign:
         """Take one event into a group."""
         try:
             group.add(self._placed(group, event) if isinstance(event, UpdateAdmitted) else event)
-        except Exception:  # a defect of the round core must not end the service: the event is left out
+        except (
+            Exception
+        ):  # a defect of the round core must not end the service: the event is left out
             log.exception("defect: an event was left out: %s", type(event).__name__)
             self._count("defect", type(event).__name__)
 
@@ -261,11 +305,16 @@ class Campaign:
         try:
             return place_late(group.state, self._algorithm, self.blobs, event, group.updates[-1][1])
         except (BlobLost, StorageFailed) as error:
-            log.error("device=%s belongs where devices do of which nothing is known: %s", event.device_id, error)
+            log.error(
+                "device=%s belongs where devices do of which nothing is known: %s",
+                event.device_id,
+                error,
+            )
             return event
 
     def commit(self, group: Group) -> bool:
-        """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it has happened, and false is returned."""
+        """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it
+        has happened, and false is returned."""
         try:
             if group.updates:
                 self.blobs.put(*(payload for _, payload in group.updates))
@@ -306,11 +355,17 @@ class Campaign:
         try:
             match command:
                 case SendPlan(plan) if self.held or not self.has(plan.device_id):
-                    pass  # it is commanded again when the campaign goes on, or when the device comes back
+                    # it is commanded again when the campaign goes on, or when the device comes back
+                    pass
                 case Aggregate() if self.held:
                     pass
                 case SendPlan(plan):
-                    chosen = [model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models]
+                    chosen = [
+                        model
+                        for verb in plan.verbs
+                        if isinstance(verb, Choose)
+                        for model in verb.models
+                    ]
                     self._offers.offer({plan.bundle, plan.model, *chosen})
                     self._fleet.send_plan(plan)
                     self._devices.on_plan(plan.device_id, self.name)
@@ -323,13 +378,21 @@ class Campaign:
                     self._fleet.reply(messages.Acknowledge(device_id, update))
                 case Aggregate():
                     self._aggregate()
-                case FinishRun(device_id, gives=True) if not self.releases and not self.gives_to(device_id):
+                case FinishRun(device_id, gives=True) if not self.releases and not self.gives_to(
+                    device_id
+                ):
                     pass
                 case FinishRun(device_id, model, gives):
                     state = self.known()
                     if gives:
                         self._offers.offer({model, state.settings.bundle})
-                    own = (device_id, state.settings.run_id, state.epoch, state.settings.bundle, model)
+                    own = (
+                        device_id,
+                        state.settings.run_id,
+                        state.epoch,
+                        state.settings.bundle,
+                        model,
+                    )
                     self._fleet.reply(messages.Finish(*own, releases=self.releases or not gives))
                     if gives:
                         self._devices.on_models(state, device_id, self.releases)
@@ -337,35 +400,56 @@ class Campaign:
                     self._fleet.reply(command)
         except (BlobLost, StorageFailed) as error:
             lost = error.digest if isinstance(error, BlobLost) else ""
-            self._begin_pause(str(error), partial(self.blobs.get, lost) if lost else self._check_storage)
-        except Exception:  # a defect must not end the service: the command is left out, and given again after a restart
+            self._begin_pause(
+                str(error), partial(self.blobs.get, lost) if lost else self._check_storage
+            )
+        # a defect must not end the service: the command is left out, and given again after a
+        # restart
+        except Exception:
             log.exception("defect: a command was left out: %s", type(command).__name__)
             self._count("defect", type(command).__name__)
 
     def _aggregate(self) -> None:
-        """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else stands in the way pauses the campaign."""
+        """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else
+        stands in the way pauses the campaign."""
         state = self.known()
         try:
             with lease.held(self._announce):
-                event: Event = aggregate(state, self._algorithm, self._probe, self.blobs, self._clock)
+                event: Event = aggregate(
+                    state, self._algorithm, self._probe, self.blobs, self._clock
+                )
         except BlobLost as error:
-            blobs = {d: told.blob for d, told in state.inputs.items()} | {d: received.blob for d, received in state.received.items()}
+            blobs = {d: told.blob for d, told in state.inputs.items()} | {
+                d: received.blob for d, received in state.received.items()
+            }
             devices = tuple(d for d, blob in blobs.items() if blob == error.digest)
             if not devices:
                 raise
-            log.error("update lost device=%s round=%d: %s; it is asked for again", devices[0], state.round, error)
+            log.error(
+                "update lost device=%s round=%d: %s; it is asked for again",
+                devices[0],
+                state.round,
+                error,
+            )
             event = UpdatesLost(self._clock(), state.round, devices)
         except StorageFailed:
             raise
-        except Exception as error:  # whatever an algorithm fails at: the updates are safe, and a later version may aggregate them
+        # whatever an algorithm fails at: the updates are safe, and a later version may aggregate
+        # them
+        except Exception as error:
             log.exception("round %d cannot be aggregated", state.round)
-            self._begin_pause(f"round {state.round} cannot be aggregated: {type(error).__name__}: {error}")
+            self._begin_pause(
+                f"round {state.round} cannot be aggregated: {type(error).__name__}: {error}"
+            )
             return
         self.dispatch(event)
 
     def _check_storage(self) -> None:
         self.blobs.check()
         self.store.check()
-        self.state, records = self.store.load(), self.store.rounds()  # a commit whose answer was lost may have been carried out
+        self.state, records = (
+            self.store.load(),
+            self.store.rounds(),
+        )  # a commit whose answer was lost may have been carried out
         self._told = Told(self.store, records)
         self._offers.keep_views({record.views for record in records} - {""})

@@ -1,4 +1,5 @@
-"""What a service's folder says of its campaigns: for each a folder ``campaigns/NAME`` with its charter, its bundle and its probe."""
+"""What a service's folder says of its campaigns: for each a folder ``campaigns/NAME`` with its
+charter, its bundle and its probe."""
 
 import shutil
 from collections.abc import Mapping
@@ -14,7 +15,8 @@ from wire.topics import check_name
 
 CAMPAIGNS = "campaigns"
 RELEASES = "releases"
-"""The folder in a service's folder with the blobs of releases: what a campaign forgets, a release may still need."""
+"""The folder in a service's folder with the blobs of releases: what a campaign forgets, a release
+may still need."""
 BUNDLES = "bundles"
 """The place of `FILES` among blobs that several services share."""
 FILES = ("device.shoal", "server.pt2")
@@ -28,14 +30,15 @@ class Charter(msgspec.Struct, frozen=True):
     """What a campaign was started with, and whether it is to go on."""
 
     number: int
-    """Counts the campaigns of a folder, from 1, in the order in which they were accepted; 0 until then."""
+    """Counts the campaigns of a folder, from 1, in the order in which they were accepted; 0 until
+    then."""
     settings: RunSettings
     """Those of its start; what it goes by now is in the database."""
     where: str = ""
     """Which devices it may ask; empty: all."""
     start_from: str = LATEST
-    """Whose models it started from: a campaign's name, ``latest`` for what the fleet has released, else for the latest campaign that
-    has trained, or ``initial`` for the bundle's weights."""
+    """Whose models it started from: a campaign's name, ``latest`` for what the fleet has released,
+    else for the latest campaign that has trained, or ``initial`` for the bundle's weights."""
     held: bool = False
     """Whether the operator has paused it."""
 
@@ -76,13 +79,19 @@ def write_charter(folder: Path, charter: Charter) -> None:
         ConfigError: it cannot be written.
     """
     try:
-        write_atomically(campaign_folder(folder, charter.settings.name) / _CHARTER, msgspec.json.encode(charter))
+        write_atomically(
+            campaign_folder(folder, charter.settings.name) / _CHARTER, msgspec.json.encode(charter)
+        )
     except OSError as error:
-        raise ConfigError(f"campaign {charter.settings.name} in {folder}: its charter cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"campaign {charter.settings.name} in {folder}: its charter cannot be written: "
+            f"{error.strerror}"
+        ) from None
 
 
 def propose(folder: Path, charter: Charter, exported: Path) -> None:
-    """Lay down a campaign that is to start, with what `shoal export` wrote. It has no effect until `accept`.
+    """Lay down a campaign that is to start, with what `shoal export` wrote. It has no effect until
+    `accept`.
 
     Raises:
         ConfigError: it cannot be read or written.
@@ -108,7 +117,9 @@ def propose_files(folder: Path, charter: Charter, files: Mapping[str, bytes]) ->
             write_atomically(wanted / name, payload)
         write_atomically(wanted / _CHARTER, msgspec.json.encode(charter))
     except OSError as error:
-        raise ConfigError(f"campaign {charter.settings.name} in {folder}: it cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"campaign {charter.settings.name} in {folder}: it cannot be written: {error.strerror}"
+        ) from None
 
 
 def is_proposed(folder: Path, name: str) -> bool:
@@ -127,7 +138,8 @@ def proposed(folder: Path, name: str) -> tuple[Path, Charter]:
 
 
 def accept(folder: Path, name: str) -> Charter:
-    """Let the campaign that is to start be one of this folder's, with the next number. Returns its charter.
+    """Let the campaign that is to start be one of this folder's, with the next number. Returns its
+    charter.
 
     Raises:
         ConfigError: the folder has it already, or it cannot be written.
@@ -142,12 +154,15 @@ def accept(folder: Path, name: str) -> Charter:
         wanted.rename(place)
         sync_folder(place.parent)
     except OSError as error:
-        raise ConfigError(f"campaign {name} in {folder}: it cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"campaign {name} in {folder}: it cannot be written: {error.strerror}"
+        ) from None
     return charter
 
 
 def withdraw(folder: Path, name: str) -> None:
-    """Take away a campaign that could not begin. Where that fails it begins with the next start of the service."""
+    """Take away a campaign that could not begin. Where that fails it begins with the next start of
+    the service."""
     wanted = folder / CAMPAIGNS / (_WANTED + name)
     with suppress(OSError):
         campaign_folder(folder, name).rename(wanted)

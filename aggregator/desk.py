@@ -1,8 +1,9 @@
-"""Orders of an operator for a service. An order is a file in the folder ``orders`` of the service's folder; the service takes the files in
-the order of their names, and leaves an answer beside each.
+"""Orders of an operator for a service. An order is a file in the folder ``orders`` of the service's
+folder; the service takes the files in the order of their names, and leaves an answer beside each.
 
-Whoever may write in the folder may give orders. Where no service runs, orders wait for the next start. An order is taken away after it was
-carried out, so that after a kill it may be carried out once more: an order says what is to be, not what is to be added.
+Whoever may write in the folder may give orders. Where no service runs, orders wait for the next
+start. An order is taken away after it was carried out, so that after a kill it may be carried out
+once more: an order says what is to be, not what is to be added.
 """
 
 import getpass
@@ -38,7 +39,8 @@ class Answer(msgspec.Struct, frozen=True):
     done: bool
     text: str
     cause: Literal["", "refused", "storage", "defect"] = ""
-    """Why it was not done: it may not be as things are, something cannot be written or read, or Shoal failed at it."""
+    """Why it was not done: it may not be as things are, something cannot be written or read, or
+    Shoal failed at it."""
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -47,22 +49,29 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 Handler = Callable[[Any], str]
-"""Carries out an order and says what came of it; raises `ShoalError` where it cannot be. What it did is safe when it returns."""
+"""Carries out an order and says what came of it; raises `ShoalError` where it cannot be. What it
+did is safe when it returns."""
 
 
 def submit(folder: Path, order: msgspec.Struct, wait_s: float = WAIT_S) -> str:
-    """Give an order to the service of this folder, and wait for what it says. Where none runs, the order waits for one.
+    """Give an order to the service of this folder, and wait for what it says. Where none runs, the
+    order waits for one.
 
     Raises:
         ConfigError: the order was refused, could not be left, or had no answer in time.
     """
     orders, name = folder / ORDERS, f"{time.time_ns():020d}-{secrets.token_hex(4)}"
     if not folder.is_dir():
-        raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve --folder` makes it")
+        raise ConfigError(
+            f"folder {folder}: there is no such folder; `shoal serve --folder` makes it"
+        )
     try:
         make_folder(orders)
         write_atomically(
-            orders / f"{name}.json", msgspec.json.encode(_Envelope(getpass.getuser(), msgspec.Raw(msgspec.json.encode(order))))
+            orders / f"{name}.json",
+            msgspec.json.encode(
+                _Envelope(getpass.getuser(), msgspec.Raw(msgspec.json.encode(order)))
+            ),
         )
         answer = orders / f"{name}.answer"
         until_s = time.monotonic() + wait_s
@@ -71,7 +80,8 @@ def submit(folder: Path, order: msgspec.Struct, wait_s: float = WAIT_S) -> str:
                 return f"no service runs in {folder}: it is carried out when one starts"
             if time.monotonic() > until_s:
                 raise ConfigError(
-                    f"the service in {folder} has not answered for {wait_s:.0f} s; it is busy, and takes the order when it can"
+                    f"the service in {folder} has not answered for {wait_s:.0f} s; it is busy, "
+                    "and takes the order when it can"
                 )
             time.sleep(0.05)
         told = msgspec.json.decode(answer.read_bytes(), type=Answer)
@@ -120,7 +130,13 @@ class Desk:
             log.exception("defect in carrying out an order")
             answer = Answer(False, f"{type(error).__name__}: {error}", "defect")
         what = msgspec.json.encode(order).decode()
-        log.log(logging.INFO if answer.done else logging.ERROR, "order of %s: %s: %s", printable(by), printable(what)[:500], answer.text)
+        log.log(
+            logging.INFO if answer.done else logging.ERROR,
+            "order of %s: %s: %s",
+            printable(by),
+            printable(what)[:500],
+            answer.text,
+        )
         note(self._folder, by, what[:2000], "done" if answer.done else "refused", text=answer.text)
         return answer
 

@@ -1,4 +1,5 @@
-"""An operator's orders on devices, for a running service (`aggregator.desk`) and for a folder without one."""
+"""An operator's orders on devices, for a running service (`aggregator.desk`) and for a folder
+without one."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -57,10 +58,23 @@ class ForgetDevice(msgspec.Struct, frozen=True, tag="forget-device"):
 class DeviceOrders:
     """Carries out orders on devices. What it did is safe when it returns."""
 
-    def __init__(self, devices: Devices, folder: Path, database: str, blobs: str = "", runner: Runner | None = None) -> None:
-        """`database`: its URL. `blobs`: as in `aggregator.storage.open_blobs`. `runner`: runs campaigns in this process; the other runs of
-        the database lie still."""
-        self._devices, self._folder, self._database, self._blobs, self._runner = devices, folder, database, blobs, runner
+    def __init__(
+        self,
+        devices: Devices,
+        folder: Path,
+        database: str,
+        blobs: str = "",
+        runner: Runner | None = None,
+    ) -> None:
+        """`database`: its URL. `blobs`: as in `aggregator.storage.open_blobs`. `runner`: runs
+        campaigns in this process; the other runs of the database lie still."""
+        self._devices, self._folder, self._database, self._blobs, self._runner = (
+            devices,
+            folder,
+            database,
+            blobs,
+            runner,
+        )
         self._enrolments = "" if database == sqlite_url(folder / "shoal.db") else database
 
     @property
@@ -88,7 +102,10 @@ class DeviceOrders:
         self._devices.ban(order.device_id, order.reason)
         self._at_the_broker(revoke, order.device_id)
         self._tell()
-        return f"device {order.device_id} is banned: nothing of it is taken, and it is asked for nothing"
+        return (
+            f"device {order.device_id} is banned: nothing of it is taken, and it is asked for "
+            "nothing"
+        )
 
     def unban(self, order: UnbanDevice) -> str:
         self._devices.unban(order.device_id)
@@ -108,10 +125,16 @@ class DeviceOrders:
             if run not in running:
                 self._forget_in(run, order.device_id)
         self._at_the_broker(forget, order.device_id)
-        banned, was_known = self._devices.is_banned(order.device_id), self._devices.entry(order.device_id) is not NOBODY
+        banned, was_known = (
+            self._devices.is_banned(order.device_id),
+            self._devices.entry(order.device_id) is not NOBODY,
+        )
         self._devices.forget(order.device_id)
         if not was_known:
-            return f"device {order.device_id} is not known: nothing of it was in the registry; {REMAINS}"
+            return (
+                f"device {order.device_id} is not known: nothing of it was in the registry; "
+                f"{REMAINS}"
+            )
         back = "; if it is not switched off or banned, it comes back as a new device"
         if (self._folder / CERTIFICATE).exists():
             back += ", until its certificate ends: then it needs another token"
@@ -125,7 +148,8 @@ class DeviceOrders:
                 act(store, device_id)
 
     def _tell(self) -> None:
-        """Tell the campaigns who may be asked now. One that is paused takes it in when it goes on."""
+        """Tell the campaigns who may be asked now. One that is paused takes it in when it goes
+        on."""
         if self._runner is not None:
             self._runner.tell_devices()
 
@@ -137,8 +161,12 @@ class DeviceOrders:
                 return
             algorithm = make_algorithm(read_algorithm(before.settings.algorithm))
             found = forgotten(before, store, algorithm, blobs, device_id, before.at_s)
-            store.commit([event for event, _ in found.group.steps], found.group.records, found.group.state)
-            blobs.keep(needed(found.group.state) | found.views)  # also what an order before this one, which was cut off, has left
+            store.commit(
+                [event for event, _ in found.group.steps], found.group.records, found.group.state
+            )
+            blobs.keep(
+                needed(found.group.state) | found.views
+            )  # also what an order before this one, which was cut off, has left
             blobs.drop(found.needless)
         finally:
             store.close()

@@ -1,8 +1,11 @@
-"""The registry of a running service: what messages say of devices, what operators order, and who may be asked.
+"""The registry of a running service: what messages say of devices, what operators order, and who
+may be asked.
 
-An order is safe when it returns. Telemetry is written together, every `SAVE_EVERY_S` seconds and at a stop: a kill loses what came since,
-which devices say again when they check in at the next start. Lost then are counts of these seconds (`Entry.updates`, `Entry.declines`) and
-changes of group. What devices keep is taken from their runs again, and tags and bans are never lost (`tests/aggregator/test_devices.py`).
+An order is safe when it returns. Telemetry is written together, every `SAVE_EVERY_S` seconds and at
+a stop: a kill loses what came since, which devices say again when they check in at the next start.
+Lost then are counts of these seconds (`Entry.updates`, `Entry.declines`) and changes of group. What
+devices keep is taken from their runs again, and tags and bans are never lost
+(`tests/aggregator/test_devices.py`).
 """
 
 import logging
@@ -18,7 +21,14 @@ from aggregator.core.eligibility import read_rule
 from aggregator.core.placed import Placed
 from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
-from aggregator.core.state import DeviceCheckedIn, DeviceLost, Event, RoundAggregated, RunState, UpdateAdmitted
+from aggregator.core.state import (
+    DeviceCheckedIn,
+    DeviceLost,
+    Event,
+    RoundAggregated,
+    RunState,
+    UpdateAdmitted,
+)
 from algorithms.personalisation.kept import Kept
 from wire.errors import ConfigError, ShoalError
 from wire.messages import CheckIn, Decline, InUse, Policy, Update
@@ -30,9 +40,15 @@ SAVE_EVERY_S = 10.0
 
 
 class Devices:
-    """Keeps the registry. One thread writes; `state` is replaced as a whole, so that others may read it."""
+    """Keeps the registry. One thread writes; `state` is replaced as a whole, so that others may
+    read it."""
 
-    def __init__(self, store: RegistryStore, clock: Clock, tags: Callable[[str], tuple[str, ...]] = lambda _device_id: ()) -> None:
+    def __init__(
+        self,
+        store: RegistryStore,
+        clock: Clock,
+        tags: Callable[[str], tuple[str, ...]] = lambda _device_id: (),
+    ) -> None:
         """`tags`: those that a device has from its enrolment, when it is here for the first time.
 
         Raises:
@@ -62,13 +78,16 @@ class Devices:
         return core.withholds(self.entry(device_id).said)
 
     def eligible(self, rule: str) -> frozenset[str]:
-        """The devices that a rule means, but for those that are banned or whose owners have withdrawn.
+        """The devices that a rule means, but for those that are banned or whose owners have
+        withdrawn.
 
         Raises:
             ConfigError: not a rule.
         """
         means = read_rule(rule).means
-        return frozenset(d for d, entry in self.state.devices.items() if _takes_part(entry) and means(d, entry))
+        return frozenset(
+            d for d, entry in self.state.devices.items() if _takes_part(entry) and means(d, entry)
+        )
 
     def may_be_asked(self, device_id: str, rule: str) -> bool:
         """Whether a run with this rule may ask a device for anything."""
@@ -77,7 +96,9 @@ class Devices:
 
     def observe(self, before: RunState, event: Event, run: RunState) -> None:
         """Take in what a run was told, which was in the state `before`."""
-        if run.phase == "finished" != before.phase:  # what was said in its evaluation may count only now
+        if (
+            run.phase == "finished" != before.phase
+        ):  # what was said in its evaluation may count only now
             self._unseen.setdefault(run.settings.run_id, set()).update(run.received)
         match event:
             case DeviceLost(_, device_id):
@@ -89,34 +110,55 @@ class Devices:
                 self._unkeep(before, run, devices)
             case UpdateAdmitted(placed=Placed() as own):
                 name = run.settings.name
-                self._take(event.device_id, core.Regrouped(self._clock(), event.device_id, name, run.round, own.group, own))
+                self._take(
+                    event.device_id,
+                    core.Regrouped(self._clock(), event.device_id, name, run.round, own.group, own),
+                )
             case RoundAggregated() if event.starts:
                 placed = all_placed(run)
                 self.on_groups(run.settings.name, event.round, groups_of(run, placed), placed)
 
     def _place(self, run: RunState, device_id: str) -> None:
-        """Note where a run places a device that has come; or that it does no longer: it has labels enough to train now."""
+        """Note where a run places a device that has come; or that it does no longer: it has labels
+        enough to train now."""
         name, entry, placed = run.settings.name, self.entry(device_id), placed_of(run, device_id)
         if placed is not None:
-            self._take(device_id, core.Regrouped(self._clock(), device_id, name, run.round, placed.group, placed))
+            self._take(
+                device_id,
+                core.Regrouped(self._clock(), device_id, name, run.round, placed.group, placed),
+            )
         elif entry.placed is not None and entry.groups[-1].campaign == name:
-            self._take(device_id, core.Regrouped(self._clock(), device_id, name, run.round, run.starts.get(device_id, "")))
+            self._take(
+                device_id,
+                core.Regrouped(
+                    self._clock(), device_id, name, run.round, run.starts.get(device_id, "")
+                ),
+            )
 
     def _unkeep(self, before: RunState, run: RunState, device_ids: Iterable[str]) -> None:
-        """Note which of these devices no longer hold what they had chosen to keep of this run's model."""
+        """Note which of these devices no longer hold what they had chosen to keep of this run's
+        model."""
         for device_id in device_ids:
             kept = self.entry(device_id).kept
             has_lost = device_id in before.received and device_id not in run.received
             if has_lost and kept is not None and kept.campaign == run.settings.name:
-                self._take(device_id, core.Keeps(self._clock(), device_id, kept.campaign, kept.round, None))
+                self._take(
+                    device_id, core.Keeps(self._clock(), device_id, kept.campaign, kept.round, None)
+                )
 
     def changed(self) -> set[str]:
         """The devices of which something else is known than when this was asked last."""
         changed, self._changed = self._changed, set()
         return changed
 
-    def tell(self, run: RunState, dispatch: Callable[..., bool], gives: Callable[[str], bool] = lambda _device_id: True) -> bool:
-        """Have a run take in what there is to be told (`changes`). Returns whether that was saved; if not, it is told again."""
+    def tell(
+        self,
+        run: RunState,
+        dispatch: Callable[..., bool],
+        gives: Callable[[str], bool] = lambda _device_id: True,
+    ) -> bool:
+        """Have a run take in what there is to be told (`changes`). Returns whether that was saved;
+        if not, it is told again."""
         events = self.changes(run, gives)
         if events and not dispatch(*events):
             self._rules.pop(run.settings.run_id, None)
@@ -126,15 +168,20 @@ class Devices:
     def changes(
         self, run: RunState, gives: Callable[[str], bool] = lambda _device_id: True
     ) -> list[EligibilityChanged | DeviceBarred | KeptChanged]:
-        """What a run is to be told of who may be asked, and of what devices hold and may say. `gives`: whether a device has this run's
-        models, if it is over: of earlier ones' it keeps something for a while only."""
+        """What a run is to be told of who may be asked, and of what devices hold and may say.
+        `gives`: whether a device has this run's models, if it is over: of earlier ones' it keeps
+        something for a while only."""
         rule, name = run.settings.where, run.settings.run_id
         if self._rules.get(name) != rule:
             self._rules[name], self._unseen[name] = rule, set(run.devices)
         looked, self._unseen[name] = self._unseen[name], set()
         found: dict[bool, list[str]] = {True: [], False: []}
         events: list[EligibilityChanged | DeviceBarred | KeptChanged] = []
-        if says := {d: said for d in sorted(looked & run.received.keys()) if (said := self._says(run, d, gives)) is not None}:
+        if says := {
+            d: said
+            for d in sorted(looked & run.received.keys())
+            if (said := self._says(run, d, gives)) is not None
+        }:
             events.append(KeptChanged(self._clock(), says))
         for device_id in sorted(looked):
             known = run.devices.get(device_id)
@@ -148,7 +195,8 @@ class Devices:
         return [*events, changed] if any(found.values()) else events
 
     def _says(self, run: RunState, device_id: str, gives: Callable[[str], bool]) -> Says | None:
-        """What a device has said when it checked in, with whichever run, if that takes back something that this one has been told."""
+        """What a device has said when it checked in, with whichever run, if that takes back
+        something that this one has been told."""
         said = self.entry(device_id).said
         if said is None:
             return None
@@ -174,7 +222,8 @@ class Devices:
             log.error("device=%s has not got the tags of its enrolment: %s", device_id, error)
 
     def on_heard(self, device_id: str) -> None:
-        """Something came from a device. It changes nothing but the time, so that it is not written for this alone."""
+        """Something came from a device. It changes nothing but the time, so that it is not written
+        for this alone."""
         self.state = core.step(self.state, core.Seen(self._clock(), device_id))
 
     def on_left(self, device_id: str) -> None:
@@ -188,13 +237,23 @@ class Devices:
     def on_decline(self, decline: Decline, campaign: str, detail: str) -> None:
         """A device does not carry out a plan. `detail`: its own, made safe to print."""
         self.declined[decline.reason] = self.declined.get(decline.reason, 0) + 1
-        event = core.Declined(self._clock(), decline.device_id, campaign, decline.round, decline.reason, detail)
+        event = core.Declined(
+            self._clock(), decline.device_id, campaign, decline.round, decline.reason, detail
+        )
         self._take(decline.device_id, event)
 
     def on_update(self, update: Update, bytes_up: int, chooses: bool = False) -> None:
         """A device's update was taken. `chooses`: whether it was asked what it keeps."""
         examples = update.trained.num_examples
-        event = core.Reported(self._clock(), update.device_id, update.train_s, bytes_up, update.bytes_received, examples, chooses)
+        event = core.Reported(
+            self._clock(),
+            update.device_id,
+            update.train_s,
+            bytes_up,
+            update.bytes_received,
+            examples,
+            chooses,
+        )
         self._take(update.device_id, event)
 
     def on_kept(self, device_id: str, campaign: str, number: int, kept: Kept) -> None:
@@ -202,8 +261,9 @@ class Devices:
         self._take(device_id, core.Keeps(self._clock(), device_id, campaign, number, kept))
 
     def on_models(self, run: RunState, device_id: str, released: bool) -> None:
-        """A device has its model of a run that is over: what it keeps of that is what the run knows, which has it safe. `released`: devices
-        get models to use as releases, so that it may still use another one with what it has kept of that."""
+        """A device has its model of a run that is over: what it keeps of that is what the run
+        knows, which has it safe. `released`: devices get models to use as releases, so that it may
+        still use another one with what it has kept of that."""
         received = run.received.get(device_id)
         kept = received.kept if received is not None else None
         entry = self.entry(device_id)
@@ -213,10 +273,19 @@ class Devices:
             if core.step(self.state, event) is not self.state:
                 self._take(device_id, event)
 
-    def on_groups(self, campaign: str, number: int, groups: Mapping[str, str], placed: Mapping[str, Placed] | None = None) -> None:
-        """A campaign's round has put devices into groups; of those that were placed it says how sure that is."""
+    def on_groups(
+        self,
+        campaign: str,
+        number: int,
+        groups: Mapping[str, str],
+        placed: Mapping[str, Placed] | None = None,
+    ) -> None:
+        """A campaign's round has put devices into groups; of those that were placed it says how
+        sure that is."""
         before = self.state.devices
-        self.state = core.step(self.state, core.Grouped(self._clock(), campaign, number, groups, placed or {}))
+        self.state = core.step(
+            self.state, core.Grouped(self._clock(), campaign, number, groups, placed or {})
+        )
         self._note(d for d, entry in self.state.devices.items() if entry is not before.get(d))
 
     def on_in_use(self, message: InUse) -> None:
@@ -224,7 +293,8 @@ class Devices:
         told = (message.number, message.problem, message.alone)
         self._take(message.device_id, core.ReleaseTaken(self._clock(), message.device_id, *told))
 
-    # What operators order. Each is safe when it returns, or raises `StorageFailed` and has not happened.
+    # What operators order. Each is safe when it returns, or raises `StorageFailed` and has not
+    # happened.
 
     def tag(self, device_ids: Iterable[str], tags: Iterable[str]) -> None:
         """Add tags to devices, which need not have been here.
@@ -241,7 +311,12 @@ class Devices:
     def untag(self, device_ids: Iterable[str], tags: Iterable[str]) -> None:
         """Take tags away from devices."""
         chosen = tuple(_names(tags, "tag"))
-        self._order(*(core.Untagged(self._clock(), device_id, chosen) for device_id in _names(device_ids, "device id")))
+        self._order(
+            *(
+                core.Untagged(self._clock(), device_id, chosen)
+                for device_id in _names(device_ids, "device id")
+            )
+        )
 
     def ban(self, device_id: str, reason: str) -> None:
         """Refuse everything of a device from now on."""
@@ -263,7 +338,8 @@ class Devices:
         self._store.scrub()
 
     def withdraw(self, device_id: str) -> None:
-        """Note that a device's owner agrees no longer: it is asked for nothing until it checks in again. Safe when it returns.
+        """Note that a device's owner agrees no longer: it is asked for nothing until it checks in
+        again. Safe when it returns.
 
         Raises:
             StorageFailed: it is not noted.
@@ -286,7 +362,9 @@ class Devices:
         Raises:
             StorageFailed: nothing was written.
         """
-        self._store.save({d: entry for d in self._unsaved if (entry := self.state.devices.get(d)) is not None})
+        self._store.save(
+            {d: entry for d in self._unsaved if (entry := self.state.devices.get(d)) is not None}
+        )
         self._unsaved.clear()
 
     def _take(self, device_id: str, event: core.Event) -> None:

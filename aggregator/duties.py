@@ -20,18 +20,34 @@ RENEW_EVERY_S = 3600.0
 class Duties:
     """It holds the lease, takes up a new key or voucher, and carries out the operator's orders."""
 
-    def __init__(self, runner: Runner, desk: Desk, clock: Clock, renew: Callable[[], float], orders: OrderQueue | None = None) -> None:
-        """`clock` is the service's, by which devices go. `renew` reads the service's key and voucher, and returns until when the voucher
-        holds, in Unix seconds; it raises `ConfigError` where they are of no use. `orders`: those that come over HTTP."""
+    def __init__(
+        self,
+        runner: Runner,
+        desk: Desk,
+        clock: Clock,
+        renew: Callable[[], float],
+        orders: OrderQueue | None = None,
+    ) -> None:
+        """`clock` is the service's, by which devices go. `renew` reads the service's key and
+        voucher, and returns until when the voucher holds, in Unix seconds; it raises `ConfigError`
+        where they are of no use. `orders`: those that come over HTTP."""
         self._runner, self._desk, self._orders = runner, desk, orders or OrderQueue()
-        self._renew, self._announce_at_s, self._renew_at_s = renew, 0.0, time.monotonic() + RENEW_EVERY_S
+        self._renew, self._announce_at_s, self._renew_at_s = (
+            renew,
+            0.0,
+            time.monotonic() + RENEW_EVERY_S,
+        )
         self._clock, self._vouched_until_s = clock, renew()
 
     @property
     def unvouched(self) -> str:
         """Why devices believe nothing that this service signs; empty while they do."""
         over_s = self._clock() - self._vouched_until_s
-        return f"the voucher ended {over_s:.0f} s ago: `shoal vouch` makes another" if over_s > 0 else ""
+        return (
+            f"the voucher ended {over_s:.0f} s ago: `shoal vouch` makes another"
+            if over_s > 0
+            else ""
+        )
 
     def done(self) -> bool:
         """Do what is due. Returns false, so that it can stand in a loop's condition."""

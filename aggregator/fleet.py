@@ -1,4 +1,5 @@
-"""What the aggregator publishes to its devices over a link: signed messages, and blobs by their digest."""
+"""What the aggregator publishes to its devices over a link: signed messages, and blobs by their
+digest."""
 
 import time
 from collections.abc import Iterable
@@ -18,7 +19,8 @@ WHOLE_EVERY_S = 5.0
 
 
 class Fleet:
-    """Publishes to devices. A blob is published once and retained by the broker for as long as devices need it: it is on offer."""
+    """Publishes to devices. A blob is published once and retained by the broker for as long as
+    devices need it: it is on offer."""
 
     def __init__(self, link: Link, topics: Topics, boot_id: str, sign: Sign = encode) -> None:
         self.link, self.topics, self.boot_id, self._sign = link, topics, boot_id, sign
@@ -32,7 +34,8 @@ class Fleet:
         link.subscribe(*topics.from_devices, topics.aggregator)
 
     def sign_with(self, sign: Sign) -> None:
-        """Sign what is published from now on with another key, or with a voucher that holds longer."""
+        """Sign what is published from now on with another key, or with a voucher that holds
+        longer."""
         self._sign = sign
 
     def rename(self) -> None:
@@ -40,9 +43,14 @@ class Fleet:
         first, _, count = self.boot_id.partition(".")
         self.boot_id = f"{first}.{int(count or 0) + 1}"
 
-    def announce(self, epoch: int, at_s: float, run_id: str, online: bool = True, paused: str = "") -> None:
-        """Publish the aggregator's status; a boot id that devices do not know makes them check in."""
-        status = AggregatorStatus(online, self.boot_id, epoch, at_s, run_id, paused[:1000], self.takes_pieces)
+    def announce(
+        self, epoch: int, at_s: float, run_id: str, online: bool = True, paused: str = ""
+    ) -> None:
+        """Publish the aggregator's status; a boot id that devices do not know makes them check
+        in."""
+        status = AggregatorStatus(
+            online, self.boot_id, epoch, at_s, run_id, paused[:1000], self.takes_pieces
+        )
         self.announced = self._sign(status)
         self.link.publish(self.topics.aggregator, self.announced, retain=True)
 
@@ -52,7 +60,9 @@ class Fleet:
 
     def send_release(self, release: Release) -> None:
         """Publish a device's release, retained."""
-        self.link.publish(self.topics.device(release.device_id, "release"), self._sign(release), retain=True)
+        self.link.publish(
+            self.topics.device(release.device_id, "release"), self._sign(release), retain=True
+        )
 
     def clear_release(self, device_id: str) -> None:
         """Clear what is retained as a device's release."""
@@ -72,7 +82,8 @@ class Fleet:
             self.link.publish(self.topics.of_kind(kind, device_id), b"", retain=True)
 
     def offer(self, owner: object, digests: Iterable[str], blobs: Blobs) -> None:
-        """Publish these blobs, retained, unless they are on offer already. Each stays as long as an owner needs it who offered it."""
+        """Publish these blobs, retained, unless they are on offer already. Each stays as long as an
+        owner needs it who offered it."""
         for digest in sorted(digests):
             if digest not in self._offered:
                 self._offered[digest] = offered = Offered.of(digest, blobs)
@@ -91,8 +102,9 @@ class Fleet:
         return self._offered[digest].payload()
 
     def offer_again(self, digest: str | None = None, pieces: bool = True) -> bool:
-        """Publish the blob or the piece of this digest again, or all blobs that are on offer: a broker that was restarted may have lost
-        them. Of a large one, what names its pieces is published; or the blob as a whole, for devices that do not know `pieces`.
+        """Publish the blob or the piece of this digest again, or all blobs that are on offer: a
+        broker that was restarted may have lost them. Of a large one, what names its pieces is
+        published; or the blob as a whole, for devices that do not know `pieces`.
 
         Returns whether the blob is on offer.
 
@@ -112,10 +124,19 @@ class Fleet:
         return False
 
     def withdraw_all_but(self, owner: object, digests: set[str]) -> None:
-        """Clear every retained blob that its owner needs no more, but for these, and that nobody else needs."""
+        """Clear every retained blob that its owner needs no more, but for these, and that nobody
+        else needs."""
         self._needed[owner] = set(digests)
-        over = {digest: self._offered.pop(digest) for digest in self._offered.keys() - set().union(*self._needed.values())}
-        for name in {*chain(*(o.names for o in over.values()))} - {*chain(*(o.names for o in self._offered.values()))} if over else ():
+        over = {
+            digest: self._offered.pop(digest)
+            for digest in self._offered.keys() - set().union(*self._needed.values())
+        }
+        for name in (
+            {*chain(*(o.names for o in over.values()))}
+            - {*chain(*(o.names for o in self._offered.values()))}
+            if over
+            else ()
+        ):
             self.link.publish(self.topics.blob(name), b"", retain=True)
 
     def _publish(self, offered: Offered) -> None:
@@ -124,10 +145,12 @@ class Fleet:
         self.link.publish(self.topics.blob(offered.digest), payload, retain=True)
 
     def _publish_whole(self, digest: str) -> None:
-        """Publish a large blob, not retained, for devices that cannot put its pieces together, if such devices take it. Those that ask at
-        about the same time get the same publication."""
+        """Publish a large blob, not retained, for devices that cannot put its pieces together, if
+        such devices take it. Those that ask at about the same time get the same publication."""
         now_s = time.monotonic()
-        payload = self._offered[digest].payload() if now_s >= self._whole_at_s.get(digest, 0.0) else b""
+        payload = (
+            self._offered[digest].payload() if now_s >= self._whole_at_s.get(digest, 0.0) else b""
+        )
         if payload and len(payload) <= MOST_BYTES:
             self._whole_at_s[digest] = now_s + WHOLE_EVERY_S
             self.link.publish(self.topics.blob(digest), payload)

@@ -1,4 +1,5 @@
-"""Makes a run forget a device: its updates, what the algorithm remembers of it, and what the records of rounds say of it.
+"""Makes a run forget a device: its updates, what the algorithm remembers of it, and what the
+records of rounds say of it.
 
 What cannot be removed is said by `REMAINS`.
 """
@@ -22,14 +23,16 @@ from algorithms.forgetting import forget, own_group
 from wire.tensors import OWN_FILES, decode_tensors, encode_tensors
 
 REMAINS = (
-    "it stays in models that it helped to train with others, in backups, in logs and in the audit log of this order, "
+    "it stays in models that it helped to train with others, in backups, in logs and in the audit "
+    "log of this order, "
     "and in what the broker holds for a device that is away"
 )
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What is to be saved so that a run forgets a device, and the blobs that are to be deleted then."""
+    """What is to be saved so that a run forgets a device, and the blobs that are to be deleted
+    then."""
 
     group: Group
     needless: set[str]
@@ -37,8 +40,11 @@ class Forgotten:
     """What groupings have compared, which stays."""
 
 
-def forgotten(run: RunState, store: Store, algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float) -> Forgotten:
-    """How a run forgets a device. New memories and views are safe when this returns, and nothing else has happened.
+def forgotten(
+    run: RunState, store: Store, algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float
+) -> Forgotten:
+    """How a run forgets a device. New memories and views are safe when this returns, and nothing
+    else has happened.
 
     Raises:
         BlobLost, StorageFailed: what would be changed cannot be read, or written.
@@ -47,25 +53,41 @@ def forgotten(run: RunState, store: Store, algorithm: Algorithm, blobs: Blobs, d
     group.add(_event(run, algorithm, blobs, device_id, at_s))
     group.records += [_record(record, blobs, device_id) for record in old]
     views = {record.views for record in group.records} - {""}
-    return Forgotten(group, (needed(run) | {record.views for record in old}) - needed(group.state) - views - {""}, views)
+    return Forgotten(
+        group,
+        (needed(run) | {record.views for record in old}) - needed(group.state) - views - {""},
+        views,
+    )
 
 
-def _event(run: RunState, algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float) -> DeviceForgotten:
+def _event(
+    run: RunState, algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float
+) -> DeviceForgotten:
     memories, own = dict[str, str](), set[str]()
     versions: list[RunState | ModelVersion] = [run, *run.history]
     for version in versions:
         state = decode_memory(blobs.get(version.memory), {})
-        if (group := own_group(algorithm, state, device_id)) is not None and group != NEWCOMER and group in version.models:
+        if (
+            (group := own_group(algorithm, state, device_id)) is not None
+            and group != NEWCOMER
+            and group in version.models
+        ):
             own.add(version.models[group])
         memories[version.memory] = blobs.put(encode_memory(forget(algorithm, state, device_id)))[0]
     shared = {model for version in versions for model in _of_others(version, device_id)}
-    shared |= {flight.model for d, flight in (*run.flights.items(), *run.placing.items()) if d != device_id}
+    shared |= {
+        flight.model for d, flight in (*run.flights.items(), *run.placing.items()) if d != device_id
+    }
     return DeviceForgotten(at_s, device_id, memories, tuple(sorted(own - shared)))
 
 
 def _of_others(version: RunState | ModelVersion, device_id: str) -> set[str]:
     """The models that other devices start from."""
-    return {version.models[key] for d, key in version.starts.items() if d != device_id and key in version.models}
+    return {
+        version.models[key]
+        for d, key in version.starts.items()
+        if d != device_id and key in version.models
+    }
 
 
 def _record(record: RoundRecord, blobs: Blobs, device_id: str) -> RoundRecord:
@@ -99,6 +121,8 @@ def _views(name: str, blobs: Blobs, device_id: str) -> str:
     if device_id not in ids:
         return name
     kept = np.array([row for row, d in enumerate(ids) if d != device_id], np.int64)
-    others = {key: np.ascontiguousarray(matrix[np.ix_(kept, kept)]) for key, matrix in arrays.items()}
+    others = {
+        key: np.ascontiguousarray(matrix[np.ix_(kept, kept)]) for key, matrix in arrays.items()
+    }
     told["device_ids"] = [ids[row] for row in kept]
     return blobs.put(encode_tensors(others, msgspec.json.encode(told)))[0]

@@ -20,7 +20,8 @@ class Group:
     commands: list[Command | Reply] = field(default_factory=list)
     """What follows, in order: a reply to a later message must not overtake a plan."""
     whole: bool = False
-    """Whether the state is to be saved as a whole, so that the log of events before it is deleted."""
+    """Whether the state is to be saved as a whole, so that the log of events before it is
+    deleted."""
     updates: list[tuple[str, bytes]] = field(default_factory=list)
     """The device and the bytes of each update among the events."""
 
@@ -31,5 +32,8 @@ class Group:
         self.state = state
         self.steps.append((event, state))
         if record is not None:
-            self.records = [*(other for other in self.records if other.round != record.round), record]
+            self.records = [
+                *(other for other in self.records if other.round != record.round),
+                record,
+            ]
         self.commands += commands

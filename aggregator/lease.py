@@ -13,8 +13,8 @@ EVERY_S = LEASE_S / 3
 
 @contextmanager
 def held(announce: Callable[[], None]) -> Iterator[None]:
-    """While the context is open, `announce` is called by another thread every `EVERY_S` seconds: a service that aggregates for longer than
-    a lease is alive, and no other may take its fleet."""
+    """While the context is open, `announce` is called by another thread every `EVERY_S` seconds: a
+    service that aggregates for longer than a lease is alive, and no other may take its fleet."""
     over = threading.Event()
 
     def say() -> None:

@@ -1,4 +1,5 @@
-"""The service: makes store, blob store, link, runner and HTTP server from its settings, and runs them until it is stopped."""
+"""The service: makes store, blob store, link, runner and HTTP server from its settings, and runs
+them until it is stopped."""
 
 import logging
 import os
@@ -58,13 +59,19 @@ SILENCE_S = 180.0
 """A device of which nothing came for so long is taken for absent."""
 
 
-def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer = lambda _state, _event: None) -> RunState | None:
-    """Run a service until `stop` returns true, or until every campaign is over where `stay` is false; returns the last state of the
-    campaign that it was started with, or of the latest; None if there was none, or if it was stopped while it waited for another service.
-    Campaigns that are in the folder go on.
+def serve(
+    settings: ServeSettings,
+    stop: Callable[[], bool],
+    observe: Observer = lambda _state, _event: None,
+) -> RunState | None:
+    """Run a service until `stop` returns true, or until every campaign is over where `stay` is
+    false; returns the last state of the campaign that it was started with, or of the latest; None
+    if there was none, or if it was stopped while it waited for another service. Campaigns that are
+    in the folder go on.
 
     Raises:
-        ShoalError: a setting, a bundle, the database or the broker cannot be used; or another aggregator has the fleet.
+        ShoalError: a setting, a bundle, the database or the broker cannot be used; or another
+        aggregator has the fleet.
     """
     topics, folder, starting = Topics(settings.fleet), settings.folder, Starting()
     if settings.bundle is not None:
@@ -74,24 +81,34 @@ def serve(settings: ServeSettings, stop: Callable[[], bool], observe: Observer =
         with ExitStack() as opened:
             starting.begins(f"reads {folder}")
             opening = Opening.read(settings)
-            http = opened.enter_context(HttpServer(settings.http_host, settings.http_port, proxies=settings.http_proxies))
+            http = opened.enter_context(
+                HttpServer(settings.http_host, settings.http_port, proxies=settings.http_proxies)
+            )
             starting_api = create_starting_api(lambda: starting.doing)
             if not settings.standby:  # one that waits for the lease opens no port
                 http.serve(starting_api)
-            lease = open_lease(opening.place.database, settings.fleet, secrets.token_hex(8), settings.standby)
+            lease = open_lease(
+                opening.place.database, settings.fleet, secrets.token_hex(8), settings.standby
+            )
             if lease is not None:
                 opened.enter_context(closing(lease))
                 opening.place = replace(opening.place, lease=lease)
             database = opening.place.database
             if (revision := current(database)) != newest() and (revision or lease is not None):
-                if lease is not None and has_leases(revision) and not lease.take((), settings.standby, settings.take_over, stop):
+                if (
+                    lease is not None
+                    and has_leases(revision)
+                    and not lease.take((), settings.standby, settings.take_over, stop)
+                ):
                     return None  # nobody else may use the database while it is migrated
                 starting.begins("brings the database to the form of this version")
                 upgrade(database)
             upgrade_enrolments(folder)
             starting.begins("reads where its campaigns stand")
             secret = opening.look(settings)
-            known = boot_ids(folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8))
+            known = boot_ids(
+                folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8)
+            )
             if lease is not None:
                 lease.share(secret)
                 starting.begins("takes the lease on the fleet")
@@ -122,10 +139,19 @@ def _serve(
     stop: Callable[[], bool],
     observe: Observer,
 ) -> RunState | None:
-    folder, trust, lease, clock = settings.folder, opening.place.trust, opening.place.lease, SteadyClock(opening.last_s)
+    folder, trust, lease, clock = (
+        settings.folder,
+        opening.place.trust,
+        opening.place.lease,
+        SteadyClock(opening.last_s),
+    )
 
     if (ahead_s := clock() - time.time()) > AHEAD_S:
-        log.warning("what is stored is of a time %.0f s ahead of this machine's clock: the service goes on from that time", ahead_s)
+        log.warning(
+            "what is stored is of a time %.0f s ahead of this machine's clock: the service goes "
+            "on from that time",
+            ahead_s,
+        )
 
     def make_signer() -> Signer:
         return service_signer(folder, settings.fleet, trust.keys, trust.root, clock())
@@ -141,7 +167,9 @@ def _serve(
     epoch = find_epoch(look, topics, verifier, least, known, clock(), settings.take_over)
     log.info("fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
     gone = AggregatorStatus(False, boot_id, epoch, clock())
-    link = MqttLink(settings.broker, client_id, Will(topics.aggregator, signer(gone)), confirmed=True)
+    link = MqttLink(
+        settings.broker, client_id, Will(topics.aggregator, signer(gone)), confirmed=True
+    )
     counted = Counted()
 
     def observe_too(state: RunState, event: Event) -> None:
@@ -154,19 +182,35 @@ def _serve(
     registry = RegistryTable(opening.place.database, opening.place.fence())
     tags = EnrolledTags(folder, settings.database)
     devices = Devices(registry, clock, tags)
-    releases = _releases(settings, opening.place, devices, fleet, clock, lambda: runner) if settings.release != "off" else None
+    releases = (
+        _releases(settings, opening.place, devices, fleet, clock, lambda: runner)
+        if settings.release != "off"
+        else None
+    )
     rollouts = releases.rollouts if releases is not None else None
     assembly = Assembly(folder / "pieces", settings.max_payload << 20)
     runner = Runner(
-        fleet, clock, epoch=epoch, silence_s=SILENCE_S, verifier=verifier, rollouts=rollouts, devices=devices, assembly=assembly
+        fleet,
+        clock,
+        epoch=epoch,
+        silence_s=SILENCE_S,
+        verifier=verifier,
+        rollouts=rollouts,
+        devices=devices,
+        assembly=assembly,
     )
     steering = Steering(
-        runner, opening.place, observe_too, lambda: released_source(rollouts.state, rollouts.read) if rollouts is not None else None
+        runner,
+        opening.place,
+        observe_too,
+        lambda: released_source(rollouts.state, rollouts.read) if rollouts is not None else None,
     )
     try:
         started_s = time.monotonic()
         for charter in opening.charters(settings.run):
-            starting.begins(opening_of(charter.settings.name, opening.states[charter.settings.name]))
+            starting.begins(
+                opening_of(charter.settings.name, opening.states[charter.settings.name])
+            )
             own = opening.fresh is not None and charter.settings.name == settings.run
             if own:
                 steering.open(charter, opening.exported, opening.fresh)
@@ -188,15 +232,31 @@ def _serve(
         handlers |= (
             refusing_handlers()
             if releases is None
-            else release_handlers(releases, lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()})
+            else release_handlers(
+                releases,
+                lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()},
+            )
         )
         queue, access = OrderQueue(), http_access(folder, settings.http_host)
         duties = Duties(runner, Desk(folder, handlers), clock, renew, queue)
         conditions = partial(_conditions, runner, steering, duties, counted)
         fleet_state = None if rollouts is None else lambda: rollouts.state
-        shown = (lambda: runner.campaigns, conditions, lambda: time.monotonic() - started_s, devices, fleet_state)
+        shown = (
+            lambda: runner.campaigns,
+            conditions,
+            lambda: time.monotonic() - started_s,
+            devices,
+            fleet_state,
+        )
         http.serve(create_api(*shown, access, queue, folder))
-        runner.run(lambda: stop() or (lease is not None and lease.is_lost()) or done() or (runner.finished and not settings.stay))
+        runner.run(
+            lambda: (
+                stop()
+                or (lease is not None and lease.is_lost())
+                or done()
+                or (runner.finished and not settings.stay)
+            )
+        )
         fleet.announce(runner.epoch, clock(), "", online=False)
         devices.save()
         last = runner.campaigns.get(settings.run) or next(reversed(runner.campaigns.values()), None)
@@ -209,17 +269,28 @@ def _serve(
 
 
 def _releases(
-    settings: ServeSettings, place: Place, devices: Devices, fleet: Fleet, clock: Clock, runner: Callable[[], Runner]
+    settings: ServeSettings,
+    place: Place,
+    devices: Devices,
+    fleet: Fleet,
+    clock: Clock,
+    runner: Callable[[], Runner],
 ) -> ReleasePolicy:
     """The fleet's releases, and what makes them of campaigns' models. `runner`: what runs these."""
 
     def is_online(device_id: str) -> bool:
-        known = (campaign.known().devices.get(device_id) for campaign in runner().campaigns.values())
+        known = (
+            campaign.known().devices.get(device_id) for campaign in runner().campaigns.values()
+        )
         return any(device is not None and device.online for device in known)
 
     def group(device_id: str) -> str:
         running = runner()
-        latest = released_group([c.known() for c in running.campaigns.values() if c.may_ask(device_id)], rollouts.state, device_id)
+        latest = released_group(
+            [c.known() for c in running.campaigns.values() if c.may_ask(device_id)],
+            rollouts.state,
+            device_id,
+        )
         campaign = running.campaign_of(device_id)
         return latest or (group_of(campaign.known(), device_id) if campaign is not None else "")
 
@@ -234,12 +305,24 @@ def _releases(
         tags=lambda device_id: devices.entry(device_id).tags,
         settings=settings.rollout,
     )
-    return ReleasePolicy(rollouts, lambda name: runner().campaigns[name].blobs, settings.release, settings.release_every)
+    return ReleasePolicy(
+        rollouts,
+        lambda name: runner().campaigns[name].blobs,
+        settings.release,
+        settings.release_every,
+    )
 
 
 def _conditions(runner: Runner, steering: Steering, duties: Duties, counted: Counted) -> Conditions:
     """What the HTTP API says of the service beside its campaigns."""
-    broken = "; ".join(f"campaign {name} cannot be opened: {why}" for name, why in steering.broken.items())
+    broken = "; ".join(
+        f"campaign {name} cannot be opened: {why}" for name, why in steering.broken.items()
+    )
     return Conditions(
-        dict(runner.refused), runner.connected, runner.paused or broken, duties.unvouched, counted, dict(runner.devices.declined)
+        dict(runner.refused),
+        runner.connected,
+        runner.paused or broken,
+        duties.unvouched,
+        counted,
+        dict(runner.devices.declined),
     )

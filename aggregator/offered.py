@@ -11,7 +11,8 @@ from wire.pieces import WHOLE_BYTES, cut, place
 
 @dataclass(frozen=True)
 class Offered:
-    """A blob, whose bytes are held if it is small. A large one has `pieces`, and is read again when it is needed again."""
+    """A blob, whose bytes are held if it is small. A large one has `pieces`, and is read again when
+    it is needed again."""
 
     digest: str
     pieces: Pieces | None
@@ -28,7 +29,12 @@ class Offered:
         payload = blobs.get(digest)
         if len(payload) <= WHOLE_BYTES:
             return cls(digest, None, payload, blobs)
-        return cls(digest, cut(len(payload), lambda offset, size: payload[offset : offset + size]), b"", blobs)
+        return cls(
+            digest,
+            cut(len(payload), lambda offset, size: payload[offset : offset + size]),
+            b"",
+            blobs,
+        )
 
     @property
     def names(self) -> set[str]:

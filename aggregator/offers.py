@@ -39,7 +39,8 @@ class Offers:
         self._blobs.drop(digests)
 
     def forget(self, state: RunState) -> None:
-        """Take away what nobody needs any more. What stays for want of a disk is forgotten after a later round."""
+        """Take away what nobody needs any more. What stays for want of a disk is forgotten after a
+        later round."""
         self._fleet.withdraw_all_but(self, offered(state))
         try:
             self._blobs.keep(needed(state) | self._views)
@@ -48,14 +49,22 @@ class Offers:
 
 
 def needed(state: RunState) -> set[str]:
-    """The digests of the blobs that a run's state names, and that are of use yet: the updates of a run that is over are not."""
-    earlier = {digest for version in state.history for digest in (*version.models.values(), version.memory)}
+    """The digests of the blobs that a run's state names, and that are of use yet: the updates of a
+    run that is over are not."""
+    earlier = {
+        digest for version in state.history for digest in (*version.models.values(), version.memory)
+    }
     counted = state.received.values() if state.phase != "finished" else ()
-    updates = {received.blob for received in counted} | {told.blob for told in state.inputs.values()}
+    updates = {received.blob for received in counted} | {
+        told.blob for told in state.inputs.values()
+    }
     return offered(state) | earlier | {state.memory} | updates
 
 
 def offered(state: RunState) -> set[str]:
     """The digests of the blobs that devices may fetch in this state."""
-    working = {flight.model for flight in (*state.flights.values(), *state.placing.values(), *state.closings.values())}
+    working = {
+        flight.model
+        for flight in (*state.flights.values(), *state.placing.values(), *state.closings.values())
+    }
     return {state.settings.bundle, *state.models.values()} | working

@@ -15,7 +15,15 @@ from aggregator.core.succession import opened
 from aggregator.identity import SteadyClock, service_signer
 from aggregator.place import Place
 from aggregator.service_settings import ServeSettings, run_settings
-from aggregator.start import Exported, check_retuned, read_exported, read_trust, refuse_lost_run, run_secret, write_trust
+from aggregator.start import (
+    Exported,
+    check_retuned,
+    read_exported,
+    read_trust,
+    refuse_lost_run,
+    run_secret,
+    write_trust,
+)
 from aggregator.storage import kept_blobs
 from algorithms.registry import make_algorithm
 from host.native.arithmetic import NativeArithmetic
@@ -23,7 +31,8 @@ from host.native.arithmetic import NativeArithmetic
 
 @dataclass
 class Opening:
-    """What a service opens. Nothing but the folder's own charters is changed, and nobody is disturbed."""
+    """What a service opens. Nothing but the folder's own charters is changed, and nobody is
+    disturbed."""
 
     place: Place
     known: dict[str, Charter]
@@ -36,12 +45,16 @@ class Opening:
 
     @classmethod
     def read(cls, settings: ServeSettings) -> "Opening":
-        """Read the folder, and check the campaign that the service is started with as far as that needs no state of it.
+        """Read the folder, and check the campaign that the service is started with as far as that
+        needs no state of it.
 
         Raises:
             ConfigError: it cannot be opened.
         """
-        folder, database = settings.folder, settings.database or sqlite_url(settings.folder / "shoal.db")
+        folder, database = (
+            settings.folder,
+            settings.database or sqlite_url(settings.folder / "shoal.db"),
+        )
         place = Place(folder, database, read_trust(settings.bundle or folder), settings.blobs)
         exported, fresh = None, None
         if settings.bundle is not None:
@@ -49,29 +62,51 @@ class Opening:
             fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
             algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
             check_fit(fresh, algorithm, exported.bundle.manifest)
-            refuse_lost_run(database, fresh, algorithm, exported, *kept_blobs(settings.blobs, folder, settings.run))
+            refuse_lost_run(
+                database,
+                fresh,
+                algorithm,
+                exported,
+                *kept_blobs(settings.blobs, folder, settings.run),
+            )
         return cls(place, charters(folder), exported, fresh)
 
     def look(self, settings: ServeSettings) -> bytes:
-        """Read where the campaigns stand; returns what their noise is drawn from, if it is drawn here.
+        """Read where the campaigns stand; returns what their noise is drawn from, if it is drawn
+        here.
 
         Raises:
-            ConfigError: the campaign that the service is started with cannot go on with these settings.
+            ConfigError: the campaign that the service is started with cannot go on with these
+            settings.
         """
-        names = [*self.known, *([settings.run] if self.fresh is not None and settings.run not in self.known else [])]
+        names = [
+            *self.known,
+            *([settings.run] if self.fresh is not None and settings.run not in self.known else []),
+        ]
         self.states = {name: load_run(self.place.database, name) for name in names}
-        service_signer(settings.folder, settings.fleet, self.place.trust.keys, self.place.trust.root, SteadyClock(self.last_s)())
+        service_signer(
+            settings.folder,
+            settings.fleet,
+            self.place.trust.keys,
+            self.place.trust.root,
+            SteadyClock(self.last_s)(),
+        )
         if self.fresh is None:
             return b""
         stored = self.states[settings.run]
         if stored is not None:
-            check_retuned(stored.next_settings, msgspec.structs.replace(self.fresh, run_id=stored.settings.run_id), settings.folder)
+            check_retuned(
+                stored.next_settings,
+                msgspec.structs.replace(self.fresh, run_id=stored.settings.run_id),
+                settings.folder,
+            )
         algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
         secret = run_secret(settings.folder, settings.run, stored is not None, algorithm)
         return secret if algorithm.privacy.server_noise else b""
 
     def exchange(self) -> None:
-        """Learn of the campaigns that another service of the same database has started, once this one has the lease."""
+        """Learn of the campaigns that another service of the same database has started, once this
+        one has the lease."""
         self.known = self.place.exchange()
 
     def begin(self, settings: ServeSettings) -> None:
@@ -81,7 +116,9 @@ class Opening:
         if settings.run not in self.known:
             stored = self.states[settings.run]
             begun = stored.settings if stored is not None else self.fresh
-            self.known[settings.run] = Charter(next_number(settings.folder), begun, start_from=settings.start_from)
+            self.known[settings.run] = Charter(
+                next_number(settings.folder), begun, start_from=settings.start_from
+            )
             propose(settings.folder, self.known[settings.run], settings.bundle)
             accept(settings.folder, settings.run)
             self.place.share(self.known[settings.run])

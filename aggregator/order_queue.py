@@ -16,8 +16,8 @@ WAIT_S = 10.0
 
 
 class OrderQueue:
-    """Takes orders from any thread; one thread carries them out. They are not on the disk: when the service ends, those that wait are
-    gone."""
+    """Takes orders from any thread; one thread carries them out. They are not on the disk: when the
+    service ends, those that wait are gone."""
 
     def __init__(self) -> None:
         self._waiting: queue.Queue[tuple[str, msgspec.Struct, Future[Answer]]] = queue.Queue(MOST)
@@ -34,7 +34,8 @@ class OrderQueue:
         return answer
 
     async def ask(self, by: str, order: msgspec.Struct) -> Answer | None:
-        """Leave an order of somebody, and wait for the answer; None: the service was busy for `WAIT_S`, and the order stays.
+        """Leave an order of somebody, and wait for the answer; None: the service was busy for
+        `WAIT_S`, and the order stays.
 
         Raises:
             queue.Full: too many wait already.

@@ -1,4 +1,5 @@
-"""What an operator can order of a running service's campaigns; `aggregator.steering` carries it out."""
+"""What an operator can order of a running service's campaigns; `aggregator.steering` carries it
+out."""
 
 from typing import Any
 
@@ -30,14 +31,16 @@ class Abort(msgspec.Struct, frozen=True, tag="campaign-abort"):
 
 
 class Retune(msgspec.Struct, frozen=True, tag="campaign-set"):
-    """Give a campaign these values of its settings, by field of `RunSettings`, from the next round on."""
+    """Give a campaign these values of its settings, by field of `RunSettings`, from the next round
+    on."""
 
     name: str
     changes: dict[str, Any]
 
     @classmethod
     def of(cls, name: str, *, lr: float | None = None, **given: Any) -> "Retune":
-        """The order for the values that are not None. No round is aggregated with fewer updates than `min_devices`."""
+        """The order for the values that are not None. No round is aggregated with fewer updates
+        than `min_devices`."""
         changes = {field: value for field, value in given.items() if value is not None}
         if "min_devices" in changes:
             changes["min_updates"] = changes["min_devices"]

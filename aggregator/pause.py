@@ -24,7 +24,8 @@ class Pause:
         """When to look again whether the cause is gone."""
 
     def begin(self, reason: str, cause: Callable[[], object] | None) -> None:
-        """Pause. `cause` raises as long as what stands in the way does; without it, only the operator's word ends the pause."""
+        """Pause. `cause` raises as long as what stands in the way does; without it, only the
+        operator's word ends the pause."""
         log.error("paused: %s", reason)
         self.reason, self._cause = reason, cause
         self.look_at_s = self._clock() + RETRY_S
@@ -34,7 +35,8 @@ class Pause:
         self.reason, self.look_at_s = "", float("inf")
 
     def ends(self, told: bool) -> bool:
-        """End the pause if its cause is gone, or if the operator says so (`told`) and nothing can be looked at; whether it ended."""
+        """End the pause if its cause is gone, or if the operator says so (`told`) and nothing can
+        be looked at; whether it ended."""
         self.look_at_s = self._clock() + RETRY_S
         try:
             if self._cause is not None:

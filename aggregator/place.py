@@ -1,4 +1,5 @@
-"""Where a service keeps its campaigns, and how it shares them with the service that may take its place."""
+"""Where a service keeps its campaigns, and how it shares them with the service that may take its
+place."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,16 @@ from aggregator.adapters.charter_table import CharterTable
 from aggregator.adapters.engine import is_server
 from aggregator.adapters.fleet_lease import FleetLease
 from aggregator.adapters.sql_store import Fence
-from aggregator.charter import BUNDLES, FILES, Charter, accept, campaign_folder, charters, propose_files, write_charter
+from aggregator.charter import (
+    BUNDLES,
+    FILES,
+    Charter,
+    accept,
+    campaign_folder,
+    charters,
+    propose_files,
+    write_charter,
+)
 from aggregator.core.ports import Blobs
 from aggregator.start import Trust
 from aggregator.storage import open_blobs
@@ -34,7 +44,8 @@ class Place:
         return self.lease is None or self.lease.holds()
 
     def share(self, charter: Charter) -> None:
-        """Let the other services of this database know a campaign of this folder, where there may be others.
+        """Let the other services of this database know a campaign of this folder, where there may
+        be others.
 
         Raises:
             StorageFailed: they cannot know it.
@@ -59,8 +70,8 @@ class Place:
         write_charter(self.folder, charter)
 
     def exchange(self) -> dict[str, Charter]:
-        """Bring this folder the campaigns that another service of this database has started, and share those that it did not. Returns the
-        charters of the folder.
+        """Bring this folder the campaigns that another service of this database has started, and
+        share those that it did not. Returns the charters of the folder.
 
         Raises:
             ConfigError: one cannot be read or written.
@@ -75,7 +86,11 @@ class Place:
         for name, (charter, files) in shared.items():
             if name not in here:
                 blobs = self._bundles()
-                propose_files(self.folder, charter, {file: blobs.get(digest) for file, digest in files.items()})
+                propose_files(
+                    self.folder,
+                    charter,
+                    {file: blobs.get(digest) for file, digest in files.items()},
+                )
                 accept(self.folder, name)
             elif here[name] != charter:
                 write_charter(self.folder, charter)

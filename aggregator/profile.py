@@ -1,15 +1,18 @@
-"""What a fleet's devices are like, as simulations read it (`simulation.timing.traces`): a line of CSV for each, from the registry.
+"""What a fleet's devices are like, as simulations read it (`simulation.timing.traces`): a line of
+CSV for each, from the registry.
 
-Of a device's last plan that trained, the registry knows how many examples it trained on in how many seconds, when it was asked, when its
-update was there, and the bytes both ways. From these:
+Of a device's last plan that trained, the registry knows how many examples it trained on in how many
+seconds, when it was asked, when its update was there, and the bytes both ways. From these:
 
 - examples a second are the examples over the seconds of the whole plan, evaluations included;
-- bytes a second are the bytes both ways over the rest of the time, the same number down and up. In it are the broker, the aggregator, and
-  what the device waited for, so that a job of the simulation takes as long as the plan did;
+- bytes a second are the bytes both ways over the rest of the time, the same number down and up. In
+  it are the broker, the aggregator, and what the device waited for, so that a job of the simulation
+  takes as long as the plan did;
 - drop-outs are declined plans over declined plans and updates.
 
-Of a device that has not trained yet, and of one whose update was there at once, it takes the median of the others. Batteries and hours are
-not known: every device of the profile is on mains and always there.
+Of a device that has not trained yet, and of one whose update was there at once, it takes the median
+of the others. Batteries and hours are not known: every device of the profile is on mains and always
+there.
 """
 
 import csv
@@ -46,19 +49,34 @@ def profile_of(entries: Mapping[str, Entry]) -> FleetProfile:
     Raises:
         ConfigError: none of them has trained yet.
     """
-    here = {d: entry for d, entry in sorted(entries.items()) if entry.said is not None and entry.ban is None}
-    speeds, rates = {d: _speed(entry) for d, entry in here.items()}, {d: _rate(entry) for d, entry in here.items()}
+    here = {
+        d: entry
+        for d, entry in sorted(entries.items())
+        if entry.said is not None and entry.ban is None
+    }
+    speeds, rates = (
+        {d: _speed(entry) for d, entry in here.items()},
+        {d: _rate(entry) for d, entry in here.items()},
+    )
     known = [speed for speed in speeds.values() if speed]
     if not known:
-        raise ConfigError(f"profile: none of {len(here)} devices has trained yet; it is made of what they say of their training")
-    usual_speed, usual_rate = median(known), median([rate for rate in rates.values() if rate] or [BYTES_PER_S])
+        raise ConfigError(
+            f"profile: none of {len(here)} devices has trained yet; it is made of what they say "
+            "of their training"
+        )
+    usual_speed, usual_rate = (
+        median(known),
+        median([rate for rate in rates.values() if rate] or [BYTES_PER_S]),
+    )
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
     lines.writerow(COLUMNS)
     for device_id, entry in here.items():
         rate = f"{rates[device_id] or usual_rate:.6g}"
         dropout = entry.declines / (entry.declines + entry.updates) if entry.updates else 0.0
-        lines.writerow((device_id, f"{speeds[device_id] or usual_speed:.6g}", rate, rate, f"{dropout:.6g}"))
+        lines.writerow(
+            (device_id, f"{speeds[device_id] or usual_speed:.6g}", rate, rate, f"{dropout:.6g}")
+        )
     untrained, unmeasured = (tuple(d for d in here if not found[d]) for found in (speeds, rates))
     return FleetProfile(out.getvalue(), len(here), untrained, unmeasured)
 

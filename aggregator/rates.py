@@ -30,10 +30,16 @@ class Bucket:
 
 
 class Rates:
-    """Limits by caller: by address, where many boards may be behind one, or by the name of a token."""
+    """Limits by caller: by address, where many boards may be behind one, or by the name of a
+    token."""
 
     def __init__(
-        self, clock: Callable[[], float], burst: float = 40.0, per_s: float = 1.0, burst_all: float = 400.0, per_s_all: float = 50.0
+        self,
+        clock: Callable[[], float],
+        burst: float = 40.0,
+        per_s: float = 1.0,
+        burst_all: float = 400.0,
+        per_s_all: float = 50.0,
     ):
         """`clock`: seconds, from a clock that cannot be set."""
         self._clock, self._burst, self._per_s = clock, burst, per_s
@@ -45,7 +51,8 @@ class Rates:
         return self.wait_s(caller) == 0
 
     def wait_s(self, caller: str) -> int:
-        """Take one of what this caller has; 0 if there was one, else the whole seconds until there is one."""
+        """Take one of what this caller has; 0 if there was one, else the whole seconds until there
+        is one."""
         now_s = self._clock()
         with self._lock:
             bucket = self._by_caller.pop(caller, None) or Bucket(self._burst, self._per_s, now_s)

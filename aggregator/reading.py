@@ -8,7 +8,8 @@ from wire.messages import Fetch, InUse, Reply, Want
 
 @dataclass
 class Reading:
-    """What follows from a message: events, in order, replies, an update's bytes to keep, a blob that a device asks for, a proof."""
+    """What follows from a message: events, in order, replies, an update's bytes to keep, a blob
+    that a device asks for, a proof."""
 
     device_id: str = ""
     about: str = ""

@@ -1,4 +1,5 @@
-"""What an operator may order of releases. Each order says what is to be, so that it may come twice."""
+"""What an operator may order of releases. Each order says what is to be, so that it may come
+twice."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,7 +7,17 @@ import msgspec
 
 from aggregator.core.reach import group_of, needed
 from aggregator.core.releases import GIVEN_UP, Release
-from aggregator.core.rollout_state import GOING, CalledOff, FleetEvent, FleetState, Halted, Promoted, Rollout, WentBack, WentOn
+from aggregator.core.rollout_state import (
+    GOING,
+    CalledOff,
+    FleetEvent,
+    FleetState,
+    Halted,
+    Promoted,
+    Rollout,
+    WentBack,
+    WentOn,
+)
 from aggregator.core.state import RunState
 from aggregator.desk import Handler
 from aggregator.release_policy import ReleasePolicy
@@ -15,7 +26,8 @@ from wire.errors import ConfigError
 
 
 class MakeReleases(msgspec.Struct, frozen=True, tag="make-releases"):
-    """Make releases of what a campaign has trained; with `roll_out`, begin to give them to devices."""
+    """Make releases of what a campaign has trained; with `roll_out`, begin to give them to
+    devices."""
 
     campaign: str
     roll_out: bool = True
@@ -47,7 +59,8 @@ class EndRollout(msgspec.Struct, frozen=True, tag="end-rollout"):
 
 
 class ReturnToRelease(msgspec.Struct, frozen=True, tag="return-to-release"):
-    """Return a group to the model of an earlier release; an empty group is the release's own, or the only one that devices are in."""
+    """Return a group to the model of an earlier release; an empty group is the release's own, or
+    the only one that devices are in."""
 
     to: int
     group: str = ""
@@ -56,8 +69,11 @@ class ReturnToRelease(msgspec.Struct, frozen=True, tag="return-to-release"):
 ORDERS = (MakeReleases, PauseRollout, ResumeRollout, PromoteRollout, EndRollout, ReturnToRelease)
 
 
-def release_handlers(policy: ReleasePolicy, states: Callable[[], Mapping[str, RunState]]) -> dict[type, Handler]:
-    """By type of order, what carries it out; each raises `ShoalError` where that cannot be. `states`: of the campaigns, by name."""
+def release_handlers(
+    policy: ReleasePolicy, states: Callable[[], Mapping[str, RunState]]
+) -> dict[type, Handler]:
+    """By type of order, what carries it out; each raises `ShoalError` where that cannot be.
+    `states`: of the campaigns, by name."""
     rollouts = policy.rollouts
 
     def make(order: MakeReleases) -> str:
@@ -76,46 +92,73 @@ def release_handlers(policy: ReleasePolicy, states: Callable[[], Mapping[str, Ru
     def promote(order: PromoteRollout) -> str:
         rollout = under_way(rollouts, order.campaign)
         if order.step != rollout.step:
-            raise ConfigError(f"the rollout of {order.campaign} is at step {rollout.step + 1}, not at step {order.step + 1}")
+            raise ConfigError(
+                f"the rollout of {order.campaign} is at step {rollout.step + 1}, not at step "
+                f"{order.step + 1}"
+            )
         rollouts.order(lambda at_s: Promoted(at_s, order.campaign, order.step))
         return f"the rollout of {order.campaign} is past step {order.step + 1}"
 
     def return_to(order: ReturnToRelease) -> str:
         catalogue = rollouts.state.catalogue
         if order.to not in catalogue.releases:
-            raise ConfigError(f"release {order.to}: there is none of this number; `shoal models list` says which there are")
+            raise ConfigError(
+                f"release {order.to}: there is none of this number; `shoal models list` says "
+                "which there are"
+            )
         if order.to not in needed(rollouts.state, KEPT):
-            raise ConfigError(f"release {order.to}: its model is no longer kept; the last {KEPT} of each group are")
+            raise ConfigError(
+                f"release {order.to}: its model is no longer kept; the last {KEPT} of each group "
+                "are"
+            )
         last, group = catalogue.last, _chosen(rollouts.state, order)
         rollouts.order(lambda at_s: WentBack(at_s, order.to, group))
         now = rollouts.state.catalogue
         if now.last == last:
             return f"group {group} has the model of release {order.to} already"
-        return f"group {group} returns to the model of release {order.to}, as release {now.released[group]}"
+        return (
+            f"group {group} returns to the model of release {order.to}, as release "
+            f"{now.released[group]}"
+        )
 
     return {
         MakeReleases: make,
-        PauseRollout: lambda o: tell(lambda at_s: Halted(at_s, o.campaign), o.campaign, "is paused"),
+        PauseRollout: lambda o: tell(
+            lambda at_s: Halted(at_s, o.campaign), o.campaign, "is paused"
+        ),
         ResumeRollout: lambda o: tell(lambda at_s: WentOn(at_s, o.campaign), o.campaign, "goes on"),
-        EndRollout: lambda o: tell(lambda at_s: CalledOff(at_s, o.campaign), o.campaign, "is ended: devices get back what they had"),
+        EndRollout: lambda o: tell(
+            lambda at_s: CalledOff(at_s, o.campaign),
+            o.campaign,
+            "is ended: devices get back what they had",
+        ),
         PromoteRollout: promote,
         ReturnToRelease: return_to,
     }
 
 
 def refusing_handlers() -> dict[type, Handler]:
-    """The same of a service that makes no releases: each order is refused, with what to do about it."""
+    """The same of a service that makes no releases: each order is refused, with what to do about
+    it."""
 
     def refuse(_order: msgspec.Struct) -> str:
         again = "start it again with `shoal serve --release manual`, and then give the order again"
-        raise ConfigError(f"this service makes no releases: it was started with --release off; {again}")
+        raise ConfigError(
+            f"this service makes no releases: it was started with --release off; {again}"
+        )
 
     return dict.fromkeys(ORDERS, refuse)
 
 
 def _told(number: int, release: Release, before: bool) -> str:
-    again = f"; `shoal models rollback --to {number}` returns to its model" if release.state in {*GIVEN_UP, "retired"} else ""
-    return f"release {number}: {release.group}" + (f": it was made before and is {release.state}{again}" if before else "")
+    again = (
+        f"; `shoal models rollback --to {number}` returns to its model"
+        if release.state in {*GIVEN_UP, "retired"}
+        else ""
+    )
+    return f"release {number}: {release.group}" + (
+        f": it was made before and is {release.state}{again}" if before else ""
+    )
 
 
 def _chosen(state: FleetState, order: ReturnToRelease) -> str:
@@ -128,7 +171,10 @@ def _chosen(state: FleetState, order: ReturnToRelease) -> str:
     own = state.catalogue.releases[order.to].group
     group = order.group or (own if own in groups or len(groups) != 1 else groups[0])
     if group not in groups:
-        raise ConfigError(f"group {group!r}: no device is in it; --group names one of {', '.join(groups) or 'none'}")
+        raise ConfigError(
+            f"group {group!r}: no device is in it; --group names one of "
+            f"{', '.join(groups) or 'none'}"
+        )
     return group
 
 
@@ -140,7 +186,12 @@ def under_way(rollouts: Rollouts, campaign: str) -> Rollout:
     """
     rollout = rollouts.state.rollouts.get(campaign)
     if rollout is None:
-        raise ConfigError(f"campaign {campaign!r}: nothing of it was ever rolled out; `shoal models list` says what was released")
+        raise ConfigError(
+            f"campaign {campaign!r}: nothing of it was ever rolled out; `shoal models list` says "
+            "what was released"
+        )
     if rollout.phase not in GOING:
-        raise ConfigError(f"campaign {campaign!r}: its last rollout is over, {rollout.phase}: {rollout.reason}")
+        raise ConfigError(
+            f"campaign {campaign!r}: its last rollout is over, {rollout.phase}: {rollout.reason}"
+        )
     return rollout

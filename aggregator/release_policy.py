@@ -19,8 +19,9 @@ from wire.messages import LARGEST_COUNT, Metrics
 log = logging.getLogger("shoal.aggregator")
 
 When = Literal["off", "manual", "auto"]
-"""*off*: there are no releases: devices take up a run's models when it is over. *manual*: releases are made by order. *auto*: also when a
-run is over that nobody has ended by order, and after so many rounds."""
+"""*off*: there are no releases: devices take up a run's models when it is over. *manual*: releases
+are made by order. *auto*: also when a run is over that nobody has ended by order, and after so many
+rounds."""
 
 
 def read_when(text: str) -> When:
@@ -35,22 +36,35 @@ def read_when(text: str) -> When:
 class ReleasePolicy:
     """Makes the releases of campaigns."""
 
-    def __init__(self, rollouts: Rollouts, blobs: Callable[[str], Blobs], when: When, every: int = 0) -> None:
-        """`blobs`: those of a campaign, by its name. `every`: the number of rounds of training after which its models are released; 0: when
-        it is over."""
+    def __init__(
+        self, rollouts: Rollouts, blobs: Callable[[str], Blobs], when: When, every: int = 0
+    ) -> None:
+        """`blobs`: those of a campaign, by its name. `every`: the number of rounds of training
+        after which its models are released; 0: when it is over."""
         self.rollouts, self._blobs, self._when, self._every = rollouts, blobs, when, every
         self._due: dict[str, RunState] = {}
         self._released: dict[str, tuple[str, int]] = {}
 
     def observe(self, state: RunState, event: Event) -> None:
-        """Tell the releases of a device that checked in, and remember whether the models of this state are to be released."""
+        """Tell the releases of a device that checked in, and remember whether the models of this
+        state are to be released."""
         if isinstance(event, DeviceCheckedIn):
             self.rollouts.on_check_in(event.device_id)
         if self._when != "auto":
             return
-        often = isinstance(event, RoundAggregated) and bool(self._every) and not state.trained % self._every
-        over = state.phase == "finished" and state.ended != "order"  # what an operator ended is released by order alone
-        if (often or over) and state.trained and self._released.get(state.settings.name) != _which(state):
+        often = (
+            isinstance(event, RoundAggregated)
+            and bool(self._every)
+            and not state.trained % self._every
+        )
+        over = (
+            state.phase == "finished" and state.ended != "order"
+        )  # what an operator ended is released by order alone
+        if (
+            (often or over)
+            and state.trained
+            and self._released.get(state.settings.name) != _which(state)
+        ):
             self._due[state.settings.name] = state
 
     def tick(self) -> None:
@@ -68,19 +82,28 @@ class ReleasePolicy:
             del self._due[name]
 
     def release(self, state: RunState, roll_out: bool = True) -> tuple[int, ...]:
-        """Make releases of the models that devices of a campaign start from, and roll them out unless told otherwise; models that were
-        released, or are on their way, are not released again.
+        """Make releases of the models that devices of a campaign start from, and roll them out
+        unless told otherwise; models that were released, or are on their way, are not released
+        again.
 
         Raises:
             ConfigError: nothing was trained yet.
             BlobLost, StorageFailed: nothing was made.
         """
         if not state.trained:
-            raise ConfigError(f"campaign {state.settings.name}: no round of training is over, there is nothing to release")
+            raise ConfigError(
+                f"campaign {state.settings.name}: no round of training is over, there is nothing "
+                "to release"
+            )
         name, newcomers = state.settings.name, newcomers_key(state)
-        groups = {device_id: group_name(name, _key(state, device_id, newcomers)) for device_id in state.devices}
+        groups = {
+            device_id: group_name(name, _key(state, device_id, newcomers))
+            for device_id in state.devices
+        }
         drafts = drafts_of(state)
-        return self.rollouts.release(drafts, self._blobs(name), groups, group_name(name, newcomers), roll_out)
+        return self.rollouts.release(
+            drafts, self._blobs(name), groups, group_name(name, newcomers), roll_out
+        )
 
 
 def _which(state: RunState) -> tuple[str, int]:
@@ -101,10 +124,16 @@ def group_of(state: RunState | None, device_id: str) -> str:
 
 
 def released_group(states: Sequence[RunState], fleet: FleetState, device_id: str) -> str:
-    """The group of a device in the latest of these campaigns whose models were released, or are being; empty if none were. A device that
-    the campaign has put into no group is in that of newcomers."""
+    """The group of a device in the latest of these campaigns whose models were released, or are
+    being; empty if none were. A device that the campaign has put into no group is in that of
+    newcomers."""
     groups = set(fleet.catalogue.released)
-    groups |= {group for rollout in fleet.rollouts.values() if rollout.phase in GOING for group in rollout.releases}
+    groups |= {
+        group
+        for rollout in fleet.rollouts.values()
+        if rollout.phase in GOING
+        for group in rollout.releases
+    }
     for state in reversed(states):
         name = state.settings.name
         newcomers = fleet.rollouts[name].newcomers if name in fleet.rollouts else ""
@@ -115,10 +144,15 @@ def released_group(states: Sequence[RunState], fleet: FleetState, device_id: str
 
 
 def newcomers_key(state: RunState) -> str:
-    """The key of the model that devices are to use which the campaign has put into no group. That is not what they would begin to train
-    from, which may never have been trained: it is the largest group's, where a group has more than one device."""
+    """The key of the model that devices are to use which the campaign has put into no group. That
+    is not what they would begin to train from, which may never have been trained: it is the largest
+    group's, where a group has more than one device."""
     key = start_key(state, "")
-    sizes = Counter(own for device_id in sorted(state.devices) if not is_no_group(own := start_key(state, device_id)))
+    sizes = Counter(
+        own
+        for device_id in sorted(state.devices)
+        if not is_no_group(own := start_key(state, device_id))
+    )
     largest, size = sizes.most_common(1)[0] if sizes else (key, 0)
     return largest if is_no_group(key) and size > 1 else key
 

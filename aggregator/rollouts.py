@@ -1,7 +1,9 @@
-"""Connects a fleet's releases to its devices: what devices say becomes events, which are saved together, and then releases are published.
+"""Connects a fleet's releases to its devices: what devices say becomes events, which are saved
+together, and then releases are published.
 
-`tick` does all of it: what came since the last one is taken in, saved in one transaction, and carried out. What came after the last save is
-lost with the process, and comes again: a service that starts asks every device to check in, and each says then which release it has.
+`tick` does all of it: what came since the last one is taken in, saved in one transaction, and
+carried out. What came after the last save is lost with the process, and comes again: a service that
+starts asks every device to check in, and each says then which release it has.
 """
 
 import logging
@@ -43,7 +45,8 @@ log = logging.getLogger("shoal.aggregator")
 JUDGE_S = 1.0
 """Seconds between two looks at rollouts."""
 BUSY_SHARE = 0.05
-"""The share of the service's time in which rollouts are looked at, at most: in a large fleet that is less often."""
+"""The share of the service's time in which rollouts are looked at, at most: in a large fleet that
+is less often."""
 RETRY_S = 5.0
 """Seconds after which something is saved again that could not be."""
 KEPT = 10
@@ -58,7 +61,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rollouts:
-    """The releases of a fleet. `state` is immutable and replaced as a whole, so that other threads may read it."""
+    """The releases of a fleet. `state` is immutable and replaced as a whole, so that other threads
+    may read it."""
 
     def __init__(
         self,
@@ -73,13 +77,19 @@ class Rollouts:
         tags: Callable[[str], tuple[str, ...]] = lambda _device_id: (),
         settings: RolloutSettings,
     ) -> None:
-        """`blobs`: of releases alone; what no release needs is deleted from it. `online`, `group`, `tags`: of a device, by id; an empty
-        group where no campaign has put it into one.
+        """`blobs`: of releases alone; what no release needs is deleted from it. `online`, `group`,
+        `tags`: of a device, by id; an empty group where no campaign has put it into one.
 
         Raises:
             StorageFailed: what is stored cannot be read.
         """
-        self._store, self._blobs, self._fleet, self._clock, self._epoch = store, blobs, fleet, clock, epoch
+        self._store, self._blobs, self._fleet, self._clock, self._epoch = (
+            store,
+            blobs,
+            fleet,
+            clock,
+            epoch,
+        )
         self._online, self._group, self._tags, self.settings = online, group, tags, settings
         self._waiting: list[FleetEvent] = [Restarted(clock())]
         self._look_at_s = 0.0
@@ -98,7 +108,9 @@ class Rollouts:
 
     def on_check_in(self, device_id: str) -> None:
         """A device has checked in, or is heard again."""
-        self._waiting.append(CheckedIn(self._clock(), device_id, self._group(device_id), self._tags(device_id)))
+        self._waiting.append(
+            CheckedIn(self._clock(), device_id, self._group(device_id), self._tags(device_id))
+        )
 
     def on_in_use(self, message: InUse) -> None:
         """A device says which release is in use."""
@@ -112,26 +124,41 @@ class Rollouts:
         newcomers: str = "",
         roll_out: bool = True,
     ) -> tuple[int, ...]:
-        """Make releases of a campaign's models, whose blobs are in `source`, and begin to roll them out unless told otherwise. `groups`: by
-        device, its group; `newcomers`: the group of devices that are in none.
+        """Make releases of a campaign's models, whose blobs are in `source`, and begin to roll them
+        out unless told otherwise. `groups`: by device, its group; `newcomers`: the group of devices
+        that are in none.
 
-        Returns the releases' numbers: those of before where the same were made of the same round already.
+        Returns the releases' numbers: those of before where the same were made of the same round
+        already.
 
         Raises:
             BlobLost, StorageFailed: nothing was made.
         """
         numbers = self.made_of(drafts)
         if not numbers:
-            self._blobs.put(*(source.get(name) for name in sorted({name for draft in drafts for name in (draft.bundle, draft.model)})))
+            self._blobs.put(
+                *(
+                    source.get(name)
+                    for name in sorted(
+                        {name for draft in drafts for name in (draft.bundle, draft.model)}
+                    )
+                )
+            )
             first = self.state.catalogue.last
             self.take_in(Made(self._clock(), tuple(drafts)))
-            numbers = tuple(number for number in sorted(self.state.catalogue.releases) if number > first)
-            log.info("campaign=%s releases made: %s", drafts[0].campaign, ", ".join(map(str, numbers)))
+            numbers = tuple(
+                number for number in sorted(self.state.catalogue.releases) if number > first
+            )
+            log.info(
+                "campaign=%s releases made: %s", drafts[0].campaign, ", ".join(map(str, numbers))
+            )
         if roll_out:
             self.roll_out(numbers, groups, newcomers)
         return numbers
 
-    def roll_out(self, numbers: Sequence[int], groups: Mapping[str, str], newcomers: str = "") -> None:
+    def roll_out(
+        self, numbers: Sequence[int], groups: Mapping[str, str], newcomers: str = ""
+    ) -> None:
         """Begin to roll out candidates of one campaign; others are left out.
 
         Raises:
@@ -151,7 +178,8 @@ class Rollouts:
         self.take_in(begun)
 
     def made_of(self, drafts: Sequence[Draft]) -> tuple[int, ...]:
-        """The numbers of the releases that were made of the very same models of the same round; empty if none were."""
+        """The numbers of the releases that were made of the very same models of the same round;
+        empty if none were."""
         made = {
             (r.run_id, r.round, r.group, r.bundle, r.model): number
             for number, r in self.state.catalogue.releases.items()
@@ -170,7 +198,8 @@ class Rollouts:
         self._fleet.clear_release(device_id)
 
     def tick(self) -> None:
-        """Take in what came, save it, and carry out what follows. What cannot be saved is tried again."""
+        """Take in what came, save it, and carry out what follows. What cannot be saved is tried
+        again."""
         now_s = self._clock()
         due = now_s >= self._look_at_s
         if not due and not self._waiting:
@@ -196,13 +225,16 @@ class Rollouts:
         """Take in what came, and then these events; save them, and carry out what follows.
 
         Raises:
-            StorageFailed: nothing of it has happened; what came before is tried again at the next `tick`.
+            StorageFailed: nothing of it has happened; what came before is tried again at the next
+            `tick`.
         """
         state, saved, gives = self.state, list[FleetEvent](), list[Give]()
         for event in (*self._waiting, *events):
             try:
                 after, more = step(state, event)
-            except Exception:  # a defect of the machine must not end the service: the event is left out
+            except (
+                Exception
+            ):  # a defect of the machine must not end the service: the event is left out
                 log.exception("defect: an event was left out: %s", type(event).__name__)
                 self.defects += 1
                 continue
@@ -222,8 +254,15 @@ class Rollouts:
     def needed(self) -> set[str]:
         """The digests of the blobs that devices may fetch."""
         releases, state = self.state.catalogue.releases, self.state
-        numbers = {holder.given for holder in state.devices.values()} | set(state.catalogue.released.values())
-        return {name for number in numbers if number in releases for name in (releases[number].bundle, releases[number].model)}
+        numbers = {holder.given for holder in state.devices.values()} | set(
+            state.catalogue.released.values()
+        )
+        return {
+            name
+            for number in numbers
+            if number in releases
+            for name in (releases[number].bundle, releases[number].model)
+        }
 
     def _presence(self, now_s: float) -> Iterable[FleetEvent]:
         """Who came and who left, as others know it, while that matters."""
@@ -235,18 +274,36 @@ class Rollouts:
                 yield Presence(now_s, came, left)
 
     def _send(self, give: Give) -> None:
-        holder, release = self.state.devices.get(give.device_id), self.state.catalogue.releases[give.number]
-        if holder is None or holder.given != give.number:  # a later one was given in the same breath
+        holder, release = (
+            self.state.devices.get(give.device_id),
+            self.state.catalogue.releases[give.number],
+        )
+        if (
+            holder is None or holder.given != give.number
+        ):  # a later one was given in the same breath
             return
         if not self._offer({release.bundle, release.model}):
-            log.error("release %d cannot be given to device=%s: a part of it is not here", give.number, give.device_id)
+            log.error(
+                "release %d cannot be given to device=%s: a part of it is not here",
+                give.number,
+                give.device_id,
+            )
             return
         self._fleet.send_release(
-            Release(give.device_id, self._epoch(), release.number, release.group, release.run_id, release.bundle, release.model)
+            Release(
+                give.device_id,
+                self._epoch(),
+                release.number,
+                release.group,
+                release.run_id,
+                release.bundle,
+                release.model,
+            )
         )
 
     def _offer(self, digests: set[str]) -> bool:
-        """Put blobs on offer, unless they are; whether all are then. What is lost must not keep the others from devices."""
+        """Put blobs on offer, unless they are; whether all are then. What is lost must not keep the
+        others from devices."""
         whole = True
         for name in sorted(digests):
             try:
@@ -257,12 +314,19 @@ class Rollouts:
         return whole
 
     def _forget_blobs(self) -> None:
-        """Withdraw and delete what no release needs. What stays for want of a disk is deleted later."""
+        """Withdraw and delete what no release needs. What stays for want of a disk is deleted
+        later."""
         self._fleet.withdraw_all_but(self, self.needed())
         releases = self.state.catalogue.releases
         numbers = reach.needed(self.state, KEPT)
         try:
-            self._blobs.keep({name for number in numbers for name in (releases[number].bundle, releases[number].model)})
+            self._blobs.keep(
+                {
+                    name
+                    for number in numbers
+                    for name in (releases[number].bundle, releases[number].model)
+                }
+            )
         except OSError as error:
             log.warning("blobs of releases that are not needed cannot be deleted: %s", error)
 
@@ -270,18 +334,33 @@ class Rollouts:
         """Say in the log what became of rollouts."""
         for campaign, rollout in self.state.rollouts.items():
             was = before.rollouts.get(campaign)
-            if was is None or was.began_at_s != rollout.began_at_s or (was.phase, was.step) != (rollout.phase, rollout.step):
+            if (
+                was is None
+                or was.began_at_s != rollout.began_at_s
+                or (was.phase, was.step) != (rollout.phase, rollout.step)
+            ):
                 level = logging.ERROR if rollout.phase == "rolled-back" else logging.INFO
-                number, of, numbers = rollout.step + 1, len(rollout.steps), ", ".join(map(str, sorted(rollout.releases.values())))
+                number, of, numbers = (
+                    rollout.step + 1,
+                    len(rollout.steps),
+                    ", ".join(map(str, sorted(rollout.releases.values()))),
+                )
                 told = f": {rollout.reason}" if rollout.reason else ""
                 log.log(
-                    level, "campaign=%s rollout of releases %s: %s, step %d of %d%s", campaign, numbers, rollout.phase, number, of, told
+                    level,
+                    "campaign=%s rollout of releases %s: %s, step %d of %d%s",
+                    campaign,
+                    numbers,
+                    rollout.phase,
+                    number,
+                    of,
+                    told,
                 )
 
 
 def read_steps(text: str) -> tuple[RolloutStep, ...]:
-    """The steps of a rollout as people write them: shares that grow up to 1 and tags, such as ``canary,0.1,1``. What is not a number is a
-    tag.
+    """The steps of a rollout as people write them: shares that grow up to 1 and tags, such as
+    ``canary,0.1,1``. What is not a number is a tag.
 
     Raises:
         ConfigError: they are not.
@@ -292,13 +371,21 @@ def read_steps(text: str) -> tuple[RolloutStep, ...]:
             share = float(part)
         except ValueError:
             if not part:
-                raise ConfigError(f"rollout steps {text!r}: expected shares and tags between commas, such as canary,0.1,1") from None
+                raise ConfigError(
+                    f"rollout steps {text!r}: expected shares and tags between commas, such as "
+                    "canary,0.1,1"
+                ) from None
             steps.append(RolloutStep(tags=(part,)))
             continue
         if not last < share <= 1:
-            raise ConfigError(f"rollout steps {text!r}: share {part}: expected shares that grow, above 0 and up to 1")
+            raise ConfigError(
+                f"rollout steps {text!r}: share {part}: expected shares that grow, above 0 and up "
+                "to 1"
+            )
         last = share
         steps.append(RolloutStep(share))
     if steps[-1].share != 1:
-        raise ConfigError(f"rollout steps {text!r}: the last must be 1, or some devices would never be reached")
+        raise ConfigError(
+            f"rollout steps {text!r}: the last must be 1, or some devices would never be reached"
+        )
     return tuple(steps)

@@ -67,13 +67,15 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     folder: Path
     """Holds the database, the blobs and the campaigns."""
     bundle: Path | None = None
-    """A folder that `shoal export` wrote, for the campaign `run`; without one only the campaigns of the folder go on."""
+    """A folder that `shoal export` wrote, for the campaign `run`; without one only the campaigns of
+    the folder go on."""
     broker: BrokerAddress
     fleet: str = "default"
     take_over: bool = False
     """Whether to begin although another aggregator is at work; that one then ends."""
     standby: bool = False
-    """Whether to wait while another aggregator has the lease in the database, and then to take over."""
+    """Whether to wait while another aggregator has the lease in the database, and then to take
+    over."""
     database: str = ""
     """``sqlite:///PATH`` or ``postgresql://...``; SQLite in the folder when empty."""
     blobs: str = ""
@@ -87,7 +89,8 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     release: When = "off"
     """Whether the fleet has releases, and what makes them (`aggregator.release_policy`)."""
     release_every: int = 0
-    """After so many rounds of training the models are released too; 0: when the campaign is over."""
+    """After so many rounds of training the models are released too; 0: when the campaign is
+    over."""
     rollout: RolloutSettings = RolloutSettings()
     """How releases reach devices."""
     stay: bool = True

@@ -23,4 +23,7 @@ def opening_of(name: str, state: RunState | None) -> str:
     """What it is to open a campaign that stands so; None: it has not begun."""
     if state is None or state.phase != "aggregating":
         return f"opens campaign {name}"
-    return f"opens campaign {name}, and aggregates the {len(state.received)} updates of its round {state.round}"
+    return (
+        f"opens campaign {name}, and aggregates the {len(state.received)} updates of its round "
+        f"{state.round}"
+    )

@@ -11,7 +11,16 @@ import msgspec
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.aggregation import check_fit, load_models
 from aggregator.campaign import Campaign, Observer
-from aggregator.charter import INITIAL, LATEST, Charter, accept, campaign_folder, charters, proposed, withdraw
+from aggregator.charter import (
+    INITIAL,
+    LATEST,
+    Charter,
+    accept,
+    campaign_folder,
+    charters,
+    proposed,
+    withdraw,
+)
 from aggregator.core.budget import why_ended
 from aggregator.core.ports import StorageFailed
 from aggregator.core.settings import RunSettings, with_rate
@@ -33,8 +42,15 @@ log = logging.getLogger("shoal.aggregator")
 class Steering:
     """Opens campaigns and carries out orders to them."""
 
-    def __init__(self, runner: Runner, place: Place, observe: Observer, released: Callable[[], Source | None] = lambda: None) -> None:
-        """`released`: the models that the fleet has released, which a campaign starts from by default."""
+    def __init__(
+        self,
+        runner: Runner,
+        place: Place,
+        observe: Observer,
+        released: Callable[[], Source | None] = lambda: None,
+    ) -> None:
+        """`released`: the models that the fleet has released, which a campaign starts from by
+        default."""
         self._runner, self._place, self._observe, self._released = runner, place, observe, released
         self._stores = ExitStack()
         self.broken: dict[str, str] = {}
@@ -60,28 +76,50 @@ class Steering:
         wanted: RunSettings | None = None,
         source: Source | None = None,
     ) -> Campaign:
-        """Open a campaign of this folder, which goes on where it stopped. `exported`, `source`: what it trains with and starts from, if
-        that was read; `wanted`: the settings that it is to go on with.
+        """Open a campaign of this folder, which goes on where it stopped. `exported`, `source`:
+        what it trains with and starts from, if that was read; `wanted`: the settings that it is to
+        go on with.
 
         Raises:
             ConfigError: something of it cannot be read, or it cannot go on with these settings.
             StorageFailed: its database cannot be read or written.
         """
         settings, place = charter.settings, self._place
-        exported = exported or read_exported(campaign_folder(place.folder, settings.name), place.trust)
-        algorithm = make_algorithm(read_algorithm((wanted or settings).algorithm), arithmetic=NativeArithmetic())
+        exported = exported or read_exported(
+            campaign_folder(place.folder, settings.name), place.trust
+        )
+        algorithm = make_algorithm(
+            read_algorithm((wanted or settings).algorithm), arithmetic=NativeArithmetic()
+        )
         check_fit(wanted or settings, algorithm, exported.bundle.manifest)
-        refuse_lost_run(place.database, settings, algorithm, exported, *kept_blobs(place.blobs, place.folder, settings.name))
+        refuse_lost_run(
+            place.database,
+            settings,
+            algorithm,
+            exported,
+            *kept_blobs(place.blobs, place.folder, settings.name),
+        )
         with ExitStack() as opened:
             store = SqlStore(place.database, settings.name, place.fence())
             opened.callback(store.close)
             stored = store.load()
             if stored is not None:
-                wanted = msgspec.structs.replace(wanted, run_id=stored.settings.run_id) if wanted else stored.next_settings
+                wanted = (
+                    msgspec.structs.replace(wanted, run_id=stored.settings.run_id)
+                    if wanted
+                    else stored.next_settings
+                )
                 if changes := check_retuned(stored.next_settings, wanted, place.folder):
-                    log.warning("run=%s goes on with other settings: it had %s", settings.name, changes)
-            algorithm = make_algorithm(read_algorithm((wanted or settings).algorithm), arithmetic=NativeArithmetic())
-            algorithm = replace(algorithm, secret=run_secret(place.folder, settings.name, stored is not None, algorithm))
+                    log.warning(
+                        "run=%s goes on with other settings: it had %s", settings.name, changes
+                    )
+            algorithm = make_algorithm(
+                read_algorithm((wanted or settings).algorithm), arithmetic=NativeArithmetic()
+            )
+            algorithm = replace(
+                algorithm,
+                secret=run_secret(place.folder, settings.name, stored is not None, algorithm),
+            )
             campaign = self._runner.add(
                 wanted or settings,
                 algorithm,
@@ -96,12 +134,17 @@ class Steering:
             self._stores.push(opened.pop_all())
         self.broken.pop(settings.name, None)
         state = campaign.known()
-        waits = f": waiting for devices, at least {state.next_settings.min_devices}" if state.phase == "waiting" else ""
+        waits = (
+            f": waiting for devices, at least {state.next_settings.min_devices}"
+            if state.phase == "waiting"
+            else ""
+        )
         log.info("run=%s phase=%s round=%d%s", campaign.name, state.phase, state.round, waits)
         return campaign
 
     def open_if_possible(self, charter: Charter) -> None:
-        """Open a campaign of this folder; where that fails, the others go on without it, and `broken` says why."""
+        """Open a campaign of this folder; where that fails, the others go on without it, and
+        `broken` says why."""
         try:
             self.open(charter)
         except ShoalError as error:
@@ -116,13 +159,20 @@ class Steering:
         """
         if charter.start_from == INITIAL:
             return None
-        trained = [c for c in self._runner.campaigns.values() if c.known().made_in and c.name != charter.settings.name]
+        trained = [
+            c
+            for c in self._runner.campaigns.values()
+            if c.known().made_in and c.name != charter.settings.name
+        ]
         if charter.start_from == LATEST:
             return self._released() or (source_of(trained[-1]) if trained else None)
         named = next((c for c in trained if c.name == charter.start_from), None)
         if named is None:
             has = ", ".join(c.name for c in trained) or "none"
-            raise ConfigError(f"--start-from {charter.start_from}: it is no campaign here that has trained; those are: {has}")
+            raise ConfigError(
+                f"--start-from {charter.start_from}: it is no campaign here that has trained; "
+                f"those are: {has}"
+            )
         return source_of(named)
 
     def _start(self, order: Start) -> str:
@@ -134,7 +184,11 @@ class Steering:
         wanted, charter = proposed(folder, order.name)
         try:
             exported = read_exported(wanted, self._place.trust)
-            check_fit(charter.settings, make_algorithm(read_algorithm(charter.settings.algorithm)), exported.bundle.manifest)
+            check_fit(
+                charter.settings,
+                make_algorithm(read_algorithm(charter.settings.algorithm)),
+                exported.bundle.manifest,
+            )
             source = self.source(charter)
             charter = accept(folder, order.name)
             campaign = self.open(charter, exported, source=source)
@@ -143,7 +197,10 @@ class Steering:
             raise
         self._runner.announce()
         self._place.share(charter)
-        return f"campaign {order.name} has started: {campaign.known().phase}, {campaign.known().num_online} devices are there for it"
+        return (
+            f"campaign {order.name} has started: {campaign.known().phase}, "
+            f"{campaign.known().num_online} devices are there for it"
+        )
 
     def _hold(self, order: Hold) -> str:
         campaign = self._campaign(order.name)
@@ -154,7 +211,9 @@ class Steering:
         return f"campaign {order.name} is paused; `shoal campaign resume` lets it go on"
 
     def _resume(self, order: Resume) -> str:
-        named = [self._campaign(order.name)] if order.name else list(self._runner.campaigns.values())
+        named = (
+            [self._campaign(order.name)] if order.name else list(self._runner.campaigns.values())
+        )
         paused = [c for c in named if c.paused]
         for campaign in paused:
             self._keep(campaign.name, held=False)
@@ -162,25 +221,38 @@ class Steering:
         still = [f"campaign {c.name} is still paused: {c.paused}" for c in paused if c.paused]
         if still:
             raise ConfigError("; ".join(still))
-        return f"{', '.join(c.name for c in paused)}: it goes on" if paused else "nothing was paused"
+        return (
+            f"{', '.join(c.name for c in paused)}: it goes on" if paused else "nothing was paused"
+        )
 
     def _abort(self, order: Abort) -> str:
         campaign = self._campaign(order.name)
         self._saved(campaign, campaign.abort())
         self._keep(order.name, held=False)
-        return f"campaign {order.name} has ended after {campaign.known().trained} rounds of training"
+        return (
+            f"campaign {order.name} has ended after {campaign.known().trained} rounds of training"
+        )
 
     def _retune(self, order: Retune) -> str:
         campaign = self._campaign(order.name)
         had = campaign.known().next_settings
-        changes = order.changes | ({"hyper": {**had.hyper, **order.changes["hyper"]}} if "hyper" in order.changes else {})
+        changes = order.changes | (
+            {"hyper": {**had.hyper, **order.changes["hyper"]}} if "hyper" in order.changes else {}
+        )
         try:
             wanted = msgspec.convert(msgspec.to_builtins(had) | changes, RunSettings)
-            wanted = msgspec.structs.replace(wanted, hyper=with_rate(wanted.hyper, wanted.lr_schedule, campaign.bundle.manifest))
+            wanted = msgspec.structs.replace(
+                wanted, hyper=with_rate(wanted.hyper, wanted.lr_schedule, campaign.bundle.manifest)
+            )
         except msgspec.ValidationError as error:
             raise ConfigError(f"campaign {order.name}: {error}") from None
-        if named := outside_names(wanted.algorithm) - outside_names(had.algorithm):  # an order must not choose which code a service runs
-            raise ConfigError(f"campaign {order.name}: {min(named)} would be new: a class of one's own is named where a campaign starts")
+        if named := outside_names(wanted.algorithm) - outside_names(
+            had.algorithm
+        ):  # an order must not choose which code a service runs
+            raise ConfigError(
+                f"campaign {order.name}: {min(named)} would be new: a class of one's own is named "
+                "where a campaign starts"
+            )
         read_algorithm(wanted.algorithm).hyper_with(changes.get("hyper", {}))
         check_retuned(had, wanted, self._place.folder)
         if was_over := campaign.finished:
@@ -191,7 +263,10 @@ class Steering:
         self._saved(campaign, saved)
         told = ", ".join(f"{name} {getattr(wanted, name)}" for name in order.changes)
         if campaign.finished:
-            return f"campaign {order.name} has {told}, and stays finished: {why_ended(campaign.known())}"
+            return (
+                f"campaign {order.name} has {told}, and stays finished: "
+                f"{why_ended(campaign.known())}"
+            )
         return f"campaign {order.name} goes on with {told}"
 
     def _roll_back(self, order: RollBack) -> str:
@@ -200,7 +275,9 @@ class Steering:
         self._keep(order.name, held=campaign.held)
         made_in = campaign.known().made_in
         if made_in != order.to:
-            raise ConfigError(f"the models of round {order.to} are not remembered, those of round {made_in} stay")
+            raise ConfigError(
+                f"the models of round {order.to} are not remembered, those of round {made_in} stay"
+            )
         return f"campaign {order.name} is back at the models of round {made_in}"
 
     def _campaign(self, name: str) -> Campaign:
@@ -208,7 +285,9 @@ class Steering:
             return self._runner.campaigns[name]
         known = charters(self._place.folder)
         if name not in known:
-            raise ConfigError(f"campaign {name!r} is not here; those that are: {', '.join(known) or 'none'}")
+            raise ConfigError(
+                f"campaign {name!r} is not here; those that are: {', '.join(known) or 'none'}"
+            )
         return self.open(known[name])
 
     def _keep(self, name: str, held: bool) -> None:
@@ -219,13 +298,19 @@ class Steering:
 
     def _saved(self, campaign: Campaign, saved: bool) -> None:
         if not saved:
-            raise StorageFailed(f"campaign {campaign.name}: nothing can be saved: {campaign.paused}")
+            raise StorageFailed(
+                f"campaign {campaign.name}: nothing can be saved: {campaign.paused}"
+            )
 
 
 def source_of(campaign: Campaign) -> Source:
     """The models of a campaign as they are now, and who is in which group."""
     state = campaign.known()
     models = load_models(state, campaign.blobs)
-    groups = {device_id: key for device_id, key in state.starts.items() if device_id and not is_no_group(key)}
+    groups = {
+        device_id: key
+        for device_id, key in state.starts.items()
+        if device_id and not is_no_group(key)
+    }
     chosen = {key: model for key, model in models.items() if not is_no_group(key)} or models
     return Source(f"campaign {campaign.name}, round {state.made_in}", chosen, groups)

@@ -30,8 +30,11 @@ class NamedBlobs(Blobs, Protocol):
         """
 
 
-def open_blobs(where: str, folder: Path, run: str, may_delete: Callable[[], bool] = lambda: True) -> NamedBlobs:
-    """A run's blobs: in the service's folder, or, as `serve --blobs` names it, below ``s3://BUCKET/PREFIX`` or in another folder.
+def open_blobs(
+    where: str, folder: Path, run: str, may_delete: Callable[[], bool] = lambda: True
+) -> NamedBlobs:
+    """A run's blobs: in the service's folder, or, as `serve --blobs` names it, below
+    ``s3://BUCKET/PREFIX`` or in another folder.
 
     Raises:
         ConfigError: they cannot be opened.
@@ -54,12 +57,15 @@ def kept_blobs(where: str, folder: Path, run: str) -> tuple[set[str], str]:
         StorageFailed: they cannot be listed.
     """
     if not where:
-        return blob_names(folder / "blobs" / run), blobs_name(where, folder, run)  # no folder is made by looking
+        return blob_names(folder / "blobs" / run), blobs_name(
+            where, folder, run
+        )  # no folder is made by looking
     return open_blobs(where, folder, run).names(), blobs_name(where, folder, run)
 
 
 def open_lease(database: str, fleet: str, holder: str, standby: bool) -> FleetLease | None:
-    """The lease on a fleet, where the database can have one: two services do not share an SQLite file.
+    """The lease on a fleet, where the database can have one: two services do not share an SQLite
+    file.
 
     Raises:
         ConfigError: one was asked for, and there is none.
@@ -67,5 +73,7 @@ def open_lease(database: str, fleet: str, holder: str, standby: bool) -> FleetLe
     if is_server(database):
         return FleetLease(database, fleet, holder)
     if standby:
-        raise ConfigError(f"--standby: the services share a PostgreSQL database, not {database_name(database)}")
+        raise ConfigError(
+            f"--standby: the services share a PostgreSQL database, not {database_name(database)}"
+        )
     return None

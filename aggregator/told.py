@@ -35,6 +35,14 @@ class Told:
         Raises:
             StorageFailed: they cannot be read.
         """
-        told = {number for number, devices in self._devices.items() if not devices.isdisjoint(device_ids)}
+        told = {
+            number
+            for number, devices in self._devices.items()
+            if not devices.isdisjoint(device_ids)
+        }
         found = self._store.rounds(min(told) - 1) if told else []
-        return [replace(r, kept={d: kept for d, kept in r.kept.items() if d not in device_ids}) for r in found if r.round in told]
+        return [
+            replace(r, kept={d: kept for d, kept in r.kept.items() if d not in device_ids})
+            for r in found
+            if r.round in told
+        ]

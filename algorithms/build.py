@@ -29,7 +29,8 @@ def check_model(name: str) -> None:
 
 
 def build_model(name: str, window: Window, num_classes: int, channel_size: Tensor) -> Classifier:
-    """A fresh model by its name, or from a file (``FILE.py:FUNCTION``); torch's global generator decides its weights.
+    """A fresh model by its name, or from a file (``FILE.py:FUNCTION``); torch's global generator
+    decides its weights.
 
     Inputs are divided by `channel_size` (channels,) float32 before the first layer.
 
@@ -49,7 +50,10 @@ def outputs_of(algorithm: AlgorithmSpec, window: Window, num_classes: int) -> in
     """
     task = task_of(algorithm)
     if window.vocabulary and task.of == RECONSTRUCTION:
-        raise ConfigError(f"algorithm {str(algorithm)!r}: {task.name} is of measurements, and these windows hold ids")
+        raise ConfigError(
+            f"algorithm {str(algorithm)!r}: {task.name} is of measurements, and these windows "
+            "hold ids"
+        )
     return task.outputs(window.shape, num_classes)
 
 
@@ -64,15 +68,20 @@ def build_objective(
     pretrained: Callable[[str], nn.Module] | None = None,
     units: Units | None = None,
 ) -> Objective:
-    """The objective of an algorithm on a fresh model, for data of so many classes; the seed decides the initial weights.
+    """The objective of an algorithm on a fresh model, for data of so many classes; the seed decides
+    the initial weights.
 
-    `model` names it, the usual one for the task and the window where it is empty. `pretrained` gives the extractor of the model of a name
-    in place of the fresh one. `units` are those of quantities, where labels are some.
+    `model` names it, the usual one for the task and the window where it is empty. `pretrained`
+    gives the extractor of the model of a name in place of the fresh one. `units` are those of
+    quantities, where labels are some.
 
     Raises:
         ConfigError: an unknown algorithm or model, or one that does not fit the examples.
     """
-    name, outputs = model or default_model(window, task_of(algorithm)), outputs_of(algorithm, window, num_classes)
+    name, outputs = (
+        model or default_model(window, task_of(algorithm)),
+        outputs_of(algorithm, window, num_classes),
+    )
 
     def make() -> Objective:
         made = build_model(name, window, outputs, channel_size)

@@ -16,7 +16,8 @@ from algorithms.registry import LOOKUP, AlgorithmSpec, compose
 from algorithms.spec import Choice, Value, read, read_joined
 
 Part = str | type | TwoHalves | Choice
-"""What an algorithm can be composed of: names joined by ``+``, a class, an objective's two halves, or what `choice` returns."""
+"""What an algorithm can be composed of: names joined by ``+``, a class, an objective's two halves,
+or what `choice` returns."""
 Given = Part | AlgorithmSpec
 """An algorithm as Python code names it: one such part, or what `algorithm_of` makes of several."""
 
@@ -27,10 +28,20 @@ def choice(made: type | TwoHalves, **options: Value) -> Choice:
     Raises:
         ConfigError: it is no choice, or has no such option or not with this value.
     """
-    name = next((n for table in LOOKUP.tables.values() for n, m in table.items() if made in (m, getattr(m, "device", None))), "")
+    name = next(
+        (
+            n
+            for table in LOOKUP.tables.values()
+            for n, m in table.items()
+            if made in (m, getattr(m, "device", None))
+        ),
+        "",
+    )
     name, source = (name, "") if name else outside.give(made)
     known = {name: options_of(LOOKUP.find(name, source).made)}
-    return replace(read(str(Choice(name, tuple(options.items()))), known, "algorithm"), source=source)
+    return replace(
+        read(str(Choice(name, tuple(options.items()))), known, "algorithm"), source=source
+    )
 
 
 def algorithm_of(*parts: Part) -> AlgorithmSpec:

@@ -14,14 +14,33 @@ from algorithms.privacy.base import DefaultPrivacy
 from algorithms.tasks.classification import Classification
 from wire.errors import ConfigError
 
-Kind = Literal["objective", "grouping", "mean", "privacy", "personalisation", "optimizer", "server optimizer", "task"]
-KINDS: tuple[Kind, ...] = ("objective", "grouping", "mean", "privacy", "personalisation", "optimizer", "server optimizer", "task")
+Kind = Literal[
+    "objective",
+    "grouping",
+    "mean",
+    "privacy",
+    "personalisation",
+    "optimizer",
+    "server optimizer",
+    "task",
+]
+KINDS: tuple[Kind, ...] = (
+    "objective",
+    "grouping",
+    "mean",
+    "privacy",
+    "personalisation",
+    "optimizer",
+    "server optimizer",
+    "task",
+)
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 """What a choice of one's own may be called: bundles, summaries and errors say its name."""
 
 
 class _Asked(NamedTuple):
-    """What a class of a kind must have, the attributes that no class of another kind has, and what most derive from."""
+    """What a class of a kind must have, the attributes that no class of another kind has, and what
+    most derive from."""
 
     protocol: Any
     attributes: tuple[str, ...]
@@ -38,19 +57,26 @@ _ASKED: dict[Kind, _Asked] = {
     "task": _Asked(Task, ("losses", "check"), Classification),
 }
 EXPECTED = (
-    "expected an objective (a class derived from Supervised, or TwoHalves), or a class with what a grouping (Defaults), a mean, a privacy "
-    "mechanism (DefaultPrivacy), what a device keeps (ByRecipe), an optimizer, a server optimizer or a task (Classification) has"
+    "expected an objective (a class derived from Supervised, or TwoHalves), or a class with what "
+    "a grouping (Defaults), a mean, a privacy "
+    "mechanism (DefaultPrivacy), what a device keeps (ByRecipe), an optimizer, a server optimizer "
+    "or a task (Classification) has"
 )
 
 
 def kind_of(made: Any, where: str) -> Kind:
-    """Of which kind an object from outside is, once it has been found to have what that kind needs. `where` begins the error.
+    """Of which kind an object from outside is, once it has been found to have what that kind needs.
+    `where` begins the error.
 
     Raises:
-        ConfigError: it is of no kind, lacks something of its kind, has no name or citation of its own, or cannot be made with its defaults.
+        ConfigError: it is of no kind, lacks something of its kind, has no name or citation of its
+        own, or cannot be made with its defaults.
     """
     if isinstance(made, type) and issubclass(made, DefaultCoordinator):
-        raise ConfigError(f"{where} is the server's half of an objective alone: name a TwoHalves(device's half, {made.__name__})")
+        raise ConfigError(
+            f"{where} is the server's half of an objective alone: name a TwoHalves(device's half, "
+            f"{made.__name__})"
+        )
     kind: Kind
     if isinstance(made, TwoHalves) or (isinstance(made, type) and issubclass(made, Supervised)):
         kind, named = "objective", made.device if isinstance(made, TwoHalves) else made
@@ -60,12 +86,19 @@ def kind_of(made: Any, where: str) -> Kind:
         if len(kinds) != 1:
             raise ConfigError(f"{where} is of no known kind: {EXPECTED}")
         kind, named = kinds[0], made
-        called = {"personalisation": "what a device keeps", "optimizer": "an optimizer"}.get(kind, f"a {kind}")
-        _check_members(_with_defaults(made, where), _members(_ASKED[kind].protocol), f"{where} is {called}")
+        called = {"personalisation": "what a device keeps", "optimizer": "an optimizer"}.get(
+            kind, f"a {kind}"
+        )
+        _check_members(
+            _with_defaults(made, where), _members(_ASKED[kind].protocol), f"{where} is {called}"
+        )
     else:
         raise ConfigError(f"{where} is {type(made).__name__!r} and of no known kind: {EXPECTED}")
     if not isinstance(named.name, str) or not NAME.fullmatch(named.name):
-        raise ConfigError(f"{where} is named {named.name!r}: expected letters, digits, - and _, beginning with a letter")
+        raise ConfigError(
+            f"{where} is named {named.name!r}: expected letters, digits, - and _, beginning with "
+            "a letter"
+        )
     return kind
 
 
@@ -82,17 +115,24 @@ def _with_defaults(made: type, where: str) -> object:
     ]
     if needed:
         raise ConfigError(
-            f"{where}: {needed[0]!r} of its __init__ has no default: what it is made with are its options, and may be left out"
+            f"{where}: {needed[0]!r} of its __init__ has no default: what it is made with are its "
+            "options, and may be left out"
         )
     try:
         return made()
     except Exception as error:  # the user's code may raise anything
-        raise ConfigError(f"{where} cannot be made with its defaults: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{where} cannot be made with its defaults: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _members(protocol: type[Protocol]) -> tuple[str, ...]:  # type: ignore[valid-type]
     """The attributes and methods that a protocol declares."""
-    return tuple(name for name in (*inspect.get_annotations(protocol), *vars(protocol)) if not name.startswith("_"))
+    return tuple(
+        name
+        for name in (*inspect.get_annotations(protocol), *vars(protocol))
+        if not name.startswith("_")
+    )
 
 
 def _check_members(made: object, members: tuple[str, ...], where: str) -> None:

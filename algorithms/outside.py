@@ -1,8 +1,10 @@
-"""Choices that are in no table of the registry: a class in a user's file, in a module, among a package's entry points, or given in Python.
+"""Choices that are in no table of the registry: a class in a user's file, in a module, among a
+package's entry points, or given in Python.
 
-``FILE.py:CLASS`` runs the file, ``PACKAGE.MODULE:CLASS`` imports the module; an entry point has a name as registered choices have. Each is
-found once in every state of its source, and that state is part of the `Choice`. So a run whose file was edited meanwhile is refused, not
-mixed of two versions, and two files with classes of one name are never taken for each other.
+``FILE.py:CLASS`` runs the file, ``PACKAGE.MODULE:CLASS`` imports the module; an entry point has a
+name as registered choices have. Each is found once in every state of its source, and that state is
+part of the `Choice`. So a run whose file was edited meanwhile is refused, not mixed of two
+versions, and two files with classes of one name are never taken for each other.
 """
 
 import hashlib
@@ -41,7 +43,8 @@ _given: dict[str, str] = {}
 
 
 def find(name: str) -> tuple[Any, str]:
-    """What a name from outside stands for, as its source is now, and what tells this state of the source from others.
+    """What a name from outside stands for, as its source is now, and what tells this state of the
+    source from others.
 
     Raises:
         ConfigError: there is no such file, module or class, or running it fails.
@@ -50,11 +53,14 @@ def find(name: str) -> tuple[Any, str]:
     if place.endswith(".py"):
         file = Path(place)
         source = digest_of(file, WHAT)
-        return _keep(name, source, lambda: _attribute(run_file(file, WHAT), attribute, f"{WHAT} {place}"))
+        return _keep(
+            name, source, lambda: _attribute(run_file(file, WHAT), attribute, f"{WHAT} {place}")
+        )
     if place == PYTHON:
         if name not in _given:
             raise ConfigError(
-                f"{name} was given as an object in Python, and this process has not been given it: put it into a file of its own"
+                f"{name} was given as an object in Python, and this process has not been given "
+                "it: put it into a file of its own"
             )
         return _found[name, _given[name]], _given[name]
     module = _imported(place, name)
@@ -70,24 +76,31 @@ def found(name: str, source: str) -> Any:
     if (name, source) not in _found:
         _, now = find(name)
         if now != source:
-            raise ConfigError(f"{name}: its source has changed since this run was set up; start it anew")
+            raise ConfigError(
+                f"{name}: its source has changed since this run was set up; start it anew"
+            )
     return _found[name, source]
 
 
 def give(made: Any) -> tuple[str, str]:
-    """Name and source of a class, or of `TwoHalves`, that Python code has at hand. Other processes find it by this name, if it stands at
-    the top of a file or of an installed module; else only this process and those that it forks have it.
+    """Name and source of a class, or of `TwoHalves`, that Python code has at hand. Other processes
+    find it by this name, if it stands at the top of a file or of an installed module; else only
+    this process and those that it forks have it.
 
     Raises:
-        ConfigError: it is neither a class nor `TwoHalves`, or its file has a path that no name can contain.
+        ConfigError: it is neither a class nor `TwoHalves`, or its file has a path that no name can
+        contain.
     """
     owner = made.device if isinstance(made, TwoHalves) else made
     if not isinstance(owner, type):
         raise ConfigError(
-            f"{made!r} is no class: an algorithm is composed of names, classes and TwoHalves, and of what `choice` makes of them"
+            f"{made!r} is no class: an algorithm is composed of names, classes and TwoHalves, and "
+            "of what `choice` makes of them"
         )
     module = sys.modules.get(owner.__module__)
-    attribute = next((key for key, value in vars(module).items() if value is made), "") if module else ""
+    attribute = (
+        next((key for key, value in vars(module).items() if value is made), "") if module else ""
+    )
     file = getattr(module, "__file__", None) or ""
     if module is None or not attribute or not file.endswith(".py"):
         name, source = f"{PYTHON}:{owner.__name__}", _digest_of_code(owner)
@@ -109,7 +122,11 @@ def anchored(name: str) -> str:
         ConfigError: no name can contain that path.
     """
     place, colon, attribute = name.rpartition(":")
-    return f"{_checked(str(Path(place).resolve()))}:{attribute}" if colon and place.endswith(".py") else name
+    return (
+        f"{_checked(str(Path(place).resolve()))}:{attribute}"
+        if colon and place.endswith(".py")
+        else name
+    )
 
 
 def _checked(file: str) -> str:
@@ -119,20 +136,33 @@ def _checked(file: str) -> str:
         ConfigError: it cannot.
     """
     if marks := [mark for mark in ":+," if mark in file]:
-        raise ConfigError(f"{WHAT} {file}: a path with {' or '.join(marks)} cannot be part of an algorithm's name")
+        raise ConfigError(
+            f"{WHAT} {file}: a path with {' or '.join(marks)} cannot be part of an algorithm's name"
+        )
     return file
 
 
 def modules() -> list[ModuleType]:
     """The modules whose classes another machine cannot import: they have to be sent as they are."""
     from_files = [module for name, module in sys.modules.items() if name.startswith(MODULES)]
-    owners = {(made.device if isinstance(made, TwoHalves) else made).__module__ for made in _found.values()}
-    return [*from_files, *(sys.modules[name] for name in sorted(owners) if name in sys.modules and not name.startswith(MODULES))]
+    owners = {
+        (made.device if isinstance(made, TwoHalves) else made).__module__
+        for made in _found.values()
+    }
+    return [
+        *from_files,
+        *(
+            sys.modules[name]
+            for name in sorted(owners)
+            if name in sys.modules and not name.startswith(MODULES)
+        ),
+    ]
 
 
 @cache
 def installed() -> dict[str, tuple[Kind, EntryPoint]]:
-    """The choices among the entry points of installed packages, by name; none of them is loaded yet.
+    """The choices among the entry points of installed packages, by name; none of them is loaded
+    yet.
 
     Raises:
         ConfigError: two packages have one of the same name.
@@ -142,7 +172,10 @@ def installed() -> dict[str, tuple[Kind, EntryPoint]]:
         for entry in entry_points(group=GROUPS[kind]):
             if entry.name in made and made[entry.name][1].value != entry.value:
                 packages = " and ".join(sorted({_package(entry), _package(made[entry.name][1])}))
-                raise ConfigError(f"{packages} both have an entry point {entry.name!r} for algorithms: uninstall one of them")
+                raise ConfigError(
+                    f"{packages} both have an entry point {entry.name!r} for algorithms: "
+                    "uninstall one of them"
+                )
             made[entry.name] = kind, entry
     return made
 
@@ -158,7 +191,9 @@ def find_installed(name: str) -> tuple[Kind, Any, str]:
         return kind, entry.load(), _package(entry)
     except Exception as error:  # the package's code may raise anything
         told = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{name!r} of {_package(entry)} ({GROUPS[kind]}) cannot be loaded: {told}") from error
+        raise ConfigError(
+            f"{name!r} of {_package(entry)} ({GROUPS[kind]}) cannot be loaded: {told}"
+        ) from error
 
 
 def _package(entry: EntryPoint) -> str:
@@ -173,8 +208,14 @@ def _keep(name: str, source: str, make: Any) -> tuple[Any, str]:
 
 def _attribute(module: ModuleType, attribute: str, where: str) -> Any:
     if not hasattr(module, attribute):
-        own = [k for k, v in vars(module).items() if isinstance(v, TwoHalves) or (isinstance(v, type) and v.__module__ == module.__name__)]
-        raise ConfigError(f"{where}: it has no {attribute!r}" + (f"; it has {', '.join(own)}" if own else ""))
+        own = [
+            k
+            for k, v in vars(module).items()
+            if isinstance(v, TwoHalves) or (isinstance(v, type) and v.__module__ == module.__name__)
+        ]
+        raise ConfigError(
+            f"{where}: it has no {attribute!r}" + (f"; it has {', '.join(own)}" if own else "")
+        )
     return getattr(module, attribute)
 
 

@@ -1,9 +1,10 @@
-"""The only place that lists the choices an algorithm is made of, and what a name such as ``dbe+distfl+irls`` stands for.
+"""The only place that lists the choices an algorithm is made of, and what a name such as
+``dbe+distfl+irls`` stands for.
 
-A name makes at most one choice of each kind, in any order, written as `algorithms.spec` says. What it does not say is FedAvg's: its
-objective, no grouping, no privacy, and the mean that the grouping's paper uses. A name that says a task alone names no algorithm, which is
-then the default. Choices that are not listed here come from outside:
-`algorithms.outside` finds them.
+A name makes at most one choice of each kind, in any order, written as `algorithms.spec` says. What
+it does not say is FedAvg's: its objective, no grouping, no privacy, and the mean that the
+grouping's paper uses. A name that says a task alone names no algorithm, which is then the default.
+Choices that are not listed here come from outside: `algorithms.outside` finds them.
 """
 
 import math
@@ -14,7 +15,16 @@ from typing import Any
 from algorithms import outside
 from algorithms.algorithm import Algorithm
 from algorithms.core.arithmetic import NUMPY, Arithmetic
-from algorithms.core.contract import Coordinator, Grouping, Mean, Objective, Optimizer, Privacy, ServerOptimizer, Task
+from algorithms.core.contract import (
+    Coordinator,
+    Grouping,
+    Mean,
+    Objective,
+    Optimizer,
+    Privacy,
+    ServerOptimizer,
+    Task,
+)
 from algorithms.core.units import Units
 from algorithms.groupings.autocfl import AutoCFL
 from algorithms.groupings.cfl import Cfl
@@ -64,7 +74,14 @@ from algorithms.optimizers.adam import Adam, AdamW
 from algorithms.optimizers.sgd import Sgd
 from algorithms.options import given_to
 from algorithms.options import options_of as options_of_class
-from algorithms.personalisation.choices import ByRecipe, KnnPer, Personal, Personalisation, Recalibrated, Served
+from algorithms.personalisation.choices import (
+    ByRecipe,
+    KnnPer,
+    Personal,
+    Personalisation,
+    Recalibrated,
+    Served,
+)
 from algorithms.personalisation.keeping import Recipe
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
@@ -109,7 +126,9 @@ _BASE = {
 }
 
 
-def _with_bias(name: str, base: TwoHalves, memory: bool = True, regularised: bool = True) -> TwoHalves:
+def _with_bias(
+    name: str, base: TwoHalves, memory: bool = True, regularised: bool = True
+) -> TwoHalves:
     device = with_domain_bias(base.device, name, memory=memory, regularised=regularised)
     return TwoHalves(device, coordinate_domain_bias(base.server) if regularised else base.server)
 
@@ -119,8 +138,14 @@ OBJECTIVES: dict[str, TwoHalves] = {
     "dbe": _with_bias("dbe", _BASE["fedavg"]),
     "mr": _with_bias("mr", _BASE["fedavg"], memory=False),
     "prbm": _with_bias("prbm", _BASE["fedavg"], regularised=False),
-    **{f"dbe-{n}": _with_bias(f"dbe-{n}", _BASE[n]) for n in ("fedprox", "scaffold", "moon", "fedgen")},
-    **{f"mr-{n}": _with_bias(f"mr-{n}", _BASE[n], memory=False) for n in ("fedper", "fedrep", "fedrod", "fedbabu", "ditto", "apfl")},
+    **{
+        f"dbe-{n}": _with_bias(f"dbe-{n}", _BASE[n])
+        for n in ("fedprox", "scaffold", "moon", "fedgen")
+    },
+    **{
+        f"mr-{n}": _with_bias(f"mr-{n}", _BASE[n], memory=False)
+        for n in ("fedper", "fedrep", "fedrod", "fedbabu", "ditto", "apfl")
+    },
 }
 GROUPINGS: dict[str, type[Grouping]] = {
     "none": SingleGroup,
@@ -142,7 +167,12 @@ MEANS: dict[str, type[Mean]] = {
     "irls": ResidualReweighting,
     "gra": GroupwiseRobust,
 }
-PRIVACY: dict[str, type[Privacy]] = {"no-privacy": NoPrivacy, "gaussian": CentralGaussian, "local-gaussian": LocalGaussian, "dp-sgd": DpSgd}
+PRIVACY: dict[str, type[Privacy]] = {
+    "no-privacy": NoPrivacy,
+    "gaussian": CentralGaussian,
+    "local-gaussian": LocalGaussian,
+    "dp-sgd": DpSgd,
+}
 PERSONALISATION: dict[str, type[Personalisation]] = {
     "served": Served,
     "personal": Personal,
@@ -180,7 +210,8 @@ LOOKUP = Lookup(
 
 
 def listing() -> list[dict[str, Any]]:
-    """Every name with its choice, citation and options with their defaults; those of installed packages last of their choice."""
+    """Every name with its choice, citation and options with their defaults; those of installed
+    packages last of their choice."""
     rows: list[dict[str, Any]] = []
     for kind in KINDS:
         for name in LOOKUP.names(kind):
@@ -193,7 +224,8 @@ def listing() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """An algorithm's name, read: the choices that it makes (`named`), and all eight of them. ``str(spec)`` is the name."""
+    """An algorithm's name, read: the choices that it makes (`named`), and all eight of them.
+    ``str(spec)`` is the name."""
 
     named: tuple[Choice, ...]
     objective: Choice
@@ -210,7 +242,8 @@ class AlgorithmSpec:
 
     @property
     def hyper(self) -> dict[str, float]:
-        """Hyper-parameters of the step that take the place of the objective's own, and of the optimizer's usual ones."""
+        """Hyper-parameters of the step that take the place of the objective's own, and of the
+        optimizer's usual ones."""
         own = LOOKUP.made("objective", self.objective).device.hyper
         of_optimizer = _make_optimizer(self).hyper
         return {key: float(value) for key, value in self.objective.given if key in own} | (
@@ -218,12 +251,16 @@ class AlgorithmSpec:
         )
 
     def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
-        """The hyper-parameters of a run: those in the name, and those that were given besides, which take their place.
+        """The hyper-parameters of a run: those in the name, and those that were given besides,
+        which take their place.
 
         Raises:
-            ConfigError: a value that the objective's option of this name cannot have, or that no learning rate can.
+            ConfigError: a value that the objective's option of this name cannot have, or that no
+            learning rate can.
         """
-        options = options_of_class(LOOKUP.made("objective", self.objective)) | options_of_class(LOOKUP.made("optimizer", self.optimizer))
+        options = options_of_class(LOOKUP.made("objective", self.objective)) | options_of_class(
+            LOOKUP.made("optimizer", self.optimizer)
+        )
         if not 0 <= given.get("lr", 0.0) < math.inf:
             raise ConfigError(f"lr {given['lr']:g}: expected a learning rate from 0")
         for key, value in given.items():
@@ -233,11 +270,13 @@ class AlgorithmSpec:
 
     @property
     def private_step(self) -> dict[str, float]:
-        """What the privacy mechanism changes about the step that devices train by: its hyper-parameters there; empty if nothing."""
+        """What the privacy mechanism changes about the step that devices train by: its
+        hyper-parameters there; empty if nothing."""
         return _make_privacy(self).in_step()
 
     def anchored(self) -> "AlgorithmSpec":
-        """This algorithm with the whole paths of its files in its name, so that a service finds them from wherever it is started."""
+        """This algorithm with the whole paths of its files in its name, so that a service finds
+        them from wherever it is started."""
         named = tuple(replace(choice, name=outside.anchored(choice.name)) for choice in self.named)
         return compose(named, str(self)) if named != self.named else self
 
@@ -253,7 +292,8 @@ class AlgorithmSpec:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The names of what devices choose from when a run is over; empty where they do not choose."""
+        """The names of what devices choose from when a run is over; empty where they do not
+        choose."""
         return _make_personalisation(self).candidates
 
     @property
@@ -264,10 +304,16 @@ class AlgorithmSpec:
 
     @property
     def trains_as_fedavg(self) -> bool:
-        """Whether devices train by FedAvg's own step as it is, so that one bundle serves FedAvg and this algorithm."""
+        """Whether devices train by FedAvg's own step as it is, so that one bundle serves FedAvg and
+        this algorithm."""
         named = self.objective.name, self.personalisation.name
         plain = _make_optimizer(self).plain and task_of(self).plain
-        return named == ("fedavg", "served") and not self.objective.given and not self.private_step and plain
+        return (
+            named == ("fedavg", "served")
+            and not self.objective.given
+            and not self.private_step
+            and plain
+        )
 
     def with_privacy(self, privacy: Choice) -> "AlgorithmSpec":
         """This algorithm with a privacy mechanism, which the name must not have yet.
@@ -282,7 +328,8 @@ def read_algorithm(text: str) -> AlgorithmSpec:
     """Read an algorithm's name.
 
     Raises:
-        ConfigError: a part is no choice, a choice is made twice, or an option does not exist or cannot have its value; a part from outside
+        ConfigError: a part is no choice, a choice is made twice, or an option does not exist or
+        cannot have its value; a part from outside
             cannot be loaded, is of no known kind, or is called as a registered one is.
     """
     return compose(read_joined(text, LOOKUP.known(*KINDS), "algorithm"), text)
@@ -301,7 +348,8 @@ def read_privacy(text: str) -> Choice:
 
 
 def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
-    """The algorithm that makes these choices: what they leave open is FedAvg's, or goes with them. `text` says what came, for errors.
+    """The algorithm that makes these choices: what they leave open is FedAvg's, or goes with them.
+    `text` says what came, for errors.
 
     Raises:
         ConfigError: two of them are of one kind, or they do not fit together.
@@ -311,7 +359,9 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
     for choice in named:
         kind = LOOKUP.find(choice.name, choice.source).kind
         if kind in chosen:
-            raise ConfigError(f"algorithm {text!r}: {chosen[kind].name} and {choice.name} are both a {kind}")
+            raise ConfigError(
+                f"algorithm {text!r}: {chosen[kind].name} and {choice.name} are both a {kind}"
+            )
         chosen[kind] = choice
 
     def usual(kind: Kind, name: str) -> Choice:
@@ -319,38 +369,66 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
 
     objective = usual("objective", "fedavg")
     fixed = LOOKUP.made("objective", objective).server.grouping
-    personalisation = usual("personalisation", DEFAULT_ALGORITHM if chosen.keys() == {"task"} else "served")
-    grouping = usual("grouping", fixed or LOOKUP.made("personalisation", personalisation).grouping or "none")
+    personalisation = usual(
+        "personalisation", DEFAULT_ALGORITHM if chosen.keys() == {"task"} else "served"
+    )
+    grouping = usual(
+        "grouping", fixed or LOOKUP.made("personalisation", personalisation).grouping or "none"
+    )
     if fixed and LOOKUP.made("grouping", grouping).name != fixed:
-        raise ConfigError(f"algorithm {text!r}: {objective.name} works with the grouping {fixed!r} alone, not with {grouping.name!r}")
+        raise ConfigError(
+            f"algorithm {text!r}: {objective.name} works with the grouping {fixed!r} alone, not "
+            f"with {grouping.name!r}"
+        )
     privacy = usual("privacy", "no-privacy")
-    mean = usual("mean", LOOKUP.made("privacy", privacy).mean or LOOKUP.made("grouping", grouping).mean)
+    mean = usual(
+        "mean", LOOKUP.made("privacy", privacy).mean or LOOKUP.made("grouping", grouping).mean
+    )
     optimizer = usual("optimizer", "sgd")
     server_optimizer = usual("server optimizer", "no-server-optimizer")
     task = usual("task", "classification")
-    spec = AlgorithmSpec(named, objective, grouping, mean, privacy, personalisation, optimizer, server_optimizer, task)
+    spec = AlgorithmSpec(
+        named,
+        objective,
+        grouping,
+        mean,
+        privacy,
+        personalisation,
+        optimizer,
+        server_optimizer,
+        task,
+    )
     made, device = _make_optimizer(spec), LOOKUP.made("objective", objective).device
     _check_task(spec, task_of(spec), device, text)
     if not made.plain and device.own_rule:
-        raise ConfigError(f"algorithm {text!r}: {objective.name} moves models by a rule of its own, in which {optimizer.name} has no place")
+        raise ConfigError(
+            f"algorithm {text!r}: {objective.name} moves models by a rule of its own, in which "
+            f"{optimizer.name} has no place"
+        )
     if _make_server_optimizer(spec).moves and LOOKUP.made("objective", objective).server.own_rule:
         raise ConfigError(
-            f"algorithm {text!r}: the server moves models by a rule of {objective.name}'s own, in which {server_optimizer.name} has no "
+            f"algorithm {text!r}: the server moves models by a rule of {objective.name}'s own, in "
+            f"which {server_optimizer.name} has no "
             "place"
         )
     if twice := [key for key in made.hyper if key in device.hyper and key not in Supervised.hyper]:
         raise ConfigError(
-            f"algorithm {text!r}: {objective.name} and {optimizer.name} both have a hyper-parameter {twice[0]!r}: "
+            f"algorithm {text!r}: {objective.name} and {optimizer.name} both have a "
+            f"hyper-parameter {twice[0]!r}: "
             "expected another name for the objective's"
         )
     if lost := [key for key, _ in objective.given if key in (*made.replaces, *made.hyper)]:
-        raise ConfigError(f"algorithm {text!r}: {lost[0]!r} of {objective.name} means nothing to {optimizer.name}")
+        raise ConfigError(
+            f"algorithm {text!r}: {lost[0]!r} of {objective.name} means nothing to {optimizer.name}"
+        )
     return spec
 
 
-def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secret: bytes = b"") -> Algorithm:
-    """The server's side of an algorithm. `arithmetic` carries out what is heaviest, `secret` is what the noise of its privacy mechanism
-    is drawn from.
+def make_algorithm(
+    spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secret: bytes = b""
+) -> Algorithm:
+    """The server's side of an algorithm. `arithmetic` carries out what is heaviest, `secret` is
+    what the noise of its privacy mechanism is drawn from.
 
     Raises:
         ConfigError: its parts do not fit together; the text says why.
@@ -380,10 +458,12 @@ def make_algorithm(spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secre
 
 
 def make_objective(spec: AlgorithmSpec, model: Classifier, units: Units | None = None) -> Objective:
-    """The device's half of an algorithm, on a model; `units` are those of the quantities that it learns, their own where there are none.
+    """The device's half of an algorithm, on a model; `units` are those of the quantities that it
+    learns, their own where there are none.
 
     Raises:
-        ConfigError: an option has a value that the objective cannot have, or the model does not fit it.
+        ConfigError: an option has a value that the objective cannot have, or the model does not fit
+        it.
     """
     device: type[Supervised] = LOOKUP.made("objective", spec.objective).device
     name = device.name
@@ -401,8 +481,9 @@ def make_objective(spec: AlgorithmSpec, model: Classifier, units: Units | None =
 
 
 def objective_name(spec: AlgorithmSpec) -> str:
-    """What the bundles of an algorithm say of its device's half: the objective's name, what devices keep where that is not what they are
-    served, and the task with its options where it is not the plain one."""
+    """What the bundles of an algorithm say of its device's half: the objective's name, what devices
+    keep where that is not what they are served, and the task with its options where it is not the
+    plain one."""
     parts = [called(LOOKUP.made("objective", spec.objective))]
     if spec.personalisation.name != "served":
         parts.append(_make_personalisation(spec).name)
@@ -434,14 +515,18 @@ def task_of(spec: AlgorithmSpec) -> Task:
 
 def _check_task(spec: AlgorithmSpec, task: Task, device: type[Supervised], text: str) -> None:
     if not task.plain and not device.follows_task:
-        raise ConfigError(f"algorithm {text!r}: {device.name} trains by a loss of its own, in which {str(spec.task)!r} has no place")
+        raise ConfigError(
+            f"algorithm {text!r}: {device.name} trains by a loss of its own, in which "
+            f"{str(spec.task)!r} has no place"
+        )
     try:
         _make_personalisation(spec)
     except ConfigError as error:
         raise ConfigError(f"algorithm {text!r}: {error}") from error
     if task.balanced and spec.private_step:
         raise ConfigError(
-            f"algorithm {text!r}: {spec.privacy.name} bounds what a single window changes, and with class_weights=balanced each window "
+            f"algorithm {text!r}: {spec.privacy.name} bounds what a single window changes, and "
+            "with class_weights=balanced each window "
             "changes what others count: give the weights as numbers"
         )
 
@@ -451,15 +536,24 @@ def _make_privacy(spec: AlgorithmSpec) -> Privacy:
     return made
 
 
-def _check_privacy(spec: AlgorithmSpec, privacy: Privacy, coordinator: Coordinator, grouping: Grouping) -> None:
+def _check_privacy(
+    spec: AlgorithmSpec, privacy: Privacy, coordinator: Coordinator, grouping: Grouping
+) -> None:
     where = f"algorithm {str(spec)!r}"
     if privacy.mean and LOOKUP.made("mean", spec.mean).name != privacy.mean:
-        raise ConfigError(f"{where}: the noise of {privacy.name!r} is measured for the {privacy.mean} mean, not for {spec.mean.name!r}")
+        raise ConfigError(
+            f"{where}: the noise of {privacy.name!r} is measured for the {privacy.mean} mean, not "
+            f"for {spec.mean.name!r}"
+        )
     if coordinator.responds:
-        raise ConfigError(f"{where}: devices report measurements to {spec.objective.name}, which no privacy mechanism covers")
+        raise ConfigError(
+            f"{where}: devices report measurements to {spec.objective.name}, which no privacy "
+            "mechanism covers"
+        )
     if grouping.surveys:
         raise ConfigError(
-            f"{where}: devices survey their data for {spec.grouping.name}, which no privacy mechanism covers; a grouping that compares "
+            f"{where}: devices survey their data for {spec.grouping.name}, which no privacy "
+            "mechanism covers; a grouping that compares "
             "nothing of that, such as none, goes with one"
         )
 
@@ -470,6 +564,6 @@ def is_known(name: str) -> bool:
 
 
 def options_of(kind: Kind, name: str) -> dict[str, Option]:
-    """The options of a registered choice, with their limits. An objective's are those of its two halves and the hyper-parameters of its
-    step."""
+    """The options of a registered choice, with their limits. An objective's are those of its two
+    halves and the hyper-parameters of its step."""
     return options_of_class(LOOKUP.tables[kind][name])

@@ -1,13 +1,17 @@
-"""Learning rates over rounds: what share of a run's learning rate devices train with in each round of training.
+"""Learning rates over rounds: what share of a run's learning rate devices train with in each round
+of training.
 
-The server computes a rate for every round and sends it in the plan, as the hyper-parameter ``lr``; devices know no schedule. Legend: t the
-rounds of training that are over, w the rounds of warm-up, s = t - w, T the rounds that the run is to have.
+The server computes a rate for every round and sends it in the plan, as the hyper-parameter ``lr``;
+devices know no schedule. Legend: t the rounds of training that are over, w the rounds of warm-up, s
+= t - w, T the rounds that the run is to have.
 
-    t < w        (t + 1) / (w + 1): P. Goyal et al., Accurate, Large Minibatch SGD, arXiv 1706.02677, 2017, 2.2
+    t < w        (t + 1) / (w + 1): P. Goyal et al., Accurate, Large Minibatch SGD, arXiv
+    1706.02677, 2017, 2.2
     constant     1
     step         factor ^ floor(s / every)
     exponential  factor ^ s
-    cosine       final + (1 - final) (1 + cos(pi s / (T - w))) / 2: I. Loshchilov, F. Hutter, SGDR, ICLR 2017, Eq. 5
+    cosine       final + (1 - final) (1 + cos(pi s / (T - w))) / 2: I. Loshchilov, F. Hutter, SGDR,
+    ICLR 2017, Eq. 5
 """
 
 import math
@@ -27,9 +31,16 @@ SCHEDULES: Mapping[str, Options] = {
         "factor": Option(0.5, f"{_FACTOR} at each", above=0, high=1),
         **_COMMON,
     },
-    "exponential": {"factor": Option(0.95, f"{_FACTOR} after each round", above=0, high=1), **_COMMON},
+    "exponential": {
+        "factor": Option(0.95, f"{_FACTOR} after each round", above=0, high=1),
+        **_COMMON,
+    },
     "cosine": {
-        "rounds": Option(0, "the round after which the rate stays at its last value; 0: as many as the run has", low=0),
+        "rounds": Option(
+            0,
+            "the round after which the rate stays at its last value; 0: as many as the run has",
+            low=0,
+        ),
         "final": Option(0.0, "the last value, as a share of the full one", low=0, high=1),
         **_COMMON,
     },
@@ -59,12 +70,14 @@ def check_schedule(text: str, rounds: int) -> None:
     last = schedule.options.get("rounds") or rounds
     if schedule.options["warmup"] >= last:
         raise ConfigError(
-            f"learning rate schedule {text!r}: warmup is {schedule.options['warmup']}, expected fewer rounds than the {last} that it is for"
+            f"learning rate schedule {text!r}: warmup is {schedule.options['warmup']}, expected "
+            f"fewer rounds than the {last} that it is for"
         )
 
 
 def share_of(schedule: Choice, trained: int, rounds: int) -> float:
-    """The share of the learning rate, from 0 to 1, in the round after so many rounds of training, of a run of `rounds`."""
+    """The share of the learning rate, from 0 to 1, in the round after so many rounds of training,
+    of a run of `rounds`."""
     options = schedule.options
     warmup = options["warmup"]
     if trained < warmup:
@@ -81,11 +94,20 @@ def share_of(schedule: Choice, trained: int, rounds: int) -> float:
     return 1.0
 
 
-def scheduled(hyper: Mapping[str, float], schedule: str, trained: int, rounds: int) -> Mapping[str, float]:
-    """The hyper-parameters of the round after so many rounds of training, of a run of `rounds`; the run's own without a schedule."""
-    return {**hyper, "lr": hyper["lr"] * share_of(read_schedule(schedule), trained, rounds)} if schedule else hyper
+def scheduled(
+    hyper: Mapping[str, float], schedule: str, trained: int, rounds: int
+) -> Mapping[str, float]:
+    """The hyper-parameters of the round after so many rounds of training, of a run of `rounds`; the
+    run's own without a schedule."""
+    return (
+        {**hyper, "lr": hyper["lr"] * share_of(read_schedule(schedule), trained, rounds)}
+        if schedule
+        else hyper
+    )
 
 
 def rate_in(verbs: tuple[Verb, ...]) -> float | None:
     """The learning rate that these verbs train with; None where they name none."""
-    return next((verb.hyper["lr"] for verb in verbs if isinstance(verb, Train) and "lr" in verb.hyper), None)
+    return next(
+        (verb.hyper["lr"] for verb in verbs if isinstance(verb, Train) and "lr" in verb.hyper), None
+    )

@@ -1,11 +1,13 @@
-"""Names with options, as users write them: ``name:key=value:key=value``, and several such choices joined by ``+``.
+"""Names with options, as users write them: ``name:key=value:key=value``, and several such choices
+joined by ``+``.
 
-Algorithms, privacy mechanisms, partitions, attacks, profiles and policies are all written so. Each keeps a table of its names with their
-options; a text is read here and nowhere else, once, into a `Choice`, which ``str`` writes back. No value may contain ``:``, and none ``+``
-where choices are joined.
+Algorithms, privacy mechanisms, partitions, attacks, profiles and policies are all written so. Each
+keeps a table of its names with their options; a text is read here and nowhere else, once, into a
+`Choice`, which ``str`` writes back. No value may contain ``:``, and none ``+`` where choices are
+joined.
 
-A name may also say where a class is that is in no table: ``FILE.py:CLASS``, or ``PACKAGE.MODULE:CLASS`` (`is_outside`). A path in it
-contains none of ``:``, ``+`` and ``,``.
+A name may also say where a class is that is in no table: ``FILE.py:CLASS``, or
+``PACKAGE.MODULE:CLASS`` (`is_outside`). A path in it contains none of ``:``, ``+`` and ``,``.
 """
 
 import math
@@ -66,10 +68,14 @@ class Option(Limits):
         if isinstance(self.default, bool):
             return "true or false"
         if isinstance(self.default, str):
-            return " or ".join([*self.choices, *(["numbers from 0 such as 1/2/0.5"] if self.numbers else [])])
+            return " or ".join(
+                [*self.choices, *(["numbers from 0 such as 1/2/0.5"] if self.numbers else [])]
+            )
         kind = "a whole number" if isinstance(self.default, int) else "a number"
         bounds = {"from": self.low, "above": self.above, "to": self.high, "below": self.below}
-        return kind + "".join(f" {word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
+        return kind + "".join(
+            f" {word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound)
+        )
 
 
 Options = Mapping[str, Option]
@@ -78,14 +84,16 @@ Options = Mapping[str, Option]
 
 @dataclass(frozen=True)
 class Choice:
-    """A name with options, read: its text is ``str(choice)``, with the options that were given, in the order in which they were."""
+    """A name with options, read: its text is ``str(choice)``, with the options that were given, in
+    the order in which they were."""
 
     name: str
     given: tuple[tuple[str, Value], ...] = ()
     usual: tuple[tuple[str, Value | None], ...] = ()
     """Every option of the name with its default."""
     source: str = ""
-    """Of a choice that is in no table: which state of its source this is (`algorithms.outside`); its name does not say."""
+    """Of a choice that is in no table: which state of its source this is (`algorithms.outside`);
+    its name does not say."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -97,7 +105,8 @@ class Choice:
 
 
 def is_outside(name: str) -> bool:
-    """Whether a name, without options, says where a class is that is in no table: ``FILE.py:CLASS`` or ``PACKAGE.MODULE:CLASS``."""
+    """Whether a name, without options, says where a class is that is in no table: ``FILE.py:CLASS``
+    or ``PACKAGE.MODULE:CLASS``."""
     place, colon, _ = name.rpartition(":")
     return bool(colon) and _is_place(place)
 
@@ -105,7 +114,11 @@ def is_outside(name: str) -> bool:
 def outside_names(text: str) -> set[str]:
     """The names from outside in an algorithm's name, which running it would load."""
     pieces = (part.split(":") for part in text.split("+"))
-    return {":".join(piece.strip() for piece in part[:2]) for part in pieces if _is_place(part[0].strip())}
+    return {
+        ":".join(piece.strip() for piece in part[:2])
+        for part in pieces
+        if _is_place(part[0].strip())
+    }
 
 
 def _is_place(text: str) -> bool:
@@ -126,11 +139,14 @@ def read_word(text: str, words: Sequence[Word], what: str) -> Word:
 
 
 def read(text: str, known: Mapping[str, Options], what: str) -> Choice:
-    """Read one choice. `known` has the options of every name; `what` the names stand for, such as an attack, begins the errors.
+    """Read one choice. `known` has the options of every name; `what` the names stand for, such as
+    an attack, begins the errors.
 
     Raises:
-        ConfigError: no name, or one that there is not; an option that it does not have, one given twice, or one that is not of the form
-            key=value; a value of another type or out of range. The text says what came and what was expected.
+        ConfigError: no name, or one that there is not; an option that it does not have, one given
+        twice, or one that is not of the form
+            key=value; a value of another type or out of range. The text says what came and what was
+            expected.
     """
     return _read(text, known, f"{what} {text!r}")
 
@@ -144,13 +160,22 @@ def read_joined(text: str, known: Mapping[str, Options], what: str) -> tuple[Cho
     return tuple(_read(part, known, f"{what} {text!r}") for part in text.split("+"))
 
 
-def with_option(choice: Choice, key: str, value: Value, known: Mapping[str, Options], what: str) -> Choice:
+def with_option(
+    choice: Choice, key: str, value: Value, known: Mapping[str, Options], what: str
+) -> Choice:
     """The choice with one more option, which is checked as if the text had had it.
 
     Raises:
         ConfigError: as for `read`.
     """
-    checked = _value(key, _write(value), known[choice.name], choice.name, dict(choice.given), f"{what} {str(choice)!r}")
+    checked = _value(
+        key,
+        _write(value),
+        known[choice.name],
+        choice.name,
+        dict(choice.given),
+        f"{what} {str(choice)!r}",
+    )
     return replace(choice, given=(*choice.given, (key, checked)))
 
 
@@ -175,7 +200,11 @@ def _read(text: str, known: Mapping[str, Options], where: str) -> Choice:
         if not equals:
             raise ConfigError(f"{where}: {part!r} is not of the form key=value")
         given[key] = _value(key, value, known[name], name, given, where)
-    return Choice(name, tuple(given.items()), tuple((key, option.default) for key, option in known[name].items()))
+    return Choice(
+        name,
+        tuple(given.items()),
+        tuple((key, option.default) for key, option in known[name].items()),
+    )
 
 
 def _unknown(name: str, known: Mapping[str, Options]) -> str:
@@ -183,15 +212,23 @@ def _unknown(name: str, known: Mapping[str, Options]) -> str:
     if not name:
         return f"no name, expected one of {', '.join(known)}"
     if _is_place(name):
-        return f"{name!r} is none of the {len(known)} names; a class of your own is written FILE.py:CLASS"
+        return (
+            f"{name!r} is none of the {len(known)} names; a class of your own is written "
+            "FILE.py:CLASS"
+        )
     near = get_close_matches(name, known)
     few = f"the {len(known)} names" if near and len(known) > MANY else ", ".join(known)
     return f"{name!r} is none of {few}" + (f"; did you mean {' or '.join(near)}?" if near else "")
 
 
-def _value(key: str, text: str, options: Options, name: str, given: Mapping[str, Value], where: str) -> Value:
+def _value(
+    key: str, text: str, options: Options, name: str, given: Mapping[str, Value], where: str
+) -> Value:
     if key not in options:
-        has = ", ".join(k if option.default is None else f"{k}={_write(option.default)}" for k, option in options.items())
+        has = ", ".join(
+            k if option.default is None else f"{k}={_write(option.default)}"
+            for k, option in options.items()
+        )
         raise ConfigError(f"{where}: {key!r} is no option of {name}; it has {has or 'no options'}")
     if key in given:
         raise ConfigError(f"{where}: {key} is given twice")

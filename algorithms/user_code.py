@@ -1,4 +1,5 @@
-"""Code that a user wrote, run from a file: what it defines, or one error that names the file and the line."""
+"""Code that a user wrote, run from a file: what it defines, or one error that names the file and
+the line."""
 
 import hashlib
 import sys
@@ -25,7 +26,8 @@ def digest_of(file: Path, what: str) -> str:
 
 
 def run_file(file: Path, what: str) -> ModuleType:
-    """The module that a Python file makes. The same file with the same contents is run once; one that has changed is another module.
+    """The module that a Python file makes. The same file with the same contents is run once; one
+    that has changed is another module.
 
     Raises:
         ConfigError: it cannot be read, or it raises; the text names the line.
@@ -50,7 +52,11 @@ def failure(what: str, file: Path, error: BaseException) -> ConfigError:
     """What to say when a user's code raises: the file and the line of it where it did."""
     names = (str(file), str(file.resolve()))
     frames = reversed(traceback.extract_tb(error.__traceback__))
-    line = error.lineno if isinstance(error, SyntaxError) else next((f.lineno for f in frames if f.filename in names), None)
+    line = (
+        error.lineno
+        if isinstance(error, SyntaxError)
+        else next((f.lineno for f in frames if f.filename in names), None)
+    )
     place = f", line {line}" if line else ""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return ConfigError(f"{what} {file}{place}: {type(error).__name__}: {text}".removesuffix(": "))

@@ -1,8 +1,10 @@
-"""One attacker among ten devices, inside every bound of the service. ``python -m benchmarks.attackers``.
+"""One attacker among ten devices, inside every bound of the service. ``python -m
+benchmarks.attackers``.
 
-A run is made by the service's own functions (the round core, admission, `aggregate`) with the settings that `shoal serve` has by default;
-messages alone are left out. The attacker knows what the others send: its norm is the largest that the bounds let through. Every grouping
-of the registry meets every mean. Writes ``benchmarks/results/attackers.json`` and a section of RESULTS.md.
+A run is made by the service's own functions (the round core, admission, `aggregate`) with the
+settings that `shoal serve` has by default; messages alone are left out. The attacker knows what the
+others send: its norm is the largest that the bounds let through. Every grouping of the registry
+meets every mean. Writes ``benchmarks/results/attackers.json`` and a section of RESULTS.md.
 """
 
 import argparse
@@ -26,7 +28,16 @@ from aggregator.core.admission import admit, norms_of
 from aggregator.core.influence import FLOOR
 from aggregator.core.record import record_of
 from aggregator.core.round import step
-from aggregator.core.state import Aggregate, Command, DeviceCheckedIn, Event, Received, RunState, SendPlan, UpdateAdmitted
+from aggregator.core.state import (
+    Aggregate,
+    Command,
+    DeviceCheckedIn,
+    Event,
+    Received,
+    RunState,
+    SendPlan,
+    UpdateAdmitted,
+)
 from aggregator.service_settings import ServeSettings, run_settings
 from algorithms.core.contract import Objective, Probe
 from algorithms.core.probe import make_probe
@@ -64,12 +75,17 @@ ATTACKS = {
 ROBUST = ("median", "trimmed", "krum", "multi-krum", "gra", "irls", "credit")
 """The means that are meant to withstand one attacker of ten."""
 WHY = (
-    "- `weighted` and `uniform` are averages: they withstand noise, and flipped labels of a device that weighs no more than others. The",
-    "  bounds keep their models finite, and end a single loud update; a device that is ten times as loud as the others in every round",
-    "  still decides where an average goes. Some groupings part the attacker from most others (two groups): AutoCFL",
+    "- `weighted` and `uniform` are averages: they withstand noise, and flipped labels of a "
+    "device that weighs no more than others. The",
+    "  bounds keep their models finite, and end a single loud update; a device that is ten times "
+    "as loud as the others in every round",
+    "  still decides where an average goes. Some groupings part the attacker from most others "
+    "(two groups): AutoCFL",
     "  and CFL under *weight*, FL+HC under *sign*.",
-    "- No round was set aside, and few were given up: an attacker that is there from the first round leaves no good models to return to.",
-    "- `krum` keeps one device's model and learns as slowly as a device by itself, with or without an attacker. With `individual`",
+    "- No round was set aside, and few were given up: an attacker that is there from the first "
+    "round leaves no good models to return to.",
+    "- `krum` keeps one device's model and learns as slowly as a device by itself, with or "
+    "without an attacker. With `individual`",
     "  (`--min-group 1`) no device meets another's model.",
 )
 """What the results say, and why."""
@@ -108,7 +124,9 @@ def make_field(seed: int = 0) -> Field:
     def windows(count: int) -> tuple[np.ndarray, np.ndarray]:
         y = np.arange(count) % 6
         phase = rng.uniform(0, 6.28, (count, 2, 1))
-        x = np.sin((y[:, None, None] + 1) * 0.25 * axis + phase) + rng.normal(0, NOISE, (count, 2, 32))
+        x = np.sin((y[:, None, None] + 1) * 0.25 * axis + phase) + rng.normal(
+            0, NOISE, (count, 2, 32)
+        )
         return x.astype(np.float32), y.astype(np.int64)
 
     devices = {f"d{i}": Windows(*windows(TRAIN), *windows(TEST)) for i in range(DEVICES)}
@@ -120,7 +138,8 @@ def make_field(seed: int = 0) -> Field:
 
 
 class Service:
-    """A run by the service's functions, and devices that carry out its plans. `attack`: one of `ATTACKS`; empty for none."""
+    """A run by the service's functions, and devices that carry out its plans. `attack`: one of
+    `ATTACKS`; empty for none."""
 
     def __init__(self, name: str, attack: str, rounds: int = ROUNDS) -> None:
         field, spec = make_field(), read_algorithm(name)
@@ -135,16 +154,24 @@ class Service:
             min_devices=DEVICES,
             min_group=1 if spec.grouping.name == "individual" else 2,
         )
-        settings = msgspec.structs.replace(run_settings(asked, field.bundle, "attackers"), min_updates=DEVICES // 2)
+        settings = msgspec.structs.replace(
+            run_settings(asked, field.bundle, "attackers"), min_updates=DEVICES // 2
+        )
         self.algorithm = make_algorithm(spec, arithmetic=NativeArithmetic())
         flips = attack in ("labels", "weight")
-        attackers = Attack("label-flip", frozenset([ATTACKER]), 1.0, flipped_classes(6)) if flips else None
+        attackers = (
+            Attack("label-flip", frozenset([ATTACKER]), 1.0, flipped_classes(6)) if flips else None
+        )
         graphs = field.graphs
-        hosted = DeviceHostSpec(settings, field.bundle, self.algorithm, lambda: graphs, field.data.devices, attackers)
+        hosted = DeviceHostSpec(
+            settings, field.bundle, self.algorithm, lambda: graphs, field.data.devices, attackers
+        )
         self.host = DeviceHost(hosted, graphs, Kept())
         self.notes: list[Mapping[str, Any]] = []
         self.finite = True
-        started = start_run(settings, self.algorithm, self.probe, field.bundle.initial, self.blobs, 0.0)
+        started = start_run(
+            settings, self.algorithm, self.probe, field.bundle.initial, self.blobs, 0.0
+        )
         self.state, _ = step(None, started)
         self.commands: list[Command] = []
         for device_id, windows in field.data.devices.items():
@@ -161,18 +188,28 @@ class Service:
         self.commands += commands
 
     def run(self) -> float:
-        """Run to the end; the mean accuracy over honest devices of the models that they are given."""
+        """Run to the end; the mean accuracy over honest devices of the models that they are
+        given."""
         while self.state.phase != "finished":
             commands, self.commands = self.commands, []
             self._answer([command.plan for command in commands if isinstance(command, SendPlan)])
             if any(isinstance(command, Aggregate) for command in self.commands):
-                self.feed(aggregate(self.state, self.algorithm, self.probe, self.blobs, lambda: self.state.at_s))
+                self.feed(
+                    aggregate(
+                        self.state, self.algorithm, self.probe, self.blobs, lambda: self.state.at_s
+                    )
+                )
                 self._check()
-        return statistics.fmean(r.evaluated.accuracy for d, r in self.state.received.items() if d != ATTACKER)
+        return statistics.fmean(
+            r.evaluated.accuracy for d, r in self.state.received.items() if d != ATTACKER
+        )
 
     def _answer(self, plans: Sequence[Plan]) -> None:
         """Carry out plans, attack, and send the updates through admission."""
-        models = {digest: decode_tensors(self.blobs.get(digest))[0] for digest in self.state.models.values()}
+        models = {
+            digest: decode_tensors(self.blobs.get(digest))[0]
+            for digest in self.state.models.values()
+        }
         results = {plan.device_id: self.host.carry_out(plan, models) for plan in plans}
         for plan in plans:
             result = results[plan.device_id]
@@ -180,23 +217,45 @@ class Service:
             tensors = result.tensors
             if plan.device_id == ATTACKER and self.state.phase == "training":
                 tensors = self._tampered(
-                    tensors, models[result.model], [(r.tensors, models[r.model]) for d, r in results.items() if d != ATTACKER]
+                    tensors,
+                    models[result.model],
+                    [(r.tensors, models[r.model]) for d, r in results.items() if d != ATTACKER],
                 )
             self._send(plan, result, tensors, lambda model: models[model])
 
-    def _send(self, plan: Plan, result: DeviceResult, tensors: Tensors, offered: Callable[[str], Tensors]) -> None:
+    def _send(
+        self, plan: Plan, result: DeviceResult, tensors: Tensors, offered: Callable[[str], Tensors]
+    ) -> None:
         num_train = CLAIMED if self._claims(plan.device_id) else result.num_train
         update = Update(
             *(plan.run_id, plan.epoch, plan.round, plan.attempt, plan.device_id, result.model),
-            *(num_train, result.num_steps, result.evaluated, result.trained if result.num_steps else Metrics()),
+            *(
+                num_train,
+                result.num_steps,
+                result.evaluated,
+                result.trained if result.num_steps else Metrics(),
+            ),
         )
         payload = encode_update(update, tensors)
-        verdict = admit(self.state, plan.device_id, update, tensors, self.blobs.put(payload)[0], len(payload), offered)
-        assert isinstance(verdict, Received), f"the attacker is to stay inside the bounds: {verdict}"
+        verdict = admit(
+            self.state,
+            plan.device_id,
+            update,
+            tensors,
+            self.blobs.put(payload)[0],
+            len(payload),
+            offered,
+        )
+        assert isinstance(verdict, Received), (
+            f"the attacker is to stay inside the bounds: {verdict}"
+        )
         self.feed(UpdateAdmitted(self.state.at_s + 1, plan.device_id, plan.round, verdict))
 
-    def _tampered(self, tensors: Tensors, received: Tensors, others: Sequence[tuple[Tensors, Tensors]]) -> Tensors:
-        """What the attacker sends in place of its update. `others`: the updates of the other devices, each with the model it received."""
+    def _tampered(
+        self, tensors: Tensors, received: Tensors, others: Sequence[tuple[Tensors, Tensors]]
+    ) -> Tensors:
+        """What the attacker sends in place of its update. `others`: the updates of the other
+        devices, each with the model it received."""
         role = names.STATISTIC if self.attack == "statistics" else names.DELTA
         if self.attack not in ("sign", "noise", "statistics"):
             return tensors
@@ -212,7 +271,10 @@ class Service:
                 false[name] = abs(change) if names.is_variance(name) else -change
         own = norms_of(false).get(role, 0.0)
         factor = np.float32(bound / own if own else 0.0)
-        return tensors | {name: received.get(name, np.float32(0)) + factor * change for name, change in false.items()}
+        return tensors | {
+            name: received.get(name, np.float32(0)) + factor * change
+            for name, change in false.items()
+        }
 
     def _largest(self, role: str, norms: Sequence[Mapping[str, float]]) -> float:
         """A norm just inside the bound, from those of all other devices."""
@@ -227,13 +289,20 @@ class Service:
         """Look at every model that is offered, and forget blobs as the runner does."""
         for digest in self.state.models.values():
             model = decode_tensors(self.blobs.get(digest))[0]
-            self.finite &= all(np.isfinite(array).all() for array in model.values() if array.dtype.kind == "f")
-        earlier = {digest for version in self.state.history for digest in (*version.models.values(), version.memory)}
+            self.finite &= all(
+                np.isfinite(array).all() for array in model.values() if array.dtype.kind == "f"
+            )
+        earlier = {
+            digest
+            for version in self.state.history
+            for digest in (*version.models.values(), version.memory)
+        }
         self.blobs.keep({self.state.memory, *self.state.models.values(), *earlier})
 
 
 def measure(case: tuple[str, str, str], rounds: int = ROUNDS) -> dict[str, Any]:
-    """One run: its honest accuracy, whether every offered model was finite, and how many rounds were set aside or given up."""
+    """One run: its honest accuracy, whether every offered model was finite, and how many rounds
+    were set aside or given up."""
     grouping, mean, attack = case
     with one_thread():
         service = Service(f"{grouping}+{mean}" if grouping != "none" else mean, attack, rounds)
@@ -259,7 +328,8 @@ def cases() -> list[tuple[str, str, str]]:
 
 
 def falls(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], float]:
-    """By grouping, mean and attack, by how much the honest accuracy is below that without the attacker."""
+    """By grouping, mean and attack, by how much the honest accuracy is below that without the
+    attacker."""
     accuracy = {(run["grouping"], run["mean"], run["attack"]): run["accuracy"] for run in runs}
     return {case: accuracy[*case[:2], ""] - value for case, value in accuracy.items() if case[2]}
 
@@ -269,11 +339,15 @@ def table(results: Mapping[str, Any]) -> str:
     runs, fell = results["runs"], falls(results["runs"])
     bad = sum(not run["finite"] or run["rounds"] < results["rounds"] for run in runs)
     lines = [
-        f"Machine: {results['machine']}. {len(runs)} runs of {results['rounds']} rounds took {results['seconds'] / 60:.1f} minutes.",
+        f"Machine: {results['machine']}. {len(runs)} runs of {results['rounds']} rounds took "
+        f"{results['seconds'] / 60:.1f} minutes.",
         "",
-        f"{DEVICES} devices with equal data, one of which attacks in every round, inside every bound of `shoal serve` (weight cap",
-        "10, norm cap 10, the others by default). It knows what the others send. Numbers are the mean accuracy of the honest devices'",
-        f"final models; one in bold is more than {100 * MARGIN:.0f} points below the same run without the attacker.",
+        f"{DEVICES} devices with equal data, one of which attacks in every round, inside every "
+        "bound of `shoal serve` (weight cap",
+        "10, norm cap 10, the others by default). It knows what the others send. Numbers are the "
+        "mean accuracy of the honest devices'",
+        f"final models; one in bold is more than {100 * MARGIN:.0f} points below the same run "
+        "without the attacker.",
         f"Runs that did not end, or offered a model that was not finite: {bad}.",
         "",
         *(f"- *{name}*: the attacker {what}." for name, what in ATTACKS.items()),
@@ -287,19 +361,26 @@ def table(results: Mapping[str, Any]) -> str:
         own = {case: fall for case, fall in fell.items() if case[1] == mean}
         worst = max(own, key=own.__getitem__)
         within = sum(fall <= MARGIN for fall in own.values())
-        lines.append(f"| {mean} | {within} of {len(own)} | {100 * own[worst]:.1f} | {worst[0]}, {worst[2]} |")
+        lines.append(
+            f"| {mean} | {within} of {len(own)} | {100 * own[worst]:.1f} | {worst[0]}, {worst[2]} |"
+        )
     lines += [
         "",
         f"| grouping | mean | no attacker | {' | '.join(ATTACKS)} | rounds set aside | given up |",
         "|---" * (5 + len(ATTACKS)) + "|",
     ]
     for grouping, mean in product(GROUPINGS, MEANS):
-        own_runs = {run["attack"]: run for run in runs if (run["grouping"], run["mean"]) == (grouping, mean)}
+        own_runs = {
+            run["attack"]: run for run in runs if (run["grouping"], run["mean"]) == (grouping, mean)
+        }
         values = [f"{100 * own_runs['']['accuracy']:.1f}"]
         for attack in ATTACKS:
             text = f"{100 * own_runs[attack]['accuracy']:.1f}"
             values.append(f"**{text}**" if fell[grouping, mean, attack] > MARGIN else text)
-        counts = [str(sum(run[what] for run in own_runs.values())) for what in ("set_aside", "rolled_back")]
+        counts = [
+            str(sum(run[what] for run in own_runs.values()))
+            for what in ("set_aside", "rolled_back")
+        ]
         lines.append(f"| {' | '.join([grouping, mean, *values, *counts])} |")
     return "\n".join(lines)
 
@@ -315,7 +396,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
         runs = [*pool.map(partial(measure, rounds=given.rounds), cases())]
     seconds = round(time.perf_counter() - began)
-    results = {"machine": describe_machine(), "rounds": given.rounds, "seconds": seconds, "runs": runs}
+    results = {
+        "machine": describe_machine(),
+        "rounds": given.rounds,
+        "seconds": seconds,
+        "runs": runs,
+    }
     text = table(results)
     keep(results, given.out, OUT, "attackers", f"## One attacker among ten\n\n{text}")
     print(text)

@@ -1,8 +1,11 @@
-"""What a device could keep besides what `personal` offers it, and other rules to choose by: ``python -m benchmarks.candidates``.
+"""What a device could keep besides what `personal` offers it, and other rules to choose by:
+``python -m benchmarks.candidates``.
 
-For each device of a fleet, after the same rounds: the losses of every candidate on the windows that the device holds out, and how many of
-its test windows each gets right. From these, `benchmarks.candidate_rules` says what every set of candidates and every rule would have
-kept. A run is a file in the folder (half a minute each), and is not made again. The data sets are those of `benchmarks.personal`.
+For each device of a fleet, after the same rounds: the losses of every candidate on the windows that
+the device holds out, and how many of its test windows each gets right. From these,
+`benchmarks.candidate_rules` says what every set of candidates and every rule would have kept. A run
+is a file in the folder (half a minute each), and is not made again. The data sets are those of
+`benchmarks.personal`.
 """
 
 import argparse
@@ -41,7 +44,12 @@ from wire.messages import Verb
 from wire.tensors import Tensors, decode_tensors
 
 OUT = Path(__file__).parent / "results" / "candidates.json"
-SCENES = (("watch", "time"), ("uci-har", "time"), ("geotec-phone", "session"), ("geotec-watch", "session"))
+SCENES = (
+    ("watch", "time"),
+    ("uci-har", "time"),
+    ("geotec-phone", "session"),
+    ("geotec-watch", "session"),
+)
 LABELS = ("all", "20", "5", "1")
 ROUNDS, EPOCHS, SEEDS = 12, 2, 3
 RUNS = ("personal", "fedavg", "local")
@@ -50,35 +58,64 @@ SHRUNK = 0.5
 
 
 class Fleet:
-    """A finished run of `personal`, and those of FedAvg and of training alone; what its devices could have kept."""
+    """A finished run of `personal`, and those of FedAvg and of training alone; what its devices
+    could have kept."""
 
     def __init__(self, data: str, split: str, labels: str, seed: int) -> None:
         fleet, spec = load_data(data), read_algorithm("personal")
         settings = SimulationSettings(
-            rounds=ROUNDS, local_epochs=EPOCHS, seed=seed, labels=read_labels(labels), split=read_split(split), algorithm=spec
+            rounds=ROUNDS,
+            local_epochs=EPOCHS,
+            seed=seed,
+            labels=read_labels(labels),
+            split=read_split(split),
+            algorithm=spec,
         )
-        self.runs = {n: simulate(fleet, msgspec.structs.replace(settings, algorithm=read_algorithm(n))) for n in RUNS}
+        self.runs = {
+            n: simulate(fleet, msgspec.structs.replace(settings, algorithm=read_algorithm(n)))
+            for n in RUNS
+        }
         self.run = self.runs["personal"]
         devices = self.run.data
         objective = objective_for_fleet(devices, spec, seed)
         assert isinstance(objective, ByNeighbours)
         self.objective, self.graphs = objective, EagerGraphs(objective)
-        self.bundle = describe_bundle(objective, name=devices.name, classes=devices.classes, window=devices.window)
+        self.bundle = describe_bundle(
+            objective, name=devices.name, classes=devices.classes, window=devices.window
+        )
         state, algorithm = load_state(self.run.state, self.run.blobs), make_algorithm(spec)
-        self.closing = algorithm.programs(state, work_of(self.run.state.settings), self.run.state.models)["closing"]
+        self.closing = algorithm.programs(
+            state, work_of(self.run.state.settings), self.run.state.models
+        )["closing"]
 
     def device(self, device_id: str) -> dict[str, Any]:
         """What each candidate of a device is worth, as `benchmarks.candidate_rules` reads it."""
-        windows, accuracies = self.run.data.devices[device_id], {name: run.summary.devices for name, run in self.runs.items()}
+        windows, accuracies = (
+            self.run.data.devices[device_id],
+            {name: run.summary.devices for name, run in self.runs.items()},
+        )
         closing = trained_on_all(self.closing, windows.num_train)
         graphs = [getattr(verb, "graph", "") for verb in closing]
-        memorise, recalibrated = closing[graphs.index("memorise")], closing[: graphs.index("recalibrate") + 1]
-        group, fleet = self._served(self.run, device_id), self._served(self.runs["fedavg"], device_id)
+        memorise, recalibrated = (
+            closing[graphs.index("memorise")],
+            closing[: graphs.index("recalibrate") + 1],
+        )
+        group, fleet = (
+            self._served(self.run, device_id),
+            self._served(self.runs["fedavg"], device_id),
+        )
         tuned = self._after(device_id, closing[: graphs.index("blend")], group)
         moving = self.objective.moving(_torch(tuned))
-        before, after = {key: tuned[slot_of(key, "before")] for key in moving}, {key: tuned[key] for key in moving}
+        before, after = (
+            {key: tuned[slot_of(key, "before")] for key in moving},
+            {key: tuned[key] for key in moving},
+        )
         own = self.runs["local"].models.of_device(device_id)
-        alone = {names.name_of(key): value for key, value in own.items() if names.role_of(key) == names.PRIVATE}
+        alone = {
+            names.name_of(key): value
+            for key, value in own.items()
+            if names.role_of(key) == names.PRIVATE
+        }
         models: dict[str, Tensors] = {
             "group": {key: group[key] for key in moving},
             "group+bn": before,
@@ -86,19 +123,36 @@ class Fleet:
             "fleet+bn": self._after(device_id, recalibrated, {**group, **fleet}),
             "alone": {key: alone[names.name_of(key)] for key in moving},
         }
-        models |= {f"tuned {way}": {key: way * after[key] + (1 - way) * before[key] for key in moving} for way in (0.25, 0.5, 0.75, 1.0)}
-        row: dict[str, Any] = {"device": device_id, "num_test": windows.num_test, "heldout": {}, "test": {}}
+        models |= {
+            f"tuned {way}": {key: way * after[key] + (1 - way) * before[key] for key in moving}
+            for way in (0.25, 0.5, 0.75, 1.0)
+        }
+        row: dict[str, Any] = {
+            "device": device_id,
+            "num_test": windows.num_test,
+            "heldout": {},
+            "test": {},
+        }
         row |= {name: accuracies[name][device_id].accuracy for name in RUNS}
         row["trained"] = any(bool((after[key] != before[key]).any()) for key in moving)
         row["elsewhere"] = float(tuned[names.slot("memory.elsewhere")])
         for name, model in models.items():
-            tensors = _torch(self._after(device_id, (memorise,), group, {key: model[key] for key in moving}))
+            tensors = _torch(
+                self._after(device_id, (memorise,), group, {key: model[key] for key in moving})
+            )
             memory = self.objective.memorised(tensors)
             row["finite"] = row.get("finite", True) and bool(memory.finite)
             losses, judged = memory.losses(SHARES)
-            self._take(row, name, losses[judged > 0], self._tested(tensors, device_id, memory, None))
+            self._take(
+                row, name, losses[judged > 0], self._tested(tensors, device_id, memory, None)
+            )
             if name in ("group+bn", "tuned 0.75"):
-                self._take(row, f"gaussian {name}", gaussian_losses(memory), self._tested(tensors, device_id, memory, gaussian(memory)))
+                self._take(
+                    row,
+                    f"gaussian {name}",
+                    gaussian_losses(memory),
+                    self._tested(tensors, device_id, memory, gaussian(memory)),
+                )
         return row
 
     @staticmethod
@@ -111,20 +165,38 @@ class Fleet:
         """The model that a run gave a device in the end."""
         return decode_tensors(run.blobs.get(run.state.models[run.state.starts[device_id]]))[0]
 
-    def _after(self, device_id: str, verbs: tuple[Verb, ...], model: Tensors, others: Mapping[str, Any] | None = None) -> Tensors:
-        """All tensors of a device when it has carried out these verbs, from `model` and `others` in the place of parts of it."""
+    def _after(
+        self,
+        device_id: str,
+        verbs: tuple[Verb, ...],
+        model: Tensors,
+        others: Mapping[str, Any] | None = None,
+    ) -> Tensors:
+        """All tensors of a device when it has carried out these verbs, from `model` and `others` in
+        the place of parts of it."""
         state, manifest = self.run.state, self.bundle.manifest
-        windows = windows_for(manifest, fit_windows(self.run.data.devices[device_id], manifest.window, PARTS))
+        windows = windows_for(
+            manifest, fit_windows(self.run.data.devices[device_id], manifest.window, PARTS)
+        )
         digest = state.models[state.starts[device_id]]
         plan = make_plan(state.settings, state.round + 1, device_id, digest, verbs)
-        job = Job(self.bundle, self.graphs, windows, plan, lambda _: {}, repeatable_secret, lambda: None)
+        job = Job(
+            self.bundle, self.graphs, windows, plan, lambda _: {}, repeatable_secret, lambda: None
+        )
         job.receive(digest, {spec.key: model[spec.key] for spec in manifest.received()})
         job.tensors |= {key: np.asarray(value, np.float32) for key, value in (others or {}).items()}
         job.carry_out()
         return job.tensors
 
-    def _tested(self, tensors: TorchTensors, device_id: str, memory: Memory, head: tuple[Tensor, Tensor] | None) -> list[float]:
-        """The share of the test windows that is right, for every share of neighbours, or of a head of Gaussians, in the answer."""
+    def _tested(
+        self,
+        tensors: TorchTensors,
+        device_id: str,
+        memory: Memory,
+        head: tuple[Tensor, Tensor] | None,
+    ) -> list[float]:
+        """The share of the test windows that is right, for every share of neighbours, or of a head
+        of Gaussians, in the answer."""
         windows = self.run.data.devices[device_id]
         x, y = torch.from_numpy(windows.test_x), torch.from_numpy(windows.test_y)
         with torch.no_grad():
@@ -136,19 +208,25 @@ class Fleet:
                 labels = memory.answering()[names.memory("labels")]
                 near = neighbours(keys, memory.keys, (labels.sum(1) > 0).to(keys.dtype))
                 answers = [mixed(guess, near, labels, share) for share in SHARES]
-        return [float((answer.argmax(1) == y).float().mean()) if len(y) else float("nan") for answer in answers]
+        return [
+            float((answer.argmax(1) == y).float().mean()) if len(y) else float("nan")
+            for answer in answers
+        ]
 
 
 def gaussian(memory: Memory, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """A linear head (K, classes), (classes,) of a Gaussian for each class, with one covariance: the generative classifier of C. McLaughlin
-    and L. Su, Personalized Federated Learning via Feature Distribution Adaptation (NeurIPS 2024), of the device's own windows. Windows
-    without labels count by their soft ones; those `held` (M,) out are left out."""
+    """A linear head (K, classes), (classes,) of a Gaussian for each class, with one covariance: the
+    generative classifier of C. McLaughlin and L. Su, Personalized Federated Learning via Feature
+    Distribution Adaptation (NeurIPS 2024), of the device's own windows. Windows without labels
+    count by their soft ones; those `held` (M,) out are left out."""
     hidden = torch.zeros_like(memory.held) if held is None else held
     filled = (memory.filled & (hidden <= 0)).to(memory.keys.dtype).unsqueeze(1)
     soft = memory.smoothed(memory.weights * (1 - hidden), memory.known & (hidden <= 0)) * filled
     count, total = soft.sum(0), soft.sum().clamp(min=1e-6)
     means = (soft.T @ memory.keys) / count.clamp(min=1e-6).unsqueeze(1)
-    within = (memory.keys * soft.sum(1, keepdim=True)).T @ memory.keys / total - (means * (count / total).unsqueeze(1)).T @ means
+    within = (memory.keys * soft.sum(1, keepdim=True)).T @ memory.keys / total - (
+        means * (count / total).unsqueeze(1)
+    ).T @ means
     ridge = within.diagonal().mean().clamp(min=1e-6) * torch.eye(len(within))
     weights = torch.linalg.solve((1 - SHRUNK) * within + SHRUNK * ridge, means.T)
     offsets = (count / total).clamp(min=1e-6).log() - (means * weights.T).sum(1) / 2
@@ -161,11 +239,14 @@ def told(keys: Tensor, head: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def gaussian_losses(memory: Memory) -> Tensor:
-    """The losses (held out, shares) of the windows held out, for each share of a head of Gaussians in the answer."""
+    """The losses (held out, shares) of the windows held out, for each share of a head of Gaussians
+    in the answer."""
     held = (memory.held > 0) & memory.known
     probability = told(memory.keys, gaussian(memory, held.to(memory.keys.dtype)))
     rows = torch.stack([share * probability + (1 - share) * memory.guess for share in SHARES], 1)
-    return torch.stack([memory.of.losses(rows[:, at], memory.labels) for at in range(len(SHARES))], 1)[held]
+    return torch.stack(
+        [memory.of.losses(rows[:, at], memory.labels) for at in range(len(SHARES))], 1
+    )[held]
 
 
 def _torch(tensors: Tensors) -> TorchTensors:
@@ -175,7 +256,9 @@ def _torch(tensors: Tensors) -> TorchTensors:
 def main() -> None:
     """Make the runs that are missing, write the results, print the tables."""
     reader = argparse.ArgumentParser(description=__doc__)
-    reader.add_argument("--folder", type=Path, default=Path("runs/candidates"), help="where finished runs are kept")
+    reader.add_argument(
+        "--folder", type=Path, default=Path("runs/candidates"), help="where finished runs are kept"
+    )
     options = reader.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     cells: dict[str, list[list[dict[str, Any]]]] = {}
@@ -186,10 +269,19 @@ def main() -> None:
                     path = options.folder / f"{data}-{split}-{labels}-{seed}.json"
                     if not path.exists():
                         fleet = Fleet(data, split, labels, seed)
-                        path.write_text(json.dumps([fleet.device(device_id) for device_id in sorted(fleet.run.data.devices)]))
+                        path.write_text(
+                            json.dumps(
+                                [
+                                    fleet.device(device_id)
+                                    for device_id in sorted(fleet.run.data.devices)
+                                ]
+                            )
+                        )
                         print(path.name, flush=True)
                     rows = json.loads(path.read_text())
-                    cells.setdefault(f"{data}, {split}, {labels}", []).append([row for row in rows if row["num_test"]])
+                    cells.setdefault(f"{data}, {split}, {labels}", []).append(
+                        [row for row in rows if row["num_test"]]
+                    )
     found = text(cells)
     OUT.write_text(json.dumps({"machine": describe_machine(), "rows": found.rows}, indent=1) + "\n")
     put("candidates", found.page)

@@ -1,7 +1,8 @@
 """How many commits a second a run's database takes, one event each and 64, and how long one takes.
 
-Run as ``python -m benchmarks.commits``, with ``--database postgresql://...`` for another database beside SQLite on this machine's disk;
-writes ``benchmarks/results/commits.json``. Nothing else is measured: `benchmarks.load` has the service around it.
+Run as ``python -m benchmarks.commits``, with ``--database postgresql://...`` for another database
+beside SQLite on this machine's disk; writes ``benchmarks/results/commits.json``. Nothing else is
+measured: `benchmarks.load` has the service around it.
 """
 
 import argparse
@@ -33,7 +34,11 @@ def measure(url: str, events: int) -> dict[str, float]:
         took_s.append(time.perf_counter() - began_s)
     store.close()
     parts = statistics.quantiles(took_s, n=100)
-    return {"commits_per_s": len(took_s) / sum(took_s), "median_ms": 1e3 * parts[49], "p99_ms": 1e3 * parts[98]}
+    return {
+        "commits_per_s": len(took_s) / sum(took_s),
+        "median_ms": 1e3 * parts[49],
+        "p99_ms": 1e3 * parts[98],
+    }
 
 
 def fsync_ms(folder: Path) -> float:
@@ -55,20 +60,34 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        databases = {"SQLite": sqlite_url(Path(folder) / "shoal.db")} | ({"PostgreSQL": arguments.database} if arguments.database else {})
-        measured = {name: {str(events): measure(url, events) for events in (1, GROUP)} for name, url in databases.items()}
+        databases = {"SQLite": sqlite_url(Path(folder) / "shoal.db")} | (
+            {"PostgreSQL": arguments.database} if arguments.database else {}
+        )
+        measured = {
+            name: {str(events): measure(url, events) for events in (1, GROUP)}
+            for name, url in databases.items()
+        }
         results: dict[str, Any] = {
             "machine": describe_machine(),
             "fsync_ms": fsync_ms(Path(folder)),
             "load": os.getloadavg()[0],
             "databases": measured,
         }
-    lines = ["| database | events in a commit | commits/s | events/s | median ms | 99 % ms |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| database | events in a commit | commits/s | events/s | median ms | 99 % ms |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, ways in measured.items():
         for events, way in ways.items():
             rate = way["commits_per_s"]
-            lines.append(f"| {name} | {events} | {rate:.0f} | {rate * int(events):,.0f} | {way['median_ms']:.2f} | {way['p99_ms']:.2f} |")
-    disk = f"PostgreSQL on the same machine, whose load was {results['load']:.0f}; fsync of 4 KiB: {results['fsync_ms']:.2f} ms"
+            lines.append(
+                f"| {name} | {events} | {rate:.0f} | {rate * int(events):,.0f} | "
+                f"{way['median_ms']:.2f} | {way['p99_ms']:.2f} |"
+            )
+    disk = (
+        f"PostgreSQL on the same machine, whose load was {results['load']:.0f}; fsync of 4 KiB: "
+        f"{results['fsync_ms']:.2f} ms"
+    )
     head = f"`python -m benchmarks.commits`. {results['machine']}; {disk}."
     text = "\n".join(["## Commits of a run's database", "", head, "", *lines])
     print(text)

@@ -1,8 +1,9 @@
-"""How costs grow: with devices, parameters, models, groups to find and cores. ``python -m benchmarks.curves``.
+"""How costs grow: with devices, parameters, models, groups to find and cores. ``python -m
+benchmarks.curves``.
 
-Every curve is measured on a few sizes in turns, the median is told, and the exponent of the power of the size that fits the last half of
-them best: 0 is a cost that does not grow, 1 is linear. Writes ``benchmarks/results/curves.json``, a section of RESULTS.md and
-``docs/images/costs.png``.
+Every curve is measured on a few sizes in turns, the median is told, and the exponent of the power
+of the size that fits the last half of them best: 0 is a cost that does not grow, 1 is linear.
+Writes ``benchmarks/results/curves.json``, a section of RESULTS.md and ``docs/images/costs.png``.
 """
 
 import json
@@ -32,7 +33,10 @@ from simulation.partition import make_fleet, read_partition
 from simulation.simulate import SimulationSettings, simulate
 
 ROOT = Path(__file__).parents[1]
-OUT, PICTURE = ROOT / "benchmarks" / "results" / "curves.json", ROOT / "docs" / "images" / "costs.png"
+OUT, PICTURE = (
+    ROOT / "benchmarks" / "results" / "curves.json",
+    ROOT / "docs" / "images" / "costs.png",
+)
 TURNS = 3
 FLEET, COHORT, ROUNDS = 10_000, 200, 3
 
@@ -53,7 +57,12 @@ def round_of(fleet: int, cohort: int = COHORT, workers: int = 0, windows: int = 
     data = make_fleet("watch", read_partition(f"drawn:devices={fleet}:each={windows}"), None, 0)
     stamps: list[float] = []
     settings = SimulationSettings(read_algorithm("fedavg"), ROUNDS, 1, batch_size=16, cohort=cohort)
-    simulate(data, settings, lambda _told: stamps.append(time.perf_counter()), engine=EngineOptions("native", workers))
+    simulate(
+        data,
+        settings,
+        lambda _told: stamps.append(time.perf_counter()),
+        engine=EngineOptions("native", workers),
+    )
     return float(np.median(np.diff(stamps)))
 
 
@@ -76,12 +85,34 @@ def per_update(workers: int) -> float:
 
 
 CURVES = (
-    Curve("round, 200 devices invited", "devices in the fleet", (1_000, 10_000, 100_000), round_of, "a round costs what its cohort does"),
-    Curve("round, fleet of 10,000", "devices invited", (50, 200, 800, 3_200), lambda n: round_of(FLEET, n), "linear: all of them train"),
     Curve(
-        "mean of 100 models", "parameters", (10**4, 10**5, 10**6, 4 * 10**6), lambda d: mean_of(100, d), "linear: every value is read once"
+        "round, 200 devices invited",
+        "devices in the fleet",
+        (1_000, 10_000, 100_000),
+        round_of,
+        "a round costs what its cohort does",
     ),
-    Curve("mean of models of 45,190 parameters", "models", (30, 100, 300, 1_000, 3_000), lambda n: mean_of(n, 45_190), "linear, likewise"),
+    Curve(
+        "round, fleet of 10,000",
+        "devices invited",
+        (50, 200, 800, 3_200),
+        lambda n: round_of(FLEET, n),
+        "linear: all of them train",
+    ),
+    Curve(
+        "mean of 100 models",
+        "parameters",
+        (10**4, 10**5, 10**6, 4 * 10**6),
+        lambda d: mean_of(100, d),
+        "linear: every value is read once",
+    ),
+    Curve(
+        "mean of models of 45,190 parameters",
+        "models",
+        (30, 100, 300, 1_000, 3_000),
+        lambda n: mean_of(n, 45_190),
+        "linear, likewise",
+    ),
     Curve(
         "finding groups (DistFL)",
         "devices",
@@ -89,7 +120,13 @@ CURVES = (
         groups_of,
         "tests look at 256 devices; the rest is one pass over the surveys",
     ),
-    Curve("one update", "threads", tuple(2**n for n in range((os.cpu_count() or 1).bit_length())), per_update, "a share for each core"),
+    Curve(
+        "one update",
+        "threads",
+        tuple(2**n for n in range((os.cpu_count() or 1).bit_length())),
+        per_update,
+        "a share for each core",
+    ),
 )
 
 
@@ -106,7 +143,9 @@ def draw(results: dict[str, Any], path: Path) -> Path:
         sizes, ms = curve["sizes"], [1000 * s for s in curve["seconds"]]
         axes.loglog(sizes, ms, "o-", color=COLOURS[at % len(COLOURS)], lw=1.8, ms=4)
         slope = -1 if curve["size"] == "threads" else 1
-        axes.loglog(sizes, [ms[-1] * (n / sizes[-1]) ** slope for n in sizes], ":", color="#888888", lw=1)
+        axes.loglog(
+            sizes, [ms[-1] * (n / sizes[-1]) ** slope for n in sizes], ":", color="#888888", lw=1
+        )
         axes.set_title(f"{curve['title']}: power {_power(curve)}", fontsize=10)
         if max(sizes) < 100:  # a few cores: the points themselves are the ticks
             axes.set_xticks(sizes, [str(n) for n in sizes])
@@ -124,10 +163,19 @@ def draw(results: dict[str, Any], path: Path) -> Path:
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
-    lines = [f"Machine: {results['machine']}. Medians of {TURNS} turns.", "", "| cost | with | ms | power | |", "|---|---|---|---|---|"]
+    lines = [
+        f"Machine: {results['machine']}. Medians of {TURNS} turns.",
+        "",
+        "| cost | with | ms | power | |",
+        "|---|---|---|---|---|",
+    ]
     for curve in results["curves"]:
-        points = ", ".join(f"{_ms(s)} ({n:,})" for n, s in zip(curve["sizes"], curve["seconds"], strict=True))
-        lines.append(f"| {curve['title']} | {curve['size']} | {points} | {_power(curve)} | {curve['why']} |")
+        points = ", ".join(
+            f"{_ms(s)} ({n:,})" for n, s in zip(curve["sizes"], curve["seconds"], strict=True)
+        )
+        lines.append(
+            f"| {curve['title']} | {curve['size']} | {points} | {_power(curve)} | {curve['why']} |"
+        )
     return "\n".join(lines)
 
 
@@ -152,11 +200,22 @@ def main() -> None:
         seconds = [statistics.median(times[at, size]) for size in curve.sizes]
         power = exponent(curve.sizes, seconds)
         curves.append(
-            {"title": curve.title, "size": curve.size, "why": curve.why, "sizes": curve.sizes, "seconds": seconds, "exponent": power}
+            {
+                "title": curve.title,
+                "size": curve.size,
+                "why": curve.why,
+                "sizes": curve.sizes,
+                "seconds": seconds,
+                "exponent": power,
+            }
         )
     results = {"machine": describe_machine(), "curves": curves}
     OUT.write_text(json.dumps(results, indent=1) + "\n")
-    put("curves", f"## How costs grow\n\n![What grows with what](../docs/images/costs.png)\n\n{table(results)}")
+    put(
+        "curves",
+        "## How costs grow\n\n![What grows with what](../docs/images/costs.png)\n\n"
+        f"{table(results)}",
+    )
     draw(results, PICTURE)
     print(table(results))
 

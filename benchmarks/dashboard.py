@@ -1,8 +1,9 @@
-"""What the dashboard costs with 10,000 devices: how soon a browser has painted a page, how soon an event is on it, and what a look at the
-service takes.
+"""What the dashboard costs with 10,000 devices: how soon a browser has painted a page, how soon an
+event is on it, and what a look at the service takes.
 
-Run as ``python -m benchmarks.dashboard``; writes ``benchmarks/results/dashboard.json``. The fleet is made up (`benchmarks.made_up_fleet`).
-The server, the pages and the browser, Debian's Chromium, are real and share this machine. It takes two minutes.
+Run as ``python -m benchmarks.dashboard``; writes ``benchmarks/results/dashboard.json``. The fleet
+is made up (`benchmarks.made_up_fleet`). The server, the pages and the browser, Debian's Chromium,
+are real and share this machine. It takes two minutes.
 """
 
 import argparse
@@ -25,12 +26,23 @@ from tests.browser import chromium, watched
 
 OUT = Path(__file__).parent / "results" / "dashboard.json"
 CAMPAIGN = "campaigns/autumn"
-PAGES = ("fleet", "fleet?q=battery+%3C+30", CAMPAIGN, f"{CAMPAIGN}/groups", f"{CAMPAIGN}/accuracy", "releases", "alerts")
+PAGES = (
+    "fleet",
+    "fleet?q=battery+%3C+30",
+    CAMPAIGN,
+    f"{CAMPAIGN}/groups",
+    f"{CAMPAIGN}/accuracy",
+    "releases",
+    "alerts",
+)
 TIMES = 5
 PAINTED = """new Promise(done => new PerformanceObserver(list => {
   for (const paint of list.getEntriesByName("first-contentful-paint")) done(paint.startTime);
 }).observe({ type: "paint", buffered: true }))"""
-ANSWERED = "performance.getEntriesByType('navigation')[0].responseEnd - performance.getEntriesByType('navigation')[0].requestStart"
+ANSWERED = (
+    "performance.getEntriesByType('navigation')[0].responseEnd - "
+    "performance.getEntriesByType('navigation')[0].requestStart"
+)
 
 
 def measure(count: int, folder: Path) -> dict[str, Any]:
@@ -55,15 +67,24 @@ def measure(count: int, folder: Path) -> dict[str, Any]:
         with watched(browser) as seen:
             seen.page.goto(f"http://127.0.0.1:{port}")
             events = [event_ms(made, seen.page, number) for number in range(10)]
-    return {"pages": pages, "event_ms": {"median": round(statistics.median(events)), "slowest": round(max(events))}}
+    return {
+        "pages": pages,
+        "event_ms": {"median": round(statistics.median(events)), "slowest": round(max(events))},
+    }
 
 
 def event_ms(made: MadeUpService, page: Page, number: int) -> float:
-    """Milliseconds from a tag, which a device of the page is given, until it is seen there; all other devices are heard meanwhile."""
-    device_id = str(page.locator("tbody tr").nth(number).get_attribute("id")).removeprefix("device-")
+    """Milliseconds from a tag, which a device of the page is given, until it is seen there; all
+    other devices are heard meanwhile."""
+    device_id = str(page.locator("tbody tr").nth(number).get_attribute("id")).removeprefix(
+        "device-"
+    )
     time.sleep(0.37 * number % 1)  # somewhere between two looks
     now_s = time.time()
-    heard = {d: replace(entry, last_seen_s=now_s) if entry.online else entry for d, entry in made.devices.state.devices.items()}
+    heard = {
+        d: replace(entry, last_seen_s=now_s) if entry.online else entry
+        for d, entry in made.devices.state.devices.items()
+    }
     began_s = time.perf_counter()
     made.devices.state = step(Registry(Map(heard)), Tagged(now_s, device_id, (f"tag-{number}",)))
     expect(page.locator(f"#device-{device_id}")).to_contain_text(f"tag-{number}", timeout=20_000)
@@ -87,18 +108,26 @@ def main() -> None:
 def table_of(results: dict[str, Any]) -> str:
     """The section of the page of results."""
     rows = [
-        f"| {path} | {ms['answered_ms']} ms | {ms['painted_ms']} ms | {ms['slowest_ms']} ms | {ms['first_ms']} ms |"
+        (
+            f"| {path} | {ms['answered_ms']} ms | {ms['painted_ms']} ms | {ms['slowest_ms']} ms | "
+            f"{ms['first_ms']} ms |"
+        )
         for path, ms in results["pages"].items()
     ]
     event = results["event_ms"]
     head = (
-        f"`python -m benchmarks.dashboard`. {results['machine']}. {results['devices']:,} devices that are made up; server and Chromium "
+        f"`python -m benchmarks.dashboard`. {results['machine']}. {results['devices']:,} devices "
+        "that are made up; server and Chromium "
         "share the machine. When the answer was there, and first contentful paint: the median of "
-        f"{TIMES} with an empty cache, the slowest of them, and the first after the start of the service. An event is on an open page of "
-        f"the fleet after {event['median']} ms (median of 10) and {event['slowest']} ms at most; every device is heard at that moment."
+        f"{TIMES} with an empty cache, the slowest of them, and the first after the start of the "
+        "service. An event is on an open page of "
+        f"the fleet after {event['median']} ms (median of 10) and {event['slowest']} ms at most; "
+        "every device is heard at that moment."
     )
     columns = "| page | answered | painted | slowest | first |"
-    return "\n".join(["## What the dashboard costs", "", head, "", columns, "|---|---|---|---|---|", *rows])
+    return "\n".join(
+        ["## What the dashboard costs", "", head, "", columns, "|---|---|---|---|---|", *rows]
+    )
 
 
 if __name__ == "__main__":

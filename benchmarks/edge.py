@@ -1,8 +1,10 @@
-"""``python -m benchmarks.edge``: what training costs a device: onnxruntime, ExecuTorch and torch, each in a process of its own.
+"""``python -m benchmarks.edge``: what training costs a device: onnxruntime, ExecuTorch and torch,
+each in a process of its own.
 
-Workload: that of `benchmarks.native`, batches of 32 windows of 9 x 128, one thread. Clients are started one after the other and stay;
-then they take turns of some steps each, so that what else the machine does meets all alike. ms per step are medians over turns; start-up
-is from the start of the process to the end of its first step; memory is the process's peak, inputs included. Writes
+Workload: that of `benchmarks.native`, batches of 32 windows of 9 x 128, one thread. Clients are
+started one after the other and stay; then they take turns of some steps each, so that what else the
+machine does meets all alike. ms per step are medians over turns; start-up is from the start of the
+process to the end of its first step; memory is the process's peak, inputs included. Writes
 ``benchmarks/results/edge.json`` and its section of ``benchmarks/RESULTS.md``.
 """
 
@@ -42,7 +44,8 @@ Step = Callable[[], None]
 
 
 def write_workload(folder: Path) -> None:
-    """The bundle, and for the plain runner the program's inputs as bytes and what each of them is."""
+    """The bundle, and for the plain runner the program's inputs as bytes and what each of them
+    is."""
     import torch
 
     from algorithms.objectives.fedavg import FedAvg
@@ -60,15 +63,30 @@ def write_workload(folder: Path) -> None:
     window = Window(tuple(f"c{i}" for i in range(WINDOW[0])), WINDOW[1], WINDOW[1])
     exported = capture_graphs(objective, WINDOW, RUNTIMES, BATCH)
     classes = tuple(map(str, range(CLASSES)))
-    payload = make_bundle(exported, name="workload", bundle_version=1, objective=objective, classes=classes, window=window)
+    payload = make_bundle(
+        exported,
+        name="workload",
+        bundle_version=1,
+        objective=objective,
+        classes=classes,
+        window=window,
+    )
     (folder / "bundle.shoal").write_bytes(payload)
     bundle, inputs = unpack(payload), inputs_of(unpack(payload))
     graph = bundle.manifest.graphs["step"]
-    words = {n: f"state:{graph.outputs.index(names.following(n))}" for n in graph.inputs if names.following(n) in graph.outputs}
+    words = {
+        n: f"state:{graph.outputs.index(names.following(n))}"
+        for n in graph.inputs
+        if names.following(n) in graph.outputs
+    }
     words |= {n: f"batch:{BATCH}" for n in graph.inputs if names.role_of(n) == names.BATCH}
     (folder / "words").write_text(" ".join(words.get(n, "fixed") for n in graph.inputs))
-    (folder / "state").write_bytes(b"".join(inputs[n].tobytes() for n in graph.inputs if names.role_of(n) != names.BATCH))
-    (folder / "batch").write_bytes(b"".join(inputs[n].tobytes() for n in graph.inputs if names.role_of(n) == names.BATCH))
+    (folder / "state").write_bytes(
+        b"".join(inputs[n].tobytes() for n in graph.inputs if names.role_of(n) != names.BATCH)
+    )
+    (folder / "batch").write_bytes(
+        b"".join(inputs[n].tobytes() for n in graph.inputs if names.role_of(n) == names.BATCH)
+    )
     for runtime in (EXECUTORCH, PORTABLE):
         (folder / f"{runtime}.pte").write_bytes(bundle.program("step", runtime)[1])
 
@@ -76,8 +94,14 @@ def write_workload(folder: Path) -> None:
 def inputs_of(bundle: Bundle) -> Tensors:
     """Everything that the step reads, at its start."""
     rng = np.random.default_rng(0)
-    hyper = {names.hyper(name): np.asarray(value, np.float32) for name, value in bundle.manifest.hyper.items()}
-    batch: Tensors = {names.X: rng.standard_normal((BATCH, *WINDOW), np.float32), names.Y: rng.integers(0, CLASSES, BATCH)}
+    hyper = {
+        names.hyper(name): np.asarray(value, np.float32)
+        for name, value in bundle.manifest.hyper.items()
+    }
+    batch: Tensors = {
+        names.X: rng.standard_normal((BATCH, *WINDOW), np.float32),
+        names.Y: rng.integers(0, CLASSES, BATCH),
+    }
     return {**bundle.initial, **hyper, **batch}
 
 
@@ -110,7 +134,9 @@ def torch_client(folder: Path) -> Step:
     torch.set_num_threads(1)
     model = make_model().train()
     inputs = inputs_of(unpack((folder / "bundle.shoal").read_bytes()))
-    optimizer = torch.optim.SGD(model.parameters(), float(inputs[names.hyper("lr")]), float(inputs[names.hyper("momentum")]))
+    optimizer = torch.optim.SGD(
+        model.parameters(), float(inputs[names.hyper("lr")]), float(inputs[names.hyper("momentum")])
+    )
     x, y = torch.from_numpy(inputs[names.X]), torch.from_numpy(inputs[names.Y])
 
     def step() -> None:
@@ -122,7 +148,8 @@ def torch_client(folder: Path) -> Step:
 
 
 def serve(kind: str, runtime: str, folder: Path) -> None:
-    """In a process of its own: a first step, then as many as each line of the input asks for; answers are seconds and the peak in MB."""
+    """In a process of its own: a first step, then as many as each line of the input asks for;
+    answers are seconds and the peak in MB."""
     step = torch_client(folder) if kind == "torch" else python_client(runtime, folder)
     step()
     print(json.dumps({"peak_mb": peak_mb()}), flush=True)
@@ -130,7 +157,9 @@ def serve(kind: str, runtime: str, folder: Path) -> None:
         began = time.perf_counter()
         for _ in range(int(line)):
             step()
-        print(json.dumps({"seconds": time.perf_counter() - began, "peak_mb": peak_mb()}), flush=True)
+        print(
+            json.dumps({"seconds": time.perf_counter() - began, "peak_mb": peak_mb()}), flush=True
+        )
 
 
 def peak_mb() -> float:
@@ -146,7 +175,9 @@ class Served:
         began = time.perf_counter()
         kind, runtime = words[0], words[-1]
         command = [sys.executable, "-m", "benchmarks.edge", "--serve", kind, runtime, str(folder)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.peak_mb = self._answer()["peak_mb"]
         self.start_s = time.perf_counter() - began
 
@@ -176,7 +207,11 @@ class Plain:
     def __init__(self, words: tuple[str, ...], folder: Path) -> None:
         from host.executorch.build import RUNNER, build
 
-        self._runner, self._program, self._folder = build().with_name(RUNNER), folder / f"{words[1]}.pte", folder
+        self._runner, self._program, self._folder = (
+            build().with_name(RUNNER),
+            folder / f"{words[1]}.pte",
+            folder,
+        )
         self.peak_mb = 0.0
         began = time.perf_counter()
         self.turn(1)
@@ -187,7 +222,13 @@ class Plain:
         (self._folder / "batches").write_bytes((self._folder / "batch").read_bytes() * steps)
         words = (self._folder / "words").read_text().split()
         files = self._program, self._folder / "state", self._folder / "out"
-        command: list[str | Path] = [self._runner, *files, str(steps), self._folder / "batches", *words]
+        command: list[str | Path] = [
+            self._runner,
+            *files,
+            str(steps),
+            self._folder / "batches",
+            *words,
+        ]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         self.peak_mb = max(self.peak_mb, int(said.partition("VmHWM:")[2].split()[0]) / 1024)
         return float(said.split()[0])
@@ -201,10 +242,24 @@ def installed_mb() -> dict[str, float]:
     from host.executorch.build import LIBRARY, RUNTIME, build, find_executorch
 
     def package(name: str) -> float:
-        return sum(path.stat().st_size for f in files(name) or [] if (path := Path(str(f.locate()))).exists()) / 1e6
+        return (
+            sum(
+                path.stat().st_size
+                for f in files(name) or []
+                if (path := Path(str(f.locate()))).exists()
+            )
+            / 1e6
+        )
 
-    libraries = [build().with_name(LIBRARY), *(find_executorch()[0] / "lib" / f"lib{name}.so" for name in RUNTIME)]
-    return {"torch": package("torch"), "onnx": package("onnxruntime"), "executorch": sum(p.stat().st_size for p in libraries) / 1e6}
+    libraries = [
+        build().with_name(LIBRARY),
+        *(find_executorch()[0] / "lib" / f"lib{name}.so" for name in RUNTIME),
+    ]
+    return {
+        "torch": package("torch"),
+        "onnx": package("onnxruntime"),
+        "executorch": sum(p.stat().st_size for p in libraries) / 1e6,
+    }
 
 
 def measure(turns: int, steps: int) -> dict[str, Any]:
@@ -238,14 +293,22 @@ def table(results: dict[str, Any]) -> str:
     rows = results["clients"]
     eager = rows[EAGER]["ms_per_step"]
     lines = [
-        f"Machine: {results['machine']}; one thread; {results['turns']} turns of {results['steps']} steps.",
+        f"Machine: {results['machine']}; one thread; {results['turns']} turns of "
+        f"{results['steps']} steps.",
         "",
-        "| client | ms per step | best turn | x eager torch | peak MB | start to first step, s | needs MB installed |",
+        "| client | ms per step | best turn | x eager torch | peak MB | start to first step, s | "
+        "needs MB installed |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, row in rows.items():
-        times = f"{row['ms_per_step']:.2f} | {row['best_ms_per_step']:.2f} | {row['ms_per_step'] / eager:.2f}"
-        lines.append(f"| {name} | {times} | {row['peak_mb']:.0f} | {row['start_s']:.2f} | {row['installed_mb']:.0f} |")
+        times = (
+            f"{row['ms_per_step']:.2f} | {row['best_ms_per_step']:.2f} | "
+            f"{row['ms_per_step'] / eager:.2f}"
+        )
+        lines.append(
+            f"| {name} | {times} | {row['peak_mb']:.0f} | {row['start_s']:.2f} | "
+            f"{row['installed_mb']:.0f} |"
+        )
     return "\n".join(lines)
 
 
@@ -254,7 +317,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description="What training costs a device.")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--out", type=Path, default=OUT, help="the page of results is written with the usual file alone")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=OUT,
+        help="the page of results is written with the usual file alone",
+    )
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.serve:

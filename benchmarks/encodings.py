@@ -1,7 +1,8 @@
 """What updates in int8 save and cost: ``python -m benchmarks.encodings``.
 
-Bytes of an update on the wire for two models; the error of ways to round, on changes that the watches' training made; accuracy on the
-watches with float32 and int8 side by side. Writes ``benchmarks/results/encodings.json`` and a section of RESULTS.md.
+Bytes of an update on the wire for two models; the error of ways to round, on changes that the
+watches' training made; accuracy on the watches with float32 and int8 side by side. Writes
+``benchmarks/results/encodings.json`` and a section of RESULTS.md.
 """
 
 import json
@@ -42,45 +43,80 @@ DIGEST, RUN = "a" * 64, "b" * 32
 
 def bundle_of(fleet: FleetData, model: str) -> tuple[Bundle, EagerGraphs]:
     objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0, model)
-    return describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window), EagerGraphs(objective)
+    return describe_bundle(
+        objective, name=fleet.name, classes=fleet.classes, window=fleet.window
+    ), EagerGraphs(objective)
 
 
 def size_of_updates(fleet: FleetData, model: str) -> dict[str, Any]:
-    """Bytes of an update of a round of training in each encoding, and what it takes a device and the aggregator, in ms."""
+    """Bytes of an update of a round of training in each encoding, and what it takes a device and
+    the aggregator, in ms."""
     layout, rng = bundle_of(fleet, model)[0].manifest.reported("step"), np.random.default_rng(0)
     tensors = {name: rng.normal(0, 1e-3, shape).astype(np.float32) for name, _, shape in layout}
     message = Update(
-        RUN, 1_795_305_600, 10, 0, "p01-left", DIGEST, 160, 5, Metrics(63, 41.2512, 50), Metrics(160, 80.5312, 120), 105_320, 0.125
+        RUN,
+        1_795_305_600,
+        10,
+        0,
+        "p01-left",
+        DIGEST,
+        160,
+        5,
+        Metrics(63, 41.2512, 50),
+        Metrics(160, 80.5312, 120),
+        105_320,
+        0.125,
     )
-    payloads = {e: len(encode_update(message, encoded(tensors, e, 1, "p01-left"))) for e in ENCODINGS}
+    payloads = {
+        e: len(encode_update(message, encoded(tensors, e, 1, "p01-left"))) for e in ENCODINGS
+    }
     sent = encoded(tensors, "int8", 1, "p01-left")
     times = {
         "encode_ms": 1000 * min(seconds_of(lambda: encoded(tensors, "int8", 1, "p01-left"), 20)),
         "decode_ms": 1000 * min(seconds_of(lambda: decoded(sent, layout), 20)),
     }
-    return {"model": model, "parameters": sum(v.size for v in tensors.values()), "bytes": payloads, **times}
+    return {
+        "model": model,
+        "parameters": sum(v.size for v in tensors.values()),
+        "bytes": payloads,
+        **times,
+    }
 
 
 def changes_of_rounds(fleet: FleetData) -> Array:
     """The changes (rounds, devices, D) that the devices made in rounds of FedAvg in float32."""
     bundle, graphs = bundle_of(fleet, "har-cnn")
     model, rounds = {k: v for k, v in bundle.initial.items() if names.is_exchanged(k)}, []
-    executors = {d: Executor(bundle, graphs, windows) for d, windows in sorted(fleet.devices.items())}
+    executors = {
+        d: Executor(bundle, graphs, windows) for d, windows in sorted(fleet.devices.items())
+    }
     for number in range(1, ROUNDS + 1):
         results: list[Tensors] = []
         for device_id, executor in executors.items():
-            plan = Plan("r", 1, number, 0, device_id, bundle.digest, DIGEST, (Train(32),), number, 1e12)
+            plan = Plan(
+                "r", 1, number, 0, device_id, bundle.digest, DIGEST, (Train(32),), number, 1e12
+            )
             results.append(executor.execute(plan, model, {}, lambda _: {}).tensors)
         mean = {key: np.mean([r[key] for r in results], 0) for key in results[0]}
-        model = {key: mean[key] if key in mean else value + mean[names.delta(names.name_of(key))] for key, value in model.items()}
-        rounds.append([np.concatenate([v.ravel() for _, v in sorted(names.part(r, names.DELTA).items())]) for r in results])
+        model = {
+            key: mean[key] if key in mean else value + mean[names.delta(names.name_of(key))]
+            for key, value in model.items()
+        }
+        rounds.append(
+            [
+                np.concatenate([v.ravel() for _, v in sorted(names.part(r, names.DELTA).items())])
+                for r in results
+            ]
+        )
     return np.array(rounds)
 
 
 def errors_of(changes: Array) -> list[dict[str, Any]]:
-    """For each way of rounding: the error of one update, of a round's mean, and of the sum of all rounds' means, each as a share of the
-    norm of what it is the error of. With error feedback a device adds what was lost of its last change to the next one: S. P. Karimireddy,
-    Q. Rebjock, S. Stich, M. Jaggi. Error feedback fixes SignSGD and other gradient compression schemes. ICML 2019."""
+    """For each way of rounding: the error of one update, of a round's mean, and of the sum of all
+    rounds' means, each as a share of the norm of what it is the error of. With error feedback a
+    device adds what was lost of its last change to the next one: S. P. Karimireddy, Q. Rebjock, S.
+    Stich, M. Jaggi. Error feedback fixes SignSGD and other gradient compression schemes. ICML 2019.
+    """
     rng = np.random.default_rng(0)
 
     def at_random(change: Array) -> Array:
@@ -95,8 +131,15 @@ def errors_of(changes: Array) -> list[dict[str, Any]]:
             wanted = made + lost if feedback else made
             sent[number] = [way(change) for change in wanted]
             lost = wanted - sent[number]
-        pairs = {"update": (sent, changes), "mean": (sent.mean(1), changes.mean(1)), "run": (sent.mean(1).sum(0), changes.mean(1).sum(0))}
-        shares = {k: np.linalg.norm(a - b, axis=-1) / np.linalg.norm(b, axis=-1) for k, (a, b) in pairs.items()}
+        pairs = {
+            "update": (sent, changes),
+            "mean": (sent.mean(1), changes.mean(1)),
+            "run": (sent.mean(1).sum(0), changes.mean(1).sum(0)),
+        }
+        shares = {
+            k: np.linalg.norm(a - b, axis=-1) / np.linalg.norm(b, axis=-1)
+            for k, (a, b) in pairs.items()
+        }
         return {"way": name, **{k: float(np.mean(share)) for k, share in shares.items()}}
 
     return [
@@ -118,30 +161,76 @@ def accuracy_of(fleet: FleetData, algorithm: str, encoding: Encoding) -> dict[st
     """Mean and worst accuracy after the last round, and bytes from the devices, by seed."""
 
     def run(seed: int) -> Summary:
-        settings = SimulationSettings(read_algorithm(algorithm), ROUNDS, seed=seed, update_encoding=encoding)
+        settings = SimulationSettings(
+            read_algorithm(algorithm), ROUNDS, seed=seed, update_encoding=encoding
+        )
         return simulate(fleet, settings).summary
 
     runs = [run(seed) for seed in range(SEEDS)]
-    found: dict[str, Any] = {"mean": [r.accuracy.mean for r in runs], "worst": [r.accuracy.worst for r in runs]}
-    return {"algorithm": algorithm, "encoding": encoding, **found, "bytes_up": [r.bytes.up for r in runs]}
+    found: dict[str, Any] = {
+        "mean": [r.accuracy.mean for r in runs],
+        "worst": [r.accuracy.worst for r in runs],
+    }
+    return {
+        "algorithm": algorithm,
+        "encoding": encoding,
+        **found,
+        "bytes_up": [r.bytes.up for r in runs],
+    }
 
 
 def text(results: dict[str, Any]) -> str:
     """The results as Markdown."""
-    lines = [f"Machine: {results['machine']}. Made by `python -m benchmarks.encodings`; numbers in `results/encodings.json`.", ""]
-    lines += ["| model | numbers exchanged | bytes of an update, float32 | int8 | bytes a number | ms to encode | to decode |"]
+    lines = [
+        f"Machine: {results['machine']}. Made by `python -m benchmarks.encodings`; numbers in "
+        "`results/encodings.json`.",
+        "",
+    ]
+    lines += [
+        "| model | numbers exchanged | bytes of an update, float32 | int8 | bytes a number | ms "
+        "to encode | to decode |"
+    ]
     lines += ["|---|---|---|---|---|---|---|"]
     for r in results["sizes"]:
-        sizes = f"{r['bytes']['float32']:,} | {r['bytes']['int8']:,} | {r['bytes']['int8'] / r['parameters']:.3f}"
-        lines += [f"| {r['model']} | {r['parameters']:,} | {sizes} | {r['encode_ms']:.1f} | {r['decode_ms']:.1f} |"]
-    lines += ["", f"Errors on the changes of 20 watches in {ROUNDS} rounds of FedAvg, as shares of the norm of what was to be sent:", ""]
-    lines += ["| rounded | one update | the mean of a round | the sum of the rounds |", "|---|---|---|---|"]
-    lines += [f"| {e['way']} | {e['update']:.2%} | {e['mean']:.3%} | {e['run']:.3%} |" for e in results["errors"]]
-    lines += ["", WHY, "", f"Accuracy on the watches: 20 devices, {ROUNDS} rounds of 1 epoch, seeds 0 to {SEEDS - 1}:", ""]
-    lines += ["| | mean accuracy by seed | mean | worst device, mean | MB from the devices |", "|---|---|---|---|---|"]
+        sizes = (
+            f"{r['bytes']['float32']:,} | {r['bytes']['int8']:,} | "
+            f"{r['bytes']['int8'] / r['parameters']:.3f}"
+        )
+        lines += [
+            f"| {r['model']} | {r['parameters']:,} | {sizes} | {r['encode_ms']:.1f} | "
+            f"{r['decode_ms']:.1f} |"
+        ]
+    lines += [
+        "",
+        f"Errors on the changes of 20 watches in {ROUNDS} rounds of FedAvg, as shares of the norm "
+        "of what was to be sent:",
+        "",
+    ]
+    lines += [
+        "| rounded | one update | the mean of a round | the sum of the rounds |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {e['way']} | {e['update']:.2%} | {e['mean']:.3%} | {e['run']:.3%} |"
+        for e in results["errors"]
+    ]
+    lines += [
+        "",
+        WHY,
+        "",
+        f"Accuracy on the watches: 20 devices, {ROUNDS} rounds of 1 epoch, seeds 0 to {SEEDS - 1}:",
+        "",
+    ]
+    lines += [
+        "| | mean accuracy by seed | mean | worst device, mean | MB from the devices |",
+        "|---|---|---|---|---|",
+    ]
     for r in results["accuracy"]:
         means = ", ".join(f"{100 * value:.1f}" for value in r["mean"])
-        told = f"{np.mean(r['mean']):.2%} | {np.mean(r['worst']):.1%} | {np.mean(r['bytes_up']) / 1e6:.1f}"
+        told = (
+            f"{np.mean(r['mean']):.2%} | {np.mean(r['worst']):.1%} | "
+            f"{np.mean(r['bytes_up']) / 1e6:.1f}"
+        )
         lines += [f"| {r['algorithm']}, {r['encoding']} | {means} | {told} |"]
     return "\n".join(lines)
 
@@ -153,7 +242,11 @@ def main() -> None:
         "machine": describe_machine(),
         "sizes": [size_of_updates(fleet, model) for model in MODELS],
         "errors": errors_of(changes_of_rounds(fleet)),
-        "accuracy": [accuracy_of(fleet, algorithm, encoding) for algorithm in ALGORITHMS for encoding in ENCODINGS],
+        "accuracy": [
+            accuracy_of(fleet, algorithm, encoding)
+            for algorithm in ALGORITHMS
+            for encoding in ENCODINGS
+        ],
     }
     OUT.write_text(json.dumps(results, indent=1) + "\n")
     put("encodings", f"## Updates in int8\n\n{text(results)}")

@@ -1,8 +1,10 @@
-"""``python -m benchmarks.export``: what an export takes: the watch model with DistFL, for ONNX alone and for ONNX and ExecuTorch.
+"""``python -m benchmarks.export``: what an export takes: the watch model with DistFL, for ONNX
+alone and for ONNX and ExecuTorch.
 
-Workload: `export.bundle.capture_graphs` of the four graphs of ``distfl`` on the watch data, each time in a process of its own, so that
-what is loaded and prepared once counts. Seconds are medians over turns, by the clock and of the processor, one thread; packing, the check
-against eager torch and the probe are not among them. Writes ``benchmarks/results/export.json`` and its section of
+Workload: `export.bundle.capture_graphs` of the four graphs of ``distfl`` on the watch data, each
+time in a process of its own, so that what is loaded and prepared once counts. Seconds are medians
+over turns, by the clock and of the processor, one thread; packing, the check against eager torch
+and the probe are not among them. Writes ``benchmarks/results/export.json`` and its section of
 ``benchmarks/RESULTS.md``.
 """
 
@@ -24,7 +26,8 @@ CHOICES = {"ONNX": ("onnx",), "ONNX and ExecuTorch": ("onnx", EXECUTORCH)}
 
 
 def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:
-    """One export in this process: seconds in all and by stage, and every file's size and operators."""
+    """One export in this process: seconds in all and by stage, and every file's size and
+    operators."""
     import torch
 
     from algorithms.registry import read_algorithm
@@ -38,19 +41,38 @@ def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:
     objective = objective_for_fleet(data, read_algorithm("distfl"), 0)
     stages: list[tuple[str, float]] = []
     clock, processor = time.perf_counter(), time.process_time()
-    exported = capture_graphs(objective, data.window.shape, runtimes, on_progress=lambda text: stages.append((text, time.perf_counter())))
+    exported = capture_graphs(
+        objective,
+        data.window.shape,
+        runtimes,
+        on_progress=lambda text: stages.append((text, time.perf_counter())),
+    )
     seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - processor
     ends = [at for _, at in stages[1:]] + [clock + seconds]
-    files = {f"{name}.onnx": (len(graph.onnx), sum(count_operators(graph.onnx).values()), 0) for name, graph in exported.graphs.items()}
+    files = {
+        f"{name}.onnx": (len(graph.onnx), sum(count_operators(graph.onnx).values()), 0)
+        for name, graph in exported.graphs.items()
+    }
     for name, programs in exported.programs.items():
         for runtime, program in programs.items():
-            delegated = sum(count for operator, count in program.operators.items() if operator.startswith("delegated/"))
-            files[f"{name}, {runtime}"] = len(program.data), sum(program.operators.values()), delegated
+            delegated = sum(
+                count
+                for operator, count in program.operators.items()
+                if operator.startswith("delegated/")
+            )
+            files[f"{name}, {runtime}"] = (
+                len(program.data),
+                sum(program.operators.values()),
+                delegated,
+            )
     return {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
         "stages": {text: end - at for (text, at), end in zip(stages, ends, strict=True)},
-        "files": {name: dict(zip(("bytes", "operators", "delegated"), row, strict=True)) for name, row in files.items()},
+        "files": {
+            name: dict(zip(("bytes", "operators", "delegated"), row, strict=True))
+            for name, row in files.items()
+        },
     }
 
 
@@ -60,29 +82,58 @@ def measure(turns: int) -> dict[str, Any]:
     for _ in range(turns):
         for name, runtimes in CHOICES.items():
             command = [sys.executable, "-m", "benchmarks.export", "--once", ",".join(runtimes)]
-            found[name].append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]))
+            found[name].append(
+                json.loads(
+                    subprocess.run(
+                        command, capture_output=True, text=True, check=True
+                    ).stdout.splitlines()[-1]
+                )
+            )
     rows = {name: _medians(results) for name, results in found.items()}
-    return {"turns": turns, "machine": describe_machine(), "exports": rows, "files": found["ONNX and ExecuTorch"][0]["files"]}
+    return {
+        "turns": turns,
+        "machine": describe_machine(),
+        "exports": rows,
+        "files": found["ONNX and ExecuTorch"][0]["files"],
+    }
 
 
 def _medians(results: list[dict[str, Any]]) -> dict[str, Any]:
-    seconds = {key: statistics.median(result[key] for result in results) for key in ("seconds", "cpu_seconds")}
-    stages = {stage: statistics.median(result["stages"][stage] for result in results) for stage in results[0]["stages"]}
-    return {**seconds, "best_cpu_seconds": min(result["cpu_seconds"] for result in results), "stages": stages}
+    seconds = {
+        key: statistics.median(result[key] for result in results)
+        for key in ("seconds", "cpu_seconds")
+    }
+    stages = {
+        stage: statistics.median(result["stages"][stage] for result in results)
+        for stage in results[0]["stages"]
+    }
+    return {
+        **seconds,
+        "best_cpu_seconds": min(result["cpu_seconds"] for result in results),
+        "stages": stages,
+    }
 
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     about = "seconds by the clock include what else the machine did"
-    lines = [f"Machine: {results['machine']}; one thread; medians of {results['turns']} turns; {about}.", ""]
-    lines += ["| exported for | seconds by the clock | of the processor | best turn | longest stage |", "|---|---|---|---|---|"]
+    lines = [
+        f"Machine: {results['machine']}; one thread; medians of {results['turns']} turns; {about}.",
+        "",
+    ]
+    lines += [
+        "| exported for | seconds by the clock | of the processor | best turn | longest stage |",
+        "|---|---|---|---|---|",
+    ]
     for name, row in results["exports"].items():
         stage, longest = max(row["stages"].items(), key=lambda item: item[1])
         numbers = f"{row['seconds']:.1f} | {row['cpu_seconds']:.1f} | {row['best_cpu_seconds']:.1f}"
         lines.append(f"| {name} | {numbers} | {stage}: {longest:.1f} s |")
     lines += ["", "| graph | bytes | operators | of these XNNPACK's |", "|---|---|---|---|"]
     for name, file in results["files"].items():
-        lines.append(f"| {name} | {file['bytes']:,} | {file['operators']} | {file['delegated'] or ''} |")
+        lines.append(
+            f"| {name} | {file['bytes']:,} | {file['operators']} | {file['delegated'] or ''} |"
+        )
     return "\n".join(lines)
 
 
@@ -90,7 +141,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure, print, and write the results."""
     parser = argparse.ArgumentParser(description="What an export takes.")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=OUT, help="the page of results is written with the usual file alone")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=OUT,
+        help="the page of results is written with the usual file alone",
+    )
     parser.add_argument("--once", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.once:

@@ -1,7 +1,9 @@
-"""What the client takes of a board: `python -m benchmarks.footprint ENVIRONMENT` looks at an environment with `shoal[edge]` alone.
+"""What the client takes of a board: `python -m benchmarks.footprint ENVIRONMENT` looks at an
+environment with `shoal[edge]` alone.
 
-It counts distributions and bytes below site-packages, and starts the environment's own `shoal-edge` with a few windows against a broker
-in this process: the resident memory when it has nothing to do, and the seconds from its start to its check-in, of the best of some starts.
+It counts distributions and bytes below site-packages, and starts the environment's own `shoal-edge`
+with a few windows against a broker in this process: the resident memory when it has nothing to do,
+and the seconds from its start to its check-in, of the best of some starts.
 """
 
 import argparse
@@ -26,10 +28,22 @@ IDLE_S = 3.0
 def footprint(environment: Path, starts: int = 3) -> dict[str, float]:
     """`distributions`, `site_packages_mb`, `idle_rss_mb` and `start_s` of an environment."""
     packages = next((environment / "lib").glob("python3*/site-packages"))
-    sizes = [path.stat().st_size for path in packages.rglob("*") if path.is_file() and not path.is_symlink()]
+    sizes = [
+        path.stat().st_size
+        for path in packages.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    ]
     started = [cold_start(environment / "bin" / "shoal-edge") for _ in range(starts)]
     return {
-        "distributions": float(len([path for path in packages.glob("*.dist-info") if not path.name.startswith(("pip-", "setuptools-"))])),
+        "distributions": float(
+            len(
+                [
+                    path
+                    for path in packages.glob("*.dist-info")
+                    if not path.name.startswith(("pip-", "setuptools-"))
+                ]
+            )
+        ),
         "site_packages_mb": sum(sizes) / 1e6,
         "idle_rss_mb": max(rss_mb for _, rss_mb in started),
         "start_s": min(start_s for start_s, _ in started),
@@ -37,15 +51,30 @@ def footprint(environment: Path, starts: int = 3) -> dict[str, float]:
 
 
 def cold_start(command: Path) -> tuple[float, float]:
-    """Seconds from the start of a client to its check-in, and its resident memory in MB a while later."""
+    """Seconds from the start of a client to its check-in, and its resident memory in MB a while
+    later."""
     with EmbeddedBroker() as broker, tempfile.TemporaryDirectory() as made:
         folder, topics = Path(made), Topics("default")
         rng = np.random.default_rng(0)
         for name in ("train", "test"):
-            np.savez(folder / f"{name}.npz", X=rng.normal(size=(48, 6, 128)).astype(np.float32), y=np.arange(48) % 6)
+            np.savez(
+                folder / f"{name}.npz",
+                X=rng.normal(size=(48, 6, 128)).astype(np.float32),
+                y=np.arange(48) % 6,
+            )
         link = MqttLink(BrokerAddress.parse(broker.url), "listener")
         link.subscribe(topics.device("pi-1", "check-in"))
-        options = ["--id", "pi-1", "--data", made, "--state", str(folder / "state"), "--broker", broker.url, "--insecure"]
+        options = [
+            "--id",
+            "pi-1",
+            "--data",
+            made,
+            "--state",
+            str(folder / "state"),
+            "--broker",
+            broker.url,
+            "--insecure",
+        ]
         alone = ["env", "PYTHONPATH=", "OMP_NUM_THREADS=1"]
         began_s = time.monotonic()
         process = start_program([*alone, str(command), "run", *options], folder / "edge.log")
@@ -79,7 +108,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     chosen = parser.parse_args()
     found = footprint(chosen.environment)
-    keep(found, chosen.out, OUT, "footprint", f"## What the client takes of a board\n\n{table(found)}")
+    keep(
+        found,
+        chosen.out,
+        OUT,
+        "footprint",
+        f"## What the client takes of a board\n\n{table(found)}",
+    )
     print(table(found))
 
 

@@ -1,9 +1,11 @@
-"""What an aggregator bears: updates a second, the pause from a round's last acknowledgement to the next round's first plan, and check-ins.
+"""What an aggregator bears: updates a second, the pause from a round's last acknowledgement to the
+next round's first plan, and check-ins.
 
-Run as ``python -m benchmarks.load``; writes ``benchmarks/results/load.json``. The devices are one client that answers every plan with an
-update of about 45,000 floats. Admission, store, blobs, signatures and mean are the service's own; only the broker is in this process, so
-that what is measured is the aggregator alone: the time that it spends on messages, not the devices'. The folder is on a RAM disk and on
-this machine's disk, whose fsync is measured beside it.
+Run as ``python -m benchmarks.load``; writes ``benchmarks/results/load.json``. The devices are one
+client that answers every plan with an update of about 45,000 floats. Admission, store, blobs,
+signatures and mean are the service's own; only the broker is in this process, so that what is
+measured is the aggregator alone: the time that it spends on messages, not the devices'. The folder
+is on a RAM disk and on this machine's disk, whose fsync is measured beside it.
 """
 
 import argparse
@@ -53,7 +55,8 @@ TOPICS = Topics("load")
 
 
 class Watched(InProcessLink):
-    """An aggregator's link that remembers when it published what: (second, kind of topic, payload)."""
+    """An aggregator's link that remembers when it published what: (second, kind of topic,
+    payload)."""
 
     def __init__(self, broker: InProcessBroker) -> None:
         link = broker.connect("aggregator")
@@ -71,7 +74,12 @@ class Bench:
     def __init__(self, folder: Path, devices: int, rounds: int = ROUNDS) -> None:
         window = Window(tuple(f"c{i}" for i in range(9)), LENGTH, LENGTH)
         x = np.random.default_rng(0).standard_normal((64, 9, LENGTH)).astype(np.float32)
-        data = FleetData("load", window, tuple("abcdef"), {"d": Windows(x, np.arange(64) % 6, x, np.arange(64) % 6)})
+        data = FleetData(
+            "load",
+            window,
+            tuple("abcdef"),
+            {"d": Windows(x, np.arange(64) % 6, x, np.arange(64) % 6)},
+        )
         algorithm = read_algorithm("fedavg")
         objective = objective_for_fleet(data, algorithm, 0)
         bundle = describe_bundle(objective, name="load", classes=data.classes, window=window)
@@ -88,15 +96,20 @@ class Bench:
         training = TrainingSettings(algorithm=algorithm, rounds=rounds)
         times = {"deadline_s": 600.0, "grace_s": 60.0}
         limits = {"min_group": 2, "weight_cap": 10.0, "norm_cap": 10.0}
-        settings = RunSettings.for_bundle(bundle, training, run_id="0" * 32, data="load", min_devices=devices, **times, **limits)
-        self.campaign = self.runner.add(settings, made, bundle, probe, self.store, BlobFolder(folder / "blobs"))
+        settings = RunSettings.for_bundle(
+            bundle, training, run_id="0" * 32, data="load", min_devices=devices, **times, **limits
+        )
+        self.campaign = self.runner.add(
+            settings, made, bundle, probe, self.store, BlobFolder(folder / "blobs")
+        )
         rng, layout = np.random.default_rng(1), bundle.manifest.reported("step")
         self.tensors = {name: 0.01 * rng.random(shape, np.float32) for name, _, shape in layout}
         self.num_floats = sum(array.size for array in self.tensors.values())
         self.seconds: dict[str, float] = {}
 
     def handle(self, what: str, deliveries: list[LinkEvent]) -> None:
-        """Give these to the aggregator in groups, as its loop does, and count the time that it takes."""
+        """Give these to the aggregator in groups, as its loop does, and count the time that it
+        takes."""
         began = time.perf_counter()
         for at in range(0, len(deliveries), GROUP):
             self.runner.handle(*deliveries[at : at + GROUP])
@@ -104,7 +117,13 @@ class Bench:
 
     def check_in(self, count: int) -> None:
         names = [f"d{i:05d}" for i in range(count)]
-        self.handle("check-in", [Delivery(self.topics.device(d, "check-in"), encode(m.CheckIn(d, 300, 60))) for d in names])
+        self.handle(
+            "check-in",
+            [
+                Delivery(self.topics.device(d, "check-in"), encode(m.CheckIn(d, 300, 60)))
+                for d in names
+            ],
+        )
 
     def answers(self) -> list[LinkEvent]:
         """An update for every plan that has come."""
@@ -113,17 +132,35 @@ class Bench:
             if isinstance(event, Delivery):
                 plan: m.Plan = decode(event.payload.split(b"\n")[0], m.Plan)
                 evaluated = m.Metrics(60, 30.0, 40)
-                trained = evaluated if not any(isinstance(v, m.Train) for v in plan.verbs) else m.Metrics(300, 99.0, 200)
+                trained = (
+                    evaluated
+                    if not any(isinstance(v, m.Train) for v in plan.verbs)
+                    else m.Metrics(300, 99.0, 200)
+                )
                 update = m.Update(
-                    plan.run_id, plan.epoch, plan.round, plan.attempt, plan.device_id, plan.model, 300, 10, evaluated, trained
+                    plan.run_id,
+                    plan.epoch,
+                    plan.round,
+                    plan.attempt,
+                    plan.device_id,
+                    plan.model,
+                    300,
+                    10,
+                    evaluated,
+                    trained,
                 )
                 tensors = self.tensors if any(isinstance(v, m.Train) for v in plan.verbs) else {}
-                made.append(Delivery(self.topics.device(plan.device_id, "update"), encode_update(update, tensors)))
+                made.append(
+                    Delivery(
+                        self.topics.device(plan.device_id, "update"), encode_update(update, tensors)
+                    )
+                )
         return made
 
 
 def measure_rounds(folder: Path, devices: int) -> dict[str, float]:
-    """Updates a second, and the pause in milliseconds from the last acknowledgement to the first plan of the next round: medians."""
+    """Updates a second, and the pause in milliseconds from the last acknowledgement to the first
+    plan of the next round: medians."""
     bench = Bench(folder, devices)
     bench.check_in(devices)
     rates, pauses = [], []
@@ -133,7 +170,11 @@ def measure_rounds(folder: Path, devices: int) -> dict[str, float]:
         bench.link.published.clear()
         bench.seconds.clear()
         bench.handle("update", updates)
-        acknowledged = [at_s for at_s, kind, payload in bench.link.published if kind == "reply" and b'"acknowledge"' in payload]
+        acknowledged = [
+            at_s
+            for at_s, kind, payload in bench.link.published
+            if kind == "reply" and b'"acknowledge"' in payload
+        ]
         planned = [at_s for at_s, kind, _ in bench.link.published if kind == "plan"]
         assert len(acknowledged) == devices, len(acknowledged)
         began_s = acknowledged[-1]
@@ -141,7 +182,10 @@ def measure_rounds(folder: Path, devices: int) -> dict[str, float]:
         rates.append(devices / (bench.seconds["update"] - (bench.link.published[-1][0] - began_s)))
     assert bench.campaign.known().trained == ROUNDS, bench.runner.paused
     bench.store.close()
-    return {"updates_per_s": round(statistics.median(rates), 1), "pause_ms": round(statistics.median(pauses), 1)}
+    return {
+        "updates_per_s": round(statistics.median(rates), 1),
+        "pause_ms": round(statistics.median(pauses), 1),
+    }
 
 
 def measure_check_ins(folder: Path, count: int) -> dict[str, float]:
@@ -153,11 +197,15 @@ def measure_check_ins(folder: Path, count: int) -> dict[str, float]:
     assert state is not None
     assert len(state.devices) == count
     bench.store.close()
-    return {"per_s": round(count / bench.seconds["check-in"]), "replay_ms": round(1e3 * (time.perf_counter() - began))}
+    return {
+        "per_s": round(count / bench.seconds["check-in"]),
+        "replay_ms": round(1e3 * (time.perf_counter() - began)),
+    }
 
 
 def measure_fsync(folder: Path, size: int = 181_000, times: int = 100) -> float:
-    """How many files of an update's size this disk makes safe in a second, one after the other: written, synchronised, renamed."""
+    """How many files of an update's size this disk makes safe in a second, one after the other:
+    written, synchronised, renamed."""
     payload, began = bytes(size), time.perf_counter()
     for i in range(times):
         write_atomically(folder / str(i), payload)
@@ -169,17 +217,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--devices", type=int, nargs="+", default=FLEETS)
-    parser.add_argument("--disk", type=Path, default=Path(tempfile.gettempdir()), help="a folder on this machine's disk")
+    parser.add_argument(
+        "--disk",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="a folder on this machine's disk",
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=RAM) as name:
         floats = Bench(Path(name), 1).num_floats
     results: dict[str, Any] = {"machine": describe_machine(), "floats": floats, "places": {}}
     for place, root in (("RAM disk", RAM), ("disk", arguments.disk)):
-        results["places"][place] = measure_place(root, arguments.devices, lambda line: print(line, flush=True))
+        results["places"][place] = measure_place(
+            root, arguments.devices, lambda line: print(line, flush=True)
+        )
     keep(results, arguments.out, OUT, "load", table(results))
 
 
-def measure_place(root: Path, fleets: tuple[int, ...], say: Callable[[str], None]) -> dict[str, Any]:
+def measure_place(
+    root: Path, fleets: tuple[int, ...], say: Callable[[str], None]
+) -> dict[str, Any]:
     """Everything, in folders under `root`."""
     found: dict[str, Any] = {"rounds": {}, "check_ins": {}}
     with tempfile.TemporaryDirectory(dir=root) as name:
@@ -206,17 +263,29 @@ def table(results: dict[str, Any]) -> str:
     lines = [
         "## What an aggregator bears",
         "",
-        f"`python -m benchmarks.load`. {results['machine']}. Updates of {results['floats']:,} floats, FedAvg; the aggregator's own time.",
+        f"`python -m benchmarks.load`. {results['machine']}. Updates of {results['floats']:,} "
+        "floats, FedAvg; the aggregator's own time.",
         "",
-        "| folder on | devices | updates a second | last acknowledgement to next plan, ms | files that the disk makes safe a second |",
+        "| folder on | devices | updates a second | last acknowledgement to next plan, ms | files "
+        "that the disk makes safe a second |",
         "|---|---|---|---|---|",
     ]
     for place, found in results["places"].items():
         for devices, row in found["rounds"].items():
-            lines.append(f"| {place} | {devices} | {row['updates_per_s']:,} | {row['pause_ms']:,} | {found['files_per_s']:,} |")
-    lines += ["", "| folder on | new devices | check-ins a second | reading them again, ms |", "|---|---|---|---|"]
+            lines.append(
+                f"| {place} | {devices} | {row['updates_per_s']:,} | {row['pause_ms']:,} | "
+                f"{found['files_per_s']:,} |"
+            )
+    lines += [
+        "",
+        "| folder on | new devices | check-ins a second | reading them again, ms |",
+        "|---|---|---|---|",
+    ]
     for place, found in results["places"].items():
-        lines += [f"| {place} | {count} | {row['per_s']:,} | {row['replay_ms']:,} |" for count, row in found["check_ins"].items()]
+        lines += [
+            f"| {place} | {count} | {row['per_s']:,} | {row['replay_ms']:,} |"
+            for count, row in found["check_ins"].items()
+        ]
     return "\n".join(lines)
 
 

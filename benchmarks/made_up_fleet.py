@@ -1,5 +1,5 @@
-"""A service whose fleet is made up, of any size, for looking at its dashboard: states, records, distances and releases are of the right
-shape, and no device has ever been there."""
+"""A service whose fleet is made up, of any size, for looking at its dashboard: states, records,
+distances and releases are of the right shape, and no device has ever been there."""
 
 import time
 from collections.abc import Mapping
@@ -31,7 +31,12 @@ from wire import messages as m
 ROUNDS = 12
 COMPARED = 200
 """Devices whose distances are made up, at most."""
-BOARDS = ("Raspberry Pi 4 Model B Rev 1.4", "Raspberry Pi 5 Model B", "NVIDIA Jetson Orin Nano", "Pixel 8")
+BOARDS = (
+    "Raspberry Pi 4 Model B Rev 1.4",
+    "Raspberry Pi 5 Model B",
+    "NVIDIA Jetson Orin Nano",
+    "Pixel 8",
+)
 KEEPS = ("served", "recalibrated", "knn-per", "personal")
 
 
@@ -58,19 +63,43 @@ class MadeUpService:
     releases: FleetState
 
 
-def made_up_service(count: int, access: Access | None = None, audit: Path | None = None, orders: OrderQueue | None = None) -> MadeUpService:
-    """A service of so many devices in four groups, in its 13th round and with a rollout under way."""
+def made_up_service(
+    count: int,
+    access: Access | None = None,
+    audit: Path | None = None,
+    orders: OrderQueue | None = None,
+) -> MadeUpService:
+    """A service of so many devices in four groups, in its 13th round and with a rollout under
+    way."""
     now_s, rng = time.time(), np.random.default_rng(count)
     names = [f"{'watch' if i % 4 == 3 else 'board'}-{i:0{len(str(count))}d}" for i in range(count)]
     group = {name: str(min(3, int(4 * rng.random() ** 1.5))) for name in names}
     devices = Devices(MemoryRegistry(), time.time)
-    devices.state = known.Registry(Map({name: _entry(i, name, group[name], now_s, rng) for i, name in enumerate(names)}))
+    devices.state = known.Registry(
+        Map({name: _entry(i, name, group[name], now_s, rng) for i, name in enumerate(names)})
+    )
     campaign = _campaign(names, group, now_s, rng)
     releases = _releases(names, group, devices.state, now_s)
-    counted = Counted(bytes={"up": 3 * 10**6 * count, "down": 5 * 10**6 * count}, stragglers=count // 20)
-    conditions = Conditions({"malformed": 3, "too-many": 41, "stale-round": 12}, True, "", "", counted, {"battery": 17, "metered": 4})
+    counted = Counted(
+        bytes={"up": 3 * 10**6 * count, "down": 5 * 10**6 * count}, stragglers=count // 20
+    )
+    conditions = Conditions(
+        {"malformed": 3, "too-many": 41, "stale-round": 12},
+        True,
+        "",
+        "",
+        counted,
+        {"battery": 17, "metered": 4},
+    )
     api = create_api(
-        lambda: {"autumn": campaign}, lambda: conditions, lambda: 86_400.0, devices, lambda: releases, access, orders, audit=audit
+        lambda: {"autumn": campaign},
+        lambda: conditions,
+        lambda: 86_400.0,
+        devices,
+        lambda: releases,
+        access,
+        orders,
+        audit=audit,
     )
     return MadeUpService(api, campaign, devices, releases)
 
@@ -90,9 +119,17 @@ def _entry(i: int, name: str, group: str, now_s: float, rng: np.random.Generator
         free_bytes=int(rng.integers(10**8, 10**10)),
         temperature_c=float(rng.integers(20, 70)),
     )
-    moved = (known.GroupChange(now_s - 9000, "autumn", 2, "1"),) if kind in (7, 8) and group != "1" else ()
+    moved = (
+        (known.GroupChange(now_s - 9000, "autumn", 2, "1"),)
+        if kind in (7, 8) and group != "1"
+        else ()
+    )
     is_away = kind in (10, 11, 12)
-    decline = known.Decline(asked_s + 5, "autumn", 13, "policy", "battery at 18 %, 30 % are needed") if kind == 3 else None
+    decline = (
+        known.Decline(asked_s + 5, "autumn", 13, "policy", "battery at 18 %, 30 % are needed")
+        if kind == 3
+        else None
+    )
     return known.Entry(
         tags=("canary", "lab") if i % 20 == 1 else ("lab",) if i % 3 == 0 else (),
         ban=known.Ban(now_s - 86_400, "stolen") if kind == 30 else None,
@@ -107,7 +144,9 @@ def _entry(i: int, name: str, group: str, now_s: float, rng: np.random.Generator
         updates=ROUNDS,
         train_s=float(rng.integers(4, 40)),
         training=known.Training(900, 12.0, float(rng.integers(20, 60)), 61_440, 204_800),
-        kept=known.KeptModel(now_s - 40_000, "summer", 20, Kept(KEEPS[i % 4], 24, 0.31, {"served": 0.42})),
+        kept=known.KeptModel(
+            now_s - 40_000, "summer", 20, Kept(KEEPS[i % 4], 24, 0.31, {"served": 0.42})
+        ),
         group=group,
         groups=(*moved, known.GroupChange(now_s - 8000, "autumn", 3, group)),
         release=2,
@@ -115,7 +154,9 @@ def _entry(i: int, name: str, group: str, now_s: float, rng: np.random.Generator
     )
 
 
-def _campaign(names: list[str], group: Mapping[str, str], now_s: float, rng: np.random.Generator) -> MadeUp:
+def _campaign(
+    names: list[str], group: Mapping[str, str], now_s: float, rng: np.random.Generator
+) -> MadeUp:
     blobs, store = MemoryBlobs(), MemoryStore()
     compared = tuple(names[:COMPARED])
     numbers = np.array([int(group[name]) for name in compared])
@@ -128,25 +169,58 @@ def _campaign(names: list[str], group: Mapping[str, str], now_s: float, rng: np.
     records = []
     for number in range(1, ROUNDS + 1):
         share = 1 - 0.75 * np.exp(-number / 3)
-        evaluated = {name: m.Metrics(100, 40.0, int(100 * skill[name] * share)) for name in names if rng.random() < 0.97}
-        held = {name: key if number > 2 or rng.random() < 0.8 else "1" for name, key in group.items()}
-        notes = {"epsilon": 0.9 * number**0.5} | ({"left_out": {names[0]: "norm"}} if number == 9 else {})
+        evaluated = {
+            name: m.Metrics(100, 40.0, int(100 * skill[name] * share))
+            for name in names
+            if rng.random() < 0.97
+        }
+        held = {
+            name: key if number > 2 or rng.random() < 0.8 else "1" for name, key in group.items()
+        }
+        notes = {"epsilon": 0.9 * number**0.5} | (
+            {"left_out": {names[0]: "norm"}} if number == 9 else {}
+        )
         began_s = now_s - (ROUNDS + 1 - number) * 900
         size = len(names)
         records.append(
             RoundRecord(
-                *(number, "training", began_s, began_s + 840, evaluated, m.Metrics(), held, 61_440 * size, 204_800 * size, notes),
+                *(
+                    number,
+                    "training",
+                    began_s,
+                    began_s + 840,
+                    evaluated,
+                    m.Metrics(),
+                    held,
+                    61_440 * size,
+                    204_800 * size,
+                    notes,
+                ),
                 views=digest if number == ROUNDS else "",
-                kept={name: Kept(KEEPS[i % 4], 24, 0.31, {"served": 0.42}) for i, name in enumerate(names) if number == ROUNDS and i % 9},
+                kept={
+                    name: Kept(KEEPS[i % 4], 24, 0.31, {"served": 0.42})
+                    for i, name in enumerate(names)
+                    if number == ROUNDS and i % 9
+                },
             )
         )
     store.commit([], records)
     cohort = names[: max(4, len(names) // 2)]
     there = {
-        name: Device(num_train=200, num_test=80, online=i % 50 not in (10, 11, 12, 30), last_seen_s=now_s, failures=3 * (i % 50 == 2))
+        name: Device(
+            num_train=200,
+            num_test=80,
+            online=i % 50 not in (10, 11, 12, 30),
+            last_seen_s=now_s,
+            failures=3 * (i % 50 == 2),
+        )
         for i, name in enumerate(names)
     }
-    received = {name: _received(group[name]) for i, name in enumerate(cohort) if i % 3 and there[name].online}
+    received = {
+        name: _received(group[name])
+        for i, name in enumerate(cohort)
+        if i % 3 and there[name].online
+    }
     state = RunState(
         settings=_settings(),
         started_at_s=now_s - 14 * 86_400,
@@ -163,7 +237,15 @@ def _campaign(names: list[str], group: Mapping[str, str], now_s: float, rng: np.
         opened_at_s=now_s - 90,
         deadline_at_s=now_s + 510,
         history=tuple(
-            ModelVersion(round=n, models={}, memory="", starts={}, programs={}, evaluated=records[n].evaluated) for n in (9, 10, 11)
+            ModelVersion(
+                round=n,
+                models={},
+                memory="",
+                starts={},
+                programs={},
+                evaluated=records[n].evaluated,
+            )
+            for n in (9, 10, 11)
         ),
     )
     return MadeUp(state, store, blobs)
@@ -200,11 +282,22 @@ def _settings() -> RunSettings:
     )
 
 
-def _releases(names: list[str], group: Mapping[str, str], registry: known.Registry, now_s: float) -> FleetState:
+def _releases(
+    names: list[str], group: Mapping[str, str], registry: known.Registry, now_s: float
+) -> FleetState:
     def drafts(number: int) -> list[Draft]:
-        common = {"bundle": "0" * 64, "model": "1" * 64, "run_id": "made-up", "campaign": "autumn", "algorithm": "distfl"}
+        common = {
+            "bundle": "0" * 64,
+            "model": "1" * 64,
+            "run_id": "made-up",
+            "campaign": "autumn",
+            "algorithm": "distfl",
+        }
         metrics, share = m.Metrics(1000, 300.0, 780 + number), len(names) // 4
-        return [Draft(group=f"autumn/{key}", round=number, devices=share, metrics=metrics, **common) for key in "0123"]
+        return [
+            Draft(group=f"autumn/{key}", round=number, devices=share, metrics=metrics, **common)
+            for key in "0123"
+        ]
 
     catalogue, before = add(FleetState().catalogue, drafts(6), now_s - 90_000)
     catalogue = put(catalogue, [release.number for release in before], "released")
@@ -227,6 +320,20 @@ def _releases(names: list[str], group: Mapping[str, str], registry: known.Regist
         own, online = f"autumn/{group[name]}", registry.devices[name].online
         is_reached = i % 20 == 1 or i % 10 == 0
         number = numbers[own] if is_reached else int(group[name]) + 1
-        said = m.InUse(name, number, number, evaluated=m.Metrics(100, 30.0, 81), before=m.Metrics(100, 33.0, 79)) if i % 30 else None
-        holders[name] = Holder(own, registry.devices[name].tags, online, number, now_s - 500, 1, said)
-    return FleetState(at_s=now_s, catalogue=catalogue, devices=Map(holders), rollouts={"autumn": rollout})
+        said = (
+            m.InUse(
+                name,
+                number,
+                number,
+                evaluated=m.Metrics(100, 30.0, 81),
+                before=m.Metrics(100, 33.0, 79),
+            )
+            if i % 30
+            else None
+        )
+        holders[name] = Holder(
+            own, registry.devices[name].tags, online, number, now_s - 500, 1, said
+        )
+    return FleetState(
+        at_s=now_s, catalogue=catalogue, devices=Map(holders), rollouts={"autumn": rollout}
+    )

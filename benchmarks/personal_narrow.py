@@ -1,10 +1,11 @@
-"""Devices whose windows are not what they will meet: of one class alone, with a glitch of the sensor, or with labels of a part of the
-classes; called by `benchmarks.personal`.
+"""Devices whose windows are not what they will meet: of one class alone, with a glitch of the
+sensor, or with labels of a part of the classes; called by `benchmarks.personal`.
 
-A quarter of the devices is held out and comes when training is over. Each comes several times: without labels, with all of its windows,
-with those of one class, and with one window 1,000 times too large; and with two labels of each of every other class, beside its other
-windows, or alone. It comes by itself: several such devices would be a group. It is tested on the classes that its windows are of; with
-labels, on all.
+A quarter of the devices is held out and comes when training is over. Each comes several times:
+without labels, with all of its windows, with those of one class, and with one window 1,000 times
+too large; and with two labels of each of every other class, beside its other windows, or alone. It
+comes by itself: several such devices would be a group. It is tested on the classes that its windows
+are of; with labels, on all.
 """
 
 from collections.abc import Iterator
@@ -42,7 +43,13 @@ def variants(windows: Windows) -> Iterator[tuple[str, Windows]]:
     """What a device may come with instead of its windows, and by which it is tested."""
 
     def without_labels(x: Array, tested: Array) -> Windows:
-        return Windows(windows.train_x[:0], windows.train_y[:0], windows.test_x[tested], windows.test_y[tested], x)
+        return Windows(
+            windows.train_x[:0],
+            windows.train_y[:0],
+            windows.test_x[tested],
+            windows.test_y[tested],
+            x,
+        )
 
     everything = np.ones(len(windows.test_y), bool)
     spoilt = windows.train_x.copy()
@@ -50,7 +57,9 @@ def variants(windows: Windows) -> Iterator[tuple[str, Windows]]:
     yield "all its windows", without_labels(windows.train_x, everything)
     yield "with a glitch", without_labels(spoilt, everything)
     x, y = windows.train_x, windows.train_y
-    named = np.sort(np.concatenate([np.flatnonzero(y == number)[:LABELS] for number in np.unique(y)[::2]]))
+    named = np.sort(
+        np.concatenate([np.flatnonzero(y == number)[:LABELS] for number in np.unique(y)[::2]])
+    )
     others = np.delete(x, named, 0)
     yield PART, Windows(x[named], y[named], windows.test_x, windows.test_y, others)
     yield PART_ALONE, Windows(x[named], y[named], windows.test_x, windows.test_y)
@@ -61,7 +70,8 @@ def variants(windows: Windows) -> Iterator[tuple[str, Windows]]:
 
 
 def measure(seeds: int) -> list[dict[str, Any]]:
-    """For each data set and kind of windows, the mean accuracy of each method over devices, classes and seeds."""
+    """For each data set and kind of windows, the mean accuracy of each method over devices, classes
+    and seeds."""
     rows = []
     for name in DATA:
         found = [one(name, seed) for seed in range(seeds)]
@@ -72,30 +82,59 @@ def measure(seeds: int) -> list[dict[str, Any]]:
 
 
 def one(name: str, seed: int) -> dict[str, dict[str, float]]:
-    """One run of a data set: by the kind of windows and the method, the mean accuracy of those who came."""
+    """One run of a data set: by the kind of windows and the method, the mean accuracy of those who
+    came."""
     own = {method: read_algorithm(f"distfl+{method}") for method in METHODS}
-    settings = SimulationSettings(algorithm=own["personal"], rounds=ROUNDS, local_epochs=EPOCHS, seed=seed, split=read_split("time"))
+    settings = SimulationSettings(
+        algorithm=own["personal"],
+        rounds=ROUNDS,
+        local_epochs=EPOCHS,
+        seed=seed,
+        split=read_split("time"),
+    )
     everybody = scene_of(load_data(name), settings)
     fleet, held_out = hold_out(everybody, len(everybody.devices) // 4, seed)
-    coming = {f"{device}: {kind}": windows for device, had in held_out.items() for kind, windows in variants(had)}
+    coming = {
+        f"{device}: {kind}": windows
+        for device, had in held_out.items()
+        for kind, windows in variants(had)
+    }
     found: dict[str, dict[str, list[float]]] = {}
     for method, spec in own.items():
         result = simulate(fleet, msgspec.structs.replace(settings, algorithm=spec, split=OWN))
         objective = objective_for_fleet(fleet, spec, seed)
-        bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
+        bundle = describe_bundle(
+            objective, name=fleet.name, classes=fleet.classes, window=fleet.window
+        )
         probe, graphs = probe_of(objective, fleet.window.shape), EagerGraphs(objective)
-        reception = Reception(make_algorithm(spec), result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
+        reception = Reception(
+            make_algorithm(spec),
+            result.state,
+            result.blobs,
+            probe,
+            bundle,
+            graphs,
+            repeatable_secret,
+        )
         for who, windows in coming.items():
-            received = reception.receive({who: windows if method == "personal" else _without(windows)})[who]
+            received = reception.receive(
+                {who: windows if method == "personal" else _without(windows)}
+            )[who]
             kind = who.split(": ")[1].split(",")[0]
             right = received.evaluated.num_correct / received.evaluated.num_examples
             found.setdefault(kind, {}).setdefault(method, []).append(right)
-    return {kind: {method: fmean(values) for method, values in by.items()} for kind, by in found.items()}
+    return {
+        kind: {method: fmean(values) for method, values in by.items()} for kind, by in found.items()
+    }
 
 
 def _without(windows: Windows) -> Windows:
     """The same device without its labels, so that it keeps the model that it is served."""
-    x = np.concatenate([windows.train_x, windows.unlabelled_x]) if windows.num_unlabelled else windows.train_x
+    x = (
+        np.concatenate([windows.train_x, windows.unlabelled_x])
+        if windows.num_unlabelled
+        else windows.train_x
+    )
     return Windows(windows.train_x[:0], windows.train_y[:0], windows.test_x, windows.test_y, x)
 
 
@@ -103,14 +142,21 @@ def text(rows: list[dict[str, Any]]) -> list[str]:
     """The results as Markdown."""
     lines = [
         "",
-        "Devices that come when training is over (a quarter of them), by what their windows are: mean accuracy over devices, classes and "
-        f"{rows[0]['seeds']} seeds, in %. Without labels they are tested on the classes that their windows are of, with labels on all. A "
-        f"glitch is one window {GLITCH:g} times too large. A device that has windows of other classes does not go by its training on "
-        "labels of a part of them, but with so few it may come into another group than it belongs to: on the watches 4 of 15 do, which "
+        "Devices that come when training is over (a quarter of them), by what their windows are: "
+        "mean accuracy over devices, classes and "
+        f"{rows[0]['seeds']} seeds, in %. Without labels they are tested on the classes that "
+        "their windows are of, with labels on all. A "
+        f"glitch is one window {GLITCH:g} times too large. A device that has windows of other "
+        "classes does not go by its training on "
+        "labels of a part of them, but with so few it may come into another group than it belongs "
+        "to: on the watches 4 of 15 do, which "
         "costs all that is lost there.",
         "",
         "| data | windows | the group's model as it is (`served`) | `personal` |",
         "|---|---|---|---|",
     ]
     shown = ((row, *(100 * row["accuracy"][method] for method in METHODS)) for row in rows)
-    return lines + [f"| {row['data']} | {row['windows']} | {served:.1f} | {personal:.1f} |" for row, served, personal in shown]
+    return lines + [
+        f"| {row['data']} | {row['windows']} | {served:.1f} | {personal:.1f} |"
+        for row, served, personal in shown
+    ]

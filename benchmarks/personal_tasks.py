@@ -1,8 +1,10 @@
-"""What devices keep in tasks without classes: fleets of real windows, and `personal` beside other methods; called by `benchmarks.personal`.
+"""What devices keep in tasks without classes: fleets of real windows, and `personal` beside other
+methods; called by `benchmarks.personal`.
 
-The watches are relabelled by what is known of their data. The gyroscope is taken away, and the model has to tell from the accelerometer how
-strongly the arm turned about each axis: as quantities (regression), or as names, stronger than the fleet's median or not (multi-label).
-Sequence and reconstruction take the data as they are.
+The watches are relabelled by what is known of their data. The gyroscope is taken away, and the
+model has to tell from the accelerometer how strongly the arm turned about each axis: as quantities
+(regression), or as names, stronger than the fleet's median or not (multi-label). Sequence and
+reconstruction take the data as they are.
 """
 
 from collections import Counter
@@ -28,7 +30,8 @@ DEVICES, ROUNDS, EPOCHS = 8, 4, 1
 
 
 def turning(data: FleetData) -> FleetData:
-    """The watches' accelerometer, and as quantities the logarithm of the mean power about each axis of the gyroscope."""
+    """The watches' accelerometer, and as quantities the logarithm of the mean power about each axis
+    of the gyroscope."""
 
     def made(x: Array) -> tuple[Array, Array]:
         power = np.square(x[:, SEEN:], dtype=np.float64).mean(2)
@@ -39,15 +42,23 @@ def turning(data: FleetData) -> FleetData:
         (train_x, train_y), (test_x, test_y) = made(held.train_x), made(held.test_x)
         devices[device_id] = Windows(train_x, train_y, test_x, test_y)
     window = msgspec.structs.replace(data.window, channels=data.window.channels[:SEEN])
-    return replace(data, window=window, classes=data.window.channels[SEEN:], devices=devices, recordings={})
+    return replace(
+        data, window=window, classes=data.window.channels[SEEN:], devices=devices, recordings={}
+    )
 
 
 def turning_much(data: FleetData) -> FleetData:
-    """The same, and as names the axes about which the arm turned more strongly than in half of the fleet's windows."""
+    """The same, and as names the axes about which the arm turned more strongly than in half of the
+    fleet's windows."""
     told = turning(data)
     median = np.median(np.concatenate([w.train_y for w in told.devices.values()]), axis=0)
     devices = {
-        device_id: Windows(w.train_x, (w.train_y > median).astype(np.int64), w.test_x, (w.test_y > median).astype(np.int64))
+        device_id: Windows(
+            w.train_x,
+            (w.train_y > median).astype(np.int64),
+            w.test_x,
+            (w.test_y > median).astype(np.int64),
+        )
         for device_id, w in told.devices.items()
     }
     return replace(told, devices=devices)
@@ -66,25 +77,38 @@ CELLS: tuple[Cell, ...] = (
 
 
 def measure(seeds: int, cells: Sequence[Cell] = CELLS) -> list[dict[str, Any]]:
-    """A row for each cell and method: the means over seeds of devices' accuracy, of that of their worst tenth, and of their loss; and how
-    many devices keep which candidate, over all seeds."""
+    """A row for each cell and method: the means over seeds of devices' accuracy, of that of their
+    worst tenth, and of their loss; and how many devices keep which candidate, over all seeds."""
     return [_row(cell, method, seeds) for cell in cells for method in METHODS]
 
 
 def text(rows: list[dict[str, Any]]) -> list[str]:
     """The rows as a table, in lines of Markdown."""
     told = (
-        f"In tasks without classes: the first {DEVICES} devices of a data set (4 of `watch-session`), {ROUNDS} rounds of {EPOCHS} epoch. "
-        "Where the arm turns, the gyroscope is taken away from the watches' data, and the model tells from the accelerometer how strongly "
-        "the arm turns about each axis. Accuracy is that of the task, in %, and in brackets that of the worst tenth; the loss is the mean "
-        "over devices. After so few rounds a device without neighbours to look up may be better off with a model of its own alone "
-        "(`local`): `personal` goes three quarters of the way of one training. By `python -m benchmarks.personal --only tasks`."
+        f"In tasks without classes: the first {DEVICES} devices of a data set (4 of "
+        f"`watch-session`), {ROUNDS} rounds of {EPOCHS} epoch. "
+        "Where the arm turns, the gyroscope is taken away from the watches' data, and the model "
+        "tells from the accelerometer how strongly "
+        "the arm turns about each axis. Accuracy is that of the task, in %, and in brackets that "
+        "of the worst tenth; the loss is the mean "
+        "over devices. After so few rounds a device without neighbours to look up may be better "
+        "off with a model of its own alone "
+        "(`local`): `personal` goes three quarters of the way of one training. By `python -m "
+        "benchmarks.personal --only tasks`."
     )
-    lines = [told, "", "| data | task | seeds | method | accuracy | loss | what devices keep |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        told,
+        "",
+        "| data | task | seeds | method | accuracy | loss | what devices keep |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
         kept = ", ".join(f"{name}: {count}" for name, count in row["kept"].items() if count)
         accuracy = f"{100 * row['accuracy']:.1f} ({100 * row['worst_tenth']:.1f})"
-        lines.append(f"| {row['what']} | {row['task']} | {row['seeds']} | {row['method']} | {accuracy} | {row['loss']:.3f} | {kept} |")
+        lines.append(
+            f"| {row['what']} | {row['task']} | {row['seeds']} | {row['method']} | {accuracy} | "
+            f"{row['loss']:.3f} | {kept} |"
+        )
     return lines
 
 
@@ -97,7 +121,12 @@ def _some(name: str, count: int = DEVICES) -> FleetData:
 def _row(cell: Cell, method: str, seeds: int) -> dict[str, Any]:
     what, task, fleet, options = cell
     data, algorithm = fleet(), f"{method}+{task}"
-    made = (shoal.simulate(data, algorithm=algorithm, rounds=ROUNDS, local_epochs=EPOCHS, seed=seed, **options) for seed in range(seeds))
+    made = (
+        shoal.simulate(
+            data, algorithm=algorithm, rounds=ROUNDS, local_epochs=EPOCHS, seed=seed, **options
+        )
+        for seed in range(seeds)
+    )
     runs = [result.summary for result in made]
     kept: Counter[str] = Counter()
     for run in runs:

@@ -1,7 +1,10 @@
-"""What a prediction takes on a phone beside the graph itself, at rest and while the same phone trains.
+"""What a prediction takes on a phone beside the graph itself, at rest and while the same phone
+trains.
 
-Run as ``python -m benchmarks.phone_predictions``; writes ``benchmarks/results/phone_predictions.json``. The phone is the Kotlin client with
-ExecuTorch's runtime on this machine's JVM. It trains without a pause, in batches of 32 windows; a prediction is of one window.
+Run as ``python -m benchmarks.phone_predictions``; writes
+``benchmarks/results/phone_predictions.json``. The phone is the Kotlin client with ExecuTorch's
+runtime on this machine's JVM. It trains without a pause, in batches of 32 windows; a prediction is
+of one window.
 """
 
 import argparse
@@ -50,15 +53,31 @@ def measure(command: list[str], data: FleetData, folder: Path) -> Measured:
     """
     objective, key = objective_for_fleet(data, read_algorithm("fedavg"), 0), new_key()
     exported = capture_graphs(objective, data.window.shape, ("onnx", "executorch"))
-    bundle = make_bundle(exported, name="phone", bundle_version=1, objective=objective, classes=data.classes, window=data.window, key=key)
+    bundle = make_bundle(
+        exported,
+        name="phone",
+        bundle_version=1,
+        objective=objective,
+        classes=data.classes,
+        window=data.window,
+        key=key,
+    )
     windows = next(iter(data.devices.values()))
     chosen = np.arange(BATCH) % windows.num_train
     batch = {names.X: windows.train_x[chosen], names.Y: windows.train_y[chosen]}
-    batch |= {names.hyper(name): np.array(value, np.float32) for name, value in objective.hyper.items()}
-    files = {"device.shoal": bundle, "trust.pem": public_pem(key), "batch.safetensors": encode_tensors(batch)}
+    batch |= {
+        names.hyper(name): np.array(value, np.float32) for name, value in objective.hyper.items()
+    }
+    files = {
+        "device.shoal": bundle,
+        "trust.pem": public_pem(key),
+        "batch.safetensors": encode_tensors(batch),
+    }
     for name, payload in files.items():
         (folder / name).write_bytes(payload)
-    given = [str(folder / name) for name in ("device.shoal", "trust.pem", "state", "batch.safetensors")]
+    given = [
+        str(folder / name) for name in ("device.shoal", "trust.pem", "state", "batch.safetensors")
+    ]
     done = subprocess.run([*command, *given], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -70,14 +89,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
-    built = subprocess.run([sys.executable, BUILD, "phone", "--entry", "PredictKt"], capture_output=True, text=True, check=True)
+    built = subprocess.run(
+        [sys.executable, BUILD, "phone", "--entry", "PredictKt"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     with tempfile.TemporaryDirectory() as folder:
         found = measure(shlex.split(built.stdout), load_watch(), Path(folder))
-    results: dict[str, Any] = {"machine": describe_machine(), "load": os.getloadavg()[0], "ms": found._asdict()}
-    titles = ("the graph alone", "a prediction", "the first one", "a training step", "a prediction while the phone trains", "99 % of those")
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", f"| {' | '.join(f'{ms:.2f}' for ms in found)} |"]
+    results: dict[str, Any] = {
+        "machine": describe_machine(),
+        "load": os.getloadavg()[0],
+        "ms": found._asdict(),
+    }
+    titles = (
+        "the graph alone",
+        "a prediction",
+        "the first one",
+        "a training step",
+        "a prediction while the phone trains",
+        "99 % of those",
+    )
+    lines = [
+        f"| {' | '.join(titles)} |",
+        "|---" * len(titles) + "|",
+        f"| {' | '.join(f'{ms:.2f}' for ms in found)} |",
+    ]
     head = (
-        f"`python -m benchmarks.phone_predictions`, ms. {results['machine']}, whose load was {results['load']:.0f}; the watches' network."
+        f"`python -m benchmarks.phone_predictions`, ms. {results['machine']}, whose load was "
+        f"{results['load']:.0f}; the watches' network."
     )
     text = "\n".join(["## Predictions on a phone", "", head, "", *lines])
     print(text)

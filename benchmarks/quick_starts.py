@@ -1,8 +1,9 @@
 """The three quick starts, followed to the letter from an empty folder, with a clock.
 
-Run as ``python -m benchmarks.quick_starts``; writes ``benchmarks/results/quick_starts.json``. Each environment is new, and is installed
-from this checkout as the pages say, from the package index that this machine uses. The commands are read from the pages. A board is a
-terminal of this machine, with the data of one watch. Mosquitto, and the ports 8883, 8443 and 8080, must be there.
+Run as ``python -m benchmarks.quick_starts``; writes ``benchmarks/results/quick_starts.json``. Each
+environment is new, and is installed from this checkout as the pages say, from the package index
+that this machine uses. The commands are read from the pages. A board is a terminal of this machine,
+with the data of one watch. Mosquitto, and the ports 8883, 8443 and 8080, must be there.
 """
 
 import argparse
@@ -37,7 +38,8 @@ def commands(page: str) -> list[str]:
 
 
 class Reader:
-    """Somebody who types what a page says in a folder, and looks at the clock. `bin` has the programs."""
+    """Somebody who types what a page says in a folder, and looks at the clock. `bin` has the
+    programs."""
 
     def __init__(self, page: str, folder: Path, bin: Path) -> None:
         self.commands, self.folder, self.bin = commands(page), folder, bin
@@ -45,14 +47,17 @@ class Reader:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def type(self, start: str, given: Mapping[str, str] | None = None) -> str:
-        """Type the page's command that begins so, with words in the place of others; what it printed.
+        """Type the page's command that begins so, with words in the place of others; what it
+        printed.
 
         Raises:
             RuntimeError: it failed.
         """
         words = self.words(start, given or {})
         with self.clock(start):
-            done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
+            done = subprocess.run(
+                words, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S
+            )
         if done.returncode:
             raise RuntimeError(f"{shlex.join(words)}: {done.stdout}{done.stderr}")
         return done.stdout
@@ -71,7 +76,10 @@ class Reader:
         command = next(command for command in self.commands if command.startswith(start))
         name, *words = [given.get(word, word) for word in shlex.split(command)]
         own = self.bin / name
-        return [str(own if own.exists() else known_program(name)), *(fill(word, given) for word in words)]
+        return [
+            str(own if own.exists() else known_program(name)),
+            *(fill(word, given) for word in words),
+        ]
 
     @contextmanager
     def clock(self, step: str) -> Iterator[None]:
@@ -86,7 +94,9 @@ class Reader:
             end_s = time.monotonic() + PATIENCE_S
             while not (path.exists() if path is not None else answers(url)):
                 if time.monotonic() > end_s:
-                    raise RuntimeError(f"{step}: nothing came within {PATIENCE_S:.0f} s; see {self.folder}/*.log")
+                    raise RuntimeError(
+                        f"{step}: nothing came within {PATIENCE_S:.0f} s; see {self.folder}/*.log"
+                    )
                 time.sleep(0.2)
 
 
@@ -126,8 +136,11 @@ def follow_with_data(folder: Path, bin: Path) -> dict[str, float]:
     return reader.took_s
 
 
-def follow_fleet_and_devices(folder: Path, service: Path, board: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """An operator starts a service, and two boards are enrolled, train, and answer; seconds by step of either page."""
+def follow_fleet_and_devices(
+    folder: Path, service: Path, board: Path
+) -> tuple[dict[str, float], dict[str, float]]:
+    """An operator starts a service, and two boards are enrolled, train, and answer; seconds by step
+    of either page."""
     operator, developer = Reader("operator", folder, service), Reader("device", folder, board)
     try:
         operator.type("shoal export")
@@ -138,13 +151,21 @@ def follow_fleet_and_devices(folder: Path, service: Path, board: Path) -> tuple[
         operator.type("shoal download")
         for name, watch in BOARDS.items():
             token = operator.type("shoal enrol token").strip()
-            given = {"TOKEN": token, "STATE": f"state-{name}", "DATA": f"boards/{watch}", "pi-1": name}
+            given = {
+                "TOKEN": token,
+                "STATE": f"state-{name}",
+                "DATA": f"boards/{watch}",
+                "pi-1": name,
+            }
             developer.type("shoal-edge enrol", given)
             developer.type("shoal-edge check", given)
             developer.leave("shoal-edge run", f"{name}.log", given)
         for name, watch in BOARDS.items():
             given = {"STATE": f"state-{name}", "DATA": f"boards/{watch}"}
-            developer.wait("until the model is in use", path=folder / f"state-{name}" / "current" / "model.json")
+            developer.wait(
+                "until the model is in use",
+                path=folder / f"state-{name}" / "current" / "model.json",
+            )
             developer.type("shoal-edge predict", given)
         operator.wait("the dashboard", "http://127.0.0.1:8080/")
     finally:
@@ -174,21 +195,34 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        installed = {page: install(page, folder / page) for page in ("engineer", "operator", "device")}
+        installed = {
+            page: install(page, folder / page) for page in ("engineer", "operator", "device")
+        }
         for place in ("data", "fleet"):
             (folder / place).mkdir()
         data = follow_with_data(folder / "data", folder / "engineer" / "bin")
-        fleet, device = follow_fleet_and_devices(folder / "fleet", folder / "operator" / "bin", folder / "device" / "bin")
+        fleet, device = follow_fleet_and_devices(
+            folder / "fleet", folder / "operator" / "bin", folder / "device" / "bin"
+        )
     steps = {"with data": data, "with a fleet": fleet, "with a device": device}
     for took_s, seconds in zip(steps.values(), installed.values(), strict=True):
         took_s.update({"install": seconds, **took_s})
-    results: dict[str, Any] = {"machine": describe_machine(), "load": os.getloadavg()[0], "steps": steps}
+    results: dict[str, Any] = {
+        "machine": describe_machine(),
+        "load": os.getloadavg()[0],
+        "steps": steps,
+    }
     lines = ["| quick start | installing, s | the rest, s | of that |", "|---|---|---|---|"]
     for title, took_s in steps.items():
         rest = {step: seconds for step, seconds in took_s.items() if step != "install"}
         of_that = ", ".join(f"{step} {seconds:.0f}" for step, seconds in rest.items())
-        lines.append(f"| {title} | {took_s['install']:.0f} | {sum(rest.values()):.0f} | {of_that} |")
-    head = f"`python -m benchmarks.quick_starts`. {results['machine']}; its load was {results['load']:.0f}. Packages lay on this machine."
+        lines.append(
+            f"| {title} | {took_s['install']:.0f} | {sum(rest.values()):.0f} | {of_that} |"
+        )
+    head = (
+        f"`python -m benchmarks.quick_starts`. {results['machine']}; its load was "
+        f"{results['load']:.0f}. Packages lay on this machine."
+    )
     text = "\n".join(["## The quick starts", "", head, "", *lines])
     print(text)
     keep(results, arguments.out, OUT, "quick-starts", text)

@@ -1,7 +1,8 @@
-"""What a large registry costs an aggregator: 10,000 registered devices, of which 1,000 report in a round.
+"""What a large registry costs an aggregator: 10,000 registered devices, of which 1,000 report in a
+round.
 
-Run as ``python -m benchmarks.registry``; writes ``benchmarks/results/registry.json``. The load is that of `benchmarks.load`, in a folder on
-a RAM disk; it takes less than two minutes.
+Run as ``python -m benchmarks.registry``; writes ``benchmarks/results/registry.json``. The load is
+that of `benchmarks.load`, in a folder on a RAM disk; it takes less than two minutes.
 """
 
 import argparse
@@ -58,12 +59,17 @@ def measure(folder: Path, registered: int, cohort: int) -> dict[str, Any]:
     runner.devices = runner._inbox._devices = Devices(table, time.time)
     campaign = bench.campaign
     campaign._devices = runner.devices
-    settings = msgspec.structs.replace(campaign.known().settings, cohort=cohort, over_select=1.1, min_updates=2)
+    settings = msgspec.structs.replace(
+        campaign.known().settings, cohort=cohort, over_select=1.1, min_updates=2
+    )
     campaign.dispatch(Retuned(time.time(), settings, campaign.known().programs))
     names = [f"d{i:05d}" for i in range(registered)]
     gc.collect()
     before = resident_mib()
-    deliveries: list[LinkEvent] = [Delivery(bench.topics.device(d, "check-in"), encode(check_in(d, i))) for i, d in enumerate(names)]
+    deliveries: list[LinkEvent] = [
+        Delivery(bench.topics.device(d, "check-in"), encode(check_in(d, i)))
+        for i, d in enumerate(names)
+    ]
     bench.handle("check-in", deliveries)
     gc.collect()
     found["check_ins_per_s"] = round(registered / bench.seconds["check-in"])
@@ -81,7 +87,11 @@ def measure(folder: Path, registered: int, cohort: int) -> dict[str, Any]:
         rounds.append(bench.seconds["update"])
         assert campaign.known().round == number + 1, runner.paused
         found["asked"] = len(answers)
-    found |= {"updates": cohort, "round_s": [round(seconds, 2) for seconds in rounds], "peak_mib": round(peak_mib(), 1)}
+    found |= {
+        "updates": cohort,
+        "round_s": [round(seconds, 2) for seconds in rounds],
+        "peak_mib": round(peak_mib(), 1),
+    }
     bench.store.close()
     table.close()
     return found
@@ -114,9 +124,12 @@ def table_of(results: dict[str, Any]) -> str:
     """The section of the page of results."""
     rows = [f"| {name.replace('_', ' ')} | {value} |" for name, value in results["found"].items()]
     head = (
-        f"`python -m benchmarks.registry`. {results['machine']}. {results['registered']:,} registered devices; a cohort of a tenth of them."
+        f"`python -m benchmarks.registry`. {results['machine']}. {results['registered']:,} "
+        "registered devices; a cohort of a tenth of them."
     )
-    return "\n".join(["## What a registry costs", "", head, "", "| what | measured |", "|---|---|", *rows])
+    return "\n".join(
+        ["## What a registry costs", "", head, "", "| what | measured |", "|---|---|", *rows]
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""What combining models costs: every mean on N models of one size, beside a plain read of them and what others do.
+"""What combining models costs: every mean on N models of one size, beside a plain read of them and
+what others do.
 
-Run as ``python -m benchmarks.server``; writes ``benchmarks/results/server.json``. What is compared is made in turns, medians are
-told, and ratios are medians over the turns, so that other work on the machine counts for both sides alike.
+Run as ``python -m benchmarks.server``; writes ``benchmarks/results/server.json``. What is compared
+is made in turns, medians are told, and ratios are medians over the turns, so that other work on the
+machine counts for both sides alike.
 """
 
 import argparse
@@ -40,19 +42,34 @@ from wire import names
 from wire.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "server.json"
-SHAPES = ((32, 9, 5), (32,), (32,), (32,), (64, 32, 5), (64,), (64,), (64,), (64, 512), (64,), (6, 64), (6,))
+SHAPES = (
+    (32, 9, 5),
+    (32,),
+    (32,),
+    (32,),
+    (64, 32, 5),
+    (64,),
+    (64,),
+    (64,),
+    (64, 512),
+    (64,),
+    (6, 64),
+    (6,),
+)
 """The layers of the convolutional network for UCI HAR: 45,190 parameters."""
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
 LAYOUT = tuple(
     Slice(names.shared(str(i)), at, at + int(np.prod(shape)), shape)
-    for i, (shape, at) in enumerate(zip(SHAPES, np.cumsum([0, *(int(np.prod(s)) for s in SHAPES)]).tolist(), strict=False))
+    for i, (shape, at) in enumerate(
+        zip(SHAPES, np.cumsum([0, *(int(np.prod(s)) for s in SHAPES)]).tolist(), strict=False)
+    )
 )
 NUMBERS = (100, 1_000, 10_000)
 THREADS = 2
 READ = "read once"
 LONGEST = 20.0
-"""Seconds that one call may be expected to take, from what it took with fewer models; what takes longer is left out, and the table
-says so."""
+"""Seconds that one call may be expected to take, from what it took with fewer models; what takes
+longer is left out, and the table says so."""
 MEANS: dict[str, Mean] = {
     "weighted": WeightedMean(),
     "uniform": UniformMean(),
@@ -85,7 +102,8 @@ def read_once(arena: Array) -> None:
 
 
 def measure_flower(arena: Array, turns: int, venvs: Path) -> dict[str, dict[str, float]]:
-    """Milliseconds of Flower's own aggregation of these models, in its own environment, which is made where it is missing."""
+    """Milliseconds of Flower's own aggregation of these models, in its own environment, which is
+    made where it is missing."""
     (system,) = choose(["flower"])
     install(system, venvs, lambda line: print(line[:120], file=sys.stderr), 900.0)
     counts = np.random.default_rng(1).integers(50, 500, len(arena))
@@ -93,11 +111,32 @@ def measure_flower(arena: Array, turns: int, venvs: Path) -> dict[str, dict[str,
         arena.tofile(file.name)
         script = Path(__file__).parent / "peers" / "flower_aggregate.py"
         told = [json.dumps(value) for value in (SHAPES, counts.tolist(), turns)]
-        command = [str(python_of(system, venvs).absolute()), "-W", "ignore", str(script), file.name, *told]
-        threads = {"OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS), "FLWR_TELEMETRY_ENABLED": "0"}
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900, env=os.environ | threads)
+        command = [
+            str(python_of(system, venvs).absolute()),
+            "-W",
+            "ignore",
+            str(script),
+            file.name,
+            *told,
+        ]
+        threads = {
+            "OMP_NUM_THREADS": str(THREADS),
+            "OPENBLAS_NUM_THREADS": str(THREADS),
+            "FLWR_TELEMETRY_ENABLED": "0",
+        }
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=900,
+            env=os.environ | threads,
+        )
     found = json.loads(done.stdout.splitlines()[-1])
-    return {f"Flower {found['version']}, {way}": {"ms": found[way], "turns": turns} for way in ("records", "parameters")}
+    return {
+        f"Flower {found['version']}, {way}": {"ms": found[way], "turns": turns}
+        for way in ("records", "parameters")
+    }
 
 
 def plain_krum(arena: Array) -> Array:
@@ -116,7 +155,8 @@ def streaming(arena: Array, counts: Sequence[int]) -> Array:
 
 
 def contestants(arena: Array) -> dict[str, Callable[[], Any]]:
-    """What is measured on an arena, by name: every mean, and after ``plain`` the form that needs no thought."""
+    """What is measured on an arena, by name: every mean, and after ``plain`` the form that needs no
+    thought."""
     counts = np.random.default_rng(1).integers(50, 500, len(arena))
     half = np.flatnonzero(np.random.default_rng(2).permutation(len(arena)) % 2)
 
@@ -125,7 +165,9 @@ def contestants(arena: Array) -> dict[str, Callable[[], Any]]:
 
     made: dict[str, Callable[[], Any]] = {READ: lambda: read_once(arena)}
     made |= {name: of(mean) for name, mean in MEANS.items()}
-    made["weighted, half of the rows"] = lambda: WeightedMean().combine(Stack(arena, half), counts[half], LAYOUT, 0).flat
+    made["weighted, half of the rows"] = lambda: (
+        WeightedMean().combine(Stack(arena, half), counts[half], LAYOUT, 0).flat
+    )
     made["weighted, streaming"] = lambda: streaming(arena, counts.tolist())
     made["plain weighted"] = lambda: np.average(arena, axis=0, weights=counts)
     made["plain median"] = lambda: np.median(arena, axis=0)
@@ -135,13 +177,20 @@ def contestants(arena: Array) -> dict[str, Callable[[], Any]]:
 
 
 def measure(num: int, turns: int, known: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Milliseconds and the ratio to `READ` of each contestant. `known` has seconds per N ** growth of smaller fleets, and gets ours."""
+    """Milliseconds and the ratio to `READ` of each contestant. `known` has seconds per N ** growth
+    of smaller fleets, and gets ours."""
     arena = make_arena(num)
-    works = {name: work for name, work in contestants(arena).items() if known.get(name, 0.0) * num ** GROWTH.get(name, 1) <= LONGEST}
+    works = {
+        name: work
+        for name, work in contestants(arena).items()
+        if known.get(name, 0.0) * num ** GROWTH.get(name, 1) <= LONGEST
+    }
     times: dict[str, list[float]] = {name: [] for name in works}
     order = np.random.default_rng(num)
     for turn in range(turns):
-        for name in order.permutation(list(works)).tolist():  # what one leaves behind, in caches and in waiting threads, meets all alike
+        for name in order.permutation(
+            list(works)
+        ).tolist():  # what one leaves behind, in caches and in waiting threads, meets all alike
             work = works[name]
             if turn and min(times[name]) > LONGEST / 10:
                 continue  # once is enough of what takes seconds
@@ -152,7 +201,9 @@ def measure(num: int, turns: int, known: dict[str, float]) -> dict[str, dict[str
     return {
         name: {
             "ms": round(1000 * statistics.median(seconds), 3),
-            "of_read": round(statistics.median(s / r for s, r in zip(seconds, times[READ], strict=False)), 2),
+            "of_read": round(
+                statistics.median(s / r for s, r in zip(seconds, times[READ], strict=False)), 2
+            ),
             "turns": len(seconds),
         }
         for name, seconds in times.items()
@@ -160,12 +211,18 @@ def measure(num: int, turns: int, known: dict[str, float]) -> dict[str, dict[str
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as a Markdown table: milliseconds and, in brackets, how many times a plain read of the models."""
+    """The results as a Markdown table: milliseconds and, in brackets, how many times a plain read
+    of the models."""
     numbers = list(results["models"])
-    rows = [f"| | {' | '.join(f'N = {int(n):,}' for n in numbers)} |", f"|---|{'---|' * len(numbers)}"]
+    rows = [
+        f"| | {' | '.join(f'N = {int(n):,}' for n in numbers)} |",
+        f"|---|{'---|' * len(numbers)}",
+    ]
     for name in results["models"][numbers[0]]:
         found = [results["models"][n].get(name) for n in numbers]
-        cells = ["{:,.1f} ({:.1f})".format(c["ms"], c["of_read"]) if c else "left out" for c in found]
+        cells = [
+            "{:,.1f} ({:.1f})".format(c["ms"], c["of_read"]) if c else "left out" for c in found
+        ]
         rows.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -174,8 +231,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, write the results and print their table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--numbers", type=int, nargs="+", default=NUMBERS, help="how many models")
-    parser.add_argument("--turns", type=int, default=7, help="how often each is measured; what takes seconds, once")
-    parser.add_argument("--venvs", type=Path, default=None, help="folder of Flower's environment, to measure it too")
+    parser.add_argument(
+        "--turns", type=int, default=7, help="how often each is measured; what takes seconds, once"
+    )
+    parser.add_argument(
+        "--venvs", type=Path, default=None, help="folder of Flower's environment, to measure it too"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args(arguments)
     known: dict[str, float] = {}
@@ -187,13 +248,33 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         if asked.venvs:
             for num, found in models.items():
                 flower = measure_flower(make_arena(int(num)), asked.turns, asked.venvs)
-                found.update({name: made | {"of_read": round(made["ms"] / found[READ]["ms"], 2)} for name, made in flower.items()})
+                found.update(
+                    {
+                        name: made | {"of_read": round(made["ms"] / found[READ]["ms"], 2)}
+                        for name, made in flower.items()
+                    }
+                )
     finally:
         torch.set_num_threads(before)
-    machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": THREADS}
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
-    results = {"parameters": SIZE, "machine": machine | {"load": os.getloadavg()[0]}, "versions": versions, "models": models}
-    keep(results, asked.out, OUT, "server", f"## Combining models on the server\n\n{table(results)}")
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": THREADS,
+    }
+    versions = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+    }
+    results = {
+        "parameters": SIZE,
+        "machine": machine | {"load": os.getloadavg()[0]},
+        "versions": versions,
+        "models": models,
+    }
+    keep(
+        results, asked.out, OUT, "server", f"## Combining models on the server\n\n{table(results)}"
+    )
     print(table(results))
     return results
 

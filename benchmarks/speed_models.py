@@ -1,4 +1,5 @@
-"""The models and examples of `benchmarks.usual_speed`. Needs numpy and torch only: it is imported in other systems' environments."""
+"""The models and examples of `benchmarks.usual_speed`. Needs numpy and torch only: it is imported
+in other systems' environments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,10 +34,17 @@ class Dilated(nn.Module):
         return made
 
 
-def cnn(channels: int, features: int, widths: tuple[int, int] = (32, 64), kernel: int = 5) -> nn.Module:
+def cnn(
+    channels: int, features: int, widths: tuple[int, int] = (32, 64), kernel: int = 5
+) -> nn.Module:
     layers: list[nn.Module] = []
     for inputs, outputs in ((channels, widths[0]), widths):
-        layers += [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [
+            nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, CLASSES))
 
 
@@ -46,7 +54,11 @@ class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, activation="gelu", batch_first=True)
-        self.embed, self.encoder, self.out = nn.Linear(9, 32), nn.TransformerEncoder(layer, 2), nn.Linear(32, CLASSES)
+        self.embed, self.encoder, self.out = (
+            nn.Linear(9, 32),
+            nn.TransformerEncoder(layer, 2),
+            nn.Linear(32, CLASSES),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.out(self.encoder(self.embed(x.transpose(1, 2))).mean(1))
@@ -58,7 +70,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "2-D CNN, 3 x 32 x 32": (lambda: cnn(3, 64 * 64), (3, 32, 32)),
     "TCN, 9 x 128": (
         lambda: nn.Sequential(
-            nn.Conv1d(9, 32, 1), *(Dilated(2**n) for n in range(6)), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(32, CLASSES)
+            nn.Conv1d(9, 32, 1),
+            *(Dilated(2**n) for n in range(6)),
+            nn.AdaptiveAvgPool1d(1),
+            nn.Flatten(),
+            nn.Linear(32, CLASSES),
         ),
         (9, 128),
     ),
@@ -71,4 +87,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 def device(number: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """Examples x (256, \\*shape) float32 and classes y (256,) int64 of one device."""
     generator = np.random.default_rng(number)
-    return generator.standard_normal((EXAMPLES, *shape)).astype(np.float32), generator.integers(0, CLASSES, EXAMPLES)
+    return generator.standard_normal((EXAMPLES, *shape)).astype(np.float32), generator.integers(
+        0, CLASSES, EXAMPLES
+    )

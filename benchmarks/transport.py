@@ -1,8 +1,9 @@
 """What messages cost: ``python -m benchmarks.transport``.
 
-A device's link publishes, an aggregator's link in another process receives, through a real broker: Mosquitto, and the broker that
-``shoal demo`` carries. Beside it what an update costs to write and to read, as a tensor file and as JSON. Writes
-``benchmarks/results/transport.json`` and a section of RESULTS.md.
+A device's link publishes, an aggregator's link in another process receives, through a real broker:
+Mosquitto, and the broker that ``shoal demo`` carries. Beside it what an update costs to write and
+to read, as a tensor file and as JSON. Writes ``benchmarks/results/transport.json`` and a section of
+RESULTS.md.
 """
 
 import json
@@ -32,7 +33,12 @@ from wire.tensors import Tensors
 
 WEIGHT = names.delta("w")
 OUT = Path(__file__).parent / "results" / "transport.json"
-SIZES = {"1 KB": 2**10, "20 KB": 20 * 2**10, "200 KB (45,190 parameters)": 200 * 2**10, "2 MB": 2 * 2**20}
+SIZES = {
+    "1 KB": 2**10,
+    "20 KB": 20 * 2**10,
+    "200 KB (45,190 parameters)": 200 * 2**10,
+    "2 MB": 2 * 2**20,
+}
 BYTES, MOST, TURNS = 200 * 2**20, 4000, 3
 """Each measurement sends about so many bytes, but no more messages than this."""
 PARAMETERS = 45_190
@@ -47,8 +53,13 @@ def mosquitto() -> Iterator[str]:
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "mosquitto.conf"
-        config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nmessage_size_limit 67108864\nmax_queued_messages 0\n")
-        process = subprocess.Popen([binary, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        config.write_text(
+            f"listener {port} 127.0.0.1\nallow_anonymous true\nmessage_size_limit 67108864\n"
+            "max_queued_messages 0\n"
+        )
+        process = subprocess.Popen(
+            [binary, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         time.sleep(1.0)
         try:
             yield f"mqtt://127.0.0.1:{port}"
@@ -74,7 +85,8 @@ def publish(url: str, size: int, count: int) -> None:
 
 
 def measure(url: str, size: int) -> dict[str, float]:
-    """Messages a second from the first to the last that arrive, and the receiver's CPU time for each."""
+    """Messages a second from the first to the last that arrive, and the receiver's CPU time for
+    each."""
     count = max(20, min(MOST, BYTES // size))
     link = MqttLink(BrokerAddress.parse(url), "fleet.aggregator", None)
     link.subscribe("shoal/1/fleet/device/+/update")
@@ -94,24 +106,48 @@ def measure(url: str, size: int) -> dict[str, float]:
     seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
     link.close()
     sender.join()
-    return {"messages_per_s": (count - 1) / seconds, "mb_per_s": (count - 1) * size / seconds / 1e6, "cpu_ms": 1000 * cpu_s / (count - 1)}
+    return {
+        "messages_per_s": (count - 1) / seconds,
+        "mb_per_s": (count - 1) * size / seconds / 1e6,
+        "cpu_ms": 1000 * cpu_s / (count - 1),
+    }
 
 
 def codec() -> dict[str, dict[str, float]]:
     """Microseconds to write and to read one update, and its size."""
     rng = np.random.default_rng(0)
     tensors: Tensors = {WEIGHT: rng.standard_normal(PARAMETERS).astype(np.float32)}
-    update = Update("run", 1, 1, 0, "d", "0" * 64, 256, 8, Metrics(64, 1.0, 32), Metrics(256, 1.0, 128), 200_000, 1.0)
+    update = Update(
+        "run",
+        1,
+        1,
+        0,
+        "d",
+        "0" * 64,
+        256,
+        8,
+        Metrics(64, 1.0, 32),
+        Metrics(256, 1.0, 128),
+        200_000,
+        1.0,
+    )
 
     def as_lists() -> bytes:
         return json.dumps({name: value.tolist() for name, value in tensors.items()}).encode()
 
     written, text = encode_update(update, tensors), as_lists()
     ways: dict[str, tuple[Callable[[], Any], Callable[[], Any], int]] = {
-        "Shoal's update": (lambda: encode_update(update, tensors), lambda: decode_update(written), len(written)),
+        "Shoal's update": (
+            lambda: encode_update(update, tensors),
+            lambda: decode_update(written),
+            len(written),
+        ),
         "JSON lists": (as_lists, lambda: np.array(json.loads(text)[WEIGHT], np.float32), len(text)),
     }
-    return {name: {"write_us": _median_us(write), "read_us": _median_us(read), "bytes": size} for name, (write, read, size) in ways.items()}
+    return {
+        name: {"write_us": _median_us(write), "read_us": _median_us(read), "bytes": size}
+        for name, (write, read, size) in ways.items()
+    }
 
 
 def _median_us(call: Callable[[], Any], turns: int = 15) -> float:
@@ -121,7 +157,8 @@ def _median_us(call: Callable[[], Any], turns: int = 15) -> float:
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     lines = [
-        f"Machine: {results['machine']}. One sender, one receiver, QoS 1, through `wire.links.mqtt`; medians of {TURNS} turns.",
+        f"Machine: {results['machine']}. One sender, one receiver, QoS 1, through "
+        f"`wire.links.mqtt`; medians of {TURNS} turns.",
         "",
         "| broker | message | messages/s | MB/s | receiver's CPU, ms each |",
         "|---|---|---|---|---|",
@@ -129,9 +166,15 @@ def table(results: dict[str, Any]) -> str:
     for row in results["links"]:
         numbers = f"{row['messages_per_s']:,.0f} | {row['mb_per_s']:,.0f} | {row['cpu_ms']:.2f}"
         lines.append(f"| {row['broker']} | {row['message']} | {numbers} |")
-    lines += ["", f"| an update of {PARAMETERS:,} parameters | write, us | read, us | bytes |", "|---|---|---|---|"]
+    lines += [
+        "",
+        f"| an update of {PARAMETERS:,} parameters | write, us | read, us | bytes |",
+        "|---|---|---|---|",
+    ]
     for name, row in results["codec"].items():
-        lines.append(f"| {name} | {row['write_us']:,.0f} | {row['read_us']:,.0f} | {row['bytes']:,} |")
+        lines.append(
+            f"| {name} | {row['write_us']:,.0f} | {row['read_us']:,.0f} | {row['bytes']:,} |"
+        )
     return "\n".join(lines)
 
 
@@ -144,7 +187,8 @@ def main() -> None:
                 with start() as url:
                     found.setdefault((broker, message), []).append(measure(url, size))
     links = [
-        {"broker": broker, "message": message} | {key: round(statistics.median(run[key] for run in runs), 3) for key in runs[0]}
+        {"broker": broker, "message": message}
+        | {key: round(statistics.median(run[key] for run in runs), 3) for key in runs[0]}
         for (broker, message), runs in found.items()
     ]
     results = {"machine": describe_machine(), "links": links, "codec": codec()}

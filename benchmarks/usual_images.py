@@ -1,7 +1,9 @@
-"""Usual models of images in plain torch: each a function (shape of an example, number of classes) -> module.
+"""Usual models of images in plain torch: each a function (shape of an example, number of classes)
+-> module.
 
-`MobileNetV3` (small) and `ResNet18` are those of torchvision layer for layer, written here because torchvision does not install beside
-every version of torch; for 1,000 classes they have as many parameters as theirs.
+`MobileNetV3` (small) and `ResNet18` are those of torchvision layer for layer, written here because
+torchvision does not install beside every version of torch; for 1,000 classes they have as many
+parameters as theirs.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -21,7 +23,11 @@ class MobileNetV2(nn.Module):
             width = inputs * expand
             self.layers = nn.Sequential(
                 *(nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6()),
-                *(nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), nn.BatchNorm2d(width), nn.ReLU6()),
+                *(
+                    nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False),
+                    nn.BatchNorm2d(width),
+                    nn.ReLU6(),
+                ),
                 *(nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)),
             )
             self.adds = stride == 1 and inputs == outputs
@@ -32,8 +38,12 @@ class MobileNetV2(nn.Module):
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(shape[0], 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6())
-        self.blocks = nn.Sequential(self.Block(8, 8, 1), self.Block(8, 12, 2), self.Block(12, 12, 1))
+        self.stem = nn.Sequential(
+            nn.Conv2d(shape[0], 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6()
+        )
+        self.blocks = nn.Sequential(
+            self.Block(8, 8, 1), self.Block(8, 12, 2), self.Block(12, 12, 1)
+        )
         self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(12, classes))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,9 +60,21 @@ class MobileNetV3(nn.Module):
     """The small one: hardswish and squeeze-and-excitation (Howard et al., 2019, table 2)."""
 
     BLOCKS = (
-        *((3, 16, 16, True, nn.ReLU, 2), (3, 72, 24, False, nn.ReLU, 2), (3, 88, 24, False, nn.ReLU, 1)),
-        *((5, 96, 40, True, nn.Hardswish, 2), (5, 240, 40, True, nn.Hardswish, 1), (5, 240, 40, True, nn.Hardswish, 1)),
-        *((5, 120, 48, True, nn.Hardswish, 1), (5, 144, 48, True, nn.Hardswish, 1), (5, 288, 96, True, nn.Hardswish, 2)),
+        *(
+            (3, 16, 16, True, nn.ReLU, 2),
+            (3, 72, 24, False, nn.ReLU, 2),
+            (3, 88, 24, False, nn.ReLU, 1),
+        ),
+        *(
+            (5, 96, 40, True, nn.Hardswish, 2),
+            (5, 240, 40, True, nn.Hardswish, 1),
+            (5, 240, 40, True, nn.Hardswish, 1),
+        ),
+        *(
+            (5, 120, 48, True, nn.Hardswish, 1),
+            (5, 144, 48, True, nn.Hardswish, 1),
+            (5, 288, 96, True, nn.Hardswish, 2),
+        ),
         *((5, 576, 96, True, nn.Hardswish, 1), (5, 576, 96, True, nn.Hardswish, 1)),
     )
     """Kernel, width between, outputs, whether it squeezes, activation, stride."""
@@ -62,23 +84,42 @@ class MobileNetV3(nn.Module):
             super().__init__()
             few = eighths(width // 4)
             self.layers = nn.Sequential(
-                nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, few, 1), nn.ReLU(), nn.Conv2d(few, width, 1), nn.Hardsigmoid()
+                nn.AdaptiveAvgPool2d(1),
+                nn.Conv2d(width, few, 1),
+                nn.ReLU(),
+                nn.Conv2d(few, width, 1),
+                nn.Hardsigmoid(),
             )
 
         def forward(self, x: Tensor) -> Tensor:
             return x * self.layers(x)
 
     @staticmethod
-    def normed(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> tuple[nn.Module, nn.Module]:
+    def normed(
+        inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
+    ) -> tuple[nn.Module, nn.Module]:
         layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
         return layer, nn.BatchNorm2d(outputs, eps=0.001, momentum=0.01)
 
     class Block(nn.Module):
-        def __init__(self, inputs: int, kernel: int, width: int, outputs: int, squeezes: bool, act: type[nn.Module], stride: int) -> None:
+        def __init__(
+            self,
+            inputs: int,
+            kernel: int,
+            width: int,
+            outputs: int,
+            squeezes: bool,
+            act: type[nn.Module],
+            stride: int,
+        ) -> None:
             super().__init__()
             normed = MobileNetV3.normed
             wide = [*normed(inputs, width, 1), act()] if width != inputs else []
-            middle = [*normed(width, width, kernel, stride, width), act(), *([MobileNetV3.Squeeze(width)] if squeezes else [])]
+            middle = [
+                *normed(width, width, kernel, stride, width),
+                act(),
+                *([MobileNetV3.Squeeze(width)] if squeezes else []),
+            ]
             self.layers = nn.Sequential(*wide, *middle, *normed(width, outputs, 1))
             self.adds = stride == 1 and inputs == outputs
 
@@ -94,7 +135,9 @@ class MobileNetV3(nn.Module):
             width = outputs
         self.features = nn.Sequential(*layers, *self.normed(width, 576, 1), nn.Hardswish())
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Sequential(nn.Linear(576, 1024), nn.Hardswish(), nn.Dropout(0.2), nn.Linear(1024, classes))
+        self.classifier = nn.Sequential(
+            nn.Linear(576, 1024), nn.Hardswish(), nn.Dropout(0.2), nn.Linear(1024, classes)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(torch.flatten(self.pool(self.features(x)), 1))
@@ -106,11 +149,19 @@ class ResNet18(nn.Module):
     class Block(nn.Module):
         def __init__(self, inputs: int, width: int, stride: int) -> None:
             super().__init__()
-            self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-            self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+            self.conv1, self.bn1 = (
+                nn.Conv2d(inputs, width, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(width),
+            )
+            self.conv2, self.bn2 = (
+                nn.Conv2d(width, width, 3, 1, 1, bias=False),
+                nn.BatchNorm2d(width),
+            )
             self.downsample = nn.Sequential()
             if stride > 1:
-                self.downsample = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+                self.downsample = nn.Sequential(
+                    nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+                )
 
         def forward(self, x: Tensor) -> Tensor:
             y = F.relu(self.bn1(self.conv1(x)))
@@ -118,8 +169,16 @@ class ResNet18(nn.Module):
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-        stages = [(self.Block(a, b, 1 if a == b else 2), self.Block(b, b, 1)) for a, b in ((64, 64), (64, 128), (128, 256), (256, 512))]
+        self.stem = nn.Sequential(
+            nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+        )
+        stages = [
+            (self.Block(a, b, 1 if a == b else 2), self.Block(b, b, 1))
+            for a, b in ((64, 64), (64, 128), (128, 256), (256, 512))
+        ]
         self.stages = nn.Sequential(*(block for stage in stages for block in stage))
         self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(512, classes)
 
@@ -133,7 +192,9 @@ class Vit2d(nn.Module):
     def __init__(self, shape: Shape, classes: int, width: int = 16) -> None:
         super().__init__()
         self.patches = nn.Conv2d(shape[0], width, 7, stride=7)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 2, 32, 0.0, batch_first=True, norm_first=True), 1)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(width, 2, 32, 0.0, batch_first=True, norm_first=True), 1
+        )
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:

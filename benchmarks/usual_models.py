@@ -1,4 +1,5 @@
-"""Twenty models as their users write them in plain torch: each a function (shape of an example, number of outputs) -> module.
+"""Twenty models as their users write them in plain torch: each a function (shape of an example,
+number of outputs) -> module.
 
 None knows Shoal. Those of images are in `benchmarks.usual_images`.
 """
@@ -44,11 +45,14 @@ class Gru(nn.Module):
 
 
 class BiGru(nn.Module):
-    """Two layers in both directions, with the GRU's own dropout between them, and one before the last layer."""
+    """Two layers in both directions, with the GRU's own dropout between them, and one before the
+    last layer."""
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
-        self.gru = nn.GRU(shape[0], 8, num_layers=2, dropout=0.3, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(
+            shape[0], 8, num_layers=2, dropout=0.3, bidirectional=True, batch_first=True
+        )
         self.drop = nn.Dropout(0.3)
         self.out = nn.Linear(16, classes)
 
@@ -64,9 +68,13 @@ class Transformer(nn.Module):
     def __init__(self, shape: Shape, classes: int, width: int = 16) -> None:
         super().__init__()
         self.embed = nn.Linear(shape[0], width)
-        angles = torch.arange(shape[1]).unsqueeze(1) * torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
+        angles = torch.arange(shape[1]).unsqueeze(1) * torch.exp(
+            torch.arange(0, width, 2) * (-math.log(10000.0) / width)
+        )
         self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], 2).flatten(1))
-        layer = nn.TransformerEncoderLayer(width, 4, 32, dropout=0.1, activation="gelu", batch_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 32, dropout=0.1, activation="gelu", batch_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, 2)
         self.out = nn.Linear(width, classes)
 
@@ -75,17 +83,22 @@ class Transformer(nn.Module):
 
 
 class Vit(nn.Module):
-    """Patches of time, a class token, learned positions, norm first, attention by `scaled_dot_product_attention`."""
+    """Patches of time, a class token, learned positions, norm first, attention by
+    `scaled_dot_product_attention`."""
 
     class Block(nn.Module):
         def __init__(self, width: int) -> None:
             super().__init__()
             self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
             self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            self.mlp = nn.Sequential(
+                nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+            )
 
         def forward(self, x: Tensor) -> Tensor:
-            q, k, v = self.qkv(self.before(x)).unflatten(2, (3, 4, -1)).permute(2, 0, 3, 1, 4).unbind()
+            q, k, v = (
+                self.qkv(self.before(x)).unflatten(2, (3, 4, -1)).permute(2, 0, 3, 1, 4).unbind()
+            )
             x = x + self.project(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
             return x + self.mlp(self.after(x))
 
@@ -120,7 +133,9 @@ class Tcn(nn.Module):
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(self.Block(shape[0], 12, 1), self.Block(12, 12, 2), self.Block(12, 12, 4))
+        self.blocks = nn.Sequential(
+            self.Block(shape[0], 12, 1), self.Block(12, 12, 2), self.Block(12, 12, 4)
+        )
         self.linear = nn.Linear(12, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,13 +149,21 @@ class InceptionTime(nn.Module):
         def __init__(self, inputs: int, width: int) -> None:
             super().__init__()
             self.bottleneck = nn.Conv1d(inputs, width, 1, bias=False)
-            self.kernels = nn.ModuleList(nn.Conv1d(width, width, k, padding=k // 2, bias=False) for k in (3, 5, 9))
-            self.pool = nn.Sequential(nn.MaxPool1d(3, stride=1, padding=1), nn.Conv1d(inputs, width, 1, bias=False))
+            self.kernels = nn.ModuleList(
+                nn.Conv1d(width, width, k, padding=k // 2, bias=False) for k in (3, 5, 9)
+            )
+            self.pool = nn.Sequential(
+                nn.MaxPool1d(3, stride=1, padding=1), nn.Conv1d(inputs, width, 1, bias=False)
+            )
             self.norm = nn.BatchNorm1d(4 * width)
 
         def forward(self, x: Tensor) -> Tensor:
             narrow = self.bottleneck(x)
-            return F.relu(self.norm(torch.cat([*(kernel(narrow) for kernel in self.kernels), self.pool(x)], 1)))
+            return F.relu(
+                self.norm(
+                    torch.cat([*(kernel(narrow) for kernel in self.kernels), self.pool(x)], 1)
+                )
+            )
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
@@ -159,8 +182,12 @@ class Mixer(nn.Module):
         def __init__(self, tokens: int, width: int) -> None:
             super().__init__()
             self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.tokens = nn.Sequential(nn.Linear(tokens, 2 * tokens), nn.GELU(), nn.Linear(2 * tokens, tokens))
-            self.channels = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            self.tokens = nn.Sequential(
+                nn.Linear(tokens, 2 * tokens), nn.GELU(), nn.Linear(2 * tokens, tokens)
+            )
+            self.channels = nn.Sequential(
+                nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             x = x + self.tokens(self.before(x).transpose(1, 2)).transpose(1, 2)
@@ -181,7 +208,9 @@ class Fft(nn.Module):
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(shape[0] * (shape[1] // 2 + 1), 32), nn.ReLU(), nn.Linear(32, classes))
+        self.mlp = nn.Sequential(
+            nn.Linear(shape[0] * (shape[1] // 2 + 1), 32), nn.ReLU(), nn.Linear(32, classes)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mlp(torch.log1p(torch.fft.rfft(x).abs()).flatten(1))
@@ -193,7 +222,10 @@ class ResNetGn(nn.Module):
     class Block(nn.Module):
         def __init__(self, inputs: int, width: int) -> None:
             super().__init__()
-            self.first, self.second = nn.Conv1d(inputs, width, 3, stride=2, padding=1), nn.Conv1d(width, width, 3, padding=1)
+            self.first, self.second = (
+                nn.Conv1d(inputs, width, 3, stride=2, padding=1),
+                nn.Conv1d(width, width, 3, padding=1),
+            )
             self.norms = nn.ModuleList(nn.GroupNorm(4, width) for _ in range(2))
             self.skip = nn.Conv1d(inputs, width, 1, stride=2)
 
@@ -226,7 +258,9 @@ class Lora(nn.Module):
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
         self.flatten = nn.Flatten()
-        self.layers = nn.Sequential(self.Adapted(math.prod(shape), 48), nn.ReLU(), self.Adapted(48, 24), nn.ReLU())
+        self.layers = nn.Sequential(
+            self.Adapted(math.prod(shape), 48), nn.ReLU(), self.Adapted(48, 24), nn.ReLU()
+        )
         self.head = nn.Linear(24, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -238,8 +272,16 @@ class FrozenBody(nn.Module):
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv1d(shape[0], 12, 5), nn.BatchNorm1d(12), nn.ReLU(), nn.MaxPool1d(2)).requires_grad_(False)
-        self.neck = nn.Sequential(nn.Conv1d(12, 12, 3), nn.BatchNorm1d(12), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+        self.body = nn.Sequential(
+            nn.Conv1d(shape[0], 12, 5), nn.BatchNorm1d(12), nn.ReLU(), nn.MaxPool1d(2)
+        ).requires_grad_(False)
+        self.neck = nn.Sequential(
+            nn.Conv1d(12, 12, 3),
+            nn.BatchNorm1d(12),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool1d(1),
+            nn.Flatten(),
+        )
         self.head = nn.Linear(12, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -247,7 +289,8 @@ class FrozenBody(nn.Module):
 
 
 class Text(nn.Module):
-    """A classifier of token ids: embeddings, a convolution, and the largest over time (Kim, 2014)."""
+    """A classifier of token ids: embeddings, a convolution, and the largest over time (Kim,
+    2014)."""
 
     def __init__(self, shape: Shape, classes: int, vocabulary: int = 50) -> None:
         super().__init__()
@@ -260,11 +303,14 @@ class Text(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """A window through eight numbers and back; what it gives is as many numbers as the window has."""
+    """A window through eight numbers and back; what it gives is as many numbers as the window
+    has."""
 
     def __init__(self, shape: Shape, outputs: int) -> None:
         super().__init__()
-        self.encode = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 48), nn.Tanh(), nn.Linear(48, 8))
+        self.encode = nn.Sequential(
+            nn.Flatten(), nn.Linear(math.prod(shape), 48), nn.Tanh(), nn.Linear(48, 8)
+        )
         self.decode = nn.Sequential(nn.Linear(8, 48), nn.Tanh(), nn.Linear(48, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -278,7 +324,13 @@ class Small(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(
             *(nn.Conv1d(shape[0], 16, 5, padding=2), nn.BatchNorm1d(16), nn.SiLU()),
-            *(nn.Conv1d(16, 16, 5, stride=2), nn.BatchNorm1d(16), nn.LeakyReLU(0.1), nn.AdaptiveAvgPool1d(1), nn.Flatten()),
+            *(
+                nn.Conv1d(16, 16, 5, stride=2),
+                nn.BatchNorm1d(16),
+                nn.LeakyReLU(0.1),
+                nn.AdaptiveAvgPool1d(1),
+                nn.Flatten(),
+            ),
         )
         self.out = nn.Linear(16, outputs)
 
@@ -288,7 +340,8 @@ class Small(nn.Module):
 
 @dataclass(frozen=True)
 class Usual:
-    """A model, the shape of an example, the task it is for, and how many ids there are where examples are ids."""
+    """A model, the shape of an example, the task it is for, and how many ids there are where
+    examples are ids."""
 
     make: Callable[[Shape, int], nn.Module]
     shape: Shape = (3, 24)

@@ -1,7 +1,8 @@
-"""``python -m benchmarks.virtual_time``: what a thousand virtual hours of rounds cost, without any training.
+"""``python -m benchmarks.virtual_time``: what a thousand virtual hours of rounds cost, without any
+training.
 
-100,000 phones, 1,000 updates in an aggregation, under each policy; and the same with a million phones over fewer hours. Writes
-``benchmarks/results/virtual_time.json``.
+100,000 phones, 1,000 updates in an aggregation, under each policy; and the same with a million
+phones over fewer hours. Writes ``benchmarks/results/virtual_time.json``.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from simulation.timing.report import describe
 RESULTS = Path(__file__).parent / "results" / "virtual_time.json"
 PROFILE = "phones:speed=10"
 EXAMPLES = 5000
-"""Examples of a job, epochs included: 8 minutes on the median phone at 10 examples a second, as a small image network has it."""
+"""Examples of a job, epochs included: 8 minutes on the median phone at 10 examples a second, as a
+small image network has it."""
 BYTES = 5_000_000
 POLICIES = (
     "sync:cohort=1000:deadline=1800",
@@ -37,9 +39,14 @@ CASES = ((100_000, 1000.0), (1_000_000, 100.0))
 
 
 def measure(policy_text: str, devices: int, hours: float, seed: int = 0) -> dict[str, Any]:
-    """One policy over so many virtual hours: seconds, and what `describe` says; an aggregation and a job in CPU time."""
+    """One policy over so many virtual hours: seconds, and what `describe` says; an aggregation and
+    a job in CPU time."""
     started_s, used_s = time.perf_counter(), time.process_time()
-    fleet = Fleet(make_profiles(read_profiles(PROFILE), devices, seed), Work(np.full(devices, EXAMPLES), BYTES, BYTES), seed)
+    fleet = Fleet(
+        make_profiles(read_profiles(PROFILE), devices, seed),
+        Work(np.full(devices, EXAMPLES), BYTES, BYTES),
+        seed,
+    )
     policy = make_policy(read_policy(policy_text), fleet)
     made_s, slowest_s = time.process_time() - used_s, 0.0
     while policy.now_s < 3600 * hours:
@@ -68,7 +75,8 @@ def measure(policy_text: str, devices: int, hours: float, seed: int = 0) -> dict
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows of `measure` as a table."""
     lines = [
-        "| policy | devices | hours | wall, s | CPU, s | aggregations | CPU ms each | jobs | CPU µs a job | looks | useful | staleness |",
+        "| policy | devices | hours | wall, s | CPU, s | aggregations | CPU ms each | jobs | CPU "
+        "µs a job | looks | useful | staleness |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -92,7 +100,12 @@ def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 def main() -> None:
     """Measure every policy, print a line for each, write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--share", type=float, default=1.0, help="share of the virtual hours, for a quick look; writes nothing below 1")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        help="share of the virtual hours, for a quick look; writes nothing below 1",
+    )
     share = parser.parse_args().share
     rows = []
     for devices, hours in CASES:
@@ -100,8 +113,10 @@ def main() -> None:
             row = measure(policy, devices, share * hours)
             rows.append(row)
             print(
-                f"{devices:>9,} devices, {share * hours:g} h, {policy}: {row['wall_s']} s ({row['cpu_s']} s of CPU), "
-                f"{row['aggregations']:,} aggregations of {row['ms_per_aggregation']} ms, {row['us_per_job']} µs a job",
+                f"{devices:>9,} devices, {share * hours:g} h, {policy}: {row['wall_s']} s "
+                f"({row['cpu_s']} s of CPU), "
+                f"{row['aggregations']:,} aggregations of {row['ms_per_aggregation']} ms, "
+                f"{row['us_per_job']} µs a job",
                 flush=True,
             )
     print(as_markdown(rows))

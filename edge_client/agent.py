@@ -1,7 +1,9 @@
-"""The device's loop: check in, take a plan, fetch what it needs, carry it out, keep the update until it is acknowledged.
+"""The device's loop: check in, take a plan, fetch what it needs, carry it out, keep the update
+until it is acknowledged.
 
-What can go wrong is kept inside three rings. A message that cannot be read is ignored. Whatever goes wrong with one plan declines that
-plan. What nobody foresaw ends one event, in `Agent._contained`, and nothing else.
+What can go wrong is kept inside three rings. A message that cannot be read is ignored. Whatever
+goes wrong with one plan declines that plan. What nobody foresaw ends one event, in
+`Agent._contained`, and nothing else.
 """
 
 import logging
@@ -44,7 +46,8 @@ from wire.version import CLIENT
 log = logging.getLogger("shoal.edge")
 
 STATUS_WAIT_S = 3.0
-"""After a new connection the device waits so long for the aggregator's status, which has the time, before it works."""
+"""After a new connection the device waits so long for the aggregator's status, which has the time,
+before it works."""
 
 
 class Agent:
@@ -70,9 +73,10 @@ class Agent:
         most_bytes: int = MOST_BYTES,
         pace: Pace = USUAL,
     ) -> None:
-        """`live`: where windows are taken from anew for each plan, if not `windows` all the time. `trusted`: the root keys; without any,
-        everything is believed. `clock`: seconds, from a clock that cannot be set. `wall`: Unix time, which may be wrong. `most_bytes`: of
-        the largest blob and update. `pace`: of checkpoints.
+        """`live`: where windows are taken from anew for each plan, if not `windows` all the time.
+        `trusted`: the root keys; without any, everything is believed. `clock`: seconds, from a
+        clock that cannot be set. `wall`: Unix time, which may be wrong. `most_bytes`: of the
+        largest blob and update. `pace`: of checkpoints.
 
         Raises:
             ConfigError: the state folder cannot be read.
@@ -88,8 +92,13 @@ class Agent:
         self._outbox = Outbox(device_id, topics, link, self._traffic, self.incidents, clock)
         self._fetching = Fetching(topics, link, state, self._inbox.open_pieces, most_bytes)
         self._memory = Memory(device_id, state, self.incidents)
-        self._model, self._permitted = CurrentModel(state, windows, load_graphs), policy or m.Policy()
-        self._sending = Sending(device_id, state, self._outbox, self._traffic, self._permitted.max_bytes_a_day)
+        self._model, self._permitted = (
+            CurrentModel(state, windows, load_graphs),
+            policy or m.Policy(),
+        )
+        self._sending = Sending(
+            device_id, state, self._outbox, self._traffic, self._permitted.max_bytes_a_day
+        )
         self._most_bytes = most_bytes
         self._own = KeptModels(state, self._memory)
         around = (self._memory, self._own, self._outbox, trusted, self._permitted, clock)
@@ -111,12 +120,17 @@ class Agent:
 
     @property
     def retry_at_s(self) -> float:
-        """When `tick` has something to do, by the agent's clock; infinity if nothing waits. The heartbeat is not counted."""
+        """When `tick` has something to do, by the agent's clock; infinity if nothing waits. The
+        heartbeat is not counted."""
         has_work = self.session.stage == "working" or self._releases.offer is not None
-        return min(self._backoff.at_s, self._ready_at_s if has_work and self._clock() < self._ready_at_s else math.inf)
+        return min(
+            self._backoff.at_s,
+            self._ready_at_s if has_work and self._clock() < self._ready_at_s else math.inf,
+        )
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Handle events until `stop` says so. It is asked at least once a second, and between batches."""
+        """Handle events until `stop` says so. It is asked at least once a second, and between
+        batches."""
         self._stop = stop
         while not stop():
             event = self.link.receive(timeout_s=1.0)
@@ -135,12 +149,16 @@ class Agent:
         """Send or ask again what had no answer for too long, and go on with what had to wait."""
         self._contained("heartbeat", self._beat)
         self._contained("retry", self._retry)
-        self._contained("look at live data", lambda: self._check_in() if self._live is not None and self._live.look() else None)
+        self._contained(
+            "look at live data",
+            lambda: self._check_in() if self._live is not None and self._live.look() else None,
+        )
         self._contained("work", self._go_on)
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) by the model in use: the last one that was
-        released, or left by a finished run, and could be taken into use. It may be called from another thread.
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window) by the model in
+        use: the last one that was released, or left by a finished run, and could be taken into use.
+        It may be called from another thread.
 
         Raises:
             ConfigError: there is none yet, or it is damaged.
@@ -163,7 +181,9 @@ class Agent:
                 self._check_in()
             case LinkDown(reason):
                 self._outbox.connected = False
-                log.warning("connection lost, trying again device=%s reason=%s", self.device_id, reason)
+                log.warning(
+                    "connection lost, trying again device=%s reason=%s", self.device_id, reason
+                )
             case Denied(action, topic):
                 log.error("the broker does not let device=%s %s %s", self.device_id, action, topic)
             case Delivery():
@@ -174,7 +194,9 @@ class Agent:
     def _on_delivery(self, delivery: Delivery) -> None:
         try:
             message = self._inbox.open(delivery)
-        except Exception as error:  # the innermost ring: whatever was sent, it costs one line of the log
+        except (
+            Exception
+        ) as error:  # the innermost ring: whatever was sent, it costs one line of the log
             self.incidents.ignored("a message", error)
             return
         try:
@@ -187,7 +209,11 @@ class Agent:
                 self._unstored = delivery
                 self._backoff.begin()
 
-    def _act(self, message: m.Plan | m.Reply | m.Release | m.Want | m.AggregatorStatus | str, payload: bytes) -> None:
+    def _act(
+        self,
+        message: m.Plan | m.Reply | m.Release | m.Want | m.AggregatorStatus | str,
+        payload: bytes,
+    ) -> None:
         match message:
             case m.Plan():
                 self._on_plan(message, payload.decode(errors="replace"))
@@ -217,10 +243,20 @@ class Agent:
 
     def _on_reply(self, reply: m.Acknowledge | m.Refuse | m.Busy | m.Finish) -> None:
         if isinstance(reply, m.Refuse):
-            log.warning("refused device=%s about=%s reason=%s: %s", self.device_id, reply.about, reply.reason, reply.detail)
+            log.warning(
+                "refused device=%s about=%s reason=%s: %s",
+                self.device_id,
+                reply.about,
+                reply.reason,
+                reply.detail,
+            )
             if reply.reason == "unknown-device":
                 self._check_in()
-        if isinstance(reply, m.Busy) and self.session.stage == "pending" and reply.update == self.session.update:
+        if (
+            isinstance(reply, m.Busy)
+            and self.session.stage == "pending"
+            and reply.update == self.session.update
+        ):
             self._backoff.after(reply.retry_s)
         changed, action = core.on_reply(self.session, reply)
         if isinstance(reply, m.Finish):
@@ -269,7 +305,9 @@ class Agent:
         return self._windows if self._live is None else self._live.now()
 
     def _retry(self) -> None:
-        if not self._backoff.is_due or not self._outbox.connected:  # what is published meanwhile would wait in the link, again and again
+        if (
+            not self._backoff.is_due or not self._outbox.connected
+        ):  # what is published meanwhile would wait in the link, again and again
             return
         self._backoff.tried()
         self._outbox.ask(self._fetching.unanswered)
@@ -280,13 +318,18 @@ class Agent:
 
     def _rest(self) -> None:
         """Try nothing again if nothing waits for an answer."""
-        if not (self._fetching.wanted or self.session.stage == "pending" or self._unstored is not None):
+        if not (
+            self._fetching.wanted or self.session.stage == "pending" or self._unstored is not None
+        ):
             self._backoff.end()
 
     def _go_on(self) -> None:
-        """Fetch what is missing, take an offered model into use, and carry out the plan, if it is time to."""
+        """Fetch what is missing, take an offered model into use, and carry out the plan, if it is
+        time to."""
         plan = self._plan_in_work()
-        if plan is not None and (exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day)):
+        if plan is not None and (
+            exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day)
+        ):
             self._decline(plan, Declined("policy", exceeded))
         if self._fetching.need(needed(self.session, self._model)):
             self._backoff.begin()
@@ -299,7 +342,13 @@ class Agent:
         if plan is None:
             return
         if self._time.now_s > plan.deadline_at_s:
-            self._decline(plan, Declined("expired", f"its deadline was over {self._time.now_s - plan.deadline_at_s:.0f} s ago"))
+            self._decline(
+                plan,
+                Declined(
+                    "expired",
+                    f"its deadline was over {self._time.now_s - plan.deadline_at_s:.0f} s ago",
+                ),
+            )
         elif self._fetching.has(blobs_of(plan)):
             self._carry_out(plan)
 
@@ -324,7 +373,11 @@ class Agent:
         """Put the update on disk, and then send it; or why it is not to be sent."""
         payload = self._encode(plan, done)
         if len(payload) > self._most_bytes:
-            return Declined("failed", f"an update of {len(payload)} bytes: at most {self._most_bytes} are sent; --max-payload permits more")
+            return Declined(
+                "failed",
+                f"an update of {len(payload)} bytes: at most {self._most_bytes} are sent; "
+                "--max-payload permits more",
+            )
         if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
             return Declined("policy", exceeded)
         self._own.put(plan, done.result)
@@ -335,7 +388,12 @@ class Agent:
             self._state.drop_checkpoint()  # so there may be space
             self._state.put_update(plan.run_id, plan.round, payload, private)
         self._memory.note(core.on_executed(self.session, plan, digest(payload)))
-        log.info("round done device=%s round=%d steps=%d", self.device_id, plan.round, done.result.num_steps)
+        log.info(
+            "round done device=%s round=%d steps=%d",
+            self.device_id,
+            plan.round,
+            done.result.num_steps,
+        )
         self._bytes_received = 0
         self._backoff.begin()
         self._send_update()
@@ -347,7 +405,10 @@ class Agent:
     def _between(self) -> None:
         """Before each batch: say that the device is here, and end the work if it is to end."""
         self._between_windows()
-        most_s, took_s = self._permitted.max_seconds, self._checkpoints.before_s + self._clock() - self._work_began_s
+        most_s, took_s = (
+            self._permitted.max_seconds,
+            self._checkpoints.before_s + self._clock() - self._work_began_s,
+        )
         if most_s is not None and took_s > most_s:
             raise Declined("policy", f"max_seconds: the work takes longer than {most_s:g} s")
 
@@ -369,17 +430,26 @@ class Agent:
 
     def _decline(self, plan: m.Plan, declined: Declined) -> None:
         """The plan in work is not carried out."""
-        changed, _ = core.on_declined(self.session, plan, declined.reason, printable(declined.detail)[:1000])
+        changed, _ = core.on_declined(
+            self.session, plan, declined.reason, printable(declined.detail)[:1000]
+        )
         self._memory.note(changed)
         self._outbox.decline(plan, declined)
 
     def _kept(self) -> set[str]:
-        """The blobs that have to stay: what is needed, the private tensors of the model in use, what is kept, the model offered last, which
-        may be tried again, and the bundle that is loaded."""
+        """The blobs that have to stay: what is needed, the private tensors of the model in use,
+        what is kept, the model offered last, which may be tried again, and the bundle that is
+        loaded."""
         loaded = {self._work.bundle.digest} if self._work.bundle else set()
         offer = self.session.offer
         offered = {offer.bundle, offer.model} if offer is not None else set()
-        return needed(self.session, self._model) | self._model.blobs | self._own.blobs | offered | loaded
+        return (
+            needed(self.session, self._model)
+            | self._model.blobs
+            | self._own.blobs
+            | offered
+            | loaded
+        )
 
     def _now_s(self) -> float:
         """Unix time: the later of this device's clock and the aggregator's."""

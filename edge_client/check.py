@@ -1,4 +1,5 @@
-"""`shoal-edge check`: whether this device can take part, before it is put where nobody looks at it."""
+"""`shoal-edge check`: whether this device can take part, before it is put where nobody looks at
+it."""
 
 import math
 import shutil
@@ -77,19 +78,25 @@ def check(arguments: Namespace) -> int:
 def _findings(arguments: Namespace) -> Iterator[Finding]:
     yield _finding("data", lambda: _data(arguments))
     yield _finding("what trains", lambda: _runtime(arguments))
-    yield _finding("state folder", lambda: _state_folder(arguments.state, Owner(arguments.id, arguments.fleet)))
+    yield _finding(
+        "state folder", lambda: _state_folder(arguments.state, Owner(arguments.id, arguments.fleet))
+    )
     yield _finding("model in use", lambda: _model(arguments))
     yield _finding("credentials", lambda: _credentials(arguments))
     yield _finding("trusted keys", lambda: _trusted(arguments))
     yield _finding("policy", lambda: _policy(arguments))
     if _is_in_use(arguments.state):
-        yield Finding("broker", True, "not tried: shoal-edge runs with this state folder, and its log tells")
+        yield Finding(
+            "broker", True, "not tried: shoal-edge runs with this state folder, and its log tells"
+        )
         return
     heard: list[Heard] = []
     lines = [_finding("broker", lambda: _broker(arguments, heard))]
     if heard:
         lines.append(_finding("clock", lambda: _clock(heard[0])))
-    yield from lines if lines[-1].is_good else reversed(lines)  # by a wrong clock, nothing that the broker has can be believed
+    yield from (
+        lines if lines[-1].is_good else reversed(lines)
+    )  # by a wrong clock, nothing that the broker has can be believed
 
 
 def _finding(subject: str, look: Callable[[], str]) -> Finding:
@@ -106,7 +113,10 @@ def _data(arguments: Namespace) -> str:
         return _live(arguments)
     windows = windows_of(arguments)
     if not has_any(windows):
-        return f"no windows, of shape {windows.train_x.shape[1:]}: this device has its group's model, and trains once it has some"
+        return (
+            f"no windows, of shape {windows.train_x.shape[1:]}: this device has its group's "
+            "model, and trains once it has some"
+        )
     more = f" and {windows.num_unlabelled} without labels" if windows.num_unlabelled else ""
     counted = f"{windows.num_train} training and {windows.num_test} test windows{more}"
     return f"{counted} of shape {windows.train_x.shape[1:]}, {_labels(windows)}"
@@ -123,11 +133,19 @@ def _labels(windows: Windows) -> str:
 def _live(arguments: Namespace) -> str:
     settings = live_settings(arguments)
     folder = live_folder(arguments.state)
-    what = f"{','.join(settings.window.channels)} at {settings.window.rate_hz:g} Hz from {arguments.source}"
+    what = (
+        f"{','.join(settings.window.channels)} at {settings.window.rate_hz:g} Hz from "
+        f"{arguments.source}"
+    )
     if not folder.is_dir():
         return f"{what}: nothing is recorded yet"
-    windows = LiveData(folder, Labels(folder, settings.classes), settings.cut, settings.classes).now()
-    return f"{what}: {windows.num_train} training windows so far, {windows.num_test} held out, {windows.num_unlabelled} without labels"
+    windows = LiveData(
+        folder, Labels(folder, settings.classes), settings.cut, settings.classes
+    ).now()
+    return (
+        f"{what}: {windows.num_train} training windows so far, {windows.num_test} held out, "
+        f"{windows.num_unlabelled} without labels"
+    )
 
 
 def _windows(arguments: Namespace) -> Windows:
@@ -147,7 +165,10 @@ def _state_folder(folder: Path, owner: Owner) -> str:
     check_owner(folder, owner)
     free = shutil.disk_usage(_existing(folder)).free
     if free < FREE_BYTES:
-        raise ConfigError(f"{folder}: {free >> 20} MiB are free, at least {FREE_BYTES >> 20} are needed; make room, or use another disk")
+        raise ConfigError(
+            f"{folder}: {free >> 20} MiB are free, at least {FREE_BYTES >> 20} are needed; make "
+            "room, or use another disk"
+        )
     try:
         with tempfile.TemporaryFile(dir=_existing(folder)) as file:
             file.write(b"shoal")
@@ -174,24 +195,38 @@ def _model(arguments: Namespace) -> str:
     state, windows = FolderState(arguments.state), _windows(arguments)
     session, model = state.load(), CurrentModel(state, windows, graph_loader(arguments))
     if session.offer is not None and session.offer.problem:
-        raise ConfigError(f"the model that was offered last cannot be used yet, and the one before stays: {session.offer.problem}")
+        raise ConfigError(
+            "the model that was offered last cannot be used yet, and the one before stays: "
+            f"{session.offer.problem}"
+        )
     if model.current is None:
         return "none yet: none was released to this device, and no run has finished here"
     model.predict(one_window(windows, model.loaded().bundle.manifest.window))
     is_whole = StoredModel(arguments.state).onnx(model.current) is not None
     if model.problem:
-        told = "applications still have the whole of it in current/model.onnx" if is_whole else "applications that start now have no model"
-        raise ConfigError(f"it cannot be loaded, and the client goes on with the one before; {told}: {model.problem}")
+        told = (
+            "applications still have the whole of it in current/model.onnx"
+            if is_whole
+            else "applications that start now have no model"
+        )
+        raise ConfigError(
+            f"it cannot be loaded, and the client goes on with the one before; {told}: "
+            f"{model.problem}"
+        )
     if model.current.onnx and not is_whole:
         raise ConfigError(
-            "current/model.onnx, which other programs may read, is damaged or missing: restart the client, which writes it again"
+            "current/model.onnx, which other programs may read, is damaged or missing: restart "
+            "the client, which writes it again"
         )
     since = datetime.fromtimestamp(model.current.since_s, UTC)
     which = f"release {model.current.release}, " if model.current.release else ""
     own = ", with what this device has kept of it" if model.current.kept else ""
     if alone := alone_of(session, model.current):
         own = f", alone: {alone}"
-    return f"{which}{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since {since:%Y-%m-%d %H:%M} UTC{own}"
+    return (
+        f"{which}{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since "
+        f"{since:%Y-%m-%d %H:%M} UTC{own}"
+    )
 
 
 def _credentials(arguments: Namespace) -> str:
@@ -199,7 +234,11 @@ def _credentials(arguments: Namespace) -> str:
     for option in ("ca", "cert", "key"):
         _read(option, getattr(arguments, option))
     if not address.tls:
-        return "none: the broker is on this machine" if is_loopback(address.host) else "none: mqtt:// without TLS, as --insecure permits"
+        return (
+            "none: the broker is on this machine"
+            if is_loopback(address.host)
+            else "none: mqtt:// without TLS, as --insecure permits"
+        )
     if arguments.key is not None and arguments.cert is None:
         raise ConfigError("--key without --cert: the broker cannot tell who this is")
     context = ssl.create_default_context(cafile=arguments.ca)
@@ -208,9 +247,15 @@ def _credentials(arguments: Namespace) -> str:
     try:
         context.load_cert_chain(arguments.cert, arguments.key, password=lambda: "")
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"--cert {arguments.cert} and --key {arguments.key} do not fit together: {error}") from None
+        raise ConfigError(
+            f"--cert {arguments.cert} and --key {arguments.key} do not fit together: {error}"
+        ) from None
     _check_name(arguments.cert, arguments.id)
-    until = [_valid_until(option, getattr(arguments, option)) for option in ("cert", "ca") if getattr(arguments, option)]
+    until = [
+        _valid_until(option, getattr(arguments, option))
+        for option in ("cert", "ca")
+        if getattr(arguments, option)
+    ]
     return f"certificate {arguments.cert}, valid until {min(until):%Y-%m-%d}"
 
 
@@ -225,9 +270,14 @@ def _read(option: str, path: Path | None) -> None:
 
 def _check_name(path: Path, device_id: str) -> None:
     """The broker knows a device by its certificate's common name."""
-    names = x509.load_pem_x509_certificate(path.read_bytes()).subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    names = x509.load_pem_x509_certificate(path.read_bytes()).subject.get_attributes_for_oid(
+        x509.NameOID.COMMON_NAME
+    )
     if [name.value for name in names] != [device_id]:
-        raise ConfigError(f"--cert {path}: for {', '.join(str(name.value) for name in names) or 'nobody'}, and --id is {device_id}")
+        raise ConfigError(
+            f"--cert {path}: for {', '.join(str(name.value) for name in names) or 'nobody'}, and "
+            f"--id is {device_id}"
+        )
 
 
 def _valid_until(option: str, path: Path) -> datetime:
@@ -235,10 +285,15 @@ def _valid_until(option: str, path: Path) -> datetime:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:
         raise ConfigError(f"--{option} {path}: not a certificate: {error}") from None
-    begin, end, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
+    begin, end, now = (
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
+        datetime.now(UTC),
+    )
     if not begin <= now <= end:
         raise ConfigError(
-            f"--{option} {path}: valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, and today is {now:%Y-%m-%d}: renew it, or set the clock"
+            f"--{option} {path}: valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, and today is "
+            f"{now:%Y-%m-%d}: renew it, or set the clock"
         )
     return end
 
@@ -246,7 +301,9 @@ def _valid_until(option: str, path: Path) -> datetime:
 def _trusted(arguments: Namespace) -> str:
     keys = trusted_keys(arguments)
     return (
-        f"{len(keys)} in {arguments.trust}" if keys else "none, as --insecure permits: whoever reaches the broker can make this device work"
+        f"{len(keys)} in {arguments.trust}"
+        if keys
+        else "none, as --insecure permits: whoever reaches the broker can make this device work"
     )
 
 
@@ -258,7 +315,8 @@ def _policy(arguments: Namespace) -> str:
 
 
 def _unknown_graphs(folder: Path, policy: Policy) -> str:
-    """Which graphs the policy names that the bundle in use has not: they may be another bundle's, or misspelt."""
+    """Which graphs the policy names that the bundle in use has not: they may be another bundle's,
+    or misspelt."""
     if not (folder / "session.json").exists():
         return ""
     state = FolderState(folder)
@@ -267,27 +325,45 @@ def _unknown_graphs(folder: Path, policy: Policy) -> str:
     if payload is None:
         return ""
     manifest = unpack(payload).manifest
-    unknown = [name for name in (*(policy.graphs or ()), *(policy.unreported or ())) if name not in manifest.graphs]
+    unknown = [
+        name
+        for name in (*(policy.graphs or ()), *(policy.unreported or ()))
+        if name not in manifest.graphs
+    ]
     names = ", ".join(sorted(manifest.graphs))
-    return f"; bundle {manifest.name}, in use, has no graph {', '.join(unknown)}; it has {names}" if unknown else ""
+    return (
+        f"; bundle {manifest.name}, in use, has no graph {', '.join(unknown)}; it has {names}"
+        if unknown
+        else ""
+    )
 
 
 def _broker(arguments: Namespace, heard: list[Heard]) -> str:
-    """Connect as the device, subscribe to its topics, and wait for the aggregator's status; it is put into `heard`."""
+    """Connect as the device, subscribe to its topics, and wait for the aggregator's status; it is
+    put into `heard`."""
     topics, address = Topics(arguments.fleet), broker_address(arguments)
     link = MqttLink(address, f"{arguments.fleet}.{arguments.id}", wait_s=CONNECT_S)
     try:
-        link.subscribe(topics.device(arguments.id, "plan"), topics.device(arguments.id, "reply"), topics.aggregator)
+        link.subscribe(
+            topics.device(arguments.id, "plan"),
+            topics.device(arguments.id, "reply"),
+            topics.aggregator,
+        )
         heard.append(_status(link, topics, Verifier(arguments.fleet, trusted_keys(arguments))))
     finally:
         link.close()
     if time.time() > heard[0].until_s:
         raise LinkError(
-            f"{address}: connected, but by this device's clock, which says {utc(time.time())}, the aggregator's voucher was good until "
-            f"{utc(heard[0].until_s)}: if the clock is right, the service needs a new one (shoal vouch)"
+            f"{address}: connected, but by this device's clock, which says {utc(time.time())}, "
+            "the aggregator's voucher was good until "
+            f"{utc(heard[0].until_s)}: if the clock is right, the service needs a new one (shoal "
+            "vouch)"
         )
     if not heard[0].status.online:
-        raise LinkError(f"{address}: connected, but the aggregator of fleet {arguments.fleet!r} is not online: start shoal serve")
+        raise LinkError(
+            f"{address}: connected, but the aggregator of fleet {arguments.fleet!r} is not "
+            "online: start shoal serve"
+        )
     return f"{address}: connected, and the aggregator of fleet {arguments.fleet!r} is online"
 
 
@@ -297,17 +373,21 @@ def _status(link: MqttLink, topics: Topics, verifier: Verifier) -> Heard:
     while (left_s := end_s - time.monotonic()) > 0:
         event = link.receive(timeout_s=left_s)
         if isinstance(event, Denied):
-            raise LinkError(f"connected, but the broker does not let this device {event.action} {event.topic}")
+            raise LinkError(
+                f"connected, but the broker does not let this device {event.action} {event.topic}"
+            )
         if isinstance(event, Delivery) and event.topic == topics.aggregator and event.payload:
             try:
                 status = verifier.open(event.payload, AggregatorStatus, -math.inf)
                 return Heard(status, verifier.until_s(event.payload))
             except WireError as error:
                 raise LinkError(
-                    f"connected, but the aggregator's status is not to be believed: {error}; is --trust this fleet's?"
+                    f"connected, but the aggregator's status is not to be believed: {error}; is "
+                    "--trust this fleet's?"
                 ) from None
     raise LinkError(
-        f"connected, but no status of an aggregator came in {STATUS_WAIT_S:g} s: is one running for fleet {topics.fleet!r}, and does the "
+        f"connected, but no status of an aggregator came in {STATUS_WAIT_S:g} s: is one running "
+        f"for fleet {topics.fleet!r}, and does the "
         f"broker let this device read {topics.aggregator}?"
     )
 
@@ -316,9 +396,14 @@ def _clock(heard: Heard) -> str:
     now_s, at_s = time.time(), heard.status.at_s
     behind_s = at_s - now_s
     if not abs(behind_s) <= CLOCK_S:
-        until = f", whose voucher is good until {utc(heard.until_s)}" if math.isfinite(heard.until_s) else ""
+        until = (
+            f", whose voucher is good until {utc(heard.until_s)}"
+            if math.isfinite(heard.until_s)
+            else ""
+        )
         raise ConfigError(
-            f"it says {utc(now_s)}, {abs(behind_s):.0f} s {'behind' if behind_s > 0 else 'ahead of'} the aggregator's, {utc(at_s)}{until}: "
+            f"it says {utc(now_s)}, {abs(behind_s):.0f} s "
+            f"{'behind' if behind_s > 0 else 'ahead of'} the aggregator's, {utc(at_s)}{until}: "
             "set it, for example by NTP"
         )
     return f"within {max(1.0, abs(behind_s)):.0f} s of the aggregator's"

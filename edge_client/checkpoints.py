@@ -1,4 +1,5 @@
-"""When a checkpoint of a plan is written, and when work goes on from one (the rules are in `edge_client.core.checkpoint`)."""
+"""When a checkpoint of a plan is written, and when work goes on from one (the rules are in
+`edge_client.core.checkpoint`)."""
 
 import logging
 from collections.abc import Callable
@@ -24,8 +25,8 @@ log = logging.getLogger("shoal.edge")
 
 
 class Checkpoints:
-    """The checkpoints of one plan at a time. A device trains as well without one: whatever is wrong with a checkpoint or with the disk
-    costs a line of the log."""
+    """The checkpoints of one plan at a time. A device trains as well without one: whatever is wrong
+    with a checkpoint or with the disk costs a line of the log."""
 
     def __init__(
         self,
@@ -36,8 +37,9 @@ class Checkpoints:
         progressed: Callable[[int, bool], None],
         clock: Callable[[], float],
     ) -> None:
-        """`progressed` is told of each checkpoint that is on the disk: how often a graph was run until then, and whether work goes on from
-        it now. `clock`: seconds, from a clock that cannot be set."""
+        """`progressed` is told of each checkpoint that is on the disk: how often a graph was run
+        until then, and whether work goes on from it now. `clock`: seconds, from a clock that cannot
+        be set."""
         self._device_id, self._state, self._runtime, self._pace = device_id, state, runtime, pace
         self._progressed, self._clock = progressed, clock
         self._plan: Plan | None = None
@@ -60,12 +62,22 @@ class Checkpoints:
         if made is not None:
             self.before_s = made.place.seconds
             self._progressed(made.place.runs, True)
-            log.info("going on device=%s round=%d verb=%d runs=%d", self._device_id, plan.round, made.place.verb, made.place.runs)
+            log.info(
+                "going on device=%s round=%d verb=%d runs=%d",
+                self._device_id,
+                plan.round,
+                made.place.verb,
+                made.place.runs,
+            )
         return made
 
     def drop(self, problem: str) -> None:
         """The plan starts anew."""
-        log.warning("the checkpoint is dropped, the plan starts anew device=%s: %s", self._device_id, problem)
+        log.warning(
+            "the checkpoint is dropped, the plan starts anew device=%s: %s",
+            self._device_id,
+            problem,
+        )
         self.before_s = 0.0
         try:
             self._state.drop_checkpoint()
@@ -89,7 +101,9 @@ class Checkpoints:
                 raise ValueError(f"it has {len(payload)} bytes, at most {MOST_BYTES} are written")
             self._state.put_checkpoint(payload)
         except (OSError, ValueError) as error:
-            log.warning("no checkpoint is written, work goes on device=%s: %s", self._device_id, error)
+            log.warning(
+                "no checkpoint is written, work goes on device=%s: %s", self._device_id, error
+            )
             if isinstance(error, ValueError):
                 self._due_s = float("inf")
                 return

@@ -1,4 +1,5 @@
-"""The model that answers predictions on this device. It is apart from any run: training never touches it."""
+"""The model that answers predictions on this device. It is apart from any run: training never
+touches it."""
 
 import logging
 import threading
@@ -21,8 +22,8 @@ AGAIN_S = 5.0
 
 
 class CurrentModel:
-    """Which model is in use, and its predictions. It has graphs of its own, so that it answers while a plan is carried out. If it cannot be
-    loaded, the one before answers."""
+    """Which model is in use, and its predictions. It has graphs of its own, so that it answers
+    while a plan is carried out. If it cannot be loaded, the one before answers."""
 
     def __init__(self, state: DeviceState, windows: Windows, load_graphs: GraphLoader) -> None:
         """
@@ -35,14 +36,20 @@ class CurrentModel:
         self._loaded: LoadedModel | None = None
         self._stand_in: LoadedModel | None = None
         self.problem = ""
-        """Why the model before answers: the one in use could not be loaded. Empty while it does not."""
+        """Why the model before answers: the one in use could not be loaded. Empty while it does
+        not."""
         self._load_at_s = 0.0
         self._lock, self._failures = threading.Lock(), 0
 
     @property
     def blobs(self) -> set[str]:
         """What has to stay stored for the model in use and the one before."""
-        return {name for model in (self.current, self.before) if model for name in (model.bundle, model.model, model.private)} - {""}
+        return {
+            name
+            for model in (self.current, self.before)
+            if model
+            for name in (model.bundle, model.model, model.private)
+        } - {""}
 
     @property
     def fetched(self) -> set[str]:
@@ -50,7 +57,8 @@ class CurrentModel:
         return {self.current.bundle, self.current.model} if self.current else set()
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window). What fails, but for x itself, is counted.
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window). What fails, but
+        for x itself, is counted.
 
         Raises:
             ConfigError: no model is in use, or it is damaged and so is the one before.
@@ -58,12 +66,19 @@ class CurrentModel:
             ShoalError: it cannot be loaded.
         """
         if self.current is None:
-            raise ConfigError("this device has no model yet: none was released to it, and no run has finished on it")
+            raise ConfigError(
+                "this device has no model yet: none was released to it, and no run has finished "
+                "on it"
+            )
         try:
             loaded = self.loaded()
             window = loaded.bundle.manifest.window
             check_windows(to_length(x, window), window.shape)
-            answer = loaded.predict(x) if len(x) else np.zeros((0, len(loaded.bundle.manifest.classes)), np.float32)
+            answer = (
+                loaded.predict(x)
+                if len(x)
+                else np.zeros((0, len(loaded.bundle.manifest.classes)), np.float32)
+            )
         except DataError:
             raise
         except Exception:
@@ -90,7 +105,9 @@ class CurrentModel:
                     raise
                 self._stand_in, self.problem = self._stand_in or self._load(self.before), str(error)
                 self._count_failure()
-                log.error("%s", f"the model in use cannot be loaded, the one before answers: {error}")
+                log.error(
+                    "%s", f"the model in use cannot be loaded, the one before answers: {error}"
+                )
         loaded = self._loaded or self._stand_in
         assert loaded is not None
         return loaded
@@ -105,7 +122,8 @@ class CurrentModel:
         return LoadedModel(bundle, self._state, current, self._load_graphs, self._windows)
 
     def replace(self, current: Current, loaded: LoadedModel, onnx: bytes) -> None:
-        """Another model, which is loaded, is in use from now on; `onnx` is the whole of it in one file, or empty.
+        """Another model, which is loaded, is in use from now on; `onnx` is the whole of it in one
+        file, or empty.
 
         Raises:
             OSError: it cannot be stored; the one in use stays.
@@ -132,11 +150,17 @@ class CurrentModel:
 
     def _load(self, current: Current) -> LoadedModel:
         try:
-            bundle = unpack(read_blob(self._state, current.bundle))  # its signature was checked when it came into use
+            bundle = unpack(
+                read_blob(self._state, current.bundle)
+            )  # its signature was checked when it came into use
             return self.try_load(bundle, current)
         except BlobMissing as error:
             if str(error) == current.private:
                 raise ConfigError(
-                    "what this device has for itself beside its model is damaged or missing: restart the client, which tells the service"
+                    "what this device has for itself beside its model is damaged or missing: "
+                    "restart the client, which tells the service"
                 ) from None
-            raise ConfigError(f"blob {error} of this device's model is damaged or missing; it is fetched again if that can be") from None
+            raise ConfigError(
+                f"blob {error} of this device's model is damaged or missing; it is fetched again "
+                "if that can be"
+            ) from None

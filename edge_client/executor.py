@@ -39,7 +39,9 @@ def from_entropy(_plan: Plan) -> np.random.Generator:
 class Executor:
     """Carries out plans with one bundle's graphs over one device's windows."""
 
-    def __init__(self, bundle: Bundle, graphs: Graphs, windows: Windows, secret: Secret = from_entropy) -> None:
+    def __init__(
+        self, bundle: Bundle, graphs: Graphs, windows: Windows, secret: Secret = from_entropy
+    ) -> None:
         """
         Raises:
             DataError: the windows do not fit the bundle.
@@ -52,11 +54,15 @@ class Executor:
         self._job: Job | None = None
         if bundle.manifest.min_batch > MOST_EXAMPLES:
             raise BundleError(
-                f"bundle {bundle.manifest.name}: batches of at least {bundle.manifest.min_batch}, at most {MOST_EXAMPLES} can be"
+                f"bundle {bundle.manifest.name}: batches of at least {bundle.manifest.min_batch}, "
+                f"at most {MOST_EXAMPLES} can be"
             )
         for name, shape in bundle.manifest.random.items():
             if min(shape, default=0) < 0 or prod(shape) > MOST_RANDOM:
-                raise BundleError(f"bundle {bundle.manifest.name}: random input {name!r} of shape {shape}, at most {MOST_RANDOM} numbers")
+                raise BundleError(
+                    f"bundle {bundle.manifest.name}: random input {name!r} of shape {shape}, at "
+                    f"most {MOST_RANDOM} numbers"
+                )
 
     def execute(
         self,
@@ -67,21 +73,26 @@ class Executor:
         between: Between = _nothing,
         resumed: Checkpoint | None = None,
     ) -> Result:
-        """Carry out every verb in order. The first one starts from the tensors in `model` (shared, statistic, received) and in `private`;
-        private tensors of another layout, and columns that were made for another number of windows, are as if they were not there. With
-        `resumed`, what is left after this checkpoint of the same plan over the same windows; `private` is not read then.
+        """Carry out every verb in order. The first one starts from the tensors in `model` (shared,
+        statistic, received) and in `private`; private tensors of another layout, and columns that
+        were made for another number of windows, are as if they were not there. With `resumed`, what
+        is left after this checkpoint of the same plan over the same windows; `private` is not read
+        then.
 
         Raises:
             WrongLayout: the model's tensors are not the manifest's.
             DataError: training is asked of a device with fewer than `min_batch` windows.
-            BundleError: a verb names a graph that the bundle does not have or that cannot do what the verb asks; or training is asked with
+            BundleError: a verb names a graph that the bundle does not have or that cannot do what
+            the verb asks; or training is asked with
                 larger batches than the bundle's programs take.
             Unfit: the checkpoint cannot be of this plan.
         """
         check_verbs(self._bundle.manifest, plan.verbs)
         job = Job(self._bundle, self._graphs, self._windows, plan, fetch, self._secret, between)
         if resumed is None:
-            job.tensors |= usable(self._bundle.manifest.of_role(names.PRIVATE), private, self._windows.num_train)
+            job.tensors |= usable(
+                self._bundle.manifest.of_role(names.PRIVATE), private, self._windows.num_train
+            )
             job.receive(plan.model, model)
         else:
             job.go_on(resumed, model)
@@ -92,29 +103,38 @@ class Executor:
             self._job = None
 
     def checkpoint(self, seconds: float) -> Checkpoint:
-        """What is done so far of the plan that is carried out, to be asked for from `between`. `seconds`: how long it took."""
+        """What is done so far of the plan that is carried out, to be asked for from `between`.
+        `seconds`: how long it took."""
         assert self._job is not None
         return self._job.checkpoint(seconds)
 
     @cached_property
     def windows_digest(self) -> str:
-        """The SHA-256 of the windows that plans are carried out over; made once, when it is first asked for."""
+        """The SHA-256 of the windows that plans are carried out over; made once, when it is first
+        asked for."""
         return windows_digest(self._windows)
 
     def predict(self, model: Tensors, private: Tensors, x: Array) -> Array:
-        """What the bundle's task answers (n, answers) float32, class probabilities or others in their place, of examples x (n, \\*window),
-        whole numbers where the bundle asks for ids, with the device's own model: what it was given, and what it has kept."""
+        """What the bundle's task answers (n, answers) float32, class probabilities or others in
+        their place, of examples x (n, \\*window), whole numbers where the bundle asks for ids, with
+        the device's own model: what it was given, and what it has kept."""
         held = own_tensors(self._bundle, model, private)
         least = self._bundle.manifest.min_batch
         x = fitting(x, self._bundle.manifest.window, "windows to predict")
         padded = np.concatenate([x, x[:1].repeat(least, 0)]) if len(x) < least else x
         slices = evaluation_slices(len(padded), least, self._graphs.max_batch)
-        rows = [self._graphs.run("predict", {**held, names.X: padded[rows]})[names.PROBABILITIES] for rows in slices]
+        rows = [
+            self._graphs.run("predict", {**held, names.X: padded[rows]})[names.PROBABILITIES]
+            for rows in slices
+        ]
         return np.concatenate(rows)[: len(x)]
 
-    def evaluate(self, model: Tensors, private: Tensors, x: Array, y: Array, between: Between = lambda: None) -> Metrics:
-        """The metrics of the device's own model, with what it has kept, over examples x (n, \\*window) with the labels y (n, \\*label) of
-        the task; of fewer than the bundle's least batch there are none. `between` is called before each batch."""
+    def evaluate(
+        self, model: Tensors, private: Tensors, x: Array, y: Array, between: Between = lambda: None
+    ) -> Metrics:
+        """The metrics of the device's own model, with what it has kept, over examples x (n,
+        \\*window) with the labels y (n, \\*label) of the task; of fewer than the bundle's least
+        batch there are none. `between` is called before each batch."""
         manifest, held = self._bundle.manifest, own_tensors(self._bundle, model, private)
         least, graph = manifest.min_batch, manifest.measuring
         if len(x) < least:
@@ -131,7 +151,9 @@ class Executor:
         manifest = self._bundle.manifest
         shape = manifest.window.shape
         unlabelled = [windows.unlabelled_x] if windows.num_unlabelled else []
-        for part, x in zip(PARTS.values(), (windows.train_x, windows.test_x, *unlabelled), strict=False):
+        for part, x in zip(
+            PARTS.values(), (windows.train_x, windows.test_x, *unlabelled), strict=False
+        ):
             if x.shape[1:] != shape:
                 told = f"{part} have shape {x.shape[1:]}, bundle {manifest.name} expects {shape}"
                 raise DataError(told + likely_meant(x.shape[1:], shape))

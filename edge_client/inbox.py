@@ -10,14 +10,28 @@ from wire.pieces import check_pieces
 from wire.signed import Verifier
 from wire.topics import Topics
 
-_KINDS = {"plan": Plan, "reply": Reply, "release": Release, "want": Want, "aggregator": AggregatorStatus}
+_KINDS = {
+    "plan": Plan,
+    "reply": Reply,
+    "release": Release,
+    "want": Want,
+    "aggregator": AggregatorStatus,
+}
 
 
 class Inbox:
     """Reads what one device is sent."""
 
-    def __init__(self, device_id: str, topics: Topics, trusted: Sequence[PublicKey], now: Callable[[], float], most_bytes: int) -> None:
-        """`now`: Unix time, as well as the device knows it. `most_bytes`: the largest blob that is taken."""
+    def __init__(
+        self,
+        device_id: str,
+        topics: Topics,
+        trusted: Sequence[PublicKey],
+        now: Callable[[], float],
+        most_bytes: int,
+    ) -> None:
+        """`now`: Unix time, as well as the device knows it. `most_bytes`: the largest blob that is
+        taken."""
         self._most_bytes = most_bytes
         self._device_id, self._topics, self._now = device_id, topics, now
         self._verifier = Verifier(topics.fleet, trusted)
@@ -34,8 +48,13 @@ class Inbox:
         if address.kind not in _KINDS or address.device_id not in ("", self._device_id):
             raise Malformed(f"topic {delivery.topic[:200]!r}: not one that this device reads")
         if len(delivery.payload) > PLAN_BYTES:
-            raise LimitExceeded(f"{address.kind} of {len(delivery.payload)} bytes: at most {PLAN_BYTES} are accepted")
-        message: Plan | Reply | Release | Want | AggregatorStatus = self._verifier.open(delivery.payload, _KINDS[address.kind], self._now())
+            raise LimitExceeded(
+                f"{address.kind} of {len(delivery.payload)} bytes: at most {PLAN_BYTES} are "
+                "accepted"
+            )
+        message: Plan | Reply | Release | Want | AggregatorStatus = self._verifier.open(
+            delivery.payload, _KINDS[address.kind], self._now()
+        )
         if not isinstance(message, AggregatorStatus) and message.device_id != self._device_id:
             raise Malformed(f"{address.kind} for {message.device_id}, not for {self._device_id}")
         return message

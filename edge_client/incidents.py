@@ -1,4 +1,5 @@
-"""What went wrong and was survived: counted by its cause, and logged so that neither a flood nor a rare defect is lost."""
+"""What went wrong and was survived: counted by its cause, and logged so that neither a flood nor a
+rare defect is lost."""
 
 import logging
 import traceback
@@ -28,14 +29,23 @@ class Incidents:
         self._count(f"failed {where}", error)
 
     def _count(self, what: str, error: Exception) -> None:
-        """An error that Shoal raises, and one of the operating system, explain themselves; of any other the first has its traceback."""
+        """An error that Shoal raises, and one of the operating system, explain themselves; of any
+        other the first has its traceback."""
         foreseen = isinstance(error, ShoalError | OSError)
         cause = f"{what}: {type(error).__name__}" + ("" if foreseen else f" at {_place(error)}")
         self.counts[cause] += 1
         number = self.counts[cause]
         if number <= LOGGED or number == 10 ** (len(str(number)) - 1):
-            text = f"{what} device={self._device_id} times={number} {type(error).__name__}: {str(error)[:1000]}"
-            log.log(logging.WARNING if foreseen else logging.ERROR, "%s", text, exc_info=error if not foreseen and number == 1 else None)
+            text = (
+                f"{what} device={self._device_id} times={number} {type(error).__name__}: "
+                f"{str(error)[:1000]}"
+            )
+            log.log(
+                logging.WARNING if foreseen else logging.ERROR,
+                "%s",
+                text,
+                exc_info=error if not foreseen and number == 1 else None,
+            )
 
 
 def _place(error: Exception) -> str:

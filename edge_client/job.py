@@ -1,4 +1,5 @@
-"""One plan being carried out over a device's windows: a function for each verb, and where it is between two runs of a graph."""
+"""One plan being carried out over a device's windows: a function for each verb, and where it is
+between two runs of a graph."""
 
 import zlib
 from collections.abc import Callable
@@ -7,7 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from edge_client.core.batches import batch_slices, evaluation_slices, num_training_batches, training_batches
+from edge_client.core.batches import (
+    batch_slices,
+    evaluation_slices,
+    num_training_batches,
+    training_batches,
+)
 from edge_client.core.checkpoint import Checkpoint, Place, Random, Within
 from edge_client.core.ports import Graphs, WholeTraining, Windows
 from edge_client.layout import fitting
@@ -34,10 +40,12 @@ class Unfit(Malformed):
 
 @dataclass
 class Result:
-    """The result of a plan: the digest of the model that the device started from, metrics, and the tensors of the update.
+    """The result of a plan: the digest of the model that the device started from, metrics, and the
+    tensors of the update.
 
-    `private` stays on the device: ``private/NAME`` and ``column/COLUMN``, from which its next plan goes on, and ``kept/ROLE/NAME``, what
-    it made of that model for itself alone, which is of use with that model only."""
+    `private` stays on the device: ``private/NAME`` and ``column/COLUMN``, from which its next plan
+    goes on, and ``kept/ROLE/NAME``, what it made of that model for itself alone, which is of use
+    with that model only."""
 
     model: str
     evaluated: Metrics = field(default_factory=Metrics)
@@ -48,12 +56,25 @@ class Result:
 
 
 class Job:
-    """One plan being carried out. `tensors` are all that graphs may read, by name; `model` is what the device started from."""
+    """One plan being carried out. `tensors` are all that graphs may read, by name; `model` is what
+    the device started from."""
 
     def __init__(
-        self, bundle: Bundle, graphs: Graphs, windows: Windows, plan: Plan, fetch: Fetch, secret: Secret, between: Between
+        self,
+        bundle: Bundle,
+        graphs: Graphs,
+        windows: Windows,
+        plan: Plan,
+        fetch: Fetch,
+        secret: Secret,
+        between: Between,
     ) -> None:
-        self._manifest, self._graphs, self._windows, self._plan = bundle.manifest, graphs, windows, plan
+        self._manifest, self._graphs, self._windows, self._plan = (
+            bundle.manifest,
+            graphs,
+            windows,
+            plan,
+        )
         self._fetch, self._make_secret, self._between = fetch, secret, between
         self._rng = np.random.default_rng([plan.seed, zlib.crc32(plan.device_id.encode())])
         self._initial = bundle.initial
@@ -95,7 +116,8 @@ class Job:
         return self.finish()
 
     def checkpoint(self, seconds: float) -> Checkpoint:
-        """What is done so far, to be asked for from `between`. `seconds`: how long it took. Nothing of it is changed by what follows."""
+        """What is done so far, to be asked for from `between`. `seconds`: how long it took. Nothing
+        of it is changed by what follows."""
         place = Place(
             self._verb,
             self._within.batches,
@@ -107,9 +129,19 @@ class Job:
             tuple(sorted(self._changed)),
             tuple(sorted(self._tuned)),
         )
-        made = {key: value for key, value in self.tensors.items() if self._given.get(key) is not value}
+        made = {
+            key: value for key, value in self.tensors.items() if self._given.get(key) is not value
+        }
         sent, protected = dict(self.result.tensors), dict(self._protected)
-        return Checkpoint(place, made, sent, protected, self.result.evaluated, self.result.trained, self._within.copy())
+        return Checkpoint(
+            place,
+            made,
+            sent,
+            protected,
+            self.result.evaluated,
+            self.result.trained,
+            self._within.copy(),
+        )
 
     def go_on(self, made: Checkpoint, model: Tensors) -> None:
         """Go on from a checkpoint instead of the plan's start. `model`: the plan's.
@@ -118,25 +150,64 @@ class Job:
             Unfit: it cannot be of this plan.
         """
         place, order = made.place, made.within.order
-        candidates = {digest for verb in self._plan.verbs if isinstance(verb, Choose) for digest in verb.models}
-        if place.verb >= len(self._plan.verbs) or place.model not in candidates | {self._plan.model}:
-            raise Unfit(f"the plan has {len(self._plan.verbs)} verbs, and not model {place.model[:12]}, or no verb {place.verb}")
-        if order is not None and len(order) and not 0 <= order.min() <= order.max() < self._windows.num_train:
+        candidates = {
+            digest
+            for verb in self._plan.verbs
+            if isinstance(verb, Choose)
+            for digest in verb.models
+        }
+        if place.verb >= len(self._plan.verbs) or place.model not in candidates | {
+            self._plan.model
+        }:
+            raise Unfit(
+                f"the plan has {len(self._plan.verbs)} verbs, and not model {place.model[:12]}, "
+                f"or no verb {place.verb}"
+            )
+        if (
+            order is not None
+            and len(order)
+            and not 0 <= order.min() <= order.max() < self._windows.num_train
+        ):
             raise Unfit(f"an order of windows that {self._windows.num_train} windows do not have")
         held = {**made.tensors, **made.protected}
         for key in {*held, *place.changed, *place.tuned}:
             spec, value = self._specs.get(key), held.get(key)
-            fits = spec is None or value is None or (value.dtype, value.shape) == (np.dtype(spec.dtype), spec.shape)
-            if not fits or (spec is None and names.role_of(key) not in (names.COLUMN, names.RESPONSE)):
+            fits = (
+                spec is None
+                or value is None
+                or (value.dtype, value.shape) == (np.dtype(spec.dtype), spec.shape)
+            )
+            if not fits or (
+                spec is None and names.role_of(key) not in (names.COLUMN, names.RESPONSE)
+            ):
                 raise Unfit(f"tensor {key[:80]!r}, which this plan does not have so")
-            if spec is None and value is not None and names.role_of(key) == names.COLUMN and value.shape[:1] != (self._windows.num_train,):
-                raise Unfit(f"column {key[:80]!r} of shape {list(value.shape)} for {self._windows.num_train} windows")
-        self.receive(place.model, model if place.model == self._plan.model else self._fetch(place.model))
+            if (
+                spec is None
+                and value is not None
+                and names.role_of(key) == names.COLUMN
+                and value.shape[:1] != (self._windows.num_train,)
+            ):
+                raise Unfit(
+                    f"column {key[:80]!r} of shape {list(value.shape)} for "
+                    f"{self._windows.num_train} windows"
+                )
+        self.receive(
+            place.model, model if place.model == self._plan.model else self._fetch(place.model)
+        )
         self.tensors |= made.tensors
-        self._changed, self._tuned, self._protected = set(place.changed), set(place.tuned), dict(made.protected)
+        self._changed, self._tuned, self._protected = (
+            set(place.changed),
+            set(place.tuned),
+            dict(made.protected),
+        )
         self.result.tensors, self.result.num_steps = dict(made.sent), place.num_steps
         self.result.evaluated, self.result.trained = made.evaluated, made.trained
-        self._verb, self._runs, self._within, self._resumed = place.verb, place.runs, made.within.copy(), True
+        self._verb, self._runs, self._within, self._resumed = (
+            place.verb,
+            place.runs,
+            made.within.copy(),
+            True,
+        )
         place.random.put(self._rng)
 
     @cached_property
@@ -165,21 +236,31 @@ class Job:
         within = self._within
         if isinstance(self._graphs, WholeTraining) and self._graphs.trains(verb.graph):
             self._pause()
-            made = list(training_batches(verb, examples, windows.num_unlabelled, min_batch, self._rng))
-            outputs = self._graphs.train(verb.graph, self.tensors, windows.train_x, windows.train_y, made, scalars)
+            made = list(
+                training_batches(verb, examples, windows.num_unlabelled, min_batch, self._rng)
+            )
+            outputs = self._graphs.train(
+                verb.graph, self.tensors, windows.train_x, windows.train_y, made, scalars
+            )
             self._advance(outputs, verb.report)
             self._count(outputs, sum(map(len, made)), len(made))
         else:
             self._train_by_batches(verb, examples, scalars)
         self._check_moved(verb.graph)
         if verb.report:
-            self.result.trained = Metrics(within.num_examples, within.loss_sum, round(within.num_correct))
+            self.result.trained = Metrics(
+                within.num_examples, within.loss_sum, round(within.num_correct)
+            )
 
     def _train_by_batches(self, verb: Train, examples: Array, scalars: Tensors) -> None:
         windows, within = self._windows, self._within
         parts = batch_slices(len(examples), verb.batch_size, self._manifest.min_batch)
-        many = num_training_batches(verb, len(examples), windows.num_unlabelled, self._manifest.min_batch)
-        if within.batches % len(parts) and (within.order is None or len(within.order) != len(examples)):
+        many = num_training_batches(
+            verb, len(examples), windows.num_unlabelled, self._manifest.min_batch
+        )
+        if within.batches % len(parts) and (
+            within.order is None or len(within.order) != len(examples)
+        ):
             raise Unfit(f"no order of {len(examples)} windows in the midst of a pass")
         for number in range(within.batches, many):
             self._pause()
@@ -201,20 +282,27 @@ class Job:
         within.num_correct += float(outputs[names.NUM_CORRECT])
 
     def evaluate(self, verb: Evaluate) -> None:
-        """Sum a graph's metrics over a split. ``loss_sum`` and ``num_correct`` become the metrics of the model as it is now, unless
-        nothing is reported; other sums become responses, which over no windows are zero for later graphs and are not reported."""
+        """Sum a graph's metrics over a split. ``loss_sum`` and ``num_correct`` become the metrics
+        of the model as it is now, unless nothing is reported; other sums become responses, which
+        over no windows are zero for later graphs and are not reported."""
         held = {**self.tensors, **self._initial} if verb.model == "initial" else self.tensors
         sums, count = self._sums(verb.graph, held, verb.split, verb.holdout, verb.most)
         if "num_correct" in sums:
-            metrics = Metrics(count, float(sums.pop("loss_sum")), round(float(sums.pop("num_correct"))))
+            metrics = Metrics(
+                count, float(sums.pop("loss_sum")), round(float(sums.pop("num_correct")))
+            )
             self.result.evaluated = metrics if verb.report else self.result.evaluated
-        responses = {names.response(verb.graph, k): np.asarray(v / max(1, count), np.float32) for k, v in sums.items()}
+        responses = {
+            names.response(verb.graph, k): np.asarray(v / max(1, count), np.float32)
+            for k, v in sums.items()
+        }
         nothing = () if count else self._manifest.responses(verb.graph)
         self.tensors |= responses | {key: np.zeros(shape, dtype) for key, dtype, shape in nothing}
         self.result.tensors |= self._declared(verb.graph, responses) if verb.report else {}
 
     def choose(self, verb: Choose) -> None:
-        """Go on from the model with the least loss over the training windows; a NaN counts as infinite."""
+        """Go on from the model with the least loss over the training windows; a NaN counts as
+        infinite."""
         losses = self._within.losses
         for digest in verb.models[len(losses) :]:
             sums, _ = self._sums(verb.graph, {**self.tensors, **self._fetch(digest)}, "train")
@@ -229,12 +317,18 @@ class Job:
         every = np.arange(windows.num_train)
 
         def inputs(chosen: slice) -> Tensors:
-            return {**self.tensors, **self._batch(windows.train_x, windows.train_y, every[chosen]), **scalars}
+            return {
+                **self.tensors,
+                **self._batch(windows.train_x, windows.train_y, every[chosen]),
+                **scalars,
+            }
 
         rows = self._rows(verb.graph, windows.num_train, inputs)
         column = np.concatenate(rows) if rows else np.zeros(0, np.float32)
         if len(column) != windows.num_train:
-            raise BundleError(f"graph {verb.graph!r} gives {len(column)} rows for {windows.num_train} windows")
+            raise BundleError(
+                f"graph {verb.graph!r} gives {len(column)} rows for {windows.num_train} windows"
+            )
         self.tensors[names.column(verb.column)] = column
 
     def apply(self, verb: Apply) -> None:
@@ -242,7 +336,10 @@ class Job:
         outputs = self._run(verb.graph, {**self.tensors, **self._hyper()})
         self._advance(outputs, report=False)
         self._check_moved(verb.graph)
-        metrics = {names.response(verb.graph, name): value for name, value in names.part(outputs, names.METRIC).items()}
+        metrics = {
+            names.response(verb.graph, name): value
+            for name, value in names.part(outputs, names.METRIC).items()
+        }
         self.tensors |= metrics
         self.result.tensors |= self._declared(verb.graph, metrics) if verb.report else {}
 
@@ -250,7 +347,10 @@ class Job:
         x, window = self._fetch(verb.inputs).get("x"), self._manifest.window
         if x is None or x.dtype != window.dtype or x.shape[1:] != window.shape or not len(x):
             found = "missing" if x is None else f"{x.dtype}{list(x.shape)}"
-            raise Malformed(f"inputs of verb respond: tensor x is {found}, expected {window.dtype} (n, {window.shape})")
+            raise Malformed(
+                f"inputs of verb respond: tensor x is {found}, expected {window.dtype} (n, "
+                f"{window.shape})"
+            )
         x = fitting(x, window, "inputs of verb respond")
         rows = self._rows(verb.graph, len(x), lambda chosen: {**self.tensors, names.X: x[chosen]})
         self.result.tensors[names.response(verb.graph)] = np.concatenate(rows)
@@ -269,7 +369,9 @@ class Job:
             base = self.model[key]
             self._protected[key] = flat[at : at + base.size].reshape(base.shape)
             value = base + self._protected[key]
-            self.tensors[key] = np.maximum(value, np.float32(0.0)) if names.is_variance(key) else value
+            self.tensors[key] = (
+                np.maximum(value, np.float32(0.0)) if names.is_variance(key) else value
+            )
             at += base.size
 
     def finish(self) -> Result:
@@ -277,9 +379,13 @@ class Job:
         for key in self._changed:
             if names.role_of(key) == names.STATISTIC:
                 self.result.tensors[key] = self.tensors[key]
-            else:  # a protected change as it is: added to the model and taken off again, it would be rounded
+            # a protected change as it is: added to the model and taken off again, it would be
+            # rounded
+            else:
                 change = self._protected.get(key)
-                self.result.tensors[names.delta(names.name_of(key))] = self.tensors[key] - self.model[key] if change is None else change
+                self.result.tensors[names.delta(names.name_of(key))] = (
+                    self.tensors[key] - self.model[key] if change is None else change
+                )
         self.result.private = names.of_role(self.tensors, names.PRIVATE, names.COLUMN)
         self.result.private |= {names.kept(k): self.tensors[k] for k in self._tuned}
         return self.result
@@ -295,15 +401,22 @@ class Job:
             self._tuned |= of_model
 
     def _declared(self, graph: str, measured: Tensors) -> Tensors:
-        """Of what a graph measured, what its bundle says that it reports: nothing else leaves the device."""
-        return {key: measured[key] for key, _, _ in self._manifest.responses(graph) if key in measured}
+        """Of what a graph measured, what its bundle says that it reports: nothing else leaves the
+        device."""
+        return {
+            key: measured[key] for key, _, _ in self._manifest.responses(graph) if key in measured
+        }
 
     def _pause(self) -> None:
         """Between two runs of a graph: nothing is drawn or half done."""
         self._between()
 
     def _run(self, graph: str, inputs: Tensors) -> Tensors:
-        missing = [name for name in self._manifest.graphs[graph].inputs if name not in inputs] if self._resumed else []
+        missing = (
+            [name for name in self._manifest.graphs[graph].inputs if name not in inputs]
+            if self._resumed
+            else []
+        )
         if missing:
             raise Unfit(f"graph {graph!r} reads {missing[0]!r}, which the plan had made before")
         outputs = self._graphs.run(graph, inputs)
@@ -311,12 +424,19 @@ class Job:
         return outputs
 
     def _check_moved(self, graph: str) -> None:
-        """What a graph has changed must still be what the manifest says: it is stored, sent, and read by other graphs."""
-        for key in map(names.name_of, names.of_role(dict.fromkeys(self._manifest.graphs[graph].outputs), names.NEXT)):
+        """What a graph has changed must still be what the manifest says: it is stored, sent, and
+        read by other graphs."""
+        for key in map(
+            names.name_of,
+            names.of_role(dict.fromkeys(self._manifest.graphs[graph].outputs), names.NEXT),
+        ):
             spec, value = self._specs[key], self.tensors[key]
             if value.shape != spec.shape or value.dtype != spec.dtype:
                 made = f"{value.dtype}{list(value.shape)}"
-                raise BundleError(f"graph {graph!r} makes {key!r} {made}, its manifest says {spec.dtype}{list(spec.shape)}")
+                raise BundleError(
+                    f"graph {graph!r} makes {key!r} {made}, its manifest says "
+                    f"{spec.dtype}{list(spec.shape)}"
+                )
 
     @cached_property
     def _specs(self) -> dict[str, TensorSpec]:
@@ -325,14 +445,23 @@ class Job:
     def _check_batches(self, batch_size: int, num_examples: int) -> None:
         if self._graphs.max_batch is None:
             return
-        most = max(part.stop - part.start for part in batch_slices(num_examples, batch_size, self._manifest.min_batch))
+        most = max(
+            part.stop - part.start
+            for part in batch_slices(num_examples, batch_size, self._manifest.min_batch)
+        )
         if most > self._graphs.max_batch:
-            raise BundleError(f"the plan makes batches of {most} windows: this device's programs take at most {self._graphs.max_batch}")
+            raise BundleError(
+                f"the plan makes batches of {most} windows: this device's programs take at most "
+                f"{self._graphs.max_batch}"
+            )
 
     def _batch(self, x: Array, y: Array, chosen: Array, training: bool = True) -> Tensors:
         columns = {}
         if training:
-            columns = {names.batch(name): values[chosen] for name, values in names.part(self.tensors, names.COLUMN).items()}
+            columns = {
+                names.batch(name): values[chosen]
+                for name, values in names.part(self.tensors, names.COLUMN).items()
+            }
         return {names.X: x[chosen], names.Y: y[chosen], **columns}
 
     def _draw(self, size: int) -> Tensors:
@@ -346,29 +475,49 @@ class Job:
         return drawn
 
     def _hyper(self) -> Tensors:
-        """The bundle's hyper-parameters, and in their place those that the plan's training asks for: the same in every verb."""
-        return {names.hyper(k): np.asarray(v, np.float32) for k, v in {**self._manifest.hyper, **self._asked}.items()}
+        """The bundle's hyper-parameters, and in their place those that the plan's training asks
+        for: the same in every verb."""
+        return {
+            names.hyper(k): np.asarray(v, np.float32)
+            for k, v in {**self._manifest.hyper, **self._asked}.items()
+        }
 
-    def _sums(self, graph: str, held: Tensors, split: str, holdout: float = 0.0, most: int = 0) -> tuple[Tensors, int]:
+    def _sums(
+        self, graph: str, held: Tensors, split: str, holdout: float = 0.0, most: int = 0
+    ) -> tuple[Tensors, int]:
         """The sums of a graph's metrics over a split, and how many examples it has."""
         x, y, places, order = Split.of(self._windows, self._manifest.label, split, holdout, most)
         within, scalars = self._within, self._hyper()
-        slices = evaluation_slices(len(order), self._manifest.min_batch, self._graphs.max_batch) if len(order) else []
+        slices = (
+            evaluation_slices(len(order), self._manifest.min_batch, self._graphs.max_batch)
+            if len(order)
+            else []
+        )
         for chosen in slices[within.batches :]:
             self._pause()
             rows = order[chosen]
-            batch = self._batch(x, y, rows, split in ("train", "holdout")) | {name: values[rows] for name, values in places.items()}
+            batch = self._batch(x, y, rows, split in ("train", "holdout")) | {
+                name: values[rows] for name, values in places.items()
+            }
             outputs = self._run(graph, {**held, **batch, **scalars})
             for name, value in names.part(outputs, names.METRIC).items():
-                within.sums[name] = within.sums[name] + value if name in within.sums else np.asarray(value, np.float64)
+                within.sums[name] = (
+                    within.sums[name] + value
+                    if name in within.sums
+                    else np.asarray(value, np.float64)
+                )
             within.batches += 1
         sums, within.sums, within.batches = within.sums, {}, 0
         return sums, len(order)
 
-    def _rows(self, graph: str, num_examples: int, inputs: Callable[[slice], Tensors]) -> list[Array]:
+    def _rows(
+        self, graph: str, num_examples: int, inputs: Callable[[slice], Tensors]
+    ) -> list[Array]:
         """What a graph gives for each example, batch by batch."""
         within = self._within
-        for chosen in evaluation_slices(num_examples, self._manifest.min_batch, self._graphs.max_batch)[within.batches :]:
+        for chosen in evaluation_slices(
+            num_examples, self._manifest.min_batch, self._graphs.max_batch
+        )[within.batches :]:
             self._pause()
             within.rows.append(self._one_output(graph, inputs(chosen)))
             within.batches += 1

@@ -1,4 +1,5 @@
-"""What the device has kept, in its state folder: stored after a plan, and found again for the model that it is of."""
+"""What the device has kept, in its state folder: stored after a plan, and found again for the model
+that it is of."""
 
 import logging
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ LAST_ROUND = 2**31 + 1
 
 @dataclass(frozen=True)
 class Own:
-    """What a device answers with beside an offered model: `tensors`, the digest of what it has `kept` of that model (empty where it has
-    kept nothing), and why the model stands `alone` although something was kept."""
+    """What a device answers with beside an offered model: `tensors`, the digest of what it has
+    `kept` of that model (empty where it has kept nothing), and why the model stands `alone`
+    although something was kept."""
 
     tensors: Tensors
     kept: str = ""
@@ -42,7 +44,8 @@ class KeptModels:
         return {kept.tensors for kept in self._memory.session.kept}
 
     def models(self) -> tuple[str, ...]:
-        """The digests of the models of which something is kept that can be read and is not damaged."""
+        """The digests of the models of which something is kept that can be read and is not
+        damaged."""
         return tuple(kept.model for kept in self._memory.session.kept if self._can_be_used(kept))
 
     def _can_be_used(self, kept: Kept) -> bool:
@@ -61,11 +64,15 @@ class KeptModels:
             return
         payload = encode_tensors(names.of_role(result.private, names.PRIVATE, names.KEPT))
         self._state.put_blob(digest(payload), payload)
-        self._memory.save(core.on_kept(self._memory.session, Kept(plan.run_id, plan.bundle, result.model, digest(payload))))
+        self._memory.save(
+            core.on_kept(
+                self._memory.session, Kept(plan.run_id, plan.bundle, result.model, digest(payload))
+            )
+        )
 
     def beside(self, offer: Offer) -> Own:
-        """What is to be used with an offered model: what was kept of it. Where nothing was, the private tensors of its run, which belong to
-        no model.
+        """What is to be used with an offered model: what was kept of it. Where nothing was, the
+        private tensors of its run, which belong to no model.
 
         Raises:
             OSError: it cannot be noted that what was kept is damaged.
@@ -79,4 +86,6 @@ class KeptModels:
             self._memory.save(core.on_kept_lost(session, kept.tensors))
             alone = "what was kept of this model is damaged or missing"
         alone = alone or why_alone(session.kept, offer.bundle, offer.model)
-        return Own(names.of_role(self._state.private(offer.run_id, LAST_ROUND), names.PRIVATE), alone=alone)
+        return Own(
+            names.of_role(self._state.private(offer.run_id, LAST_ROUND), names.PRIVATE), alone=alone
+        )

@@ -1,6 +1,8 @@
-"""What arrays of examples must be like, for devices and simulations alike: mistakes in their layout are told with what is likely meant.
+"""What arrays of examples must be like, for devices and simulations alike: mistakes in their layout
+are told with what is likely meant.
 
-What cannot be told from a mistake may be said outright: `channel_names` says that an array has as many channels as it seems to have.
+What cannot be told from a mistake may be said outright: `channel_names` says that an array has as
+many channels as it seems to have.
 """
 
 import logging
@@ -26,25 +28,38 @@ COLOURS = (1, 3, 4)
 
 
 def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = False) -> Array:
-    """Examples X (n, channels, time), or (n, channels, height, width), as float32, or whole numbers as they are: `fitting` makes of them
-    what a bundle asks for. `names` of the channels, where they are said. `has_ids`: whether it is said that they are ids; where not, the
-    range of whole numbers is logged.
+    """Examples X (n, channels, time), or (n, channels, height, width), as float32, or whole numbers
+    as they are: `fitting` makes of them what a bundle asks for. `names` of the channels, where they
+    are said. `has_ids`: whether it is said that they are ids; where not, the range of whole numbers
+    is logged.
 
     Raises:
-        DataError: another number of axes, no numbers, axes that are likely in another order, or values that are not finite; the text says
+        DataError: another number of axes, no numbers, axes that are likely in another order, or
+        values that are not finite; the text says
             where the first one is. `origin` begins it.
     """
     told = f"{origin}: X is {x.dtype}{list(x.shape)}"
     if x.dtype.kind == "O":
-        raise DataError(f"{told}: its windows differ in length, or are no arrays; pad them and say lengths, or give recordings as CSV")
+        raise DataError(
+            f"{told}: its windows differ in length, or are no arrays; pad them and say lengths, "
+            "or give recordings as CSV"
+        )
     if x.ndim == 2 and x.size:
         raise DataError(f"{told}: windows of one channel are [n, 1, time], X[:, None, :]")
     if x.ndim not in (3, 4) or x.dtype.kind not in "fiu" or not x.size:
-        raise DataError(f"{told}, expected float[n, channels, time], or for images float[n, channels, height, width]")
+        raise DataError(
+            f"{told}, expected float[n, channels, time], or for images float[n, channels, height, "
+            "width]"
+        )
     _check_axes(x, told, names)
     if x.dtype.kind in "iu":
         if not has_ids:
-            log.warning("%s: whole numbers from %d to %d, measurements unless the bundle asks for ids", told, x.min(), x.max())
+            log.warning(
+                "%s: whole numbers from %d to %d, measurements unless the bundle asks for ids",
+                told,
+                x.min(),
+                x.max(),
+            )
         return np.ascontiguousarray(x)
     made = np.ascontiguousarray(x, np.float32)
     _check_finite(x, made, origin, names)
@@ -60,35 +75,51 @@ def vocabulary(said: Array | None, origin: str) -> int:
     if said is None:
         return 0
     if said.size != 1 or said.dtype.kind not in "iu" or int(said.item()) < 1:
-        raise DataError(f"{origin}: vocabulary is {said.dtype}{list(said.shape)}, expected a whole number from 1: how many ids there are")
+        raise DataError(
+            f"{origin}: vocabulary is {said.dtype}{list(said.shape)}, expected a whole number "
+            "from 1: how many ids there are"
+        )
     return int(said.item())
 
 
 def fitting(x: Array, window: Window, origin: str) -> Array:
-    """Examples (n, \\*shape) of the type that `window` has, and of its length where it has windows that are padded (`edge_client.padding`).
+    """Examples (n, \\*shape) of the type that `window` has, and of its length where it has windows
+    that are padded (`edge_client.padding`).
 
     Raises:
-        DataError: ids are asked for, and these are no whole numbers, or one is out of the vocabulary; the text says which. `origin` begins
+        DataError: ids are asked for, and these are no whole numbers, or one is out of the
+        vocabulary; the text says which. `origin` begins
             it.
     """
     if not window.vocabulary:
         return np.ascontiguousarray(to_length(x, window), np.float32)
     if x.dtype.kind not in "iu" and x.size:
-        raise DataError(f"{origin}: X is {x.dtype}{list(x.shape)}, expected whole numbers, ids from 0 to {window.vocabulary - 1}")
+        raise DataError(
+            f"{origin}: X is {x.dtype}{list(x.shape)}, expected whole numbers, ids from 0 to "
+            f"{window.vocabulary - 1}"
+        )
     wrong = (x < 0) | (x >= window.vocabulary)
     if wrong.any():
         first = tuple(int(i) for i in np.argwhere(wrong)[0])
         place = f"window {first[0]}, channel {first[1]}, sample {', '.join(map(str, first[2:]))}"
-        raise DataError(f"{origin}: X holds the id {x[first]} at {place}: expected ids from 0 to {window.vocabulary - 1}")
+        raise DataError(
+            f"{origin}: X holds the id {x[first]} at {place}: expected ids from 0 to "
+            f"{window.vocabulary - 1}"
+        )
     return np.ascontiguousarray(x, np.int64)
 
 
-PARTS = {"train_x": "training windows", "test_x": "test windows", "unlabelled_x": "windows without labels"}
+PARTS = {
+    "train_x": "training windows",
+    "test_x": "test windows",
+    "unlabelled_x": "windows without labels",
+}
 """What errors call the arrays of a device's windows."""
 
 
 def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) -> Windows:
-    """A device's windows, each of their arrays `fitting`; errors about one begin with its origin. Those that fit are returned as they are.
+    """A device's windows, each of their arrays `fitting`; errors about one begin with its origin.
+    Those that fit are returned as they are.
 
     Raises:
         DataError: as `fitting`.
@@ -97,14 +128,18 @@ def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) ->
     made = {part: fitting(x, window, origins[part]) for part, x in held.items()}
     if all(made[part] is x for part, x in held.items()):
         return windows
-    return Windows(**{part.name: made.get(part.name, getattr(windows, part.name)) for part in fields(Windows)})
+    return Windows(
+        **{part.name: made.get(part.name, getattr(windows, part.name)) for part in fields(Windows)}
+    )
 
 
 def windows_for(manifest: Manifest, windows: Windows) -> Windows:
-    """A device's windows as the task of a bundle takes them: all of them as windows to train and test on where it needs no labels.
+    """A device's windows as the task of a bundle takes them: all of them as windows to train and
+    test on where it needs no labels.
 
     Raises:
-        DataError: their labels are not those of the task, or of a class that the bundle does not have.
+        DataError: their labels are not those of the task, or of a class that the bundle does not
+        have.
     """
     return fit_labels_of(windows, manifest) if manifest.needs_labels else without_labels(windows)
 
@@ -127,15 +162,20 @@ def _check_axes(x: Array, told: str, names: Sequence[str]) -> None:
     if len(sides) == 2:
         if sides[1] in COLOURS and channels not in COLOURS and sides[0] > sides[1]:
             raise DataError(
-                f"{told}: these look like images with their colours last; expected [n, channels, height, width], X.transpose(0, 3, 1, 2)"
+                f"{told}: these look like images with their colours last; expected [n, channels, "
+                "height, width], X.transpose(0, 3, 1, 2)"
             )
     elif channels == sides[0] and channels >= SQUARE:
         raise DataError(
-            f"{told}: images are [n, 1, {channels}, {channels}], X[:, None]; for windows of {channels} channels say channel_names"
+            f"{told}: images are [n, 1, {channels}, {channels}], X[:, None]; for windows of "
+            f"{channels} channels say channel_names"
         )
     elif channels > sides[0]:
         likely = f"likely {sides[0]} channels of {channels} samples, X.transpose(0, 2, 1)"
-        raise DataError(f"{told}, which is {channels} channels of {sides[0]} samples: {likely}; if it is right, say channel_names")
+        raise DataError(
+            f"{told}, which is {channels} channels of {sides[0]} samples: {likely}; if it is "
+            "right, say channel_names"
+        )
 
 
 def _check_finite(x: Array, made: Array, origin: str, names: Sequence[str]) -> None:
@@ -148,11 +188,15 @@ def _check_finite(x: Array, made: Array, origin: str, names: Sequence[str]) -> N
     place = f"window {first[0]}, {channel}, sample {', '.join(map(str, first[2:]))}"
     value = x[first]
     what = f"{value}, which float32 cannot hold" if np.isfinite(value) else str(value)
-    raise DataError(f"{origin}: X holds values that are not finite, in {wrong} of {len(x)} windows: first {what} at {place}")
+    raise DataError(
+        f"{origin}: X holds values that are not finite, in {wrong} of {len(x)} windows: first "
+        f"{what} at {place}"
+    )
 
 
 def likely_meant(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    """What examples of a shape are likely to need where others are expected, for the end of an error; empty where nobody can tell."""
+    """What examples of a shape are likely to need where others are expected, for the end of an
+    error; empty where nobody can tell."""
     if len(found) == len(expected) == 2 and found == expected[::-1]:
         return "; they are likely transposed, X.transpose(0, 2, 1)"
     if len(found) == len(expected) == 3 and (found[2], *found[:2]) == expected:

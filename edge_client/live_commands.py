@@ -44,15 +44,19 @@ def record(arguments: Namespace) -> int:
 
 
 def predict_live(arguments: Namespace) -> int:
-    """Answer to each window of the live stream with the model in use, until SIGTERM or Ctrl-C: of what another process records, or of a
-    source of its own. 1 if a window could not be answered.
+    """Answer to each window of the live stream with the model in use, until SIGTERM or Ctrl-C: of
+    what another process records, or of a source of its own. 1 if a window could not be answered.
 
     Raises:
         ShoalError: no model is in use, or a setting cannot be used.
     """
     stop = stopping()
     model = Model(
-        arguments.state, runtime=arguments.runtime, provider=arguments.provider, threads=arguments.threads, library=arguments.library
+        arguments.state,
+        runtime=arguments.runtime,
+        provider=arguments.provider,
+        threads=arguments.threads,
+        library=arguments.library,
     )
     status = 0
     with _publisher(arguments.publish) as publish:
@@ -97,24 +101,34 @@ def stopping() -> Callable[[], bool]:
 def _cutter(model: Model, channels: tuple[str, ...], rate_hz: float) -> Cutter:
     window = model.window
     if missing := [name for name in window.channels if name not in channels]:
-        raise ConfigError(f"the model asks for channel {missing[0]!r}, the live stream has {', '.join(channels)}")
+        raise ConfigError(
+            f"the model asks for channel {missing[0]!r}, the live stream has {', '.join(channels)}"
+        )
     if window.height or window.rate_hz not in (0.0, rate_hz):
         raise ConfigError(
-            f"the model asks for {'images' if window.height else f'{window.rate_hz:g} Hz'}, the live stream has {rate_hz:g} Hz"
+            f"the model asks for {'images' if window.height else f'{window.rate_hz:g} Hz'}, the "
+            f"live stream has {rate_hz:g} Hz"
         )
-    return Cutter(window.length, window.stride, rate_hz, [channels.index(name) for name in window.channels])
+    return Cutter(
+        window.length, window.stride, rate_hz, [channels.index(name) for name in window.channels]
+    )
 
 
 @contextlib.contextmanager
 def _publisher(target: str | None) -> Iterator[Publish]:
-    """Where answers go: standard output, a topic (``mqtt://HOST/TOPIC``), or a Unix socket (``unix:PATH``), to all who are connected."""
+    """Where answers go: standard output, a topic (``mqtt://HOST/TOPIC``), or a Unix socket
+    (``unix:PATH``), to all who are connected."""
     if not target:
         yield _say
     elif target.startswith(("mqtt://", "mqtts://")):
         broker, _, topic = target.partition("://")[2].partition("/")
         if not topic:
             raise ConfigError(f"--publish {target!r}: expected mqtt://HOST[:PORT]/TOPIC")
-        link = MqttLink(BrokerAddress.parse(f"{target.partition('://')[0]}://{broker}"), "shoal-answers", persistent=False)
+        link = MqttLink(
+            BrokerAddress.parse(f"{target.partition('://')[0]}://{broker}"),
+            "shoal-answers",
+            persistent=False,
+        )
         try:
             yield lambda line: link.publish(topic, line.encode())
         finally:
@@ -132,7 +146,8 @@ def _say(line: str) -> None:
 
 
 class _UnixSocket:
-    """A socket in the file system, for this user and group; a listener that does not read is dropped."""
+    """A socket in the file system, for this user and group; a listener that does not read is
+    dropped."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -20,7 +20,15 @@ from edge_client.enrolment.renewal import Renewal
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
 from edge_client.live_commands import predict_live, record
-from edge_client.options import RUNTIMES, broker_address, graph_loader, parser, policy_of, trusted_keys, windows_of
+from edge_client.options import (
+    RUNTIMES,
+    broker_address,
+    graph_loader,
+    parser,
+    policy_of,
+    trusted_keys,
+    windows_of,
+)
 from edge_client.predict import predict
 from edge_client.recording import recording
 from edge_client.withdrawal import withdraw
@@ -38,23 +46,33 @@ log = logging.getLogger("shoal.edge")
 
 
 def run(arguments: argparse.Namespace, credentials: Credentials | None = None) -> None:
-    """Take part until SIGTERM or Ctrl-C. `credentials`: those of an enrolled device, which are renewed.
+    """Take part until SIGTERM or Ctrl-C. `credentials`: those of an enrolled device, which are
+    renewed.
 
     Raises:
         ShoalError: an argument, the data or the broker cannot be used.
     """
     trusted, address = trusted_keys(arguments), broker_address(arguments)
     if not trusted:
-        log.warning("no --trust: whoever reaches the broker can make this device work; bundles are checked for damage alone")
+        log.warning(
+            "no --trust: whoever reaches the broker can make this device work; bundles are "
+            "checked for damage alone"
+        )
     with only_process(arguments.state):
         _take_part(arguments, trusted, address, credentials)
 
 
 def _take_part(
-    arguments: argparse.Namespace, trusted: tuple[PublicKey, ...], address: BrokerAddress, credentials: Credentials | None
+    arguments: argparse.Namespace,
+    trusted: tuple[PublicKey, ...],
+    address: BrokerAddress,
+    credentials: Credentials | None,
 ) -> None:
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
-    load_graphs, state = graph_loader(arguments), FolderState(arguments.state, Owner(arguments.id, arguments.fleet))
+    load_graphs, state = (
+        graph_loader(arguments),
+        FolderState(arguments.state, Owner(arguments.id, arguments.fleet)),
+    )
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
@@ -66,7 +84,9 @@ def _take_part(
     with contextlib.ExitStack() as held:
         live = _live(arguments, held, stop)
         windows = windows_of(arguments) if live is None else live.now()
-        counts = f"train={windows.num_train} test={windows.num_test} unlabelled={windows.num_unlabelled}"
+        counts = (
+            f"train={windows.num_train} test={windows.num_test} unlabelled={windows.num_unlabelled}"
+        )
         log.info("device=%s %s broker=%s", arguments.id, counts, address)
         link = _connect(arguments, topics, address, stop)
         held.callback(link.close)
@@ -88,28 +108,43 @@ def _take_part(
             agent.run(stop)
 
 
-def _live(arguments: argparse.Namespace, held: contextlib.ExitStack, stop: Callable[[], bool]) -> LiveData | None:
+def _live(
+    arguments: argparse.Namespace, held: contextlib.ExitStack, stop: Callable[[], bool]
+) -> LiveData | None:
     """The live data of `--source`, which are recorded for as long as `held` lasts; None without."""
     if arguments.source is None or arguments.data is not None:
         return None
-    recorded = held.enter_context(recording(live_settings(arguments), arguments.state, f"{arguments.id}-samples", stop))
+    recorded = held.enter_context(
+        recording(live_settings(arguments), arguments.state, f"{arguments.id}-samples", stop)
+    )
     held.enter_context(recorded.recorder.at_work(stop))
     return recorded.data
 
 
-def _connect(arguments: argparse.Namespace, topics: Topics, address: BrokerAddress, give_up: Callable[[], bool]) -> MqttLink:
+def _connect(
+    arguments: argparse.Namespace,
+    topics: Topics,
+    address: BrokerAddress,
+    give_up: Callable[[], bool],
+) -> MqttLink:
     will = Will(topics.device(arguments.id, "status"), encode(DeviceStatus(arguments.id, False)))
-    return MqttLink(address, f"{arguments.fleet}.{arguments.id}", will, wait_s=None, give_up=give_up)
+    return MqttLink(
+        address, f"{arguments.fleet}.{arguments.id}", will, wait_s=None, give_up=give_up
+    )
 
 
 def main() -> None:
-    """Entry point: a `ShoalError` is one line and status 2; `check`, `predict` and `withdraw` give 1 if something is wrong. Ctrl-C gives
-    130."""
+    """Entry point: a `ShoalError` is one line and status 2; `check`, `predict` and `withdraw` give
+    1 if something is wrong. Ctrl-C gives 130."""
     arguments = parser().parse_args()
     try:
-        credentials = fill_in(arguments) if arguments.command in ("run", "check", "withdraw") else None
+        credentials = (
+            fill_in(arguments) if arguments.command in ("run", "check", "withdraw") else None
+        )
         if arguments.command == "run":
-            log_to_stderr(arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id)
+            log_to_stderr(
+                arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id
+            )
         else:
             log_to_stderr(arguments.log if arguments.command == "record" else "ERROR")
         match arguments.command:

@@ -19,7 +19,8 @@ class Memory:
     """`session` is what is stored; after `note`, on a broken disk, what would be."""
 
     def __init__(self, device_id: str, state: DeviceState, incidents: Incidents) -> None:
-        """Take up what is stored. A crash may have come between the session and its update, or one of them may be damaged.
+        """Take up what is stored. A crash may have come between the session and its update, or one
+        of them may be damaged.
 
         Raises:
             ConfigError: the state folder cannot be read.
@@ -34,7 +35,8 @@ class Memory:
             self._forget_checkpoint()
 
     def save(self, session: Session) -> None:
-        """Store a session before anything is done because of it. An update that it no longer has is deleted.
+        """Store a session before anything is done because of it. An update that it no longer has is
+        deleted.
 
         Raises:
             OSError: it cannot be stored, and nothing has changed.
@@ -56,7 +58,8 @@ class Memory:
             self._forget_checkpoint()
 
     def note(self, session: Session) -> None:
-        """Store a session that holds whether it can be stored or not: after a restart, the worst is that work is done twice."""
+        """Store a session that holds whether it can be stored or not: after a restart, the worst is
+        that work is done twice."""
         try:
             self.save(session)
         except OSError as error:
@@ -77,23 +80,34 @@ class Memory:
             self._incidents.survived("deleting the checkpoint", error)
 
     def _recovered(self, payload: bytes | None) -> Session:
-        """The session that fits the update on disk. A session without a plan is a fresh one: an update of this device is sent then, too."""
+        """The session that fits the update on disk. A session without a plan is a fresh one: an
+        update of this device is sent then, too."""
         session, plan = self.session, self.session.plan
         if payload is not None and session.stage == "pending" and session.update == digest(payload):
             return session
         done = None if payload is None else self._read(payload)
         if payload is not None and done is not None:
-            same = plan is not None and (done.run_id, done.round, done.attempt) == (plan.run_id, plan.round, plan.attempt)
+            same = plan is not None and (done.run_id, done.round, done.attempt) == (
+                plan.run_id,
+                plan.round,
+                plan.attempt,
+            )
             if plan is None or (same and session.stage in ("working", "pending")):
-                return msgspec.structs.replace(session, stage="pending", update=digest(payload), tries=0)
+                return msgspec.structs.replace(
+                    session, stage="pending", update=digest(payload), tries=0
+                )
         if session.stage == "pending":  # its update is lost: the work is done again
-            return msgspec.structs.replace(session, stage="working" if plan is not None else "answered", update="")
+            return msgspec.structs.replace(
+                session, stage="working" if plan is not None else "answered", update=""
+            )
         return session
 
     def _read(self, payload: bytes) -> Update | None:
         try:
             update = decode_update(payload, RECEIVED_FILES)[0]
         except WireError as error:
-            log.warning("the finished update is damaged and dropped device=%s: %s", self._device_id, error)
+            log.warning(
+                "the finished update is damaged and dropped device=%s: %s", self._device_id, error
+            )
             return None
         return update if update.device_id == self._device_id else None

@@ -16,9 +16,18 @@ log = logging.getLogger("shoal.edge")
 
 
 class Outbox:
-    """Publishes on one device's topics, and counts the bytes. `connected` says whether the link is up."""
+    """Publishes on one device's topics, and counts the bytes. `connected` says whether the link is
+    up."""
 
-    def __init__(self, device_id: str, topics: Topics, link: Link, traffic: Traffic, incidents: Incidents, clock: Callable[[], float]):
+    def __init__(
+        self,
+        device_id: str,
+        topics: Topics,
+        link: Link,
+        traffic: Traffic,
+        incidents: Incidents,
+        clock: Callable[[], float],
+    ):
         self._device_id, self._topics, self._link = device_id, topics, link
         self._traffic, self._incidents, self._clock = traffic, incidents, clock
         self.connected = False
@@ -59,8 +68,23 @@ class Outbox:
     def decline(self, plan: m.Plan, declined: Declined, proof: str = "") -> None:
         """Say that a plan is not carried out."""
         detail = printable(declined.detail)[:1000]
-        log.error("declined round=%d device=%s reason=%s: %s", plan.round, self._device_id, declined.reason, detail)
-        decline = m.Decline(plan.run_id, plan.epoch, plan.round, plan.attempt, self._device_id, declined.reason, detail, proof)
+        log.error(
+            "declined round=%d device=%s reason=%s: %s",
+            plan.round,
+            self._device_id,
+            declined.reason,
+            detail,
+        )
+        decline = m.Decline(
+            plan.run_id,
+            plan.epoch,
+            plan.round,
+            plan.attempt,
+            self._device_id,
+            declined.reason,
+            detail,
+            proof,
+        )
         self.publish("decline", encode(decline))
 
     def ask(self, digests: Iterable[str]) -> None:

@@ -20,15 +20,21 @@ from wire.tensors import Array
 
 
 def predict(arguments: Namespace) -> int:
-    """Print a line of JSON for each window: its class and all probabilities. 1 if a line of the input was no window, else 0.
+    """Print a line of JSON for each window: its class and all probabilities. 1 if a line of the
+    input was no window, else 0.
 
-    Lines of JSON are answered one by one, as they come; a model that comes into use meanwhile answers from then on.
+    Lines of JSON are answered one by one, as they come; a model that comes into use meanwhile
+    answers from then on.
 
     Raises:
         ShoalError: no model is in use, or the file cannot be read.
     """
     model = Model(
-        arguments.state, runtime=arguments.runtime, provider=arguments.provider, threads=arguments.threads, library=arguments.library
+        arguments.state,
+        runtime=arguments.runtime,
+        provider=arguments.provider,
+        threads=arguments.threads,
+        library=arguments.library,
     )
     failed = 0
     with reader_may_leave():
@@ -46,13 +52,16 @@ def predict(arguments: Namespace) -> int:
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Write what is printed; where nobody reads standard output any more, end with the status of SIGPIPE. The signal itself stays
-    ignored: it would end the process for a connection that breaks as well."""
+    """Write what is printed; where nobody reads standard output any more, end with the status of
+    SIGPIPE. The signal itself stays ignored: it would end the process for a connection that breaks
+    as well."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes nowhere
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # what is still in the buffer goes nowhere
         raise SystemExit(128 + signal.SIGPIPE) from None
 
 
@@ -62,7 +71,12 @@ def _answer_line(model: Model, text: str) -> dict[str, Any]:
         window = np.array(json.loads(text), model.window.dtype)
         return next(iter(_answers(model, window[None])))
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
-        return {"error": f"a line of {len(text)} characters: expected a window as a list of lists of numbers: {error}"[:300]}
+        return {
+            "error": (
+                f"a line of {len(text)} characters: expected a window as a list of lists of "
+                f"numbers: {error}"
+            )[:300]
+        }
     except DataError as error:
         return {"error": str(error)}
 

@@ -63,20 +63,31 @@ def open_source(
             return StdinSource(new_readings())
         case "folder":
             make_folder(folder)
-            return FolderSource(Path(part.path), new_readings, folder / "read-files", part.rate_hz or settings.window.rate_hz)
+            return FolderSource(
+                Path(part.path),
+                new_readings,
+                folder / "read-files",
+                part.rate_hz or settings.window.rate_hz,
+            )
         case "iio":
             return IioSource(
-                part.device, [part.addresses.get(c, c) for c in channels], part.rate_hz or settings.window.rate_hz, buffered=part.buffered
+                part.device,
+                [part.addresses.get(c, c) for c in channels],
+                part.rate_hz or settings.window.rate_hz,
+                buffered=part.buffered,
             )
     if not part.topics:
         raise ConfigError("source of kind mqtt: no topics")
-    link = MqttLink(BrokerAddress.parse(part.broker), client_id, wait_s=None, give_up=give_up, persistent=False)
+    link = MqttLink(
+        BrokerAddress.parse(part.broker), client_id, wait_s=None, give_up=give_up, persistent=False
+    )
     return MqttSource(link, part.topics, new_readings(), settings.labels.topic, on_label)
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording at work: its recorder, which somebody has to run, and what training sees of it."""
+    """A recording at work: its recorder, which somebody has to run, and what training sees of
+    it."""
 
     recorder: Recorder
     data: LiveData
@@ -84,7 +95,9 @@ class Recording:
 
 
 @contextlib.contextmanager
-def recording(settings: LiveSettings, state: Path, client_id: str, stop: Callable[[], bool]) -> Iterator[Recording]:
+def recording(
+    settings: LiveSettings, state: Path, client_id: str, stop: Callable[[], bool]
+) -> Iterator[Recording]:
     """Everything that a recording needs, while it lasts.
 
     Raises:
@@ -105,20 +118,42 @@ def recording(settings: LiveSettings, state: Path, client_id: str, stop: Callabl
             open_folder(folder, window.channels, window.rate_hz, part.block_s)
             labels = Labels(folder, window.classes)
             steps = max(1, min(window.stride, round(RECORD_S * window.rate_hz)))
-            ring = Ring(folder, window.rate_hz, part.quota_bytes, part.retention_days * DAY_S, steps, spared=labels.has_any)
+            ring = Ring(
+                folder,
+                window.rate_hz,
+                part.quota_bytes,
+                part.retention_days * DAY_S,
+                steps,
+                spared=labels.has_any,
+            )
         except OSError as error:
             raise ConfigError(f"live data {folder}: {error.strerror}") from None
         held.callback(ring.close)
         held.enter_context(_label_sources(settings, labels, stop))
-        source = open_source(settings, folder, client_id, lambda payload: read_statement(payload, labels.now_s(), labels), stop)
+        source = open_source(
+            settings,
+            folder,
+            client_id,
+            lambda payload: read_statement(payload, labels.now_s(), labels),
+            stop,
+        )
         held.callback(source.close)
         resampler = Resampler(len(window.channels), window.rate_hz, part.gap_s)
         recorder = Recorder(source, resampler, window.rate_hz, ring=ring, labels=labels)
-        yield Recording(recorder, LiveData(folder, labels, settings.cut, settings.classes, part.look_s), labels)
+        yield Recording(
+            recorder, LiveData(folder, labels, settings.cut, settings.classes, part.look_s), labels
+        )
 
 
-def stretches(settings: LiveSettings, state: Path, client_id: str, stop: Callable[[], bool], take: Callable[[Stretch], None]) -> None:
-    """Read the source without storing anything, and hand on its stretches, until it is over or `stop` says so.
+def stretches(
+    settings: LiveSettings,
+    state: Path,
+    client_id: str,
+    stop: Callable[[], bool],
+    take: Callable[[Stretch], None],
+) -> None:
+    """Read the source without storing anything, and hand on its stretches, until it is over or
+    `stop` says so.
 
     Raises:
         ConfigError, LinkError: as `open_source`.
@@ -133,12 +168,17 @@ def stretches(settings: LiveSettings, state: Path, client_id: str, stop: Callabl
 
 
 @contextlib.contextmanager
-def _label_sources(settings: LiveSettings, labels: Labels, stop: Callable[[], bool]) -> Iterator[None]:
+def _label_sources(
+    settings: LiveSettings, labels: Labels, stop: Callable[[], bool]
+) -> Iterator[None]:
     part, over = settings.labels, threading.Event()
     if (part.topic or part.file or part.page) and not settings.classes:
         raise ConfigError("labels need classes: say --classes, classes in [window], or a bundle")
     if part.topic and settings.source.kind != "mqtt":
-        raise ConfigError("labels on a topic come from the broker of the samples: the source has to be of kind mqtt")
+        raise ConfigError(
+            "labels on a topic come from the broker of the samples: the source has to be of kind "
+            "mqtt"
+        )
     page = LabelPage(part.page, labels, is_open=part.open_page) if part.page else None
     if part.file:
         LabelFile(Path(part.file), labels).start(lambda: over.is_set() or stop())

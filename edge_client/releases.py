@@ -60,15 +60,20 @@ class Releases:
         self._is_own_lost = False
         offer = memory.session.offer
         self._mend()
-        if offer is not None and offer.tries and not offer.problem and self.offer is None:  # it ended after the model was in use
+        if (
+            offer is not None and offer.tries and not offer.problem and self.offer is None
+        ):  # it ended after the model was in use
             memory.note(offers.on_taken(memory.session))
         memory.note(offers.on_again(memory.session))
 
     @property
     def offer(self) -> Offer | None:
-        """What is still to be taken into use, if only anew, since what was used with it is damaged."""
+        """What is still to be taken into use, if only anew, since what was used with it is
+        damaged."""
         session, current = self._memory.session, self.model.current
-        return offers.open_offer(session, None if self._is_own_lost and offers.is_of_offer(session, current) else current)
+        return offers.open_offer(
+            session, None if self._is_own_lost and offers.is_of_offer(session, current) else current
+        )
 
     def on_release(self, release: Release) -> None:
         """A release came.
@@ -84,12 +89,17 @@ class Releases:
             return
         session = self._memory.session
         if failures := self.model.drain_failures():
-            self._memory.note(msgspec.structs.replace(session, failures=session.failures + failures))
-        self._outbox.in_use(offers.in_use(self._memory.session, self._device_id, self.model.current))
+            self._memory.note(
+                msgspec.structs.replace(session, failures=session.failures + failures)
+            )
+        self._outbox.in_use(
+            offers.in_use(self._memory.session, self._device_id, self.model.current)
+        )
         self._failures_at_s = self._clock() + FAILURES_S
 
     def beat(self) -> None:
-        """Say it again if predictions have failed, and let a model that could not be used be tried again, now and then."""
+        """Say it again if predictions have failed, and let a model that could not be used be tried
+        again, now and then."""
         if self.model.has_failed and self._clock() >= self._failures_at_s:
             self.report()
         if self._clock() >= self._again_at_s:
@@ -97,8 +107,9 @@ class Releases:
             self._memory.note(offers.on_again(self._memory.session))
 
     def take_up(self, now_s: float, between: Between) -> None:
-        """Take the offered model into use, or note why that cannot be, and report it; that it begins is stored before it does. `now_s`:
-        Unix time, as well as it is known. What `between` raises breaks it off.
+        """Take the offered model into use, or note why that cannot be, and report it; that it
+        begins is stored before it does. `now_s`: Unix time, as well as it is known. What `between`
+        raises breaks it off.
 
         Raises:
             OSError: something cannot be stored; it is tried again after a while.
@@ -124,18 +135,27 @@ class Releases:
                 problem = printable(f"{type(error).__name__}: {error}")[:1000]
                 memory.note(offers.on_failed(memory.session, problem))
                 self._again_at_s = self._clock() + AGAIN_S
-                log.error("%s", f"the offered model is not taken into use, the one before stays: {problem}", exc_info=not foreseen)
+                log.error(
+                    "%s",
+                    f"the offered model is not taken into use, the one before stays: {problem}",
+                    exc_info=not foreseen,
+                )
         elif memory.session.offer is not None:
-            log.error("%s", f"the offered model is not taken into use, the one before stays: {memory.session.offer.problem}")
+            log.error(
+                "%s",
+                "the offered model is not taken into use, the one before stays: "
+                f"{memory.session.offer.problem}",
+            )
         self._take_up_at_s = 0.0
         self.report()
 
     def _adopt(self, offer: Offer, now_s: float, between: Between) -> None:
-        """Take the offered model into use, if its bundle verifies, its graphs load, and it answers on one of this device's windows. If
-        anything is raised, the model before stays in use."""
+        """Take the offered model into use, if its bundle verifies, its graphs load, and it answers
+        on one of this device's windows. If anything is raised, the model before stays in use."""
         bundle = unpack(read_blob(self._state, offer.bundle), self._trusted)
         manifest = bundle.manifest
-        if not offer.number:  # a release may go back: its number only grows, so that nobody can bring an old one again
+        # a release may go back: its number only grows, so that nobody can bring an old one again
+        if not offer.number:
             check_version(manifest, self._memory.session.versions)
         if self._policy.bundles is not None and manifest.name not in self._policy.bundles:
             raise BundleError(f"the policy does not permit the bundle {manifest.name}")
@@ -159,26 +179,45 @@ class Releases:
             kept=own.kept,
             alone=own.alone,
         )
-        loaded, stored = self.model.try_load(bundle, current), windows_for(manifest, self._windows())
+        loaded, stored = (
+            self.model.try_load(bundle, current),
+            windows_for(manifest, self._windows()),
+        )
         trial.check_answer(loaded, stored)
         onnx = whole_model(bundle, loaded.tensors, about(current))
         if onnx:
             trial.check_whole(loaded, onnx, stored)
             current = msgspec.structs.replace(current, onnx=digest(onnx))
         windows = trial.held_back(stored, self._policy)
-        is_again = offers.is_in_use(self._memory.session, self.model.current)  # what was before it was measured when it came
-        measured = trial.measure(loaded, None if is_again else self._used(), windows, stored, between)
-        measured = msgspec.structs.replace(measured, before=offer.before if is_again else measured.before)
-        self._memory.save(offers.on_measured(self._memory.session, measured, manifest.name, manifest.version))
+        is_again = offers.is_in_use(
+            self._memory.session, self.model.current
+        )  # what was before it was measured when it came
+        measured = trial.measure(
+            loaded, None if is_again else self._used(), windows, stored, between
+        )
+        measured = msgspec.structs.replace(
+            measured, before=offer.before if is_again else measured.before
+        )
+        self._memory.save(
+            offers.on_measured(self._memory.session, measured, manifest.name, manifest.version)
+        )
         self.model.replace(current, loaded, onnx)
         self._is_own_lost = False
-        which = f"release {offer.number} of group {offer.group!r}" if offer.number else f"run {offer.run_id}"
-        told = f"model in use: {which}, bundle {manifest.name} version {manifest.version}, model {offer.model[:12]}{beside(own)}"
+        which = (
+            f"release {offer.number} of group {offer.group!r}"
+            if offer.number
+            else f"run {offer.run_id}"
+        )
+        told = (
+            f"model in use: {which}, bundle {manifest.name} version {manifest.version}, model "
+            f"{offer.model[:12]}{beside(own)}"
+        )
         untried = "" if trial.has_any(stored) else "; tried on zeros: this device has no window"
         log.info("%s", told + untried)
 
     def _mend(self) -> None:
-        """Write the one file of the model in use again if it is damaged; where the device's own tensors are, it is taken into use anew."""
+        """Write the one file of the model in use again if it is damaged; where the device's own
+        tensors are, it is taken into use anew."""
         current = self.model.current
         if current is not None and current.private and self._state.blob(current.private) is None:
             log.warning("the device's own tensors of the model in use are damaged or missing")
@@ -193,10 +232,14 @@ class Releases:
                 self._state.put_current(current, onnx)
                 log.warning("the file of the model in use was damaged and is written again")
         except Exception as error:
-            log.warning("%s", f"the file of the model in use is damaged and cannot be written again: {error}")
+            log.warning(
+                "%s",
+                f"the file of the model in use is damaged and cannot be written again: {error}",
+            )
 
     def _used(self) -> LoadedModel | None:
-        """The model that is in use, to compare with; None where there is none that can be loaded."""
+        """The model that is in use, to compare with; None where there is none that can be
+        loaded."""
         try:
             return self.model.loaded() if self.model.current is not None else None
         except ShoalError as error:
@@ -206,7 +249,13 @@ class Releases:
 
 def beside(own: Own) -> str:
     """What is said of a model beside its name: whether it is used with what the device has kept."""
-    return ", with what the device has kept of it" if own.kept else f", alone: {own.alone}" if own.alone else ""
+    return (
+        ", with what the device has kept of it"
+        if own.kept
+        else f", alone: {own.alone}"
+        if own.alone
+        else ""
+    )
 
 
 def about(current: Current) -> dict[str, str]:

@@ -14,9 +14,17 @@ log = logging.getLogger("shoal.edge")
 
 
 class Sending:
-    """Sends the update of a session, if the day's bytes permit it. Without a connection it waits for the next one."""
+    """Sends the update of a session, if the day's bytes permit it. Without a connection it waits
+    for the next one."""
 
-    def __init__(self, device_id: str, state: DeviceState, outbox: Outbox, traffic: Traffic, most_a_day: int | None) -> None:
+    def __init__(
+        self,
+        device_id: str,
+        state: DeviceState,
+        outbox: Outbox,
+        traffic: Traffic,
+        most_a_day: int | None,
+    ) -> None:
         self._device_id, self._state, self._outbox = device_id, state, outbox
         self._traffic, self._most_a_day = traffic, most_a_day
         self._takes_pieces = False
@@ -28,9 +36,14 @@ class Sending:
         self._takes_pieces = status.pieces
 
     def begin(self, session: Session, again: bool = False) -> bool:
-        """Send the pending update, or offer it. Returns whether there is one. `again`: what was sent of it may be lost, since nothing was
-        heard for a while; over a connection that was cut the link sends it again by itself."""
-        size = self._state.update_size() if session.stage == "pending" and self._outbox.connected else 0
+        """Send the pending update, or offer it. Returns whether there is one. `again`: what was
+        sent of it may be lost, since nothing was heard for a while; over a connection that was cut
+        the link sends it again by itself."""
+        size = (
+            self._state.update_size()
+            if session.stage == "pending" and self._outbox.connected
+            else 0
+        )
         if not size:
             return False
         if size <= WHOLE_BYTES or not self._takes_pieces or session.plan is None:
@@ -41,13 +54,22 @@ class Sending:
             self._offered, self._sent = cut(size, self._state.update_part), set()
         if again:
             self._sent = set()
-        self._outbox.publish("offer", encode(Offer(self._device_id, session.plan.run_id, session.plan.round, self._offered)))
+        self._outbox.publish(
+            "offer",
+            encode(Offer(self._device_id, session.plan.run_id, session.plan.round, self._offered)),
+        )
         return True
 
     def on_want(self, want: Want, session: Session) -> bool:
-        """Send the pieces that the aggregator wants, but for those that are on their way; whether the update is still pending."""
+        """Send the pieces that the aggregator wants, but for those that are on their way; whether
+        the update is still pending."""
         pieces = self._offered
-        if pieces is None or want.update != pieces.digest or session.stage != "pending" or session.update != want.update:
+        if (
+            pieces is None
+            or want.update != pieces.digest
+            or session.stage != "pending"
+            or session.update != want.update
+        ):
             return False
         for index in want.pieces:
             if index in self._sent or index >= len(pieces.pieces):
@@ -56,7 +78,13 @@ class Sending:
             if not self._permits(size):
                 break
             self._sent.add(index)
-            self._outbox.publish("piece", encode_piece(Piece(self._device_id, want.update, index), self._state.update_part(offset, size)))
+            self._outbox.publish(
+                "piece",
+                encode_piece(
+                    Piece(self._device_id, want.update, index),
+                    self._state.update_part(offset, size),
+                ),
+            )
         return True
 
     def _permits(self, num_bytes: int) -> bool:

@@ -10,8 +10,8 @@ SAVED_BYTES = 64 * 2**10
 
 
 class Traffic:
-    """Counts by the hour of the device's own clock, which the aggregator cannot set. An hour that has begun before the last 24 hours did
-    counts in whole: the sum is never too small."""
+    """Counts by the hour of the device's own clock, which the aggregator cannot set. An hour that
+    has begun before the last 24 hours did counts in whole: the sum is never too small."""
 
     def __init__(self, state: DeviceState, clock: Callable[[], float]) -> None:
         """`clock`: Unix time in seconds."""
@@ -33,7 +33,8 @@ class Traffic:
 
     @property
     def last_day(self) -> int:
-        """Bytes in the last 24 hours. What was counted at a time that is yet to come, since the clock was set back, is among them."""
+        """Bytes in the last 24 hours. What was counted at a time that is yet to come, since the
+        clock was set back, is among them."""
         oldest = int(self._clock() // HOUR_S) - HOURS
         self._by_hour = {hour: count for hour, count in self._by_hour.items() if hour >= oldest}
         return sum(self._by_hour.values())

@@ -1,4 +1,5 @@
-"""What is found out about a model before it is taken into use: whether it answers, how well, and how fast."""
+"""What is found out about a model before it is taken into use: whether it answers, how well, and
+how fast."""
 
 import time
 from statistics import median
@@ -31,7 +32,8 @@ def check_answer(loaded: LoadedModel, windows: Windows) -> None:
     """Have a model answer on `one_window` of this device.
 
     Raises:
-        BundleError: its answer is not a number for each name in the manifest, of steps for each name of each, and of classes and names a
+        BundleError: its answer is not a number for each name in the manifest, of steps for each
+        name of each, and of classes and names a
             probability.
     """
     manifest = loaded.bundle.manifest
@@ -42,36 +44,50 @@ def check_answer(loaded: LoadedModel, windows: Windows) -> None:
     total = float(totals.ravel()[np.abs(totals - 1).argmax()])  # of steps, the worst one
     if manifest.task in (CLASSIFICATION, SEQUENCE):
         if not np.isfinite(answer).all() or abs(total - 1) > SUM_TOLERANCE:
-            raise BundleError(f"the model answers with probabilities that sum to {total}, expected 1")
+            raise BundleError(
+                f"the model answers with probabilities that sum to {total}, expected 1"
+            )
     elif not np.isfinite(answer).all():
         raise BundleError(f"the model answers with {total}, expected a number")
     elif manifest.task == MULTI_LABEL and not ((answer >= 0) & (answer <= 1 + SUM_TOLERANCE)).all():
-        raise BundleError(f"the model answers from {answer.min():g} to {answer.max():g}, expected probabilities")
+        raise BundleError(
+            f"the model answers from {answer.min():g} to {answer.max():g}, expected probabilities"
+        )
 
 
 def check_whole(loaded: LoadedModel, onnx: bytes, windows: Windows) -> None:
-    """Have the same model in one file answer on `one_window` of this device, if this runtime can read it.
+    """Have the same model in one file answer on `one_window` of this device, if this runtime can
+    read it.
 
     Raises:
         BundleError: it answers otherwise than the graph.
     """
     x = one_window(windows, loaded.bundle.manifest.window)
     answer, expected = loaded.answer(onnx, x), loaded.predict(x)
-    if answer is not None and (answer.shape != expected.shape or not apart(answer, expected) <= SAME):
+    if answer is not None and (
+        answer.shape != expected.shape or not apart(answer, expected) <= SAME
+    ):
         raise BundleError("the model in one file does not answer as the bundle's graph does")
 
 
-def measure(loaded: LoadedModel, used: LoadedModel | None, held_back: tuple[Array, Array], windows: Windows, between: Between) -> Trial:
-    """Evaluate a model, and the one that is in use, on windows that are held back, and time a prediction. `between` is called before each
-    batch."""
+def measure(
+    loaded: LoadedModel,
+    used: LoadedModel | None,
+    held_back: tuple[Array, Array],
+    windows: Windows,
+    between: Between,
+) -> Trial:
+    """Evaluate a model, and the one that is in use, on windows that are held back, and time a
+    prediction. `between` is called before each batch."""
     before = Metrics() if used is None else _evaluate(used, *held_back, between)
     return Trial(_evaluate(loaded, *held_back, between), before, _latency_ms(loaded, windows))
 
 
 def held_back(windows: Windows, policy: Policy) -> tuple[Array, Array]:
-    """The windows that neither training nor a memory has seen: the test windows. What a plan holds out of the training windows is not among
-    them: other plans train on it, and a memory holds it with its labels. None where the owner does not permit evaluations, or asks for more
-    windows behind one."""
+    """The windows that neither training nor a memory has seen: the test windows. What a plan holds
+    out of the training windows is not among them: other plans train on it, and a memory holds it
+    with its labels. None where the owner does not permit evaluations, or asks for more windows
+    behind one."""
     x, y = windows.test_x, windows.test_y
     permitted = policy.verbs is None or "evaluate" in policy.verbs
     return (x, y) if permitted and len(y) >= policy.min_windows else (x[:0], y[:0])

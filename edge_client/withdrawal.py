@@ -1,4 +1,5 @@
-"""A device's owner agrees no longer (SPEC.md, 'Withdrawal'): the aggregator is told, and says that it knows."""
+"""A device's owner agrees no longer (SPEC.md, 'Withdrawal'): the aggregator is told, and says that
+it knows."""
 
 import argparse
 import secrets
@@ -25,9 +26,17 @@ def said_by(device_id: str) -> bytes:
     return encode(DeviceStatus(device_id, online=False, withdrawn=secrets.token_hex(RANDOM_BYTES)))
 
 
-def tell(link: Link, topics: Topics, device_id: str, said: bytes, trusted: Sequence[PublicKey], wait_s: float) -> bool:
-    """Say it over a link of this device; whether the aggregator confirmed it in `wait_s` seconds. What was said stays at the broker either
-    way: an aggregator that is away learns of it when it comes back.
+def tell(
+    link: Link,
+    topics: Topics,
+    device_id: str,
+    said: bytes,
+    trusted: Sequence[PublicKey],
+    wait_s: float,
+) -> bool:
+    """Say it over a link of this device; whether the aggregator confirmed it in `wait_s` seconds.
+    What was said stays at the broker either way: an aggregator that is away learns of it when it
+    comes back.
 
     Raises:
         LinkError: the broker refuses this device.
@@ -58,19 +67,31 @@ def withdraw(arguments: argparse.Namespace) -> int:
     Raises:
         ShoalError: an argument or the broker cannot be used, or the client runs.
     """
-    trusted, address, topics = trusted_keys(arguments), broker_address(arguments), Topics(arguments.fleet)
+    trusted, address, topics = (
+        trusted_keys(arguments),
+        broker_address(arguments),
+        Topics(arguments.fleet),
+    )
     end_s, said = time.monotonic() + arguments.wait, said_by(arguments.id)
     with only_process(arguments.state):
         # The will is the same: a connection that breaks must not say something else in its place.
         will = Will(topics.device(arguments.id, "status"), said)
         try:
-            link = MqttLink(address, f"{arguments.fleet}.{arguments.id}", will, wait_s=arguments.wait)
+            link = MqttLink(
+                address, f"{arguments.fleet}.{arguments.id}", will, wait_s=arguments.wait
+            )
         except LinkError as error:
             print(f"not confirmed: {error}")
             return 1
         try:
-            confirmed = tell(link, topics, arguments.id, said, trusted, max(1.0, end_s - time.monotonic()))
+            confirmed = tell(
+                link, topics, arguments.id, said, trusted, max(1.0, end_s - time.monotonic())
+            )
         finally:
             link.close()
-    print("confirmed: nothing is asked of this device until it runs again" if confirmed else "not confirmed: the aggregator is away")
+    print(
+        "confirmed: nothing is asked of this device until it runs again"
+        if confirmed
+        else "not confirmed: the aggregator is away"
+    )
     return 0 if confirmed else 1

@@ -1,5 +1,5 @@
-"""The work on one plan, and what keeps its failures inside: whatever a plan, a bundle or a blob holds, the work ends with a result or a
-reason."""
+"""The work on one plan, and what keeps its failures inside: whatever a plan, a bundle or a blob
+holds, the work ends with a result or a reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,14 @@ import msgspec
 from edge_client.checkpoints import Checkpoints
 from edge_client.core import session as core
 from edge_client.core.policy import broken_rule
-from edge_client.core.ports import BlobReader, DeviceState, GraphLoader, Graphs, LiveWindows, Windows
+from edge_client.core.ports import (
+    BlobReader,
+    DeviceState,
+    GraphLoader,
+    Graphs,
+    LiveWindows,
+    Windows,
+)
 from edge_client.core.verbs import measuring
 from edge_client.executor import Between, Executor, Result, Secret
 from edge_client.incidents import Incidents
@@ -61,7 +68,9 @@ class Done:
             bytes_received=bytes_received,
             train_s=round(self.seconds, 6),
         )
-        return encode_update(update, encoded(self.result.tensors, plan.encoding, plan.seed, plan.device_id))
+        return encode_update(
+            update, encoded(self.result.tensors, plan.encoding, plan.seed, plan.device_id)
+        )
 
 
 class BlobMissing(Exception):
@@ -81,7 +90,8 @@ def read_blob(state: BlobReader, name: str) -> bytes:
 
 
 class Work:
-    """Carries out plans, with one bundle loaded at a time. `bundle` is that one, `windows` are those of the last plan."""
+    """Carries out plans, with one bundle loaded at a time. `bundle` is that one, `windows` are
+    those of the last plan."""
 
     def __init__(
         self,
@@ -98,8 +108,19 @@ class Work:
     ) -> None:
         """`live`: where windows are taken from anew for each plan."""
         self._checkpoints = checkpoints
-        self._stored, self._live, self._memory, self._state, self._load_graphs = windows, live, memory, state, load_graphs
-        self._trusted, self._policy, self._secret, self._incidents = trusted, policy, secret, incidents
+        self._stored, self._live, self._memory, self._state, self._load_graphs = (
+            windows,
+            live,
+            memory,
+            state,
+            load_graphs,
+        )
+        self._trusted, self._policy, self._secret, self._incidents = (
+            trusted,
+            policy,
+            secret,
+            incidents,
+        )
         self.windows = windows
         """Those that the last plan was carried out over."""
         self.bundle: Bundle | None = None
@@ -107,8 +128,8 @@ class Work:
         self._executor: Executor | None = None
 
     def attempt(self, plan: Plan, between: Between) -> Done | Declined | None:
-        """Carry out the plan of the session, whatever it holds; that it begins is stored before it does. None if it has to be attempted
-        again: the client is to end, or a blob was damaged."""
+        """Carry out the plan of the session, whatever it holds; that it begins is stored before it
+        does. None if it has to be attempted again: the client is to end, or a blob was damaged."""
         try:
             session, action = core.on_start(self._memory.session)
             if action.kind == "decline":
@@ -117,9 +138,17 @@ class Work:
             self._open(plan)
             result = self._run(plan, between)
             for metrics in (result.trained, result.evaluated):
-                if not abs(metrics.loss_sum) <= LARGEST_SUM or not 0 <= metrics.num_correct <= metrics.num_examples:
-                    raise Declined("failed", f"measurements that cannot be, and that no aggregator takes: {metrics}")
-            if self._live is not None and any(isinstance(verb, Evaluate) and verb.model == "initial" for verb in plan.verbs):
+                if (
+                    not abs(metrics.loss_sum) <= LARGEST_SUM
+                    or not 0 <= metrics.num_correct <= metrics.num_examples
+                ):
+                    raise Declined(
+                        "failed",
+                        f"measurements that cannot be, and that no aggregator takes: {metrics}",
+                    )
+            if self._live is not None and any(
+                isinstance(verb, Evaluate) and verb.model == "initial" for verb in plan.verbs
+            ):
                 self._live.surveyed()
             return Done(result, self._checkpoints.worked_s)
         except (Stopped, BlobMissing):
@@ -143,16 +172,23 @@ class Work:
             payload = read_blob(self._state, plan.bundle)
             try:
                 self.bundle = unpack(payload, self._trusted)
-            except Exception as error:  # whatever it is, it is the bundle's fault: these bytes have the hash that the plan names
+            # whatever it is, it is the bundle's fault: these bytes have the hash that the plan
+            # names
+            except Exception as error:
                 raise Declined("bundle", _text(error)) from error
         bundle = self.bundle
         check_version(bundle.manifest, self._memory.session.versions)
         if self._live is not None:
-            self._stored, self._executor = self._live.now(bundle.manifest.window, bundle.manifest.classes), None
+            self._stored, self._executor = (
+                self._live.now(bundle.manifest.window, bundle.manifest.classes),
+                None,
+            )
         if self._executor is None:  # another bundle, or other windows
             self.windows = windows_for(bundle.manifest, self._stored)
         windows, asking = self.windows, measuring(bundle.manifest)
-        rule = broken_rule(self._policy, plan, bundle.manifest.name, asking, windows.train_y, windows.num_test)
+        rule = broken_rule(
+            self._policy, plan, bundle.manifest.name, asking, windows.train_y, windows.num_test
+        )
         if rule is not None:
             raise Declined("policy", rule)
         if self._executor is None:
@@ -162,7 +198,9 @@ class Work:
             except (DataError, ConfigError):
                 raise
             except Exception as error:
-                raise Declined("bundle", f"bundle {bundle.manifest.name} cannot be loaded: {_text(error)}") from error
+                raise Declined(
+                    "bundle", f"bundle {bundle.manifest.name} cannot be loaded: {_text(error)}"
+                ) from error
         versions = self._memory.session.versions | {bundle.manifest.name: bundle.manifest.version}
         self._memory.save(msgspec.structs.replace(self._memory.session, versions=versions))
 
@@ -170,7 +208,9 @@ class Work:
         assert self._executor is not None
         private = self._state.private(plan.run_id, plan.round)
         if self._live is not None:  # columns are of the windows of an earlier plan
-            private = {key: value for key, value in private.items() if names.role_of(key) != names.COLUMN}
+            private = {
+                key: value for key, value in private.items() if names.role_of(key) != names.COLUMN
+            }
         executor, model, checkpoints = self._executor, self._tensors(plan.model), self._checkpoints
 
         def paused() -> None:

@@ -1,7 +1,9 @@
-"""A body that was trained on one data set, frozen; adapters and a head that a fleet trains on another.
+"""A body that was trained on one data set, frozen; adapters and a head that a fleet trains on
+another.
 
-The body looks at each channel by itself, so that it fits sensors of another number of channels. Devices get it once, with the bundle, and
-no round exchanges it. The adapters are bottlenecks beside it: N. Houlsby et al. Parameter-Efficient Transfer Learning for NLP. ICML 2019.
+The body looks at each channel by itself, so that it fits sensors of another number of channels.
+Devices get it once, with the bundle, and no round exchanges it. The adapters are bottlenecks beside
+it: N. Houlsby et al. Parameter-Efficient Transfer Learning for NLP. ICML 2019.
 """
 
 import numpy as np
@@ -13,12 +15,19 @@ import shoal
 
 
 class Body(nn.Module):
-    """Features of a window x (n, channels, time), as (n, 64): those of its channels, their mean and how much they differ."""
+    """Features of a window x (n, channels, time), as (n, 64): those of its channels, their mean and
+    how much they differ."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            *(nn.Conv1d(1, 32, 7, padding=3), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(32, 32, 7, padding=3), nn.ReLU())
+            *(
+                nn.Conv1d(1, 32, 7, padding=3),
+                nn.ReLU(),
+                nn.MaxPool1d(2),
+                nn.Conv1d(32, 32, 7, padding=3),
+                nn.ReLU(),
+            )
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,7 +54,10 @@ class Adapted(nn.Module):
 def trained_body(data: shoal.FleetData, epochs: int) -> Body:
     """A body, trained with a head of its own on all windows of a data set in one place."""
     body, head = Body(), nn.Linear(64, len(data.classes))
-    x = torch.from_numpy(np.concatenate([w.train_x for w in data.devices.values()]) / data.channel_size().reshape(-1, 1))
+    x = torch.from_numpy(
+        np.concatenate([w.train_x for w in data.devices.values()])
+        / data.channel_size().reshape(-1, 1)
+    )
     y = torch.from_numpy(np.concatenate([w.train_y for w in data.devices.values()]))
     optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=0.002)
     for _ in range(epochs):
@@ -57,16 +69,23 @@ def trained_body(data: shoal.FleetData, epochs: int) -> Body:
 
 
 def main(
-    first: str | shoal.FleetData = "watch", second: str | shoal.FleetData = "uci-har", rounds: int = 10, epochs: int = 10
+    first: str | shoal.FleetData = "watch",
+    second: str | shoal.FleetData = "uci-har",
+    rounds: int = 10,
+    epochs: int = 10,
 ) -> shoal.Result:
-    """Train the body on the first data set and the rest on the second; prints what a round exchanges, beside the whole model."""
+    """Train the body on the first data set and the rest on the second; prints what a round
+    exchanges, beside the whole model."""
     one, fleet = (shoal.load(data) if isinstance(data, str) else data for data in (first, second))
     torch.manual_seed(0)
     model = Adapted(trained_body(one, epochs), len(fleet.classes))
     result = shoal.simulate(fleet, algorithm="fedavg", model=model, rounds=rounds, lr=0.02)
     exchanged = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     whole = 4 * sum(p.numel() for p in model.parameters())
-    print(f"accuracy {result.accuracy.mean:.3f}; a device sends {exchanged:,} bytes a round, the whole model would be {whole:,}")
+    print(
+        f"accuracy {result.accuracy.mean:.3f}; a device sends {exchanged:,} bytes a round, the "
+        f"whole model would be {whole:,}"
+    )
     return result
 
 

@@ -1,7 +1,9 @@
-"""Mixup with a private head: devices train on mixtures of their windows, and only the body is exchanged.
+"""Mixup with a private head: devices train on mixtures of their windows, and only the body is
+exchanged.
 
-H. Zhang, M. Cisse, Y. Dauphin, D. Lopez-Paz. mixup: Beyond Empirical Risk Minimization. ICLR 2018. With alpha = 1 the share of a mixture is
-uniform in [0, 1); here every window has its own. The head stays on the device as in FedPer (Arivazhagan et al., 2019).
+H. Zhang, M. Cisse, Y. Dauphin, D. Lopez-Paz. mixup: Beyond Empirical Risk Minimization. ICLR 2018.
+With alpha = 1 the share of a mixture is uniform in [0, 1); here every window has its own. The head
+stays on the device as in FedPer (Arivazhagan et al., 2019).
 """
 
 from collections.abc import Mapping
@@ -21,7 +23,8 @@ DRAWN = names.uniform("share")
 
 
 class MixupHead(FedPer):
-    """FedPer on mixtures of windows. `mix` scales how much of another window there is in one, at most."""
+    """FedPer on mixtures of windows. `mix` scales how much of another window there is in one, at
+    most."""
 
     name: ClassVar[str] = "mixup-head"
     citation: ClassVar[str] = "Zhang et al., ICLR 2018"
@@ -30,12 +33,22 @@ class MixupHead(FedPer):
 
     def __init__(self, model: Classifier) -> None:
         super().__init__(model)
-        self.random = {**self.random, DRAWN: ()}  # the device draws a number for each window of a batch
+        self.random = {
+            **self.random,
+            DRAWN: (),
+        }  # the device draws a number for each window of a batch
 
-    def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+    def loss(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> tuple[Tensor, Pass]:
         share, x, y = hyper["mix"] * batch[DRAWN], batch["x"], batch["y"]
-        other_x, other_y = x.flip(0), y.flip(0)  # batches are in random order: each window meets any other
+        other_x, other_y = (
+            x.flip(0),
+            y.flip(0),
+        )  # batches are in random order: each window meets any other
         part = share.reshape(-1, *[1] * (x.dim() - 1))
         made = self.forward(tensors, {**batch, "x": (1 - part) * x + part * other_x}, training=True)
-        own, other = (F.cross_entropy(made.logits, labels, reduction="none") for labels in (y, other_y))
+        own, other = (
+            F.cross_entropy(made.logits, labels, reduction="none") for labels in (y, other_y)
+        )
         return ((1 - share) * own + share * other).mean(), made

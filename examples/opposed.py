@@ -1,7 +1,8 @@
 """A grouping: two groups of devices that pull the model apart.
 
-After `after` rounds, the devices are cut in two by the direction in which their updates differ most, the first principal component of the
-updates at length 1. A device that comes later goes to the group whose first updates are most like its own.
+After `after` rounds, the devices are cut in two by the direction in which their updates differ
+most, the first principal component of the updates at length 1. A device that comes later goes to
+the group whose first updates are most like its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,17 +31,26 @@ class Opposed(Defaults):
     def check(self, model: Tensors, probe: Probe | None) -> None:
         check_shared(self.name, model)
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
         rounds = int(memory.info.get("rounds", 0)) + 1
         arrays = remember_first(memory.arrays, models, lambda m: m.update)
         if rounds == self.after:
             membership = {**memory.membership, **self.sides(models)}
         else:
             membership = settle(memory.membership, models, arrays, directions=True)
-        return Grouped(replace(memory, membership=membership, arrays=arrays, info={"rounds": rounds}))
+        return Grouped(
+            replace(memory, membership=membership, arrays=arrays, info={"rounds": rounds})
+        )
 
     def sides(self, models: Sequence[LocalModel]) -> dict[str, str]:
         """The group of every device; the first device is in group 0."""
-        updates = np.stack([m.update / max(float(np.linalg.norm(m.update)), 1e-12) for m in models]).astype(np.float64)
+        updates = np.stack(
+            [m.update / max(float(np.linalg.norm(m.update)), 1e-12) for m in models]
+        ).astype(np.float64)
         component = np.linalg.svd(updates - updates.mean(0), full_matrices=False)[0][:, 0]
-        return {m.device_id: str(int(value * component[0] < 0)) for m, value in zip(models, component, strict=True)}
+        return {
+            m.device_id: str(int(value * component[0] < 0))
+            for m, value in zip(models, component, strict=True)
+        }

@@ -1,11 +1,13 @@
 """SimCLR on all of a device's windows, with labels or without, and a linear head on what it learns.
 
-T. Chen, S. Kornblith, M. Norouzi, G. Hinton. A Simple Framework for Contrastive Learning of Visual Representations. ICML 2020. In a round a
-device makes `passes` passes over all its windows. Each gives the gradient of the contrastive loss by the body, which one step follows. Then
-it trains the head on the windows that have labels; the head's gradient does not reach the body.
+T. Chen, S. Kornblith, M. Norouzi, G. Hinton. A Simple Framework for Contrastive Learning of Visual
+Representations. ICML 2020. In a round a device makes `passes` passes over all its windows. Each
+gives the gradient of the contrastive loss by the body, which one step follows. Then it trains the
+head on the windows that have labels; the head's gradient does not reach the body.
 
-Otherwise than in the paper: a window's views are scaled, and a slow wave is added to them; a view is told from the other views of the other
-windows (N - 1 negatives, not 2N - 2); the projection is linear.
+Otherwise than in the paper: a window's views are scaled, and a slow wave is added to them; a view
+is told from the other views of the other windows (N - 1 negatives, not 2N - 2); the projection is
+linear.
 """
 
 from collections.abc import Mapping
@@ -37,7 +39,11 @@ class SimClr(Supervised):
     name: ClassVar[str] = "simclr"
     citation: ClassVar[str] = "Chen et al., ICML 2020"
     hyper: Mapping[str, float] = {**Supervised.hyper, "body_lr": 0.1, "tau": 0.2, "strength": 0.3}
-    limits: ClassVar[Mapping[str, Limits]] = {"body_lr": NOT_NEGATIVE, "tau": Limits(low=0.05), "strength": NOT_NEGATIVE}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "body_lr": NOT_NEGATIVE,
+        "tau": Limits(low=0.05),
+        "strength": NOT_NEGATIVE,
+    }
 
     def __init__(self, model: Classifier, projected: int = 32) -> None:
         super().__init__(model)
@@ -48,7 +54,10 @@ class SimClr(Supervised):
 
     def body(self, tensors: TorchTensors) -> list[str]:
         """What the contrastive loss moves: the body, and the projection."""
-        return [*(key for key in super().trained(tensors) if key not in self.trained(tensors)), PROJECTION]
+        return [
+            *(key for key in super().trained(tensors) if key not in self.trained(tensors)),
+            PROJECTION,
+        ]
 
     def initial(self) -> TorchTensors:
         width = self.model.num_features
@@ -60,37 +69,62 @@ class SimClr(Supervised):
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the head. The body goes into the update as the passes before have left it."""
-        return following_values({key: torch.clone(tensors[key]) for key in self.body(tensors)}) | super().step(tensors, batch, hyper)
+        return following_values(
+            {key: torch.clone(tensors[key]) for key in self.body(tensors)}
+        ) | super().step(tensors, batch, hyper)
 
-    def contrast(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The gradient of the contrastive loss by the body, as a sum over the windows of a batch."""
+    def contrast(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """The gradient of the contrastive loss by the body, as a sum over the windows of a
+        batch."""
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, tuple[()]]:
             held = {**tensors, **weights}
-            one, other = (self.project(held, self.view(tensors, batch, hyper, number)) for number in (0, 1))
-            alike = torch.exp(one @ other.T / hyper["tau"])  # at most exp(1 / 0.05), which float32 holds
+            one, other = (
+                self.project(held, self.view(tensors, batch, hyper, number)) for number in (0, 1)
+            )
+            alike = torch.exp(
+                one @ other.T / hyper["tau"]
+            )  # at most exp(1 / 0.05), which float32 holds
             own = (one * other).sum(1) / hyper["tau"]
             return (torch.log(alike.sum(1)) + torch.log(alike.sum(0)) - 2 * own).mean() / 2, ()
 
         gradients, _, _ = grad_and_value(loss_of, {key: tensors[key] for key in self.body(tensors)})
-        return {names.metric(f"gradient.{names.name_of(key)}"): value * batch["x"].shape[0] for key, value in gradients.items()}
+        return {
+            names.metric(f"gradient.{names.name_of(key)}"): value * batch["x"].shape[0]
+            for key, value in gradients.items()
+        }
 
-    def view(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors, number: int) -> Tensor:
-        """The windows of a batch, changed by angles that differ between windows, passes and the two views."""
+    def view(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors, number: int
+    ) -> Tensor:
+        """The windows of a batch, changed by angles that differ between windows, passes and the two
+        views."""
         x = batch["x"]
         angle = GOLDEN * (batch["rank"] + 7 * tensors[PASSED] + 0.5 * number)
         angle = angle.reshape(-1, *[1] * (x.dim() - 1))
         wave = torch.sin(torch.linspace(0, 6.283185, x.shape[-1]) * (1 + number) + angle)
-        return x * (1 + hyper["strength"] * torch.sin(3 * angle)) + hyper["strength"] * x.abs().mean(-1, keepdim=True) * wave
+        return (
+            x * (1 + hyper["strength"] * torch.sin(3 * angle))
+            + hyper["strength"] * x.abs().mean(-1, keepdim=True) * wave
+        )
 
     def project(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        """Projected representations (batch, projected), of length 1; BatchNorm uses the statistics that steps of the head move."""
+        """Projected representations (batch, projected), of length 1; BatchNorm uses the statistics
+        that steps of the head move."""
         features = self.forward(tensors, {"x": x}, training=False).features
         return F.normalize(features @ tensors[PROJECTION], dim=1)
 
-    def follow(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """A step of the body down the gradient that ``contrast`` measured, clipped to a norm of 1."""
-        gradients = {key: tensors[names.response("contrast", f"gradient.{names.name_of(key)}")] for key in self.body(tensors)}
+    def follow(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """A step of the body down the gradient that ``contrast`` measured, clipped to a norm of
+        1."""
+        gradients = {
+            key: tensors[names.response("contrast", f"gradient.{names.name_of(key)}")]
+            for key in self.body(tensors)
+        }
         norm = torch.stack([value.square().sum() for value in gradients.values()]).sum().sqrt()
         factor = hyper["body_lr"] / torch.clamp(norm, min=1.0)
         moved = {key: tensors[key] - factor * value for key, value in gradients.items()}
@@ -98,7 +132,8 @@ class SimClr(Supervised):
 
 
 class SimClrServer(DefaultCoordinator):
-    """The server's half: what a device does in a round. What ``contrast`` measures stays on the device."""
+    """The server's half: what a device does in a round. What ``contrast`` measures stays on the
+    device."""
 
     limits: ClassVar[Mapping[str, Limits]] = {"passes": AT_LEAST_ONE}
 
@@ -106,7 +141,10 @@ class SimClrServer(DefaultCoordinator):
         self.passes = passes
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        one: tuple[Verb, ...] = (Evaluate("windows", "contrast", report=False), Apply("follow", report=False))
+        one: tuple[Verb, ...] = (
+            Evaluate("windows", "contrast", report=False),
+            Apply("follow", report=False),
+        )
         return (*one * self.passes, work.train())
 
 

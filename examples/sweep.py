@@ -1,6 +1,8 @@
-"""A sweep over learning rate, epochs and algorithm with Optuna: pip install 'shoal[simulation,sweep]'.
+"""A sweep over learning rate, epochs and algorithm with Optuna: pip install
+'shoal[simulation,sweep]'.
 
-Trials are judged on windows that `shoal.validation` sets aside of the training part. The test part is met once, by the best trial.
+Trials are judged on windows that `shoal.validation` sets aside of the training part. The test part
+is met once, by the best trial.
 """
 
 import optuna

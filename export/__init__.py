@@ -1,1 +1,2 @@
-"""Model + objective -> bundle: captured once as a pure graph, lowered, and checked against eager torch."""
+"""Model + objective -> bundle: captured once as a pure graph, lowered, and checked against eager
+torch."""

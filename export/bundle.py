@@ -1,4 +1,5 @@
-"""Model + objective -> a signed bundle for devices, and the probe that the aggregator looks at models with."""
+"""Model + objective -> a signed bundle for devices, and the probe that the aggregator looks at
+models with."""
 
 import io
 import platform
@@ -14,7 +15,16 @@ import torch
 from algorithms.core.contract import Objective, Probe, TorchTensors
 from algorithms.core.probe import PROBE_FILE, ProbeDescription
 from export.capture import Trace, capture_program, trace
-from export.describe import TRACE_BATCH, describe_graphs, example_inputs, manifest_of, named, responses_of, specs_of, to_numpy
+from export.describe import (
+    TRACE_BATCH,
+    describe_graphs,
+    example_inputs,
+    manifest_of,
+    named,
+    responses_of,
+    specs_of,
+    to_numpy,
+)
 from export.executorch_program import ExecutorchProgram, to_executorch
 from export.onnx_graph import OnnxGraph, to_onnx, to_template
 from export.refused import refused_layers
@@ -29,14 +39,17 @@ from wire.tensors import Tensors, TensorSpec
 
 T = TypeVar("T")
 RUNTIMES = (ONNX, EXECUTORCH)
-"""What a bundle may hold graphs for: ONNX always, ExecuTorch (with XNNPACK and without) when asked for."""
+"""What a bundle may hold graphs for: ONNX always, ExecuTorch (with XNNPACK and without) when asked
+for."""
 MAX_BATCH = 64
-"""Examples in a batch of an ExecuTorch program, at most, unless told otherwise: its memory is planned for as many."""
+"""Examples in a batch of an ExecuTorch program, at most, unless told otherwise: its memory is
+planned for as many."""
 
 
 @dataclass(frozen=True)
 class ExportedGraphs:
-    """The graphs of one objective, before they are packed; `programs` are those for other runtimes than ONNX, by graph and runtime."""
+    """The graphs of one objective, before they are packed; `programs` are those for other runtimes
+    than ONNX, by graph and runtime."""
 
     graphs: dict[str, OnnxGraph]
     initial: Tensors
@@ -52,18 +65,24 @@ def capture_graphs(
     max_batch: int = MAX_BATCH,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> ExportedGraphs:
-    """Capture every graph of an objective for examples of shape `window`, for each of the `runtimes` (of `RUNTIMES`). `on_progress` is told
-    what is done next, as in "step: writing it for ExecuTorch".
+    """Capture every graph of an objective for examples of shape `window`, for each of the
+    `runtimes` (of `RUNTIMES`). `on_progress` is told what is done next, as in "step: writing it for
+    ExecuTorch".
 
     Raises:
-        ConfigError: an operator of the model cannot be captured, or a graph draws random numbers; the text names it. Or no such runtime,
+        ConfigError: an operator of the model cannot be captured, or a graph draws random numbers;
+        the text names it. Or no such runtime,
             or a `max_batch` that is too small.
     """
     if ONNX not in runtimes or set(runtimes) - set(RUNTIMES):
-        raise ConfigError(f"runtimes {', '.join(runtimes) or 'none'}: expected {ONNX}, or {ONNX} and {EXECUTORCH}")
+        raise ConfigError(
+            f"runtimes {', '.join(runtimes) or 'none'}: expected {ONNX}, or {ONNX} and {EXECUTORCH}"
+        )
     if max_batch <= TRACE_BATCH:
         raise ConfigError(f"max_batch {max_batch}: expected more than {TRACE_BATCH}")
-    describe_graphs(objective, window)  # refuses graphs that draw random numbers before the slow work
+    describe_graphs(
+        objective, window
+    )  # refuses graphs that draw random numbers before the slow work
     tensors = objective.initial()
     inputs, graphs, programs = example_inputs(objective, window), {}, {}
     with no_garbage_collection():
@@ -74,15 +93,23 @@ def capture_graphs(
             graphs[name] = _written(to_onnx, traced, objective, window)
             if EXECUTORCH in runtimes:
                 on_progress(f"{name}: writing it for ExecuTorch")
-                programs[name] = _written(partial(to_executorch, max_batch=max_batch), traced, objective, window)
-            inputs = inputs | {names.response(name, n): torch.zeros(shape) for n, shape in responses_of(traced.example)}
+                programs[name] = _written(
+                    partial(to_executorch, max_batch=max_batch), traced, objective, window
+                )
+            inputs = inputs | {
+                names.response(name, n): torch.zeros(shape)
+                for n, shape in responses_of(traced.example)
+            }
     return ExportedGraphs(graphs, to_numpy(tensors), specs_of(tensors), programs, max_batch)
 
 
-def _written(write: Callable[[Trace], T], traced: Trace, objective: Objective, window: tuple[int, ...]) -> T:
+def _written(
+    write: Callable[[Trace], T], traced: Trace, objective: Objective, window: tuple[int, ...]
+) -> T:
     """
     Raises:
-        ConfigError: the trace cannot be written; the text names the layers of the model that cannot, and the operator.
+        ConfigError: the trace cannot be written; the text names the layers of the model that
+        cannot, and the operator.
     """
     try:
         return write(traced)
@@ -102,9 +129,12 @@ def make_bundle(
     window: Window,
     key: PrivateKey | None = None,
 ) -> bytes:
-    """Pack captured graphs into a bundle, signed when a key is given. The same content gives the same bytes."""
+    """Pack captured graphs into a bundle, signed when a key is given. The same content gives the
+    same bytes."""
     packages = ("shoal", "torch", "onnx", *(["executorch"] if exported.programs else []))
-    created_by = {package: version(package) for package in packages} | {"python": platform.python_version()}
+    created_by = {package: version(package) for package in packages} | {
+        "python": platform.python_version()
+    }
     files, graphs = {}, {}
     for n, graph in exported.graphs.items():
         files[f"{n}.onnx"] = graph.onnx
@@ -112,31 +142,48 @@ def make_bundle(
         for runtime, program in exported.programs.get(n, {}).items():
             file = f"{n}.{runtime.removeprefix(EXECUTORCH).removeprefix('-') or 'xnnpack'}.pte"
             files[file] = program.data
-            programs[runtime] = Program(file, exported.max_batch, program.operators, len(program.data), program.memory_bytes)
+            programs[runtime] = Program(
+                file, exported.max_batch, program.operators, len(program.data), program.memory_bytes
+            )
         template = ""
         if n == PREDICT:
             template = f"{n}.template.onnx"
             files[template] = to_template(graph)
-        graphs[n] = Graph(f"{n}.onnx", graph.inputs, graph.outputs, responses_of(graph.shapes), programs, template)
-    manifest = manifest_of(objective, exported.tensors, graphs, name, bundle_version, created_by, classes, window)
+        graphs[n] = Graph(
+            f"{n}.onnx", graph.inputs, graph.outputs, responses_of(graph.shapes), programs, template
+        )
+    manifest = manifest_of(
+        objective, exported.tensors, graphs, name, bundle_version, created_by, classes, window
+    )
     return pack(manifest, files, exported.initial, key)
 
 
 def save_probe(probe: Probe, model: TorchTensors, bundle: str) -> bytes:
-    """A probe as one `torch.export` file, for an aggregator that does not have the model's code. `model` holds a value for each tensor
-    that the probe reads; `bundle` is the digest of the bundle that it goes with."""
+    """A probe as one `torch.export` file, for an aggregator that does not have the model's code.
+    `model` holds a value for each tensor that the probe reads; `bundle` is the digest of the bundle
+    that it goes with."""
 
     def run(inputs: TorchTensors) -> TorchTensors:
-        probabilities, met = probe.run({k: v for k, v in inputs.items() if k != names.X}, inputs[names.X])
+        probabilities, met = probe.run(
+            {k: v for k, v in inputs.items() if k != names.X}, inputs[names.X]
+        )
         results = {"probabilities": probabilities}
         for layer, (mean, variance) in zip(probe.norm_layers, met, strict=True):
             results |= {f"mean/{layer}": mean, f"variance/{layer}": variance}
         return results
 
     dtype = torch.int64 if probe.of_ids else torch.float32
-    program = capture_program(run, {**model, names.X: torch.zeros(TRACE_BATCH, *probe.input_shape, dtype=dtype)})
+    program = capture_program(
+        run, {**model, names.X: torch.zeros(TRACE_BATCH, *probe.input_shape, dtype=dtype)}
+    )
     buffer = io.BytesIO()
     read = tuple(name for name in program.inputs if name != names.X)
-    description = ProbeDescription(read, probe.norm_layers, probe.input_shape, probe.network, bundle, probe.of_ids)
-    torch.export.save(program.exported, buffer, extra_files={PROBE_FILE: msgspec.json.encode(description).decode()})
+    description = ProbeDescription(
+        read, probe.norm_layers, probe.input_shape, probe.network, bundle, probe.of_ids
+    )
+    torch.export.save(
+        program.exported,
+        buffer,
+        extra_files={PROBE_FILE: msgspec.json.encode(description).decode()},
+    )
     return buffer.getvalue()

@@ -1,4 +1,5 @@
-"""A pure function over named tensors -> a graph of core operators with positional inputs and a dynamic batch."""
+"""A pure function over named tensors -> a graph of core operators with positional inputs and a
+dynamic batch."""
 
 import contextlib
 import io
@@ -35,8 +36,8 @@ NamedFunction = Callable[[TorchTensors], TorchTensors]
 
 @dataclass(frozen=True)
 class Trace:
-    """A function as ordinary operators, gradients included, before it is lowered for a runtime. Inputs that it does not read are not
-    among its inputs."""
+    """A function as ordinary operators, gradients included, before it is lowered for a runtime.
+    Inputs that it does not read are not among its inputs."""
 
     module: torch.fx.GraphModule = field(repr=False)
     inputs: tuple[str, ...]
@@ -49,7 +50,8 @@ class Trace:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program of the operators that a runtime has, with positional inputs and outputs, and their names."""
+    """A program of the operators that a runtime has, with positional inputs and outputs, and their
+    names."""
 
     exported: CoreProgram
     inputs: tuple[str, ...]
@@ -57,9 +59,11 @@ class Lowered:
 
 
 def trace(function: NamedFunction, example: TorchTensors) -> Trace:
-    """Trace `function` with a symbolic batch: the first dimension of every ``batch/...`` input but ``batch/normal/...``.
+    """Trace `function` with a symbolic batch: the first dimension of every ``batch/...`` input but
+    ``batch/normal/...``.
 
-    `torch.export` does not pass through `torch.func.grad`; `make_fx` does, and makes the gradient ordinary operators.
+    `torch.export` does not pass through `torch.func.grad`; `make_fx` does, and makes the gradient
+    ordinary operators.
 
     Raises:
         ConfigError: an operator of the model cannot be captured; the text names it.
@@ -80,9 +84,13 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
 
 
 def lower(
-    traced: Trace, table: Table, max_batch: int = MAX_BATCH, rewrite: Callable[[torch.fx.GraphModule], None] = lambda _module: None
+    traced: Trace,
+    table: Table,
+    max_batch: int = MAX_BATCH,
+    rewrite: Callable[[torch.fx.GraphModule], None] = lambda _module: None,
 ) -> Lowered:
-    """Lower a trace by a table of decompositions, for batches of at most `max_batch` examples; `rewrite` then changes the graph in place.
+    """Lower a trace by a table of decompositions, for batches of at most `max_batch` examples;
+    `rewrite` then changes the graph in place.
 
     Raises:
         ConfigError: an operator of the model cannot be lowered; the text names it.
@@ -99,10 +107,13 @@ def lower(
 
 
 def share_results(module: torch.fx.GraphModule) -> None:
-    """Compute once what is computed twice: the backward of a layer unfolds and centres its input again. What is drawn stays drawn twice."""
+    """Compute once what is computed twice: the backward of a layer unfolds and centres its input
+    again. What is drawn stays drawn twice."""
     seen: dict[object, torch.fx.Node] = {}
     for node in module.graph.nodes:
-        if node.op == "call_function" and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        if node.op == "call_function" and torch.Tag.nondeterministic_seeded not in getattr(
+            node.target, "tags", ()
+        ):
             key = (node.target, repr(node.args), repr(sorted(node.kwargs.items())))
             if (before := seen.setdefault(key, node)) is not node:
                 node.replace_all_uses_with(before)
@@ -110,8 +121,11 @@ def share_results(module: torch.fx.GraphModule) -> None:
     module.recompile()
 
 
-def _make_graph(function: Callable[..., Any], example: TorchTensors, table: Table, max_batch: int) -> tuple[torch.fx.GraphModule, ShapeEnv]:
-    """What `function` computes of the values of `example`, operators in `table` decomposed, for 2 to `max_batch` examples.
+def _make_graph(
+    function: Callable[..., Any], example: TorchTensors, table: Table, max_batch: int
+) -> tuple[torch.fx.GraphModule, ShapeEnv]:
+    """What `function` computes of the values of `example`, operators in `table` decomposed, for 2
+    to `max_batch` examples.
 
     Raises:
         ConfigError: it would compute that for some numbers of examples only.
@@ -123,26 +137,43 @@ def _make_graph(function: Callable[..., Any], example: TorchTensors, table: Tabl
         kinds = [DimDynamic.STATIC] * value.dim()
         if has_rows(name):
             kinds[0] = DimDynamic.DUCK  # one symbol for the rows of all inputs
-        values.append(fakes.from_tensor(value, symbolic_context=StatelessSymbolicContext(kinds), source=ConstantSource(name)))
+        values.append(
+            fakes.from_tensor(
+                value, symbolic_context=StatelessSymbolicContext(kinds), source=ConstantSource(name)
+            )
+        )
     for symbol in list(sizes.var_to_range):
         sizes.constrain_symbol_range(symbol, MIN_BATCH, max_batch)
     with (
         fakes,
         PlainOperators(),
         enable_python_dispatcher(),  # without it, some operators ask for sizes as numbers
-        torch.backends.mkldnn.flags(enabled=False),  # its LSTM is one operator whose gradient cannot be traced
-        torch.backends.nnpack.flags(enabled=False),  # it takes batches from 16 on only, which would be a condition
+        torch.backends.mkldnn.flags(
+            enabled=False
+        ),  # its LSTM is one operator whose gradient cannot be traced
+        torch.backends.nnpack.flags(
+            enabled=False
+        ),  # it takes batches from 16 on only, which would be a condition
     ):
-        graph = make_fx(function, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True)(*values)
+        graph = make_fx(
+            function, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True
+        )(*values)
     graph.graph.eliminate_dead_code()
     if sizes.guards:
         conditions = ", ".join(str(guard.expr) for guard in sizes.guards)
         for symbol in sizes.var_to_range:
             conditions = conditions.replace(str(symbol), "batch")
         frames = [guard.sloc.framework_loc for guard in sizes.guards]
-        places = sorted({f"{Path(frame.filename).name}, line {frame.lineno}" for frame in frames if isinstance(frame, FrameSummary)})
+        places = sorted(
+            {
+                f"{Path(frame.filename).name}, line {frame.lineno}"
+                for frame in frames
+                if isinstance(frame, FrameSummary)
+            }
+        )
         raise ConfigError(
-            f"what the model computes depends on how many examples a batch has: {conditions} ({'; '.join(places)}): "
+            f"what the model computes depends on how many examples a batch has: {conditions} "
+            f"({'; '.join(places)}): "
             "expected x.shape[0] where a model needs that number, not len(x)"
         )
     return graph, sizes

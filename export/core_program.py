@@ -1,4 +1,5 @@
-"""A graph of core operators as the `torch.export.ExportedProgram` that the converters for runtimes take."""
+"""A graph of core operators as the `torch.export.ExportedProgram` that the converters for runtimes
+take."""
 
 import operator
 from collections.abc import Callable
@@ -8,37 +9,59 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
-from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
 from torch.utils._pytree import tree_structure
 from torch.utils._sympy.value_ranges import ValueRanges
 
 
 class CoreProgram(ExportedProgram):
-    """An exported program that a converter does not decompose again where nothing is left to decompose: each time takes seconds."""
+    """An exported program that a converter does not decompose again where nothing is left to
+    decompose: each time takes seconds."""
 
-    def run_decompositions(self, decomp_table: dict[Any, Any] | None = None, **options: Any) -> ExportedProgram:
+    def run_decompositions(
+        self, decomp_table: dict[Any, Any] | None = None, **options: Any
+    ) -> ExportedProgram:
         """As that of torch; the program itself where none of its operators is in the table."""
         called = [node for node in self.graph.nodes if node.op == "call_function"]
-        operators = {node.target for node in called if not isinstance(node.meta["val"], torch.SymInt)}
+        operators = {
+            node.target for node in called if not isinstance(node.meta["val"], torch.SymInt)
+        }
         if decomp_table is not None and not operators & decomp_table.keys():
             return self
         decomposed: ExportedProgram = super().run_decompositions(decomp_table, **options)
         return decomposed
 
 
-def core_program(module: torch.fx.GraphModule, values: tuple[Tensor, ...], sizes: dict[Any, ValueRanges[Any]]) -> CoreProgram:
+def core_program(
+    module: torch.fx.GraphModule, values: tuple[Tensor, ...], sizes: dict[Any, ValueRanges[Any]]
+) -> CoreProgram:
     """The program of a graph that has neither side effects nor operators to decompose.
 
-    `values` are the inputs of an example, `sizes` the ranges of the symbols that stand for sizes. Constants of the graph become inputs of
-    the program's graph, in front, as in every exported program.
+    `values` are the inputs of an example, `sizes` the ranges of the symbols that stand for sizes.
+    Constants of the graph become inputs of the program's graph, in front, as in every exported
+    program.
     """
-    inputs = [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in module.graph.find_nodes(op="placeholder")]
+    inputs = [
+        InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None)
+        for node in module.graph.find_nodes(op="placeholder")
+    ]
     constants, lifted = _lift_constants(module)
     results = list(module.graph.output_node().args[0])  # type: ignore[arg-type]
     module.graph.output_node().args = (tuple(results),)
     module.recompile()
-    outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
-    call = ModuleCallSignature([], [], tree_structure((values, {})), tree_structure([0] * len(outputs)))
+    outputs = [
+        OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results
+    ]
+    call = ModuleCallSignature(
+        [], [], tree_structure((values, {})), tree_structure([0] * len(outputs))
+    )
     return CoreProgram(
         root=module,
         graph=module.graph,
@@ -52,8 +75,8 @@ def core_program(module: torch.fx.GraphModule, values: tuple[Tensor, ...], sizes
 
 
 def read_sizes_once(module: torch.fx.GraphModule) -> None:
-    """Read a size that follows from the batch off an input, once, and write the number of a tensor's values as a product of sizes:
-    runtimes have no operator for it."""
+    """Read a size that follows from the batch off an input, once, and write the number of a
+    tensor's values as a product of sizes: runtimes have no operator for it."""
     graph = module.graph
     inputs = graph.find_nodes(op="placeholder")
     known: dict[Any, torch.fx.Node] = {}
@@ -61,12 +84,18 @@ def read_sizes_once(module: torch.fx.GraphModule) -> None:
         for node in inputs:
             for d, size in enumerate(node.meta["val"].shape):
                 if isinstance(size, torch.SymInt) and size.node.expr not in known:
-                    known[size.node.expr] = _computed(graph, torch.ops.aten.sym_size.int, (node, d), size)
+                    known[size.node.expr] = _computed(
+                        graph, torch.ops.aten.sym_size.int, (node, d), size
+                    )
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_numel.default):
         count: torch.fx.Node | int = 1
         with graph.inserting_before(node):
             for d, size in enumerate(node.args[0].meta["val"].shape):
-                factor = size if isinstance(size, int) else _computed(graph, torch.ops.aten.sym_size.int, (node.args[0], d), size)
+                factor = (
+                    size
+                    if isinstance(size, int)
+                    else _computed(graph, torch.ops.aten.sym_size.int, (node.args[0], d), size)
+                )
                 count = _product(graph, count, factor)
         node.replace_all_uses_with(count)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
@@ -75,21 +104,28 @@ def read_sizes_once(module: torch.fx.GraphModule) -> None:
     graph.eliminate_dead_code()
 
 
-def _computed(graph: torch.fx.Graph, function: Callable[..., Any], arguments: tuple[Any, ...], value: Any) -> torch.fx.Node:
+def _computed(
+    graph: torch.fx.Graph, function: Callable[..., Any], arguments: tuple[Any, ...], value: Any
+) -> torch.fx.Node:
     node = graph.call_function(function, arguments)
     node.meta["val"] = value
     return node
 
 
-def _product(graph: torch.fx.Graph, a: torch.fx.Node | int, b: torch.fx.Node | int) -> torch.fx.Node | int:
+def _product(
+    graph: torch.fx.Graph, a: torch.fx.Node | int, b: torch.fx.Node | int
+) -> torch.fx.Node | int:
     if isinstance(a, int) and isinstance(b, int):
         return a * b
-    value = operator.mul(*(factor if isinstance(factor, int) else factor.meta["val"] for factor in (a, b)))
+    value = operator.mul(
+        *(factor if isinstance(factor, int) else factor.meta["val"] for factor in (a, b))
+    )
     return _computed(graph, operator.mul, (a, b), value)
 
 
 def _lift_constants(module: torch.fx.GraphModule) -> tuple[dict[str, Any], list[InputSpec]]:
-    """Replace the graph's constants by inputs in front of the others; the constants by name, and what the signature says of them."""
+    """Replace the graph's constants by inputs in front of the others; the constants by name, and
+    what the signature says of them."""
     constants: dict[str, Any] = {}
     lifted: dict[int, torch.fx.Node] = {}
     specs = []
@@ -102,7 +138,9 @@ def _lift_constants(module: torch.fx.GraphModule) -> tuple[dict[str, Any], list[
                 lifted[id(value)] = module.graph.placeholder(name)
             lifted[id(value)].meta = dict(node.meta)
             constants[name] = value.detach()
-            specs.append(InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(lifted[id(value)].name), name))
+            specs.append(
+                InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(lifted[id(value)].name), name)
+            )
         node.replace_all_uses_with(lifted[id(value)])
         module.graph.erase_node(node)
     return constants, specs

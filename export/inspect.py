@@ -9,8 +9,9 @@ from wire.bundle import Bundle
 
 @dataclass(frozen=True)
 class Row:
-    """One graph for one runtime. `memory_bytes`: what the runtime plans for its tensors at the largest batch, 0 where it plans nothing
-    ahead; `operators`: how often each occurs, ``delegated/BACKEND/NAME`` for what a backend carries out."""
+    """One graph for one runtime. `memory_bytes`: what the runtime plans for its tensors at the
+    largest batch, 0 where it plans nothing ahead; `operators`: how often each occurs,
+    ``delegated/BACKEND/NAME`` for what a backend carries out."""
 
     graph: str
     runtime: str
@@ -39,5 +40,15 @@ def inspect_bundle(bundle: Bundle) -> list[Row]:
         rows.append(Row(name, ONNX, graph.file, len(data), None, 0, count_operators(data)))
         for runtime, program in sorted(graph.programs.items()):
             size, memory = program.num_bytes, program.memory_bytes
-            rows.append(Row(name, runtime, program.file, size, program.max_batch, memory, dict(program.operators)))
+            rows.append(
+                Row(
+                    name,
+                    runtime,
+                    program.file,
+                    size,
+                    program.max_batch,
+                    memory,
+                    dict(program.operators),
+                )
+            )
     return rows

@@ -38,14 +38,20 @@ def to_onnx_file(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> 
     if onnx := whole_model(bundle, tensors, about):
         return onnx
     raise BundleError(
-        f"bundle {bundle.manifest.name}: it has no template of the graph for predictions; export it with this version of Shoal"
+        f"bundle {bundle.manifest.name}: it has no template of the graph for predictions; export "
+        "it with this version of Shoal"
     )
 
 
 def to_torch_file(tensors: Tensors, about: Mapping[str, str]) -> bytes:
-    """What `torch.save` writes of a dictionary: ``state_dict`` has the parameters and running statistics by the names that the model itself
-    gives them, for `load_state_dict(..., strict=False)`; ``about`` has `about`. ``torch.load(..., weights_only=True)`` reads it."""
-    own = {name: torch.from_numpy(np.array(value)) for role in names.EXCHANGED for name, value in names.part(tensors, role).items()}
+    """What `torch.save` writes of a dictionary: ``state_dict`` has the parameters and running
+    statistics by the names that the model itself gives them, for `load_state_dict(...,
+    strict=False)`; ``about`` has `about`. ``torch.load(..., weights_only=True)`` reads it."""
+    own = {
+        name: torch.from_numpy(np.array(value))
+        for role in names.EXCHANGED
+        for name, value in names.part(tensors, role).items()
+    }
     return state_file(own, about)
 
 
@@ -58,20 +64,36 @@ def state_file(state: Mapping[str, Tensor], about: Mapping[str, str]) -> bytes:
 
 def to_safetensors_file(tensors: Tensors, about: Mapping[str, str]) -> bytes:
     """safetensors, with the tensors' names as on the wire and `about` as its metadata."""
-    return bytes(save({key: np.ascontiguousarray(value).reshape(value.shape) for key, value in tensors.items()}, dict(about)))
+    return bytes(
+        save(
+            {
+                key: np.ascontiguousarray(value).reshape(value.shape)
+                for key, value in tensors.items()
+            },
+            dict(about),
+        )
+    )
 
 
 def to_executorch_file(
-    bundle: Bundle, tensors: Tensors, probe: Probe, max_batch: int, on_progress: Callable[[str], None] = lambda _text: None
+    bundle: Bundle,
+    tensors: Tensors,
+    probe: Probe,
+    max_batch: int,
+    on_progress: Callable[[str], None] = lambda _text: None,
 ) -> bytes:
-    """ExecuTorch's program, with the XNNPACK backend, of the probe that was exported with the bundle. It has one input, 1 to `max_batch`
-    windows, and one output, their probabilities.
+    """ExecuTorch's program, with the XNNPACK backend, of the probe that was exported with the
+    bundle. It has one input, 1 to `max_batch` windows, and one output, their probabilities.
 
     Raises:
-        ConfigError: it cannot be made; or the objective answers otherwise than its bare model does, which is what the probe is.
+        ConfigError: it cannot be made; or the objective answers otherwise than its bare model does,
+        which is what the probe is.
     """
     if missing := [name for name in probe.needs if name not in tensors]:
-        raise ConfigError(f"the probe (server.pt2) reads {missing[0]!r}, which is no tensor of bundle {bundle.manifest.name}")
+        raise ConfigError(
+            f"the probe (server.pt2) reads {missing[0]!r}, which is no tensor of bundle "
+            f"{bundle.manifest.name}"
+        )
     held: TorchTensors = {name: torch.from_numpy(np.array(tensors[name])) for name in probe.needs}
     on_progress("comparing the bare model with the bundle's graph")
     x = some_examples(WINDOWS, bundle.manifest.window.shape, bundle.manifest.window.vocabulary)
@@ -80,7 +102,8 @@ def to_executorch_file(
     if not error <= SAME:
         algorithm = bundle.manifest.algorithm
         raise ConfigError(
-            f"{algorithm} does not predict with its bare model (they differ by {error:.2g}), of which a .pte is made: write .onnx"
+            f"{algorithm} does not predict with its bare model (they differ by {error:.2g}), of "
+            "which a .pte is made: write .onnx"
         )
     on_progress("writing it for ExecuTorch")
 
@@ -91,18 +114,21 @@ def to_executorch_file(
 
 
 def norms(one: Tensors, other: Tensors) -> list[tuple[str, float, float]]:
-    """By tensor: its name, the norm of the difference, and that norm divided by the first one's; the largest share first."""
+    """By tensor: its name, the norm of the difference, and that norm divided by the first one's;
+    the largest share first."""
     rows = []
     for key, value in one.items():
         distance = _norm(other[key].astype(np.float64) - value)
         base = _norm(value.astype(np.float64))
-        rows.append((key, distance, distance / base if base else (0.0 if not distance else float("inf"))))
+        rows.append(
+            (key, distance, distance / base if base else (0.0 if not distance else float("inf")))
+        )
     return sorted(rows, key=lambda row: -row[2])
 
 
 def agreement(task: TaskName, one: Array, other: Array) -> float:
-    """The share of windows of which two answers (n, answers), or (n, steps, answers), say the same: the same class, or the same labels. Of
-    classes of steps, the share of steps.
+    """The share of windows of which two answers (n, answers), or (n, steps, answers), say the same:
+    the same class, or the same labels. Of classes of steps, the share of steps.
 
     Raises:
         ConfigError: the answers of the task are quantities, which are never quite the same.
@@ -111,7 +137,10 @@ def agreement(task: TaskName, one: Array, other: Array) -> float:
         return float((one.argmax(-1) == other.argmax(-1)).mean())
     if task == MULTI_LABEL:
         return float(((one >= PRESENT) == (other >= PRESENT)).all(1).mean())
-    raise ConfigError(f"answers of {task} are quantities: expected models of classes or labels to compare answers of")
+    raise ConfigError(
+        f"answers of {task} are quantities: expected models of classes or labels to compare "
+        "answers of"
+    )
 
 
 def _norm(values: Array) -> float:

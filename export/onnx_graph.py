@@ -33,7 +33,8 @@ class OnnxGraph:
 
 
 def capture_onnx(function: NamedFunction, example: TorchTensors) -> OnnxGraph:
-    """A function as ONNX with the example's keys as input names and the function's keys as output names.
+    """A function as ONNX with the example's keys as input names and the function's keys as output
+    names.
 
     Raises:
         ConfigError: an operator cannot be captured or written; the text names it.
@@ -50,18 +51,24 @@ def to_onnx(traced: Trace) -> OnnxGraph:
     program = lower(traced, onnx_decompositions())
     try:
         exported = _export(program)
-    except Exception as error:  # torch raises many kinds; the user needs the operator, not the trace
+    except (
+        Exception
+    ) as error:  # torch raises many kinds; the user needs the operator, not the trace
         raise ConfigError(f"the graph cannot be written as ONNX: {_said(error)}") from error
     model = exported.model_proto
     _strip(model)
-    _rename(model.graph, {value.name: value.name for value in (*model.graph.input, *model.graph.output)})
+    _rename(
+        model.graph, {value.name: value.name for value in (*model.graph.input, *model.graph.output)}
+    )
     onnx.checker.check_model(model)
-    return OnnxGraph(model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example)
+    return OnnxGraph(
+        model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example
+    )
 
 
 def to_template(graph: OnnxGraph) -> bytes:
-    """A graph for predictions as the half of a model in one file (`wire.onnx_model`): the examples are its only input, and the tensors are
-    names that the other half gives values."""
+    """A graph for predictions as the half of a model in one file (`wire.onnx_model`): the examples
+    are its only input, and the tensors are names that the other half gives values."""
     model = onnx.load_model_from_string(graph.onnx)
     examples = next(value for value in model.graph.input if value.name == names.X)
     (answer,) = model.graph.output
@@ -85,7 +92,8 @@ def count_operators(data: bytes) -> dict[str, int]:
 
 
 def _export(program: Lowered) -> torch.onnx.ONNXProgram:
-    """What `torch.onnx.export` does with a program; that one would read its hundreds of translations anew for every graph."""
+    """What `torch.onnx.export` does with a program; that one would read its hundreds of
+    translations anew for every graph."""
     with quiet(), likely_patterns():
         return _core.export(
             program.exported,
@@ -104,7 +112,8 @@ def _translations() -> _registration.ONNXRegistry:
 
 
 def _said(error: BaseException) -> str:
-    """The operator that torch's exporter failed at, where one of the errors that this one followed from names it; what it says, else."""
+    """The operator that torch's exporter failed at, where one of the errors that this one followed
+    from names it; what it says, else."""
     met: BaseException | None = error
     while met is not None:
         if found := re.search(r"target=torch\.ops\.([\w.]+)", str(met)):
@@ -118,14 +127,21 @@ def _strip(model: onnx.ModelProto) -> None:
     for node in model.graph.node:
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
-    for entry in (*model.graph.input, *model.graph.output, *model.graph.initializer, model.graph, model):
+    for entry in (
+        *model.graph.input,
+        *model.graph.output,
+        *model.graph.initializer,
+        model.graph,
+        model,
+    ):
         entry.ClearField("metadata_props")
         entry.ClearField("doc_string")
     model.graph.ClearField("value_info")
 
 
 def _rename(graph: onnx.GraphProto, numbers: dict[str, str]) -> None:
-    """Number what a graph computes on its way: the exporter's own names depend on what it did before, and a bundle's digest on them."""
+    """Number what a graph computes on its way: the exporter's own names depend on what it did
+    before, and a bundle's digest on them."""
 
     def numbered(name: str) -> str:
         return numbers.setdefault(name, f"v{len(numbers)}") if name else name

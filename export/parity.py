@@ -1,8 +1,10 @@
-"""Does the exported step do what the objective does? Compared over many steps with eager torch in float32 and float64.
+"""Does the exported step do what the objective does? Compared over many steps with eager torch in
+float32 and float64.
 
-Training is chaotic: float32 drifts from float64 (1e-5 after 20 steps, more later) because a ReLU or a maximum that flips changes
-the gradient. So at every step of the graph's own trajectory both start from the same tensors: a difference is then that of one
-step, and it has to be of the size of rounding. The drift over all steps is reported, beside that of eager float32.
+Training is chaotic: float32 drifts from float64 (1e-5 after 20 steps, more later) because a ReLU or
+a maximum that flips changes the gradient. So at every step of the graph's own trajectory both start
+from the same tensors: a difference is then that of one step, and it has to be of the size of
+rounding. The drift over all steps is reported, beside that of eager float32.
 """
 
 import copy
@@ -25,21 +27,25 @@ from wire.tensors import Array, Tensors
 TYPICAL = 1e-4
 """In most steps the largest difference after one step is at most this part of a tensor's scale."""
 FLIPPED = 0.1
-"""One step's largest difference may be this much: a ReLU or a maximum within rounding of zero may go either way. In a smaller batch an
-example counts for more, and so does what flips in it."""
+"""One step's largest difference may be this much: a ReLU or a maximum within rounding of zero may
+go either way. In a smaller batch an example counts for more, and so does what flips in it."""
 AS_OFTEN, MOST_OFTEN = 2, 0.75
-"""In a deep network something flips at every other step, in eager float32 too: a graph may differ by more than `TYPICAL` in half of the
-steps, or so many times as often as eager float32 does, and in this share of the steps at most."""
+"""In a deep network something flips at every other step, in eager float32 too: a graph may differ
+by more than `TYPICAL` in half of the steps, or so many times as often as eager float32 does, and in
+this share of the steps at most."""
 FLOOR = 0.01
-"""A tensor's scale is its largest value, but at least this part of the largest of its role: the gradient of a bias in front of
-BatchNorm is zero but for rounding, and its own size would be no measure."""
+"""A tensor's scale is its largest value, but at least this part of the largest of its role: the
+gradient of a bias in front of BatchNorm is zero but for rounding, and its own size would be no
+measure."""
 
 ALIKE = 4.0
-"""Where half of the values of a tensor are further than TYPICAL from float64 in eager float32 too, it is only rounding at that step: Adam
-divides the gradient of a bias in front of BatchNorm by its own size. Its values may then be so many times as far as the furthest."""
+"""Where half of the values of a tensor are further than TYPICAL from float64 in eager float32 too,
+it is only rounding at that step: Adam divides the gradient of a bias in front of BatchNorm by its
+own size. Its values may then be so many times as far as the furthest."""
 
 WHOLE = 1e-5
-"""So far may the answers of the model in one file be from those of the graph (`wire.onnx_model.apart`)."""
+"""So far may the answers of the model in one file be from those of the graph
+(`wire.onnx_model.apart`)."""
 
 Step = Callable[[Tensors, dict[str, np.ndarray]], Tensors]
 """From the tensors and a batch to the outputs."""
@@ -51,8 +57,9 @@ class ParityError(BundleError):
 
 @dataclass(frozen=True)
 class Parity:
-    """What was found on all runtimes: `step_error`, the median over steps of the largest difference after one step, and the drift over all
-    `steps` of what stays, for the graph and for eager float32; each relative to the tensor's scale."""
+    """What was found on all runtimes: `step_error`, the median over steps of the largest difference
+    after one step, and the drift over all `steps` of what stays, for the graph and for eager
+    float32; each relative to the tensor's scale."""
 
     steps: int
     step_error: float
@@ -60,9 +67,17 @@ class Parity:
     eager_drift: float
 
 
-def check_parity(bundle: Bundle, objective: Objective, x: np.ndarray, y: np.ndarray, steps: int = 50, batch_size: int = 32) -> Parity:
-    """Run every graph for `steps` steps on every runtime that the bundle has graphs for, on examples x (n, \\*window) float32 with labels y
-    (n, \\*label), and compare every output at every step.
+def check_parity(
+    bundle: Bundle,
+    objective: Objective,
+    x: np.ndarray,
+    y: np.ndarray,
+    steps: int = 50,
+    batch_size: int = 32,
+) -> Parity:
+    """Run every graph for `steps` steps on every runtime that the bundle has graphs for, on
+    examples x (n, \\*window) float32 with labels y (n, \\*label), and compare every output at every
+    step.
 
     Raises:
         ParityError: names the tensor, the step, the difference and what is allowed.
@@ -71,39 +86,66 @@ def check_parity(bundle: Bundle, objective: Objective, x: np.ndarray, y: np.ndar
     for runtime in runtimes_of(bundle):
         held = bundle.initial
         for name in sorted(bundle.manifest.graphs, key=lambda n: not _moves(bundle, n)):
-            parity, held = _check_graph(bundle, objective, name, runtime, held, x, y, steps, batch_size)
+            parity, held = _check_graph(
+                bundle, objective, name, runtime, held, x, y, steps, batch_size
+            )
             found.append(parity)
     _check_whole(bundle, held, x)
-    return Parity(steps, *(max(getattr(f, n) for f in found) for n in ("step_error", "graph_drift", "eager_drift")))
+    return Parity(
+        steps,
+        *(max(getattr(f, n) for f in found) for n in ("step_error", "graph_drift", "eager_drift")),
+    )
 
 
 def _check_whole(bundle: Bundle, tensors: Tensors, x: np.ndarray) -> None:
-    """Hold the model in one file against the graph that it was made from, with a single example too."""
+    """Hold the model in one file against the graph that it was made from, with a single example
+    too."""
     if not (onnx := whole_model(bundle, tensors, {})):
         return
     graph = load_graph(bundle, PREDICT)
     for count in (1, bundle.manifest.min_batch, min(len(x), 33)):
         padded = x[: max(count, bundle.manifest.min_batch)]
-        error = apart(load_whole(onnx)(x[:count]), graph({**tensors, names.X: padded})[names.PROBABILITIES][:count])
+        error = apart(
+            load_whole(onnx)(x[:count]),
+            graph({**tensors, names.X: padded})[names.PROBABILITIES][:count],
+        )
         if not error <= WHOLE:
-            raise ParityError(f"bundle {bundle.manifest.name}: the model in one file differs from graph {PREDICT!r} by {error:.3g}")
+            raise ParityError(
+                f"bundle {bundle.manifest.name}: the model in one file differs from graph "
+                f"{PREDICT!r} by {error:.3g}"
+            )
 
 
 def _moves(bundle: Bundle, graph: str) -> bool:
-    return any(names.role_of(output) == names.NEXT for output in bundle.manifest.graphs[graph].outputs)
+    return any(
+        names.role_of(output) == names.NEXT for output in bundle.manifest.graphs[graph].outputs
+    )
 
 
 def _check_graph(
-    bundle: Bundle, objective: Objective, name: str, runtime: str, held: Tensors, x: np.ndarray, y: np.ndarray, steps: int, batch_size: int
+    bundle: Bundle,
+    objective: Objective,
+    name: str,
+    runtime: str,
+    held: Tensors,
+    x: np.ndarray,
+    y: np.ndarray,
+    steps: int,
+    batch_size: int,
 ) -> tuple[Parity, Tensors]:
-    """What was found for a graph on a runtime, and the tensors as it leaves them, for graphs that do not move any."""
+    """What was found for a graph on a runtime, and the tensors as it leaves them, for graphs that
+    do not move any."""
     rng = np.random.default_rng(0)
     graph, eager, exact = (
         _graph_step(bundle, name, runtime),
         _eager_step(objective, name, torch.float32),
         _eager_step(objective, name, torch.float64),
     )
-    measured = {k: rng.random(shape, np.float32) for g in bundle.manifest.graphs for k, _, shape in bundle.manifest.responses(g)}
+    measured = {
+        k: rng.random(shape, np.float32)
+        for g in bundle.manifest.graphs
+        for k, _, shape in bundle.manifest.responses(g)
+    }
     moves = _moves(bundle, name)
     at, at_eager, at_exact = ({**(bundle.initial if moves else held), **measured} for _ in range(3))
     found: list[tuple[float, str, float]] = []
@@ -114,24 +156,35 @@ def _check_graph(
         outputs, right, rounded = graph(at, batch), exact(at, batch), eager(at, batch)
         errors = _errors(outputs, right, len(chosen), rounded)
         flips += max(_errors(rounded, right, len(chosen), rounded).values()) > TYPICAL
-        worst, where = max((error if error == error else float("inf"), f"{key} after step {step}") for key, error in errors.items())
+        worst, where = max(
+            (error if error == error else float("inf"), f"{key} after step {step}")
+            for key, error in errors.items()
+        )
         found.append((worst, where, FLIPPED * batch_size / len(chosen)))
         if moves:
             at = _next(at, outputs)
-            at_eager, at_exact = (_next(state, step_of(state, batch)) for state, step_of in ((at_eager, eager), (at_exact, exact)))
+            at_eager, at_exact = (
+                _next(state, step_of(state, batch))
+                for state, step_of in ((at_eager, eager), (at_exact, exact))
+            )
     found.sort()
     often, where_often, _ = found[steps - 1 - may_differ(steps, flips)]
     for error, where, allowed in ((often, where_often, TYPICAL), *found):
         if error > allowed:
             raise ParityError(
-                f"bundle {bundle.manifest.name}, graph {name} on {runtime}: {where} differs from float64 by {error:.3g} of its scale, "
+                f"bundle {bundle.manifest.name}, graph {name} on {runtime}: {where} differs from "
+                f"float64 by {error:.3g} of its scale, "
                 f"allowed is {allowed:g}"
             )
-    return Parity(steps, found[steps // 2][0], _drift(at, at_exact), _drift(at_eager, at_exact)), {**held, **at}
+    return Parity(steps, found[steps // 2][0], _drift(at, at_exact), _drift(at_eager, at_exact)), {
+        **held,
+        **at,
+    }
 
 
 def may_differ(steps: int, flips: int) -> int:
-    """In how many of the steps a graph may differ by more than `TYPICAL`, where eager float32 does in `flips` of them."""
+    """In how many of the steps a graph may differ by more than `TYPICAL`, where eager float32 does
+    in `flips` of them."""
     half = steps - 1 - steps // 2
     return max(half, min(AS_OFTEN * flips, int(MOST_OFTEN * steps)))
 
@@ -142,23 +195,50 @@ def _next(state: Tensors, outputs: Tensors) -> Tensors:
 
 def _draw(objective: Objective, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """A batch's columns, random inputs, and what the split ``windows`` says of its windows."""
-    columns = {name: rng.uniform(0.5, 1.5, (size, *shape)).astype(np.float32) for name, shape in objective.columns.items()}
-    uniform = {n: rng.random((size, *shape), np.float32) for n, shape in objective.random.items() if names.role_of(n) == names.UNIFORM}
-    normal = {n: rng.standard_normal(shape, np.float32) for n, shape in objective.random.items() if names.role_of(n) == names.NORMAL}
-    places = dict(zip(names.PLACES, (np.arange(size), np.full(size, size), rng.random(size) < 0.5), strict=True))
-    return columns | uniform | normal | {name: values.astype(np.float32) for name, values in places.items()}
+    columns = {
+        name: rng.uniform(0.5, 1.5, (size, *shape)).astype(np.float32)
+        for name, shape in objective.columns.items()
+    }
+    uniform = {
+        n: rng.random((size, *shape), np.float32)
+        for n, shape in objective.random.items()
+        if names.role_of(n) == names.UNIFORM
+    }
+    normal = {
+        n: rng.standard_normal(shape, np.float32)
+        for n, shape in objective.random.items()
+        if names.role_of(n) == names.NORMAL
+    }
+    places = dict(
+        zip(
+            names.PLACES,
+            (np.arange(size), np.full(size, size), rng.random(size) < 0.5),
+            strict=True,
+        )
+    )
+    return (
+        columns
+        | uniform
+        | normal
+        | {name: values.astype(np.float32) for name, values in places.items()}
+    )
 
 
 def _drift(tensors: Tensors, exact: Tensors) -> float:
-    """Over what stays when a round is over: the shared and private tensors, the statistics, and the memory."""
+    """Over what stays when a round is over: the shared and private tensors, the statistics, and the
+    memory."""
     stays = {k: v for k, v in exact.items() if _role(k) in (*names.OF_MODEL, names.PRIVATE)}
     return max(_errors(tensors, stays).values(), default=0.0)
 
 
-def _errors(found: Tensors, exact: Tensors, num_examples: int = 1, eager: Tensors | None = None) -> dict[str, float]:
-    """The largest difference of each tensor, relative to its scale; where a tensor is only rounding, as `eager` float32 says, what is
-    alike is none."""
-    floor: dict[str, float] = {names.NUM_CORRECT: num_examples}  # a count: its scale is what was counted
+def _errors(
+    found: Tensors, exact: Tensors, num_examples: int = 1, eager: Tensors | None = None
+) -> dict[str, float]:
+    """The largest difference of each tensor, relative to its scale; where a tensor is only
+    rounding, as `eager` float32 says, what is alike is none."""
+    floor: dict[str, float] = {
+        names.NUM_CORRECT: num_examples
+    }  # a count: its scale is what was counted
     for key, value in exact.items():
         floor[_role(key)] = max(floor.get(_role(key), 1e-30), FLOOR * float(np.abs(value).max()))
     errors = {}
@@ -198,7 +278,9 @@ def _eager_step(objective: Objective, name: str, dtype: torch.dtype) -> Step:
 
     objective = copy.deepcopy(objective)
     for part in vars(objective).values():
-        if isinstance(part, nn.Module):  # what is fixed in a model is a constant of the graph, not among its tensors
+        if isinstance(
+            part, nn.Module
+        ):  # what is fixed in a model is a constant of the graph, not among its tensors
             part.to(dtype)
 
     def step(state: Tensors, batch: dict[str, np.ndarray]) -> Tensors:

@@ -1,4 +1,5 @@
-"""An objective -> what devices and the aggregator are given: a signed bundle that was checked against eager torch, and the probe."""
+"""An objective -> what devices and the aggregator are given: a signed bundle that was checked
+against eager torch, and the probe."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,20 @@ from wire.errors import BundleError, ConfigError
 from wire.keys import PrivateKey, new_key, private_pem, public_pem, read_private
 from wire.tensors import Array
 
-DEVICE_FILE, SERVER_FILE, TRUST_FILE, KEY_FILE = "device.shoal", "server.pt2", "trust.pem", "signing.key"
-"""In a bundle's folder: the bundle for devices, the probe for the aggregator, the public key for devices, the signing key."""
+DEVICE_FILE, SERVER_FILE, TRUST_FILE, KEY_FILE = (
+    "device.shoal",
+    "server.pt2",
+    "trust.pem",
+    "signing.key",
+)
+"""In a bundle's folder: the bundle for devices, the probe for the aggregator, the public key for
+devices, the signing key."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A bundle as devices will read it, the aggregator's probe, the key that devices trust (PEM), and what the check found."""
+    """A bundle as devices will read it, the aggregator's probe, the key that devices trust (PEM),
+    and what the check found."""
 
     bundle: Bundle
     probe: bytes
@@ -30,8 +38,8 @@ class Publication:
     parity: Parity
 
     def write(self, folder: Path, key: PrivateKey | None = None) -> None:
-        """Write `DEVICE_FILE`, `SERVER_FILE` and `TRUST_FILE` into a folder, and the signing key, where it is given, into `KEY_FILE`, which
-        its user alone may read.
+        """Write `DEVICE_FILE`, `SERVER_FILE` and `TRUST_FILE` into a folder, and the signing key,
+        where it is given, into `KEY_FILE`, which its user alone may read.
 
         Raises:
             ConfigError: they cannot be written.
@@ -59,8 +67,9 @@ def publish(
     max_batch: int = MAX_BATCH,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> Publication:
-    """Export every graph of an objective, sign them as a bundle, and run them beside eager torch on a sample: examples x (n, \\*window)
-    float32 and labels y (n, \\*label). `on_progress` is told what is being done.
+    """Export every graph of an objective, sign them as a bundle, and run them beside eager torch on
+    a sample: examples x (n, \\*window) float32 and labels y (n, \\*label). `on_progress` is told
+    what is being done.
 
     Raises:
         ConfigError: a layer or operator of the model cannot be exported; the text names it.
@@ -68,12 +77,22 @@ def publish(
     """
     with one_thread():
         graphs = capture_graphs(objective, window.shape, runtimes, max_batch, on_progress)
-        payload = make_bundle(graphs, name=name, bundle_version=version, objective=objective, classes=classes, window=window, key=key)
+        payload = make_bundle(
+            graphs,
+            name=name,
+            bundle_version=version,
+            objective=objective,
+            classes=classes,
+            window=window,
+            key=key,
+        )
         bundle = unpack(payload, (key.public_key(),))
         on_progress("running every graph beside eager torch")
         parity = check_parity(bundle, objective, *sample)
         on_progress("writing the aggregator's probe")
-        probe = save_probe(probe_of(objective, window.shape), whole_model(objective.model), bundle.digest)
+        probe = save_probe(
+            probe_of(objective, window.shape), whole_model(objective.model), bundle.digest
+        )
     return Publication(bundle, probe, public_pem(key), parity)
 
 
@@ -89,11 +108,15 @@ def read_key(path: Path) -> PrivateKey:
     except OSError as error:
         raise ConfigError(f"signing key {path}: {error.strerror}") from None
     except BundleError:
-        raise BundleError(f"signing key {path}: expected an Ed25519 private key in PEM, as `shoal export` writes it") from None
+        raise BundleError(
+            f"signing key {path}: expected an Ed25519 private key in PEM, as `shoal export` "
+            "writes it"
+        ) from None
 
 
 def own_key(folder: Path) -> PrivateKey:
-    """The signing key of a bundle's folder; a new one, which is not written yet, where the folder has none.
+    """The signing key of a bundle's folder; a new one, which is not written yet, where the folder
+    has none.
 
     Raises:
         ConfigError: it cannot be read.

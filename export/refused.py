@@ -1,4 +1,5 @@
-"""Which layers of a model a runtime cannot carry: once a graph has been refused, its model's layers are tried one by one."""
+"""Which layers of a model a runtime cannot carry: once a graph has been refused, its model's layers
+are tried one by one."""
 
 from collections.abc import Callable
 
@@ -18,13 +19,15 @@ Write = Callable[[Trace], object]
 
 
 def refused_layers(objective: Objective, window: tuple[int, ...], write: Write) -> list[str]:
-    """The innermost layers of an objective's model whose pass and gradients `write` refuses, as ``name (kind)``; empty where there is none,
-    and something outside of the model is in the way."""
+    """The innermost layers of an objective's model whose pass and gradients `write` refuses, as
+    ``name (kind)``; empty where there is none, and something outside of the model is in the way."""
     seen: dict[str, tuple[Tensor, ...]] = {}
     model = objective.model
 
     def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _layer, given: seen.update({name: given}) if all(isinstance(x, Tensor) for x in given) else None
+        return lambda _layer, given: (
+            seen.update({name: given}) if all(isinstance(x, Tensor) for x in given) else None
+        )
 
     hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in model.named_modules()]
     training = model.training
@@ -39,7 +42,11 @@ def refused_layers(objective: Objective, window: tuple[int, ...], write: Write) 
 
     def innermost(name: str, layer: nn.Module) -> list[str]:
         """What is refused in a layer, or the layer itself."""
-        inside = [found for own, child in layer.named_children() for found in innermost(f"{name}.{own}", child)]
+        inside = [
+            found
+            for own, child in layer.named_children()
+            for found in innermost(f"{name}.{own}", child)
+        ]
         if inside or name not in seen:
             return inside
         alike = f"{layer} of {[tuple(x.shape) for x in seen[name]]}"
@@ -55,7 +62,8 @@ def refused_layers(objective: Objective, window: tuple[int, ...], write: Write) 
 
 
 def _refuses(layer: nn.Module, given: tuple[Tensor, ...], write: Write) -> bool:
-    """Whether a layer's pass in training and its gradients can be traced by themselves, but not written."""
+    """Whether a layer's pass in training and its gradients can be traced by themselves, but not
+    written."""
     parameters = {names.shared(name): value.detach() for name, value in layer.named_parameters()}
     buffers = {names.statistic(name): value for name, value in layer.named_buffers()}
     examples = {names.batch(f"x{n}"): value.detach() for n, value in enumerate(given)}
@@ -65,7 +73,9 @@ def _refuses(layer: nn.Module, given: tuple[Tensor, ...], write: Write) -> bool:
         def power(varied: TorchTensors) -> Tensor:
             held = {name: varied[names.shared(name)] for name, _ in layer.named_parameters()}
             held |= {names.name_of(key): inputs[key].clone() for key in buffers}
-            made = functional_call(layer, held, tuple({**inputs, **varied}[name] for name in examples))
+            made = functional_call(
+                layer, held, tuple({**inputs, **varied}[name] for name in examples)
+            )
             first: Tensor = made[0] if isinstance(made, tuple) else made
             return first.square().sum()
 

@@ -28,10 +28,16 @@ def load_graph(bundle: Bundle, graph: str, runtime: str = ONNX) -> Run:
         BundleError: the bundle has no such graph, or no program of it for this runtime.
     """
     described = bundle.manifest.graphs[graph]
-    call = _onnx(bundle.graph_bytes(graph)) if runtime == ONNX else _executorch(bundle.program(graph, runtime)[1])
+    call = (
+        _onnx(bundle.graph_bytes(graph))
+        if runtime == ONNX
+        else _executorch(bundle.program(graph, runtime)[1])
+    )
 
     def run(inputs: Tensors) -> Tensors:
-        return dict(zip(described.outputs, call([inputs[name] for name in described.inputs]), strict=True))
+        return dict(
+            zip(described.outputs, call([inputs[name] for name in described.inputs]), strict=True)
+        )
 
     return run
 
@@ -44,7 +50,12 @@ def load_whole(onnx: bytes) -> Callable[[np.ndarray], np.ndarray]:
 
 def runtimes_of(bundle: Bundle) -> tuple[str, ...]:
     """Every runtime that a bundle has graphs for."""
-    return (ONNX, *sorted({runtime for graph in bundle.manifest.graphs.values() for runtime in graph.programs}))
+    return (
+        ONNX,
+        *sorted(
+            {runtime for graph in bundle.manifest.graphs.values() for runtime in graph.programs}
+        ),
+    )
 
 
 @cache
@@ -66,7 +77,8 @@ def _executorch(data: bytes) -> Callable[[list[Any]], list[Any]]:
     method = _runtime().load_program(data).load_method("forward")
 
     def call(values: list[Any]) -> list[Any]:
-        # the runtime reads 0-d and read-only arrays as torch tensors alone; its outputs lie in memory that the next call writes to
+        # the runtime reads 0-d and read-only arrays as torch tensors alone; its outputs lie in
+        # memory that the next call writes to
         outputs = method.execute([torch.from_numpy(np.array(value)) for value in values])
         return [output.numpy().copy() for output in outputs]
 
@@ -86,7 +98,8 @@ def _runtime() -> Any:
 
 @contextmanager
 def _without_notices() -> Iterator[None]:
-    """Drop what native code writes to standard error: ExecuTorch's threads, as they start, say which files of other boards are not here."""
+    """Drop what native code writes to standard error: ExecuTorch's threads, as they start, say
+    which files of other boards are not here."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

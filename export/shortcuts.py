@@ -1,7 +1,9 @@
-"""Work of torch, onnxscript and ExecuTorch that an export does not need, and that takes most of its time, left out while one runs.
+"""Work of torch, onnxscript and ExecuTorch that an export does not need, and that takes most of its
+time, left out while one runs.
 
-Each function is a context that replaces a function of theirs and puts it back: for this process as a whole, so nothing else in it should
-transform graphs meanwhile. None of them changes a byte of what is written.
+Each function is a context that replaces a function of theirs and puts it back: for this process as
+a whole, so nothing else in it should transform graphs meanwhile. None of them changes a byte of
+what is written.
 """
 
 import gc
@@ -30,18 +32,28 @@ LOOKS_FOR: dict[str, set[str]] = {
     "Conv1dUnsqueezePass": {"convolution"},
     "PReLUReshapePass": {"_prelu_kernel", "prelu"},
     "ChannelsLastTaggedReshapePass": {
-        *("convolution", "upsample_bilinear2d", "mean", "avg_pool2d", "max_pool2d", "max_pool2d_with_indices", "amax", "max"),
+        *(
+            "convolution",
+            "upsample_bilinear2d",
+            "mean",
+            "avg_pool2d",
+            "max_pool2d",
+            "max_pool2d_with_indices",
+            "amax",
+            "max",
+        ),
         *("_prelu_kernel", "prelu"),
     },
     "RemoveRedundantCopyPass": {"_to_copy", "_to_dim_order_copy"},
 }
-"""By the name of one of XNNPACK's passes, operators without which it changes nothing. Passes for quantised operators have none: there are
-none here. A pass that is not named is always run."""
+"""By the name of one of XNNPACK's passes, operators without which it changes nothing. Passes for
+quantised operators have none: there are none here. A pass that is not named is always run."""
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Within, Python does not search for unused cycles of objects: graphs are made of cycles, and it searches all of torch's each time."""
+    """Within, Python does not search for unused cycles of objects: graphs are made of cycles, and
+    it searches all of torch's each time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -53,12 +65,16 @@ def no_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def no_generated_code() -> Iterator[None]:
-    """Within, a changed graph is written as Python code when it is called, not each time that it changes: most are never called."""
+    """Within, a changed graph is written as Python code when it is called, not each time that it
+    changes: most are never called."""
     generate = GraphModule.recompile
 
     def generate_later(module: GraphModule) -> None:
         if info := getattr(module.graph._codegen, "pytree_info", None):
-            module._in_spec, module._out_spec = info.in_spec, info.out_spec  # how arguments are nested
+            module._in_spec, module._out_spec = (
+                info.in_spec,
+                info.out_spec,
+            )  # how arguments are nested
         module._code = ""  # ExecuTorch puts a module's code into debugging messages
         type(module).forward = generate_and_call
 
@@ -72,9 +88,10 @@ def no_generated_code() -> Iterator[None]:
 
 @contextmanager
 def known_results() -> Iterator[None]:
-    """Within, passes over a graph do not compute again what shape and type an operator's result has, when its inputs have the shapes and
-    types of inputs before: ExecuTorch's passes number dozens, each goes through the whole graph, and few change anything. Results of
-    equal shape and type are one tensor without values."""
+    """Within, passes over a graph do not compute again what shape and type an operator's result
+    has, when its inputs have the shapes and types of inputs before: ExecuTorch's passes number
+    dozens, each goes through the whole graph, and few change anything. Results of equal shape and
+    type are one tensor without values."""
     compute = Interpreter.call_function
     known: dict[Any, tuple[Any, Any]] = {}
     like: dict[Any, FakeTensor] = {}
@@ -84,17 +101,35 @@ def known_results() -> Iterator[None]:
             return type(result)(map(one_of_its_kind, result))
         if not isinstance(result, FakeTensor) or result.constant is not None:
             return result
-        sizes = _identity(tuple(result.shape)), _identity(result.stride()), _identity(result.storage_offset())
-        return like.setdefault((id(result.fake_mode), result.dtype, result.device, result.requires_grad, sizes), result)
+        sizes = (
+            _identity(tuple(result.shape)),
+            _identity(result.stride()),
+            _identity(result.storage_offset()),
+        )
+        return like.setdefault(
+            (id(result.fake_mode), result.dtype, result.device, result.requires_grad, sizes), result
+        )
 
-    def call_function(interpreter: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(
+        interpreter: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         modes = _get_current_dispatch_mode_stack()
-        if len(modes) != 1 or not isinstance(modes[0], FakeTensorMode):  # a trace: it has to see every call
+        if len(modes) != 1 or not isinstance(
+            modes[0], FakeTensorMode
+        ):  # a trace: it has to see every call
             return compute(interpreter, target, args, kwargs)
-        key = id(modes[0]), getattr(target, "_op", target), _identity(args), _identity(tuple(kwargs.items()))
+        key = (
+            id(modes[0]),
+            getattr(target, "_op", target),
+            _identity(args),
+            _identity(tuple(kwargs.items())),
+        )
         if key not in known:
             result = one_of_its_kind(compute(interpreter, target, args, kwargs))
-            known[key] = (modes, args, kwargs), result  # the arguments stay: a tensor's id is that of another one when it is gone
+            known[key] = (
+                (modes, args, kwargs),
+                result,
+            )  # the arguments stay: a tensor's id is that of another one when it is gone
         return known[key][1]
 
     with _replaced(Interpreter, "call_function", call_function):
@@ -103,17 +138,22 @@ def known_results() -> Iterator[None]:
 
 @contextmanager
 def needed_passes() -> Iterator[None]:
-    """Within, XNNPACK leaves out those of its passes over a part of a program that would change nothing there. A program has dozens of
-    parts, there are seventeen passes, and each traces the part again."""
+    """Within, XNNPACK leaves out those of its passes over a part of a program that would change
+    nothing there. A program has dozens of parts, there are seventeen passes, and each traces the
+    part again."""
     from executorch.backends.xnnpack import xnnpack_preprocess
 
     every: Any = xnnpack_preprocess.XNNPACKPassManager
 
     class Needed(every):  # type: ignore[misc]
-        def __init__(self, exported_program: torch.export.ExportedProgram, passes: list[type] | None = None) -> None:
+        def __init__(
+            self, exported_program: torch.export.ExportedProgram, passes: list[type] | None = None
+        ) -> None:
             super().__init__(exported_program, passes)
             if not passes:
-                self.passes: list[type] = [one for one in self.passes if _is_needed(one.__name__, exported_program.graph)]
+                self.passes: list[type] = [
+                    one for one in self.passes if _is_needed(one.__name__, exported_program.graph)
+                ]
 
     with _replaced(xnnpack_preprocess, "XNNPACKPassManager", Needed):
         yield
@@ -121,17 +161,23 @@ def needed_passes() -> Iterator[None]:
 
 @contextmanager
 def likely_patterns() -> Iterator[None]:
-    """Within, onnxscript looks for the further ends of a pattern only where the first one fits. It would collect all nodes of a graph for
-    every node, and try those of an operator in pairs: time that grows with the square of a graph, and a recurrent layer is a graph of as
-    many parts as a window has samples."""
+    """Within, onnxscript looks for the further ends of a pattern only where the first one fits. It
+    would collect all nodes of a graph for every node, and try those of an operator in pairs: time
+    that grows with the square of a graph, and a recurrent layer is a graph of as many parts as a
+    window has samples."""
     from onnx_ir import Graph
     from onnxscript.rewriter._matcher import SimplePatternMatcher
 
     match = SimplePatternMatcher.match
 
-    def match_if_likely(matcher: Any, model: Any, graph: Any, node: Any, *, verbose: int = 0, **options: Any) -> Any:
+    def match_if_likely(
+        matcher: Any, model: Any, graph: Any, node: Any, *, verbose: int = 0, **options: Any
+    ) -> Any:
         if not matcher.pattern.has_single_output_node:
-            matcher._tracer, matcher._graph = options.get("tracer"), graph if isinstance(graph, Graph) else graph.graph
+            matcher._tracer, matcher._graph = (
+                options.get("tracer"),
+                graph if isinstance(graph, Graph) else graph.graph,
+            )
             matcher._init_match(verbose)
             if not matcher._match_node(matcher.pattern.output_nodes[0], node):
                 return matcher._match
@@ -142,7 +188,8 @@ def likely_patterns() -> Iterator[None]:
 
 
 def _identity(value: Any) -> Any:
-    """Equal for arguments that an operator computes the same of: for tensors, that they are the same one."""
+    """Equal for arguments that an operator computes the same of: for tensors, that they are the
+    same one."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_identity, value))
     if isinstance(value, torch.SymInt):
@@ -154,7 +201,9 @@ def _is_needed(name: str, graph: torch.fx.Graph) -> bool:
     nodes: list[Any] = [node for node in graph.nodes if node.op == "call_function"]
     if name == "ConstPropPass":  # it computes what depends on no input
         return any(not node.all_input_nodes for node in nodes)
-    operators = {part for node in nodes for part in node.target.__name__.split(".")}  # "aten.mul.Tensor"
+    operators = {
+        part for node in nodes for part in node.target.__name__.split(".")
+    }  # "aten.mul.Tensor"
     return name not in LOOKS_FOR or not operators.isdisjoint(LOOKS_FOR[name])
 
 

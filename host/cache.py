@@ -1,4 +1,5 @@
-"""Where what is compiled on this machine is kept, by what it was made of: what is there already is never built again."""
+"""Where what is compiled on this machine is kept, by what it was made of: what is there already is
+never built again."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,8 @@
-"""Functions of named tensors, compiled ahead of time by torch's inductor and kept in the cache by what they were made of.
+"""Functions of named tensors, compiled ahead of time by torch's inductor and kept in the cache by
+what they were made of.
 
-The function is traced into ordinary operators first, gradients included. The next run of the same function loads it in an instant.
+The function is traced into ordinary operators first, gradients included. The next run of the same
+function loads it in an instant.
 """
 
 import hashlib
@@ -13,7 +15,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch._C._aoti import AOTIModelPackageLoader  # what torch._inductor's loader calls after seconds of looking at the compiler
+from torch._C._aoti import (
+    AOTIModelPackageLoader,
+)  # what torch._inductor's loader calls after seconds of looking at the compiler
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -32,7 +36,8 @@ OPTIONS = {"cpp.threads": 1}
 
 
 def compile_ahead(function: Function, example: TorchTensors) -> Function:
-    """The same function, compiled for tensors of the shapes and dtypes in `example`. If it was compiled before, the cache has it.
+    """The same function, compiled for tensors of the shapes and dtypes in `example`. If it was
+    compiled before, the cache has it.
 
     Raises:
         CannotCompile: the cache folder cannot be written.
@@ -59,7 +64,9 @@ def compile_ahead(function: Function, example: TorchTensors) -> Function:
             program = _load(path)
 
     def run(tensors: TorchTensors) -> TorchTensors:
-        results = program.boxed_run([tensors[name].contiguous() for name in read])  # compiled for these strides, and they are not checked
+        results = program.boxed_run(
+            [tensors[name].contiguous() for name in read]
+        )  # compiled for these strides, and they are not checked
         return dict(zip(outputs, results, strict=True))
 
     return run
@@ -82,19 +89,26 @@ def _build(traced: GraphModule, values: Sequence[Tensor], path: Path) -> None:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its own parts
             program = torch.export.export(traced, tuple(values))
-            made = aoti_compile_and_package(program, package_path=f"{folder}/program.pt2", inductor_configs=dict(OPTIONS))
+            made = aoti_compile_and_package(
+                program, package_path=f"{folder}/program.pt2", inductor_configs=dict(OPTIONS)
+            )
             Path(made).replace(path)
     except OSError as error:
         raise CannotCompile(f"compiled code cannot be kept in {path.parent}: {error}") from error
 
 
 def _digest(traced: GraphModule, values: Sequence[Tensor]) -> str:
-    """A hash of everything that decides what is compiled: operators, constants, shapes, options, torch and the processor."""
+    """A hash of everything that decides what is compiled: operators, constants, shapes, options,
+    torch and the processor."""
     shapes = [(value.dtype, tuple(value.shape)) for value in values]
     made_of = (traced.code, shapes, OPTIONS, torch.__version__, platform.machine(), _processor())
     digest = hashlib.sha256(repr(made_of).encode())
     for name, value in sorted(traced.named_buffers()):  # tracing makes constants buffers
-        digest.update(name.encode() + str((value.dtype, value.shape)).encode() + value.contiguous().numpy().tobytes())
+        digest.update(
+            name.encode()
+            + str((value.dtype, value.shape)).encode()
+            + value.contiguous().numpy().tobytes()
+        )
     return digest.hexdigest()[:32]
 
 
@@ -104,4 +118,6 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    return next(
+        (line for line in lines if line.startswith(("flags", "Features"))), platform.processor()
+    )

@@ -13,7 +13,8 @@ class CannotCompile(ConfigError):
 
 
 def find_compiler() -> tuple[tuple[str, ...], str]:
-    """The command of the C++ compiler, ``$CXX`` or the first of c++, g++ and clang++, and the first line of its version.
+    """The command of the C++ compiler, ``$CXX`` or the first of c++, g++ and clang++, and the first
+    line of its version.
 
     Raises:
         CannotCompile: none of them is there, or it does not say its version.
@@ -22,16 +23,22 @@ def find_compiler() -> tuple[tuple[str, ...], str]:
     for command in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
         if command and (found := shutil.which(command[0])):
             try:
-                version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
+                version = subprocess.run(
+                    [*command, "--version"], capture_output=True, text=True, check=True, timeout=60
+                ).stdout
             except (OSError, subprocess.SubprocessError) as error:
                 raise CannotCompile(f"C++ compiler {found}: {error}") from error
             return tuple(command), version.split("\n")[0]
     raise CannotCompile(
-        f"no C++ compiler: CXX={named} is not a program" if named else "no C++ compiler: none of c++, g++, clang++ is installed"
+        f"no C++ compiler: CXX={named} is not a program"
+        if named
+        else "no C++ compiler: none of c++, g++, clang++ is installed"
     )
 
 
 def compiler_error(output: str, status: int) -> str:
     """The line of a compiler's output that says what is wrong."""
     lines = output.splitlines()
-    return next((line for line in lines if "error" in line), lines[0] if lines else f"status {status}")
+    return next(
+        (line for line in lines if "error" in line), lines[0] if lines else f"status {status}"
+    )

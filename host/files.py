@@ -1,4 +1,5 @@
-"""Files that are whole or absent, whatever interrupts the writing, and folders that one process has at a time."""
+"""Files that are whole or absent, whatever interrupts the writing, and folders that one process has
+at a time."""
 
 import errno
 import fcntl
@@ -9,8 +10,9 @@ from typing import BinaryIO
 
 
 def write_atomically(path: Path, payload: bytes, mode: int = 0o666) -> None:
-    """Write a file so that after a crash it is the old one or the new one, never a part; it is on the disk when this returns. `mode`: the
-    permissions it has from its first byte on, less the process's umask.
+    """Write a file so that after a crash it is the old one or the new one, never a part; it is on
+    the disk when this returns. `mode`: the permissions it has from its first byte on, less the
+    process's umask.
 
     Raises:
         OSError: the folder cannot be written, or the disk is full; the old file is still there.
@@ -20,7 +22,8 @@ def write_atomically(path: Path, payload: bytes, mode: int = 0o666) -> None:
 
 
 def write_aside(path: Path, payload: bytes, mode: int = 0o666) -> Path:
-    """Write what is to become the file at `path` into a file beside it, which is on the disk when this returns.
+    """Write what is to become the file at `path` into a file beside it, which is on the disk when
+    this returns.
 
     Raises:
         OSError: as `write_atomically`; nothing is left over.
@@ -28,7 +31,9 @@ def write_aside(path: Path, payload: bytes, mode: int = 0o666) -> Path:
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        with os.fdopen(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb"
+        ) as file:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
@@ -39,8 +44,8 @@ def write_aside(path: Path, payload: bytes, mode: int = 0o666) -> Path:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading that somebody else may have put there: a link is not followed, and nothing that is not a regular file, such
-    as a pipe or a device, is waited for or read.
+    """Open a file for reading that somebody else may have put there: a link is not followed, and
+    nothing that is not a regular file, such as a pipe or a device, is waited for or read.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.
@@ -53,7 +58,8 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those that it is to be in, so that all of their names are on the disk when this returns.
+    """Make a folder, and those that it is to be in, so that all of their names are on the disk when
+    this returns.
 
     Raises:
         OSError: it cannot be made.
@@ -78,7 +84,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock_folder(folder: Path) -> int:
-    """Take a folder, which is made if there is none, for this process; the file descriptor of its lock, which holds until it is closed.
+    """Take a folder, which is made if there is none, for this process; the file descriptor of its
+    lock, which holds until it is closed.
 
     Raises:
         BlockingIOError: another process has the folder.

@@ -10,15 +10,17 @@ from types import TracebackType
 
 from wire.errors import printable
 
-ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+ExceptionInfo = (
+    tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+)
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 FORMS = ("text", "json")
 _PLACE = re.compile(r"(?:(?P<name>[a-z_]+)=)?%[-+ #0]*[0-9]*(?:\.[0-9]+)?(?P<kind>[a-zA-Z%])")
 
 
 class OneLine(logging.Formatter):
-    """Every record is one line, whatever is in its message: what is not printable is escaped. The lines of a traceback follow it, each
-    behind a bar, so that none of them looks like a record."""
+    """Every record is one line, whatever is in its message: what is not printable is escaped. The
+    lines of a traceback follow it, each behind a bar, so that none of them looks like a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         record.exc_text = None  # what another formatter made of it is not escaped
@@ -35,8 +37,9 @@ class OneLine(logging.Formatter):
 
 
 class JsonLine(logging.Formatter):
-    """Every record is one JSON object on a line: ``time`` (UTC), ``level``, ``logger``, ``message``, ``traceback`` where there is one, the
-    fields that it is made with, and the ``name=%s`` of the message's own text. What stands in an argument makes no field."""
+    """Every record is one JSON object on a line: ``time`` (UTC), ``level``, ``logger``,
+    ``message``, ``traceback`` where there is one, the fields that it is made with, and the
+    ``name=%s`` of the message's own text. What stands in an argument makes no field."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         super().__init__()
@@ -55,7 +58,8 @@ class JsonLine(logging.Formatter):
 
 
 def log_to_stderr(level: str, form: str = "text", **fields: str) -> None:
-    """Log records of this level and above go to standard error, one line each: as text, or as JSON with these fields besides."""
+    """Log records of this level and above go to standard error, one line each: as text, or as JSON
+    with these fields besides."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLine(fields) if form == "json" else OneLine(FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
@@ -66,7 +70,11 @@ def _named(record: logging.LogRecord) -> dict[str, str | int | float]:
     if not isinstance(record.args, tuple) or not isinstance(record.msg, str):
         return {}
     places = [found for found in _PLACE.finditer(record.msg) if found["kind"] != "%"]
-    named = ((found["name"], value) for found, value in zip(places, record.args, strict=False) if found["name"])
+    named = (
+        (found["name"], value)
+        for found, value in zip(places, record.args, strict=False)
+        if found["name"]
+    )
     return {name: value if isinstance(value, int) else str(value) for name, value in named}
 
 

@@ -5,7 +5,8 @@ from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone: ``localhost``, or an address that no other machine reaches."""
+    """Whether a host is this machine alone: ``localhost``, or an address that no other machine
+    reaches."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,5 @@
-"""A file that comes in pieces. What is written of it outlives a crash, since each piece is known by its hash."""
+"""A file that comes in pieces. What is written of it outlives a crash, since each piece is known by
+its hash."""
 
 import hashlib
 import os
@@ -10,7 +11,8 @@ from wire.pieces import place
 
 
 class PartFile:
-    """Pieces in a file at their places. `missing`: the indexes of those that are not there, in order."""
+    """Pieces in a file at their places. `missing`: the indexes of those that are not there, in
+    order."""
 
     def __init__(self, path: Path, pieces: Pieces) -> None:
         """Begin a file, or go on with one: each piece that is there is hashed.
@@ -30,7 +32,8 @@ class PartFile:
                     file.seek(offset + size)
 
     def put(self, index: int, payload: bytes) -> bool:
-        """Write a piece that is missing. Returns whether it is there now; if not, its bytes are not those of this piece.
+        """Write a piece that is missing. Returns whether it is there now; if not, its bytes are not
+        those of this piece.
 
         Raises:
             OSError: it cannot be written.
@@ -47,7 +50,8 @@ class PartFile:
         return True
 
     def is_whole(self) -> bool:
-        """Whether the file has the hash that it is to have. Only asked when nothing is missing; reads it, little by little.
+        """Whether the file has the hash that it is to have. Only asked when nothing is missing;
+        reads it, little by little.
 
         Raises:
             OSError: it cannot be read.

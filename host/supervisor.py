@@ -1,5 +1,6 @@
-"""What a process says to whatever started it, and restarts it when it says nothing more: to systemd (sd_notify(3), without a library), and
-by the time of a file, which a container's health check looks at."""
+"""What a process says to whatever started it, and restarts it when it says nothing more: to systemd
+(sd_notify(3), without a library), and by the time of a file, which a container's health check looks
+at."""
 
 import contextlib
 import os
@@ -31,5 +32,8 @@ def _notify(text: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as link:
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as link,
+    ):
         link.sendto(text.encode(), "\0" + address[1:] if address.startswith("@") else address)

@@ -1,6 +1,8 @@
-"""Federated learning for phones and edge boards, from Python: see docs/python.md. The command line is in `shoal.cli`.
+"""Federated learning for phones and edge boards, from Python: see docs/python.md. The command line
+is in `shoal.cli`.
 
-Names are loaded when they are first used, so that `shoal --help` and a board with `shoal[edge]` alone load no torch.
+Names are loaded when they are first used, so that `shoal --help` and a board with `shoal[edge]`
+alone load no torch.
 """
 
 from typing import TYPE_CHECKING
@@ -77,10 +79,15 @@ if not TYPE_CHECKING:  # a type checker would take every name for one that exist
         try:
             value = getattr(import_module(place), name)
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] in sys.modules:  # a part of a package that is here
+            if (
+                error.name is None or error.name.partition(".")[0] in sys.modules
+            ):  # a part of a package that is here
                 raise
             extra = "export" if name == "export" else "simulation"
-            raise ImportError(f"shoal.{name} needs the package {error.name}: pip install 'shoal[{extra}]'", name=error.name) from None
+            raise ImportError(
+                f"shoal.{name} needs the package {error.name}: pip install 'shoal[{extra}]'",
+                name=error.name,
+            ) from None
         globals()[name] = value
         return value
 

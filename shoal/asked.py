@@ -1,4 +1,5 @@
-"""The command that is being carried out, as a person would type it again: for reports. It imports nothing that takes time."""
+"""The command that is being carried out, as a person would type it again: for reports. It imports
+nothing that takes time."""
 
 import shlex
 from collections.abc import Iterable
@@ -22,7 +23,8 @@ class Asked:
     """A command and all of its options."""
 
     command: str = ""
-    """A line for a shell; options at their defaults are left out. Empty: no command was given, a Python program asks."""
+    """A line for a shell; options at their defaults are left out. Empty: no command was given, a
+    Python program asks."""
     settings: tuple[Setting, ...] = ()
 
 
@@ -31,7 +33,8 @@ NOW: ContextVar[Asked] = ContextVar("asked", default=Asked())  # noqa: B039  # i
 
 
 def describe(path: str, options: Iterable[tuple[str, Any, Any]]) -> Asked:
-    """What was asked of the command `path` (``shoal simulate``) by its options: name as it is typed, value, default."""
+    """What was asked of the command `path` (``shoal simulate``) by its options: name as it is
+    typed, value, default."""
     words, settings = path.split(), []
     for option, value, default in options:
         values = _values(value)

@@ -1,4 +1,5 @@
-"""What the demonstration shows beside its run: training alone, the groups' models, and newcomers without labels."""
+"""What the demonstration shows beside its run: training alone, the groups' models, and newcomers
+without labels."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,38 +18,61 @@ NEWCOMERS = 2
 
 def training_alone(fleet: FleetData, settings: SimulationSettings) -> Comparison:
     """Every device trains alone for as many passes, in a simulation."""
-    return comparison_of(simulate(fleet, replace(settings, algorithm=read_algorithm("local"))).summary)
+    return comparison_of(
+        simulate(fleet, replace(settings, algorithm=read_algorithm("local"))).summary
+    )
 
 
 def model_of_the_group(summary: Summary, records: Sequence[RoundRecord]) -> Comparison | None:
-    """The model that each device was served in the last round of training, before anything of its own; None without such a round."""
+    """The model that each device was served in the last round of training, before anything of its
+    own; None without such a round."""
     trained = [record for record in records if record.phase == "training"]
     if not trained:
         return None
-    reached = {device_id: accuracy for device_id, accuracy in accuracy_of(trained[-1]).items() if device_id in summary.devices}
+    reached = {
+        device_id: accuracy
+        for device_id, accuracy in accuracy_of(trained[-1]).items()
+        if device_id in summary.devices
+    }
     return _comparison(spread(reached.values()), summary.accuracy_by_round[:-1], reached)
 
 
 def comparison_of(summary: Summary) -> Comparison:
     """A finished run as what another one is compared with."""
-    return _comparison(summary.accuracy, summary.accuracy_by_round, {d: device.accuracy for d, device in summary.devices.items()})
+    return _comparison(
+        summary.accuracy,
+        summary.accuracy_by_round,
+        {d: device.accuracy for d, device in summary.devices.items()},
+    )
 
 
-def _comparison(over: Spread, by_round: list[Spread], devices: Mapping[str, float | None]) -> Comparison:
+def _comparison(
+    over: Spread, by_round: list[Spread], devices: Mapping[str, float | None]
+) -> Comparison:
     return Comparison(**structs.asdict(over), accuracy_by_round=by_round, devices=dict(devices))
 
 
 def newcomers_without_labels(fleet: FleetData, settings: SimulationSettings) -> list[str]:
-    """What two devices get that have no labels and come when the others have trained, in a simulation: a line for each, beside FedAvg."""
+    """What two devices get that have no labels and come when the others have trained, in a
+    simulation: a line for each, beside FedAvg."""
     if len(fleet.devices) <= NEWCOMERS:
         return []
     asked = replace(settings, labels="none", newcomers=NEWCOMERS)
-    served, plain = (simulate(fleet, replace(asked, algorithm=spec)).summary for spec in (settings.algorithm, read_algorithm("fedavg")))
+    served, plain = (
+        simulate(fleet, replace(asked, algorithm=spec)).summary
+        for spec in (settings.algorithm, read_algorithm("fedavg"))
+    )
     assert served.newcomers is not None
     assert plain.newcomers is not None
     lines = []
     for device_id, accuracy in served.newcomers.devices.items():
         sure, before = served.newcomers.sure[device_id], percent(plain.newcomers.devices[device_id])
-        place = f"its inputs place it in group {served.newcomers.groups[device_id]} ({percent(sure)} sure)"
-        lines.append(f"{device_id}, had it come later and without labels: {place}; {percent(accuracy)}, with FedAvg's model {before}.")
+        place = (
+            f"its inputs place it in group {served.newcomers.groups[device_id]} ({percent(sure)} "
+            "sure)"
+        )
+        lines.append(
+            f"{device_id}, had it come later and without labels: {place}; {percent(accuracy)}, "
+            f"with FedAvg's model {before}."
+        )
     return lines

@@ -1,4 +1,5 @@
-"""What options of the command line and of Python choose, read and checked. It needs nothing but what the aggregator needs."""
+"""What options of the command line and of Python choose, read and checked. It needs nothing but
+what the aggregator needs."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -42,9 +43,17 @@ def check_bounds(**options: float | None) -> None:
             continue
         low, high = BOUNDS[name]
         kinds = (int, float) if name in FRACTIONS else (int,)
-        if not isinstance(value, kinds) or isinstance(value, bool) or not low <= value <= high or math.isinf(value):
+        if (
+            not isinstance(value, kinds)
+            or isinstance(value, bool)
+            or not low <= value <= high
+            or math.isinf(value)
+        ):
             kind = "a number" if name in FRACTIONS else "a whole number"
-            raise ConfigError(f"{name} = {value!r}: expected {kind} from {low:g}" + (f" to {high:g}" if high < math.inf else ""))
+            raise ConfigError(
+                f"{name} = {value!r}: expected {kind} from {low:g}"
+                + (f" to {high:g}" if high < math.inf else "")
+            )
 
 
 def hyper_values(lr: float | None, hyper: Mapping[str, float]) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """`shoal`: the commands, and the one place where an error becomes a line and an exit status.
 
-`shoal --help` and `shoal --version` load neither torch nor anything else that an extra installs, so they work on a board that has
-`shoal[edge]` alone. A command's options (`shoal.commands`) are imported when its name is read, and what carries it out
-(`shoal.handlers`) when its options have been read.
+`shoal --help` and `shoal --version` load neither torch nor anything else that an extra installs, so
+they work on a board that has `shoal[edge]` alone. A command's options (`shoal.commands`) are
+imported when its name is read, and what carries it out (`shoal.handlers`) when its options have
+been read.
 """
 
 import argparse
@@ -20,7 +21,8 @@ from wire.errors import ConfigError, ShoalError
 
 
 class Command(NamedTuple):
-    """A command: the extra that installs what it needs, and its line in the list of commands, with which its own help begins."""
+    """A command: the extra that installs what it needs, and its line in the list of commands, with
+    which its own help begins."""
 
     extra: str
     summary: str
@@ -39,9 +41,16 @@ COMMANDS = {
     "compare": Command(
         "simulation",
         "Compare algorithms in one table and one picture.",
-        ("shoal compare --algorithms fedavg,distfl,dbe+distfl+irls --rounds 1 --devices 4 --out runs/compare",),
+        (
+            "shoal compare --algorithms fedavg,distfl,dbe+distfl+irls --rounds 1 --devices 4 "
+            "--out runs/compare",
+        ),
     ),
-    "ui": Command("simulation", "Show the runs of a folder in a browser, and compare them.", ("shoal ui runs",)),
+    "ui": Command(
+        "simulation",
+        "Show the runs of a folder in a browser, and compare them.",
+        ("shoal ui runs",),
+    ),
     "algorithms": Command(
         "aggregator",
         "List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks.",
@@ -54,12 +63,14 @@ COMMANDS = {
     ),
     "download": Command(
         "export",
-        "Download a public data set and check it against its SHA-256; or write those of the watches as folders of devices.",
+        "Download a public data set and check it against its SHA-256; or write those of the "
+        "watches as folders of devices.",
         ("shoal download watch --to boards",),
     ),
     "demo": Command(
         "simulation",
-        "Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg.",
+        "Train twenty real smartwatches over MQTT, find who belongs together, and compare with "
+        "FedAvg.",
         ("shoal demo --phones 3 --rounds 5",),
     ),
     "export": Command(
@@ -70,10 +81,15 @@ COMMANDS = {
     ),
     "init": Command(
         "aggregator",
-        "Write a TOML file with every setting of `shoal serve`, its default and its meaning; set up TLS.",
+        "Write a TOML file with every setting of `shoal serve`, its default and its meaning; set "
+        "up TLS.",
         ("shoal init fleet.toml --tls localhost --folder runs/fleet --bundle runs/bundle",),
     ),
-    "serve": Command("aggregator", "Run the aggregator until Ctrl-C or SIGTERM.", ("shoal serve --config fleet.toml --release auto",)),
+    "serve": Command(
+        "aggregator",
+        "Run the aggregator until Ctrl-C or SIGTERM.",
+        ("shoal serve --config fleet.toml --release auto",),
+    ),
     "vouch": Command(
         "aggregator",
         "Sign a service's key with the root key, so that devices believe the service.",
@@ -112,18 +128,21 @@ COMMANDS = {
         "Start, list, pause, resume, change, roll back and end campaigns of a service.",
         ("shoal campaign pause runs/served autumn",),
         (
-            "shoal campaign start runs/served autumn --bundle runs/bundle --algorithm fedavg --rounds 10",
+            "shoal campaign start runs/served autumn --bundle runs/bundle --algorithm fedavg "
+            "--rounds 10",
             "shoal campaign list runs/served",
             "shoal campaign pause runs/served autumn",
             "shoal campaign resume runs/served autumn",
             "shoal campaign abort runs/served autumn",
-            "shoal campaign set runs/served autumn --rounds 30 --deadline 300 --lr-schedule cosine:warmup=3",
+            "shoal campaign set runs/served autumn --rounds 30 --deadline 300 --lr-schedule "
+            "cosine:warmup=3",
             "shoal campaign rollback runs/served run-1 --to 3",
         ),
     ),
     "models": Command(
         "aggregator",
-        "A fleet's releases and their rollouts, models as files, and the models of a run's last rounds.",
+        "A fleet's releases and their rollouts, models as files, and the models of a run's last "
+        "rounds.",
         ("shoal models rollback runs/served --to 1",),
         (
             "shoal models list runs/served",
@@ -163,7 +182,8 @@ COMMANDS = {
     ),
     "backup": Command(
         "aggregator",
-        "Copy a service's folder while the service runs: database, blobs and keys, as they are at one moment.",
+        "Copy a service's folder while the service runs: database, blobs and keys, as they are at "
+        "one moment.",
         ("shoal backup runs/served backups/sunday",),
     ),
     "restore": Command(
@@ -187,7 +207,15 @@ GROUPS = {
     "try it on this machine": ("demo", "simulate", "compare", "ui", "download"),
     "algorithms": ("algorithms", "check"),
     "run a fleet": ("export", "init", "serve", "enrol", "token", "acl", "vouch"),
-    "look after a fleet": ("campaign", "models", "devices", "doctor", "backup", "restore", "database"),
+    "look after a fleet": (
+        "campaign",
+        "models",
+        "devices",
+        "doctor",
+        "backup",
+        "restore",
+        "database",
+    ),
     "the shell": ("completion",),
 }
 """Every command, as the list of commands has them."""
@@ -203,8 +231,11 @@ def parser() -> argparse.ArgumentParser:
     needs = "; ".join(f"'shoal[{extra}]' for {', '.join(names)}" for extra, names in extras.items())
     top = argparse.ArgumentParser(
         prog="shoal",
-        description="On-device federated learning: finds which devices share a data distribution and gives each the model that fits it.",
-        epilog=_listing(f"pip install {needs}. The client of a device is shoal-edge: pip install 'shoal[edge]'."),
+        description="On-device federated learning: finds which devices share a data distribution "
+        "and gives each the model that fits it.",
+        epilog=_listing(
+            f"pip install {needs}. The client of a device is shoal-edge: pip install 'shoal[edge]'."
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="shoal [-h] [--version] COMMAND ...",
     )
@@ -222,7 +253,12 @@ def _listing(needs: str) -> str:
     for title, names in GROUPS.items():
         lines += [f"{title}:"]
         for name in names:
-            lines += textwrap.wrap(COMMANDS[name].summary, width, initial_indent=f"  {name:<12}", subsequent_indent=" " * 14)
+            lines += textwrap.wrap(
+                COMMANDS[name].summary,
+                width,
+                initial_indent=f"  {name:<12}",
+                subsequent_indent=" " * 14,
+            )
         lines.append("")
     lines += ["examples:", *(f"  {line}" for name in FIRST for line in COMMANDS[name].examples), ""]
     lines += ["`shoal COMMAND --help` has the options of a command, and examples.", ""]
@@ -232,7 +268,9 @@ def _listing(needs: str) -> str:
 def unknown(name: str) -> str:
     """What is said of a command that there is not."""
     near = get_close_matches(name, COMMANDS, 1)
-    return f"there is no command {name!r}; " + (f"did you mean {near[0]}?" if near else "`shoal --help` lists all")
+    return f"there is no command {name!r}; " + (
+        f"did you mean {near[0]}?" if near else "`shoal --help` lists all"
+    )
 
 
 @contextmanager
@@ -245,13 +283,19 @@ def naming_extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in sys.modules:  # a part of a package that is here: not for an extra to mend
+        if (
+            error.name is None or error.name.partition(".")[0] in sys.modules
+        ):  # a part of a package that is here: not for an extra to mend
             raise
-        raise ConfigError(f"shoal {name} needs the package {error.name}: pip install 'shoal[{COMMANDS[name].extra}]'") from None
+        raise ConfigError(
+            f"shoal {name} needs the package {error.name}: pip install "
+            f"'shoal[{COMMANDS[name].extra}]'"
+        ) from None
 
 
 def application(name: str) -> Any:
-    """The Typer application that has this one command and reads all of the command line. Its help is plain, as that of `shoal` is.
+    """The Typer application that has this one command and reads all of the command line. Its help
+    is plain, as that of `shoal` is.
 
     Raises:
         ConfigError: Typer is not installed.
@@ -268,7 +312,9 @@ def application(name: str) -> Any:
     if isinstance(command, typer.Typer):
         for own in command.registered_commands:
             words = f"shoal {name} {own.name or getattr(own.callback, '__name__', '')} "
-            own.epilog = _examples([line for line in COMMANDS[name].within if line.startswith(words)])
+            own.epilog = _examples(
+                [line for line in COMMANDS[name].within if line.startswith(words)]
+            )
         app.add_typer(command, name=name, epilog=epilog)
     else:
         app.command(name, cls=NotedCommand, epilog=epilog)(command)
@@ -281,7 +327,8 @@ def _examples(lines: Sequence[str]) -> str | None:
 
 
 def main() -> None:
-    """Run a command. A `ShoalError` is printed as one line and ends with its status, Ctrl-C with 130."""
+    """Run a command. A `ShoalError` is printed as one line and ends with its status, Ctrl-C with
+    130."""
     top = parser()
     if sys.argv[1:] and not sys.argv[1].startswith("-") and sys.argv[1] not in COMMANDS:
         top.error(unknown(sys.argv[1]))
@@ -295,7 +342,9 @@ def main() -> None:
         top.print_help()
         sys.exit(2)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # who reads a log reads each line when it is printed
+        sys.stdout.reconfigure(
+            line_buffering=True
+        )  # who reads a log reads each line when it is printed
     try:
         application(arguments.command)(prog_name="shoal", auto_envvar_prefix="SHOAL")
     except ShoalError as error:

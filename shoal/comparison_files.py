@@ -13,8 +13,11 @@ from shoal.reports.comparison_page import comparison_page, grid_page
 from simulation.grid_table import GridTables, place_of
 
 
-def write_comparison(out: Path, results: Sequence[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Path]:
-    """Write ``compare.json``, ``compare.csv``, ``compare.png`` and ``report.html``; returns the files."""
+def write_comparison(
+    out: Path, results: Sequence[dict[str, Any]], rows: Sequence[Mapping[str, Any]]
+) -> list[Path]:
+    """Write ``compare.json``, ``compare.csv``, ``compare.png`` and ``report.html``; returns the
+    files."""
     files = _files(out)
     files[0].write_text(json.dumps(rows, indent=1) + "\n")
     write_csv(files[1], rows)
@@ -28,7 +31,10 @@ def write_grid(out: Path, tables: GridTables) -> list[Path]:
     files = _files(out)
     found = [{**place_of(cell), "algorithms": rows} for cell, rows in tables.cells.items()]
     missing = [{**place_of(cell), "why": why} for cell, why in tables.left_out.items()]
-    files[0].write_text(json.dumps({"overall": tables.overall, "cells": found, "left_out": missing}, indent=1) + "\n")
+    files[0].write_text(
+        json.dumps({"overall": tables.overall, "cells": found, "left_out": missing}, indent=1)
+        + "\n"
+    )
     write_csv(files[1], tables.lines())
     draw_grid(files[2], tables.cells, tables.overall)
     files[3].write_text(grid_page(tables, NOW.get()))

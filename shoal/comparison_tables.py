@@ -32,13 +32,18 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with their nested fields as NAME.FIELD; one that is none in a row has none of these."""
+    """The rows with their nested fields as NAME.FIELD; one that is none in a row has none of
+    these."""
     nested = {name for row in rows for name, value in row.items() if isinstance(value, dict)}
     made: list[dict[str, Any]] = []
     for row in rows:
         flat: dict[str, Any] = {}
         for name, value in row.items():
-            flat |= {f"{name}.{key}": v for key, v in (value or {}).items()} if name in nested else {name: value}
+            flat |= (
+                {f"{name}.{key}": v for key, v in (value or {}).items()}
+                if name in nested
+                else {name: value}
+            )
         made.append(flat)
     return made
 
@@ -59,7 +64,9 @@ def comparison_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
         "MB up": lambda r: f"{r['bytes']['up'] / 1e6:.1f}",
         "down": lambda r: f"{r['bytes']['down'] / 1e6:.1f}",
         "to " + percent(rows[0]["target"]): lambda r: _number(r["rounds_to_target"], "g"),
-        "hours": lambda r: "-" if r["time_to_target_s"] is None else f"{r['time_to_target_s'] / 3600:.3g}",
+        "hours": lambda r: (
+            "-" if r["time_to_target_s"] is None else f"{r['time_to_target_s'] / 3600:.3g}"
+        ),
         "epsilon": lambda r: _number(r["epsilon"], ".2f"),
         "ASR %": lambda r: _percent(r["attack"]["success_rate"]) if "attack" in r else "-",
         "apart": lambda r: f"{r['attack']['told_apart']}/{r['seeds']}" if "attack" in r else "-",
@@ -71,7 +78,8 @@ def comparison_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 def _of_the_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
-    """The area under the ROC curve of several labels, and the mean absolute error of each quantity, where there are some."""
+    """The area under the ROC curve of several labels, and the mean absolute error of each quantity,
+    where there are some."""
 
     def error_of(name: str) -> Cell:
         return lambda r: _number(r.get("mae", {}).get(name), ".3g")
@@ -110,7 +118,11 @@ def overall_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 
 def _columns(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Columns:
     columns = {heading: [made(row) for row in rows] for heading, made in cells.items()}
-    return {heading: column for heading, column in columns.items() if any(cell != "-" for cell in column)}
+    return {
+        heading: column
+        for heading, column in columns.items()
+        if any(cell != "-" for cell in column)
+    }
 
 
 def _keeps(row: Mapping[str, Any]) -> str:
@@ -122,7 +134,9 @@ def _keeps(row: Mapping[str, Any]) -> str:
 def _accuracy(row: Mapping[str, Any]) -> str:
     """The mean and the half width of its interval."""
     accuracy = row["accuracy"]
-    return _percent(accuracy["mean"]) + ("" if accuracy["ci95"] is None else f" ±{100 * accuracy['ci95']:.1f}")
+    return _percent(accuracy["mean"]) + (
+        "" if accuracy["ci95"] is None else f" ±{100 * accuracy['ci95']:.1f}"
+    )
 
 
 def _against(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
@@ -137,11 +151,14 @@ def _against(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
 
 
 def _difference(test: Mapping[str, Any]) -> str:
-    return f"{100 * test['difference']:+.1f}" + ("" if test["ci95"] is None else f" ±{100 * test['ci95']:.1f}")
+    return f"{100 * test['difference']:+.1f}" + (
+        "" if test["ci95"] is None else f" ±{100 * test['ci95']:.1f}"
+    )
 
 
 def tables(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> list[Table]:
-    """One row per algorithm for a terminal; a second table and so on where one would be wider than `width`."""
+    """One row per algorithm for a terminal; a second table and so on where one would be wider than
+    `width`."""
     names = [row["algorithm"] for row in rows]
     name_width = min(max(map(len, ["algorithm", *names])), width // 4)
     parts: list[dict[str, Sequence[str]]] = []
@@ -157,7 +174,13 @@ def tables(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> l
 
 
 def _table(names: Sequence[str], name_width: int, columns: Columns) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), header_style="bold")  # the box adds 1
+    table = Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, GAP - 1, 0, 0),
+        header_style="bold",
+    )  # the box adds 1
     table.add_column("algorithm", overflow="fold", width=name_width)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)

@@ -1,7 +1,8 @@
 """From a command to what carries it out.
 
-A module of `shoal.commands` has the options of a command and nothing else, so that its help and its usage errors come at once. The
-function of the same name in `shoal.handlers` carries the command out. It is imported when the command is called, with all that it needs.
+A module of `shoal.commands` has the options of a command and nothing else, so that its help and its
+usage errors come at once. The function of the same name in `shoal.handlers` carries the command
+out. It is imported when the command is called, with all that it needs.
 """
 
 import inspect
@@ -23,21 +24,34 @@ _MODULES: dict[Callable[..., None], str] = {}
 """By command, the module of its handler."""
 
 
-SaidJson = Annotated[bool, typer.Option("--json", help="As JSON: an object with what came of it, or with `said`, the lines for people.")]
-IN_JSON = inspect.Parameter("in_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=SaidJson)
+SaidJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="As JSON: an object with what came of it, or with `said`, the lines for people.",
+    ),
+]
+IN_JSON = inspect.Parameter(
+    "in_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=SaidJson
+)
 """What commands have that print for people alone."""
 
 
-def handled_by(module: str, loads: str = "", says: bool = True) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Decorates the options of a command: its handler, in this module of `shoal.handlers`, is given the value of each by name.
+def handled_by(
+    module: str, loads: str = "", says: bool = True
+) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Decorates the options of a command: its handler, in this module of `shoal.handlers`, is given
+    the value of each by name.
 
-    The callback of a group of commands, which has the parameter `context` (a `typer.Context`), is for where no command of the group is
-    named. Its handler is not given the context.
+    The callback of a group of commands, which has the parameter `context` (a `typer.Context`), is
+    for where no command of the group is named. Its handler is not given the context.
 
-    `loads`: what the handler loads that takes seconds, torch for one. The command says so before anything else, unless it prints JSON.
+    `loads`: what the handler loads that takes seconds, torch for one. The command says so before
+    anything else, unless it prints JSON.
 
-    `says`: a command that does not print JSON itself (`as_json`) has ``--json`` from here. It then prints what the handler returns, or
-    ``said``, the lines that it printed; those of a handler that `loads` go to standard error meanwhile, since it takes long.
+    `says`: a command that does not print JSON itself (`as_json`) has ``--json`` from here. It then
+    prints what the handler returns, or ``said``, the lines that it printed; those of a handler that
+    `loads` go to standard error meanwhile, since it takes long.
 
     Raises (when the command is called):
         ConfigError: a package that the handler needs is not installed.
@@ -57,12 +71,15 @@ def handled_by(module: str, loads: str = "", says: bool = True) -> Callable[[Cal
                 with _said(f"shoal {module}: loading {loads}" if loads and not quiet else ""):
                     handler = handler_of(call)
                 if in_json:
-                    _print_in_json(lambda: handler(**given.arguments), sys.stderr if loads else None)
+                    _print_in_json(
+                        lambda: handler(**given.arguments), sys.stderr if loads else None
+                    )
                 else:
                     handler(**given.arguments)
 
         if says and "as_json" not in signature.parameters:
-            call.__signature__ = signature.replace(parameters=[*signature.parameters.values(), IN_JSON])  # type: ignore[attr-defined]  # as inspect reads it
+            parameters = [*signature.parameters.values(), IN_JSON]
+            call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
             call.__annotations__ = {**command.__annotations__, IN_JSON.name: SaidJson}
         _MODULES[call] = module
         return call
@@ -84,7 +101,8 @@ class _Lines(io.StringIO):
 
 
 def _print_in_json(act: Callable[[], Any], beside: TextIO | None) -> None:
-    """Print what a handler returns, or the lines that it printed; also where it ends the command by its answer."""
+    """Print what a handler returns, or the lines that it printed; also where it ends the command by
+    its answer."""
     from shoal.printing import print_json  # not for `--help`
 
     lines, made, end = _Lines(beside), None, None

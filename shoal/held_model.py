@@ -27,7 +27,8 @@ class Chosen:
 
 @dataclass(frozen=True)
 class HeldModel:
-    """A model with its bundle. `tensors` are all that its graph reads: what a device keeps to itself has its initial value."""
+    """A model with its bundle. `tensors` are all that its graph reads: what a device keeps to
+    itself has its initial value."""
 
     chosen: Chosen
     bundle: Bundle
@@ -60,10 +61,15 @@ def groups_of_run(state: RunState, run: str, made_in: int | None) -> list[str]:
 
 
 def _models_of(state: RunState, run: str, made_in: int | None) -> Mapping[str, str]:
-    models = {state.made_in: state.models} | {version.round: version.models for version in state.history if version.round != state.made_in}
+    models = {state.made_in: state.models} | {
+        version.round: version.models for version in state.history if version.round != state.made_in
+    }
     number = state.made_in if made_in is None else made_in
     if number not in models:
-        raise ConfigError(f"--round {made_in}: run {run} remembers the models of the rounds {', '.join(map(str, sorted(models)))}")
+        raise ConfigError(
+            f"--round {made_in}: run {run} remembers the models of the rounds "
+            f"{', '.join(map(str, sorted(models)))}"
+        )
     return models[number]
 
 
@@ -78,7 +84,11 @@ def chosen_of_run(state: RunState, run: str, group: str, made_in: int | None) ->
     if not group and len(named) == 1:
         (group,) = named
     if group not in named:
-        said = f"--group {group}: run {run} has no such group" if group else f"run {run} has several models: say which with --group"
+        said = (
+            f"--group {group}: run {run} has no such group"
+            if group
+            else f"run {run} has several models: say which with --group"
+        )
         raise ConfigError(f"{said}; its groups are {', '.join(sorted(named))}")
     return Chosen(state.settings.bundle, named[group], f"{run} {group}@{number}")
 
@@ -95,7 +105,10 @@ def chosen_release(folder: Path, fleet: str, number: int) -> Chosen:
     state = read_database(path).fleets.get(fleet)
     release = state.catalogue.releases.get(number) if state is not None else None
     if release is None:
-        raise ConfigError(f"--release {number}: fleet {fleet} has none of this number; `shoal models list` says which there are")
+        raise ConfigError(
+            f"--release {number}: fleet {fleet} has none of this number; `shoal models list` says "
+            "which there are"
+        )
     return Chosen(release.bundle, release.model, f"release {number}, {release.group}")
 
 
@@ -122,7 +135,11 @@ def read_model(folder: Path, run: str, chosen: Chosen) -> HeldModel:
 def _read(blobs: BlobFolder, chosen: Chosen) -> HeldModel:
     bundle = unpack(blobs.get(chosen.bundle))
     model = decode_tensors(blobs.get(chosen.model), OWN_FILES)[0]
-    check_layout(model, [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()], f"model {chosen.model[:12]}")
+    check_layout(
+        model,
+        [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()],
+        f"model {chosen.model[:12]}",
+    )
     return HeldModel(chosen, bundle, {**bundle.initial, **model})
 
 
@@ -136,7 +153,9 @@ def state_of(folder: Path, run: str, database: str = "") -> RunState:
     path = folder / "shoal.db"
     if database:
         if not has_run(database, run):  # a store would make it
-            raise ConfigError(f"database {database_name(database)}: there is no run {run!r} (--run)")
+            raise ConfigError(
+                f"database {database_name(database)}: there is no run {run!r} (--run)"
+            )
         with closing(SqlStore(database, run)) as store:
             state = store.load()
     elif not path.exists():
@@ -144,7 +163,9 @@ def state_of(folder: Path, run: str, database: str = "") -> RunState:
     else:
         contents = read_database(path)
         if contents.damage:
-            raise ConfigError(f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more")
+            raise ConfigError(
+                f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more"
+            )
         if run not in contents.runs:
             raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
         state = contents.runs[run].state

@@ -13,6 +13,9 @@ class NotedCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Carry the command out."""
         options = [parameter for parameter in self.params if parameter.param_type_name == "option"]
-        told = [(option.opts[0], ctx.params.get(option.name or ""), option.get_default(ctx)) for option in options]
+        told = [
+            (option.opts[0], ctx.params.get(option.name or ""), option.get_default(ctx))
+            for option in options
+        ]
         NOW.set(describe(ctx.command_path, told))
         return super().invoke(ctx)

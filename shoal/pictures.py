@@ -17,26 +17,46 @@ from wire.tensors import Array
 NAMED_DEVICES = 60
 """So many devices still have their names under their columns."""
 CELL_IN, ROOM_IN = (0.15, 0.4), 13.0
-"""Smallest and largest distance from device to device, and the width that they should fit in, in inches."""
+"""Smallest and largest distance from device to device, and the width that they should fit in, in
+inches."""
 
 
 def draw_holdings(path: Path, fleet: FleetData) -> Path:
-    """One column per device, one row per class: the area of a circle is the number of training examples. Devices stand in the order of
-    their groups where there are any (`fleet.truth`), which have a colour each."""
+    """One column per device, one row per class: the area of a circle is the number of training
+    examples. Devices stand in the order of their groups where there are any (`fleet.truth`), which
+    have a colour each."""
     order = sorted(fleet.devices, key=lambda d: (fleet.truth.get(d, ""), d))
     groups = [fleet.truth.get(d, "") for d in order]
-    counts = np.stack([class_counts(fleet.devices[d].train_y, len(fleet.classes), fleet.window.steps) for d in order], axis=1)
+    counts = np.stack(
+        [
+            class_counts(fleet.devices[d].train_y, len(fleet.classes), fleet.window.steps)
+            for d in order
+        ],
+        axis=1,
+    )
     cell = min(max(ROOM_IN / len(order), CELL_IN[0]), CELL_IN[1])
-    size = (2.4 + cell * len(order) + max(0.0, 6 * CELL_IN[1] - cell), 1.8 + cell * len(fleet.classes))
+    size = (
+        2.4 + cell * len(order) + max(0.0, 6 * CELL_IN[1] - cell),
+        1.8 + cell * len(fleet.classes),
+    )
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     names = sorted(set(groups))
     colours = [COLOURS[names.index(group) % len(COLOURS)] for group in groups]
-    devices, classes = (places.ravel() for places in np.meshgrid(range(len(order)), range(len(fleet.classes))))
-    _circles(axes, devices, classes, counts.ravel(), int(counts.max()), colours * len(fleet.classes))
+    devices, classes = (
+        places.ravel() for places in np.meshgrid(range(len(order)), range(len(fleet.classes)))
+    )
+    _circles(
+        axes, devices, classes, counts.ravel(), int(counts.max()), colours * len(fleet.classes)
+    )
     _draw_scale(axes, int(counts.max()), len(order), cell)
     if len(names) > 1:
         _draw_groups(axes, groups, len(fleet.classes), cell)
-    axes.set(xlim=(-0.6, len(order) - 0.4), ylim=(len(fleet.classes) - 0.4, -0.6), aspect="equal", ylabel="class")
+    axes.set(
+        xlim=(-0.6, len(order) - 0.4),
+        ylim=(len(fleet.classes) - 0.4, -0.6),
+        aspect="equal",
+        ylabel="class",
+    )
     small = 8 if cell > 0.2 else 7
     axes.set_yticks(range(len(fleet.classes)), fleet.classes, fontsize=small)
     if len(order) <= NAMED_DEVICES:
@@ -55,7 +75,8 @@ def draw_holdings(path: Path, fleet: FleetData) -> Path:
 
 
 def class_counts(y: Array, num_names: int, steps: int) -> Array:
-    """How many examples have each name: as their class, as that of a step, as one of several labels, or as a quantity, which all have."""
+    """How many examples have each name: as their class, as that of a step, as one of several
+    labels, or as a quantity, which all have."""
     if y.dtype.kind == "f":
         return np.full(num_names, len(y))
     if steps:
@@ -63,7 +84,9 @@ def class_counts(y: Array, num_names: int, steps: int) -> Array:
     return np.bincount(y, minlength=num_names) if has_classes(y) else y.sum(0)
 
 
-def _circles(axes: Any, x: Array, y: Array, counts: Array, most: int, colours: Sequence[str]) -> None:
+def _circles(
+    axes: Any, x: Array, y: Array, counts: Array, most: int, colours: Sequence[str]
+) -> None:
     """Circles whose area says the count; the largest of all fills its cell."""
     width = 0.94 * np.sqrt(counts / max(1, most))
     some = np.flatnonzero(counts)
@@ -79,7 +102,14 @@ def _draw_scale(axes: Any, most: int, num_devices: int, cell: float) -> None:
     """Three circles beside the picture, and what they stand for."""
     rounded = sorted({max(1, _round_down(most / share)) for share in (1, 4, 16)}, reverse=True)
     x = num_devices + 0.4
-    _circles(axes, np.full(len(rounded), x), np.arange(len(rounded)) * 1.1, np.array(rounded), most, [INK] * len(rounded))
+    _circles(
+        axes,
+        np.full(len(rounded), x),
+        np.arange(len(rounded)) * 1.1,
+        np.array(rounded),
+        most,
+        [INK] * len(rounded),
+    )
     for row, count in enumerate(rounded):
         axes.text(x + 0.5 + 0.06 / cell, 1.1 * row, f"{count:,}", fontsize=8, va="center")
 
@@ -96,9 +126,24 @@ def _draw_groups(axes: Any, groups: Sequence[str], num_classes: int, cell: float
     for name, members in groupby(groups):
         count = len(list(members))
         colour = COLOURS[names.index(name) % len(COLOURS)]
-        axes.plot([start - 0.4, start + count - 0.6], [-0.6 - 0.06 / cell] * 2, color=colour, lw=3, clip_on=False, solid_capstyle="butt")
+        axes.plot(
+            [start - 0.4, start + count - 0.6],
+            [-0.6 - 0.06 / cell] * 2,
+            color=colour,
+            lw=3,
+            clip_on=False,
+            solid_capstyle="butt",
+        )
         if 0.075 * len(name) < count * cell:
-            axes.text(start + (count - 1) / 2, -0.6 - 0.13 / cell, name, ha="center", va="bottom", fontsize=9, color=colour)
+            axes.text(
+                start + (count - 1) / 2,
+                -0.6 - 0.13 / cell,
+                name,
+                ha="center",
+                va="bottom",
+                fontsize=9,
+                color=colour,
+            )
         if start:
             axes.axvline(start - 0.5, color=INK, lw=0.8, alpha=0.5)
         start += count

@@ -1,4 +1,5 @@
-"""A finished run as files: ``summary.json``, pictures for slides and papers, and the report (`shoal.reports`)."""
+"""A finished run as files: ``summary.json``, pictures for slides and papers, and the report
+(`shoal.reports`)."""
 
 import json
 import re
@@ -27,7 +28,14 @@ from matplotlib.ticker import MaxNLocator
 COLOURS = ("#1b7f79", "#d1495b", "#edae49", "#30638e", "#8d5b9f", "#5c946e", "#a44a3f", "#3d405b")
 INK, GRID = "#22313a", "#d7dee2"
 plt.rcParams.update(
-    {"font.size": 10, "axes.edgecolor": INK, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}
+    {
+        "font.size": 10,
+        "axes.edgecolor": INK,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+    }
 )
 
 
@@ -36,9 +44,18 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name)[:64]
 
 
-def write_report(out: Path, summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, extras: Extras = Extras()) -> list[Path]:  # noqa: B008
+def write_report(
+    out: Path,
+    summary: Summary,
+    records: Sequence[RoundRecord],
+    blobs: Blobs,
+    extras: Extras = Extras(),  # noqa: B008  # frozen
+) -> list[Path]:
     """Write everything a run leaves for people into `out`; returns the files."""
-    written = [write_summary(out / "summary.json", summary), draw_accuracy(out / "accuracy.png", summary)]
+    written = [
+        write_summary(out / "summary.json", summary),
+        draw_accuracy(out / "accuracy.png", summary),
+    ]
     written += draw_similarity(out, summary, records, blobs)
     page = out / "report.html"
     page.write_text(run_page(summary, records, blobs, extras))
@@ -59,9 +76,20 @@ def draw_accuracy(path: Path, summary: Summary) -> Path:
         lines[name] = other.accuracy_by_round
     for colour, (name, rounds) in zip(COLOURS, lines.items(), strict=False):
         numbers = np.arange(1, len(rounds) + 1)
-        for label, style, accuracies in (("mean", "-", [r.mean for r in rounds]), ("worst", ":", [r.worst for r in rounds])):
+        for label, style, accuracies in (
+            ("mean", "-", [r.mean for r in rounds]),
+            ("worst", ":", [r.worst for r in rounds]),
+        ):
             values = [np.nan if accuracy is None else 100 * accuracy for accuracy in accuracies]
-            axes.plot(numbers, values, style, color=colour, lw=2, label=f"{name}, {label}", marker="." if len(rounds) < 3 else None)
+            axes.plot(
+                numbers,
+                values,
+                style,
+                color=colour,
+                lw=2,
+                label=f"{name}, {label}",
+                marker="." if len(rounds) < 3 else None,
+            )
     axes.set(xlabel="round", ylabel="accuracy on the devices' own test windows, %")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color=GRID)
@@ -72,8 +100,11 @@ def draw_accuracy(path: Path, summary: Summary) -> Path:
     return path
 
 
-def draw_similarity(out: Path, summary: Summary, records: Sequence[RoundRecord], blobs: Blobs) -> list[Path]:
-    """One picture of the distance matrices by which devices were last grouped, devices in the order of their groups."""
+def draw_similarity(
+    out: Path, summary: Summary, records: Sequence[RoundRecord], blobs: Blobs
+) -> list[Path]:
+    """One picture of the distance matrices by which devices were last grouped, devices in the order
+    of their groups."""
     seen = [record for record in records if record.views]
     if not seen:
         return []
@@ -81,9 +112,22 @@ def draw_similarity(out: Path, summary: Summary, records: Sequence[RoundRecord],
     ids = json.loads(text)["device_ids"]
     groups = [summary.devices[d].group for d in ids]
     order = sorted(range(len(ids)), key=lambda i: _by_group(groups[i], ids[i]))
-    figure, all_axes = plt.subplots(1, len(matrices), figsize=(1.4 + 4.6 * len(matrices), 5.2), layout="constrained", squeeze=False)
-    for i, (axes, (name, matrix)) in enumerate(zip(all_axes[0], sorted(matrices.items(), reverse=True), strict=True)):
-        _draw_matrix(axes, matrix[np.ix_(order, order)], [ids[k] if i == 0 else "" for k in order], [groups[k] for k in order])
+    figure, all_axes = plt.subplots(
+        1,
+        len(matrices),
+        figsize=(1.4 + 4.6 * len(matrices), 5.2),
+        layout="constrained",
+        squeeze=False,
+    )
+    for i, (axes, (name, matrix)) in enumerate(
+        zip(all_axes[0], sorted(matrices.items(), reverse=True), strict=True)
+    ):
+        _draw_matrix(
+            axes,
+            matrix[np.ix_(order, order)],
+            [ids[k] if i == 0 else "" for k in order],
+            [groups[k] for k in order],
+        )
         axes.set_title(f"{name}, round {seen[-1].round}")
     path = out / "similarity.png"
     figure.savefig(path, dpi=110)
@@ -91,7 +135,9 @@ def draw_similarity(out: Path, summary: Summary, records: Sequence[RoundRecord],
     return [path]
 
 
-def _draw_matrix(axes: Any, matrix: Array, labels: Sequence[str], groups: Sequence[int | None]) -> None:
+def _draw_matrix(
+    axes: Any, matrix: Array, labels: Sequence[str], groups: Sequence[int | None]
+) -> None:
     off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
     high = float(np.quantile(off_diagonal, 0.98)) if off_diagonal.size else 1.0
     image = axes.imshow(matrix, cmap="YlGnBu_r", vmin=0, vmax=high or 1.0)
@@ -118,8 +164,11 @@ WIDEST_ID = 24
 
 
 def _table(what: str, ids: Iterable[str], numbers: Sequence[str]) -> Table:
-    """A table without rows, for devices of these ids: a column for them, which may be folded, and one for each of these numbers."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    """A table without rows, for devices of these ids: a column for them, which may be folded, and
+    one for each of these numbers."""
+    table = Table(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
+    )
     table.add_column(what, overflow="fold", min_width=min(WIDEST_ID, max(map(len, ids), default=0)))
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -156,16 +205,30 @@ def device_table(summary: Summary) -> Table:
         cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
         cells += [kept_text(device.kept)] if summary.kept else []
         cells += [percent(device.placed.sure) if device.placed else ""] if is_placed else []
-        table.add_row(device_id, group, str(device.num_train), str(device.num_test), percent(device.accuracy), *cells)
+        table.add_row(
+            device_id,
+            group,
+            str(device.num_train),
+            str(device.num_test),
+            percent(device.accuracy),
+            *cells,
+        )
     return table
 
 
 def newcomer_table(came: Newcomers, keeps: bool) -> Table:
-    """One row per device that came when training was over. `keeps`: whether devices choose what they keep."""
+    """One row per device that came when training was over. `keeps`: whether devices choose what
+    they keep."""
     table = _table("newcomer", came.devices, ("group", "sure", "accuracy"))
     if keeps:
         table.add_column("keeps")
     for device_id, accuracy in list(came.devices.items())[:MOST_ROWS]:
         cells = [kept_text(came.kept[device_id])] if keeps else []
-        table.add_row(device_id, came.groups[device_id], percent(came.sure[device_id]), percent(accuracy), *cells)
+        table.add_row(
+            device_id,
+            came.groups[device_id],
+            percent(came.sure[device_id]),
+            percent(accuracy),
+            *cells,
+        )
     return table

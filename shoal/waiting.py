@@ -1,23 +1,41 @@
-"""What a command says while it works: in a terminal a line with the time so far and, where it can be known, the time left; elsewhere, such
-as in a log, a line at once, and then one for each step that takes long."""
+"""What a command says while it works: in a terminal a line with the time so far and, where it can
+be known, the time left; elsewhere, such as in a log, a line at once, and then one for each step
+that takes long."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 SAID_AFTER_S = 2.0
 """Further steps are written to a log once the command has taken so long."""
 
 
 @contextmanager
-def steps(console: Console, first: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str], None]]:
-    """Say what is being done: `first`, then what the function is told. How many steps follow is not known, so no time left is said."""
+def steps(
+    console: Console, first: str, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[str], None]]:
+    """Say what is being done: `first`, then what the function is told. How many steps follow is not
+    known, so no time left is said."""
     began_s = clock()
     if console.is_terminal:
-        with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True) as shown:
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        ) as shown:
             task = shown.add_task(first, total=None)
             yield lambda text: shown.update(task, description=text)
         return
@@ -32,14 +50,22 @@ def steps(console: Console, first: str, clock: Callable[[], float] = time.monoto
 
 
 @contextmanager
-def rounds(console: Console, about: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[int, str], None]]:
-    """Say how many of `total` rounds are over, what is to be said besides, how long it took and how long it will take. What is
-    told first may be rounds before an interruption."""
+def rounds(
+    console: Console, about: str, total: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int, str], None]]:
+    """Say how many of `total` rounds are over, what is to be said besides, how long it took and how
+    long it will take. What is told first may be rounds before an interruption."""
     began_s = said_s = clock()
     before: int | None = None
     last: int | None = None
     spans = (TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("left"))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *spans, TextColumn("{task.fields[say]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *spans,
+        TextColumn("{task.fields[say]}"),
+    )
     if console.is_terminal:
         with Progress(*columns, console=console) as shown:
             task = shown.add_task(about, total=total, say="beginning")
@@ -55,6 +81,10 @@ def rounds(console: Console, about: str, total: int, clock: Callable[[], float] 
         if done > last and (now_s - said_s >= SAID_AFTER_S or done == total):
             said_s, last = now_s, done
             left_s = (now_s - began_s) * (total - done) / (done - before)
-            console.print(f"{about}: round {done} of {total}, {now_s - began_s:.0f} s, {left_s:.0f} s left; {say}", soft_wrap=True)
+            console.print(
+                f"{about}: round {done} of {total}, {now_s - began_s:.0f} s, {left_s:.0f} s left; "
+                f"{say}",
+                soft_wrap=True,
+            )
 
     yield tell

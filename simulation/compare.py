@@ -1,7 +1,9 @@
-"""Several algorithms on the same fleets, over several seeds: what to run, and running it in processes.
+"""Several algorithms on the same fleets, over several seeds: what to run, and running it in
+processes.
 
-A job is one algorithm with one seed. Its result is a file, named by a digest of everything that decides it, so that a comparison that
-was interrupted goes on where it stopped, and one that is asked for more only does what is missing.
+A job is one algorithm with one seed. Its result is a file, named by a digest of everything that
+decides it, so that a comparison that was interrupted goes on where it stopped, and one that is
+asked for more only does what is missing.
 """
 
 import hashlib
@@ -74,7 +76,8 @@ MEASURED = 1000
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison. `data` is what a user writes, `content` what the files that this names hold (`content_of`)."""
+    """One run of a comparison. `data` is what a user writes, `content` what the files that this
+    names hold (`content_of`)."""
 
     data: str
     partition: Choice
@@ -84,13 +87,20 @@ class Job:
 
     @property
     def key(self) -> str:
-        """A name for its result: the same for the same job, whenever it is asked for. What is at its default does not count, so that
-        results last when a setting is added. What files hold does, data, a model or an algorithm's own classes: one that was edited
-        makes another job."""
+        """A name for its result: the same for the same job, whenever it is asked for. What is at
+        its default does not count, so that results last when a setting is added. What files hold
+        does, data, a model or an algorithm's own classes: one that was edited makes another job."""
         asked = msgspec.structs.asdict(self.settings)
-        unusual = {name: value for name, value in asked.items() if value != getattr(SimulationSettings(), name)}
+        unusual = {
+            name: value
+            for name, value in asked.items()
+            if value != getattr(SimulationSettings(), name)
+        }
         held = {"sources": self.settings.algorithm.sources, "content": self.content}
-        text = json.dumps(_as_json(self) | {"settings": _texts(unusual)} | {k: v for k, v in held.items() if v}, sort_keys=True)
+        text = json.dumps(
+            _as_json(self) | {"settings": _texts(unusual)} | {k: v for k, v in held.items() if v},
+            sort_keys=True,
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -110,7 +120,13 @@ class Asked:
         """Every run, seed by seed, so that the first seed of all algorithms is there first."""
         content = content_of(self.data, self.settings.model)
         return [
-            Job(self.data, self.partition, msgspec.structs.replace(self.settings, algorithm=algorithm, seed=seed), self.devices, content)
+            Job(
+                self.data,
+                self.partition,
+                msgspec.structs.replace(self.settings, algorithm=algorithm, seed=seed),
+                self.devices,
+                content,
+            )
             for seed in range(self.seeds)
             for algorithm in self.algorithms
         ]
@@ -133,8 +149,12 @@ def data_of(job: Job) -> FleetData:
 
 
 @lru_cache(maxsize=2)
-def _heterogeneity(data: str, devices: int | None, choice: Choice, seed: int, content: str, scenario: Scenario) -> dict[str, float]:
-    return measure(set_scene(_fleet(data, devices, choice, seed, content), scenario, seed).some(MEASURED))
+def _heterogeneity(
+    data: str, devices: int | None, choice: Choice, seed: int, content: str, scenario: Scenario
+) -> dict[str, float]:
+    return measure(
+        set_scene(_fleet(data, devices, choice, seed, content), scenario, seed).some(MEASURED)
+    )
 
 
 def run_job(
@@ -144,18 +164,29 @@ def run_job(
     fleet: FleetData | None = None,
     objective: Callable[[FleetData], Objective] | None = None,
 ) -> dict[str, Any]:
-    """Run one job with so many workers; `on_round` is called with the number of every round that is over. `fleet` takes the place of the
-    data that the job names, and `objective` that of the objective on a model that its settings name.
+    """Run one job with so many workers; `on_round` is called with the number of every round that is
+    over. `fleet` takes the place of the data that the job names, and `objective` that of the
+    objective on a model that its settings name.
 
-    The result has what `tabulate` and the pictures need. When no device's update can be accepted any more, or newcomers have too few
-    windows for what the algorithm asks of them, the run ends without a result, and there is the reason (`failed`) in place of numbers.
+    The result has what `tabulate` and the pictures need. When no device's update can be accepted
+    any more, or newcomers have too few windows for what the algorithm asks of them, the run ends
+    without a result, and there is the reason (`failed`) in place of numbers.
     """
     torch.set_num_threads(1)
     if fleet is None:
         fleet = data_of(job)
-        heterogeneity = _heterogeneity(job.data, job.devices, job.partition, job.settings.seed, job.content, job.settings.scenario)
+        heterogeneity = _heterogeneity(
+            job.data,
+            job.devices,
+            job.partition,
+            job.settings.seed,
+            job.content,
+            job.settings.scenario,
+        )
     else:
-        heterogeneity = measure(set_scene(fleet, job.settings.scenario, job.settings.seed).some(MEASURED))
+        heterogeneity = measure(
+            set_scene(fleet, job.settings.scenario, job.settings.seed).some(MEASURED)
+        )
 
     def tell(progress: RunProgress) -> None:
         if progress.trained:
@@ -175,24 +206,39 @@ def run_job(
     summary = outcome.summary
     attackers = summary.attack.attackers if summary.attack else ()
     tested = [accuracy_of(r) for r in outcome.records[summary.preparations + 1 :]]
-    by_round = [spread(a for d, a in accuracies.items() if d not in attackers).mean for accuracies in tested]
+    by_round = [
+        spread(a for d, a in accuracies.items() if d not in attackers).mean for accuracies in tested
+    ]
     f1 = {d: device.macro_f1 for d, device in summary.devices.items()}
     groups = {d: device.group for d, device in summary.devices.items()}
-    pooled = [pooled_accuracy({d: a for d, a in accuracies.items() if d not in attackers}, fleet) for accuracies in tested]
-    truth = {d: f"{group}, attacks" if d in attackers else group for d, group in fleet.truth.items()}
+    pooled = [
+        pooled_accuracy({d: a for d, a in accuracies.items() if d not in attackers}, fleet)
+        for accuracies in tested
+    ]
+    truth = {
+        d: f"{group}, attacks" if d in attackers else group for d, group in fleet.truth.items()
+    }
     return {
         **asked,
-        "accuracy": msgspec.to_builtins(summary.attack.honest_accuracy if summary.attack else summary.accuracy),
+        "accuracy": msgspec.to_builtins(
+            summary.attack.honest_accuracy if summary.attack else summary.accuracy
+        ),
         "accuracy_by_round": by_round,
-        "macro_f1": msgspec.to_builtins(spread(f for d, f in f1.items() if f is not None and d not in attackers)),
+        "macro_f1": msgspec.to_builtins(
+            spread(f for d, f in f1.items() if f is not None and d not in attackers)
+        ),
         "auc": msgspec.to_builtins(summary.auc),
         "mae": {name: error.mean for name, error in summary.mae.items()} if summary.mae else None,
         "pooled_by_round": pooled,
-        "closes": any(not isinstance(verb, Evaluate) for verb in outcome.state.programs.get("closing", ())),
+        "closes": any(
+            not isinstance(verb, Evaluate) for verb in outcome.state.programs.get("closing", ())
+        ),
         "devices": {d: device.accuracy for d, device in summary.devices.items()},
         "macro_f1_by_device": f1,
         "group_by_device": groups,
-        "kept_by_device": {d: kept_text(device.kept) for d, device in summary.devices.items()} if summary.kept else {},
+        "kept_by_device": {d: kept_text(device.kept) for d, device in summary.devices.items()}
+        if summary.kept
+        else {},
         "classes": list(outcome.data.classes),
         "confusion": _confusion(outcome),
         "cost": _cost(outcome),
@@ -213,11 +259,15 @@ def run_job(
 
 
 def _confusion(outcome: SimulationResult) -> list[list[int]] | None:
-    """Over the test windows of all devices, of a large fleet of the first; None where answers are no classes."""
+    """Over the test windows of all devices, of a large fleet of the first; None where answers are
+    no classes."""
     if outcome.models.objective.task.of not in (CLASSIFICATION, SEQUENCE):
         return None
     tested = [(d, w) for d, w in sorted(outcome.data.devices.items()) if w.num_test][:MEASURED]
-    counts = [confusion(w.test_y, outcome.predict(d, w.test_x).argmax(-1), len(outcome.data.classes)) for d, w in tested]
+    counts = [
+        confusion(w.test_y, outcome.predict(d, w.test_x).argmax(-1), len(outcome.data.classes))
+        for d, w in tested
+    ]
     whole: list[list[int]] = np.sum(counts, axis=0).tolist() if counts else []
     return whole or None
 
@@ -230,14 +280,16 @@ def _cost(outcome: SimulationResult) -> dict[str, float] | None:
 
 
 def pooled_accuracy(accuracies: Mapping[str, float], fleet: FleetData) -> float | None:
-    """Accuracy over the test examples of all devices together, from that of each; None where nobody has any."""
+    """Accuracy over the test examples of all devices together, from that of each; None where nobody
+    has any."""
     counts = {d: fleet.devices[d].num_test for d in accuracies}
     total = sum(counts.values())
     return round(sum(counts[d] * accuracies[d] for d in counts) / total, 6) if total else None
 
 
 def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> float | None:
-    """Adjusted Rand index of the groups found with the known ones; None where none are known. A device without a group is one."""
+    """Adjusted Rand index of the groups found with the known ones; None where none are known. A
+    device without a group is one."""
     known = [d for d in sorted(groups) if d in truth]
     if not known:
         return None
@@ -247,12 +299,15 @@ def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> flo
     return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
 
 
-def check_jobs(jobs: Sequence[Job], folder: Path, data: Callable[[Job], FleetData] = data_of) -> list[FleetData]:
-    """Check each algorithm once on each data set, in the first of these jobs whose result is not yet in `folder`; nothing is trained.
-    Returns their fleets, which `data` gives.
+def check_jobs(
+    jobs: Sequence[Job], folder: Path, data: Callable[[Job], FleetData] = data_of
+) -> list[FleetData]:
+    """Check each algorithm once on each data set, in the first of these jobs whose result is not
+    yet in `folder`; nothing is trained. Returns their fleets, which `data` gives.
 
     Raises:
-        ShoalError: a job that cannot be run: data, partition, model, hyper-parameters, or settings that do not fit each other.
+        ShoalError: a job that cannot be run: data, partition, model, hyper-parameters, or settings
+        that do not fit each other.
     """
     fleets: dict[tuple[AlgorithmSpec, str], FleetData] = {}
     for job in sorted(jobs, key=lambda job: job.data):  # two data sets are held at a time
@@ -270,8 +325,9 @@ def run_all(
     on_round: Callable[[Job, int], None] = lambda _job, _round: None,
     run: Callable[[Job, Callable[[int], None]], dict[str, Any]] = run_job,
 ) -> list[dict[str, Any]]:
-    """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and return all results in order.
-    `on_round` hears of rounds: a job that is over has made all of its own. With one worker, `run` runs each in this process.
+    """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and
+    return all results in order. `on_round` hears of rounds: a job that is over has made all of its
+    own. With one worker, `run` runs each in this process.
 
     Raises:
         ShoalError: of the first job that cannot be run; what is finished is kept.
@@ -290,13 +346,20 @@ def run_all(
     return [json.loads(_path(folder, job).read_bytes()) for job in jobs]
 
 
-def _run_in_processes(jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]) -> None:
+def _run_in_processes(
+    jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]
+) -> None:
     _fleet.cache_clear()  # each process loads what it needs
     context = mp.get_context("spawn")
-    with _manager(context) as manager, ProcessPoolExecutor(count, context, end_with_the_parent) as pool:
+    with (
+        _manager(context) as manager,
+        ProcessPoolExecutor(count, context, end_with_the_parent) as pool,
+    ):
         heard = manager.Queue()
         with _interrupts_held_back():
-            running: dict[Future[dict[str, Any]], int] = {pool.submit(_work, job, i, heard): i for i, job in enumerate(jobs)}
+            running: dict[Future[dict[str, Any]], int] = {
+                pool.submit(_work, job, i, heard): i for i, job in enumerate(jobs)
+            }
         processes = list(pool._processes.values())  # there is no public way to stop a job that runs
         try:
             while running:
@@ -326,7 +389,8 @@ def _manager(context: SpawnContext) -> Iterator[SyncManager]:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C is delivered at the end of the context, and never to processes that are started in it: this process ends them."""
+    """Ctrl-C is delivered at the end of the context, and never to processes that are started in it:
+    this process ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -344,7 +408,8 @@ def _path(folder: Path, job: Job) -> Path:
 
 
 def _kept(folder: Path, job: Job) -> dict[str, Any] | None:
-    """The result of a job that is over; None where there is none, or a file that is damaged: the job is run again."""
+    """The result of a job that is over; None where there is none, or a file that is damaged: the
+    job is run again."""
     try:
         kept = json.loads(_path(folder, job).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -359,12 +424,20 @@ def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
 
 def _as_json(job: Job) -> dict[str, Any]:
     settings = _texts(msgspec.structs.asdict(job.settings))
-    return {"data": job.data, "partition": str(job.partition), "settings": settings, "devices": job.devices}
+    return {
+        "data": job.data,
+        "partition": str(job.partition),
+        "settings": settings,
+        "devices": job.devices,
+    }
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with algorithms and choices as a user writes them."""
-    return {name: str(value) if isinstance(value, AlgorithmSpec | Choice) else value for name, value in settings.items()}
+    return {
+        name: str(value) if isinstance(value, AlgorithmSpec | Choice) else value
+        for name, value in settings.items()
+    }
 
 
 def read_algorithms(text: str) -> tuple[AlgorithmSpec, ...]:
@@ -375,5 +448,7 @@ def read_algorithms(text: str) -> tuple[AlgorithmSpec, ...]:
     """
     algorithms = tuple(read_algorithm(name.strip()) for name in text.split(",") if name.strip())
     if not algorithms or len(set(algorithms)) < len(algorithms):
-        raise ConfigError(f"--algorithms {text!r}: expected different names with commas between them")
+        raise ConfigError(
+            f"--algorithms {text!r}: expected different names with commas between them"
+        )
     return algorithms

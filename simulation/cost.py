@@ -1,8 +1,10 @@
-"""What a run would cost a phone: what was counted and measured, and what follows from it by assumptions that the report names.
+"""What a run would cost a phone: what was counted and measured, and what follows from it by
+assumptions that the report names.
 
-Counted in the run: the windows that a device trains on in a round, and the bytes of its messages. Measured here: the seconds of a training
-step, by torch on one thread. Assumed: how fast and how hungry a phone is. The numbers of `simulation.timing.profiles` are used, with the
-reasons that stand there; none of them is a measurement of a phone.
+Counted in the run: the windows that a device trains on in a round, and the bytes of its messages.
+Measured here: the seconds of a training step, by torch on one thread. Assumed: how fast and how
+hungry a phone is. The numbers of `simulation.timing.profiles` are used, with the reasons that stand
+there; none of them is a measurement of a phone.
 """
 
 from collections.abc import Sequence
@@ -20,18 +22,21 @@ from wire.errors import ShoalError
 from wire.verbs import Train, Verb
 
 TURNS = 5
-"""Timed steps, of which the fastest counts, since other programs only make steps slower; one before them is not timed."""
+"""Timed steps, of which the fastest counts, since other programs only make steps slower; one before
+them is not timed."""
 DOWN_BYTES_PER_S, UP_BYTES_PER_S = 1e6, 5e5
 """A median phone's network, as profiles `phones` have it: 8 Mbit/s down, 4 up."""
 BATTERY_J = 15 * 3600
 COMPUTE_W, RADIO_W = 5.0, 1.0
-"""A battery of 15 Wh, and 5 W while it computes, as profiles `phones` have it; 1 W for the radio is ours."""
+"""A battery of 15 Wh, and 5 W while it computes, as profiles `phones` have it; 1 W for the radio is
+ours."""
 SPEEDS = {"as fast as this machine's core": 1.0, "3 times slower": 3.0, "10 times slower": 10.0}
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What a device's part of a round is, the mean over devices and rounds of training, and the time of a step."""
+    """What a device's part of a round is, the mean over devices and rounds of training, and the
+    time of a step."""
 
     windows: float
     """Windows trained on, with repetitions."""
@@ -56,9 +61,14 @@ class Estimate(NamedTuple):
     """In all rounds."""
 
 
-def count(records: Sequence[RoundRecord], verbs: Sequence[Verb], objective: Objective, window: tuple[int, ...]) -> Counted | None:
-    """Count what the rounds of training cost, and time a step of the first graph that `verbs` train with. None: nothing was trained, or the
-    graph cannot be run by itself."""
+def count(
+    records: Sequence[RoundRecord],
+    verbs: Sequence[Verb],
+    objective: Objective,
+    window: tuple[int, ...],
+) -> Counted | None:
+    """Count what the rounds of training cost, and time a step of the first graph that `verbs` train
+    with. None: nothing was trained, or the graph cannot be run by itself."""
     made = [(r, len(r.evaluated)) for r in records if r.phase == "training" and r.evaluated]
     devices = sum(n for _, n in made)
     windows = sum(r.trained.num_examples for r, _ in made)
@@ -69,12 +79,19 @@ def count(records: Sequence[RoundRecord], verbs: Sequence[Verb], objective: Obje
     if step_s is None:
         return None
     mean = windows / devices
-    up, down = (sum(getattr(r, way) for r, _ in made) / devices for way in ("bytes_up", "bytes_down"))
-    return Counted(mean, ceil(mean / train.batch_size), train.batch_size, up, down, step_s, len(made))
+    up, down = (
+        sum(getattr(r, way) for r, _ in made) / devices for way in ("bytes_up", "bytes_down")
+    )
+    return Counted(
+        mean, ceil(mean / train.batch_size), train.batch_size, up, down, step_s, len(made)
+    )
 
 
-def time_of_step(objective: Objective, window: tuple[int, ...], graph: str, batch_size: int) -> float | None:
-    """Seconds of a training step on random windows (batch_size, \\*window), by torch on one thread; None where it needs more than these."""
+def time_of_step(
+    objective: Objective, window: tuple[int, ...], graph: str, batch_size: int
+) -> float | None:
+    """Seconds of a training step on random windows (batch_size, \\*window), by torch on one thread;
+    None where it needs more than these."""
     inputs, graphs = to_numpy(example_inputs(objective, window, batch_size)), EagerGraphs(objective)
     spans = []
     with one_thread():

@@ -1,6 +1,8 @@
-"""A grid of scenarios: algorithms on every data set, with every number of labels and every split, over several seeds.
+"""A grid of scenarios: algorithms on every data set, with every number of labels and every split,
+over several seeds.
 
-The runs are those of a comparison (`simulation.compare`), so a grid that was interrupted goes on in the same way.
+The runs are those of a comparison (`simulation.compare`), so a grid that was interrupted goes on in
+the same way.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,22 +38,37 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is asked for: cells, and in `asked` what all of them have in common; its data are not used."""
+    """What is asked for: cells, and in `asked` what all of them have in common; its data are not
+    used."""
 
     cells: tuple[Cell, ...]
     asked: Asked
 
     def jobs(self, cell: Cell) -> list[Job]:
         """The runs of one cell, seed by seed."""
-        settings = msgspec.structs.replace(self.asked.settings, labels=cell.labels, split=cell.split)
-        return Asked(cell.data, self.asked.algorithms, self.asked.seeds, self.asked.partition, self.asked.devices, settings).jobs()
+        settings = msgspec.structs.replace(
+            self.asked.settings, labels=cell.labels, split=cell.split
+        )
+        return Asked(
+            cell.data,
+            self.asked.algorithms,
+            self.asked.seeds,
+            self.asked.partition,
+            self.asked.devices,
+            settings,
+        ).jobs()
 
     def all_jobs(self, cells: Sequence[Cell]) -> list[Job]:
-        """Those of several cells, seed by seed, so that the first seed of all cells is there first."""
-        return sorted((job for cell in cells for job in self.jobs(cell)), key=lambda job: job.settings.seed)
+        """Those of several cells, seed by seed, so that the first seed of all cells is there
+        first."""
+        return sorted(
+            (job for cell in cells for job in self.jobs(cell)), key=lambda job: job.settings.seed
+        )
 
 
-def make_cells(data: Sequence[str], labels: Sequence[str], splits: Sequence[str]) -> tuple[Cell, ...]:
+def make_cells(
+    data: Sequence[str], labels: Sequence[str], splits: Sequence[str]
+) -> tuple[Cell, ...]:
     """The cells of a grid; where `labels` or `splits` are empty it has `LABELS` and `SPLITS`.
 
     Raises:
@@ -77,15 +94,24 @@ def read_cells(data: str, labels: str, splits: str) -> tuple[Cell, ...]:
     Raises:
         ConfigError: as `make_cells`.
     """
-    return make_cells(*([value.strip() for value in text.split(",") if value.strip()] for text in (data, labels, splits)))
+    return make_cells(
+        *(
+            [value.strip() for value in text.split(",") if value.strip()]
+            for text in (data, labels, splits)
+        )
+    )
 
 
-def sort_out(grid: Grid, data: Callable[[Job], FleetData] = data_of) -> tuple[list[Cell], dict[Cell, str]]:
-    """The cells that the data allow, and why they do not allow the others. `data` gives those of a job.
+def sort_out(
+    grid: Grid, data: Callable[[Job], FleetData] = data_of
+) -> tuple[list[Cell], dict[Cell, str]]:
+    """The cells that the data allow, and why they do not allow the others. `data` gives those of a
+    job.
 
     Raises:
         ConfigError: they allow no cell.
-        ShoalError: data that cannot be read at all, or a partition with which nothing can be split, or more newcomers than devices.
+        ShoalError: data that cannot be read at all, or a partition with which nothing can be split,
+        or more newcomers than devices.
     """
     allowed: list[Cell] = []
     left_out: dict[Cell, str] = {}
@@ -98,5 +124,7 @@ def sort_out(grid: Grid, data: Callable[[Job], FleetData] = data_of) -> tuple[li
         except DataError as error:
             left_out[cell] = str(error)
     if not allowed:
-        raise ConfigError(f"scenarios: the data allow no cell of the grid; {next(iter(left_out.values()))}")
+        raise ConfigError(
+            f"scenarios: the data allow no cell of the grid; {next(iter(left_out.values()))}"
+        )
     return allowed, left_out

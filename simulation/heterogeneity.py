@@ -16,22 +16,28 @@ DIMENSIONS = 16
 BUCKETS = 256
 """Into so many buckets ids are counted, at most."""
 RIDGE = 1e-6
-"""What is added to the diagonal of a covariance, as a share of its mean, so that few examples give no singular one."""
+"""What is added to the diagonal of a covariance, as a share of its mean, so that few examples give
+no singular one."""
 
 
 def measure(fleet: FleetData, embed: Embedding | None = None) -> dict[str, float]:
     """The heterogeneity of the devices' training examples.
 
-    ``gamma``: `gamma` of the examples under `embed`, by default the first `DIMENSIONS` principal components of all devices' examples,
-    standardised per channel; of ids, those of `quantities`. ``label_skew``: `label_skew`, 0 where labels are no classes.
-    ``example_imbalance``: standard deviation of the number of examples, as a share of their mean, over devices that have some.
+    ``gamma``: `gamma` of the examples under `embed`, by default the first `DIMENSIONS` principal
+    components of all devices' examples, standardised per channel; of ids, those of `quantities`.
+    ``label_skew``: `label_skew`, 0 where labels are no classes. ``example_imbalance``: standard
+    deviation of the number of examples, as a share of their mean, over devices that have some.
     """
     held = [w for _, w in sorted(fleet.devices.items()) if w.num_train]
     if not held:
         return {"gamma": 0.0, "label_skew": 0.0, "example_imbalance": 0.0}
-    every = max(1, sum(w.num_train for w in held) // FIT_EXAMPLES)  # a look at some of each device's is enough
+    every = max(
+        1, sum(w.num_train for w in held) // FIT_EXAMPLES
+    )  # a look at some of each device's is enough
     vocabulary = fleet.window.vocabulary
-    project = embed or fit_components(quantities(np.concatenate([w.train_x[::every] for w in held]), vocabulary), DIMENSIONS)
+    project = embed or fit_components(
+        quantities(np.concatenate([w.train_x[::every] for w in held]), vocabulary), DIMENSIONS
+    )
     sizes = np.array([w.num_train for w in held])
     return {
         "gamma": gamma([project(quantities(w.train_x, vocabulary)) for w in held]),
@@ -41,8 +47,9 @@ def measure(fleet: FleetData, embed: Embedding | None = None) -> dict[str, float
 
 
 def quantities(x: Array, vocabulary: int) -> Array:
-    """Examples (n, \\*shape) as they are; of ids, (n, 1, buckets) float32, how large a part of an example has each id. Of more ids than
-    `BUCKETS`, those with the same remainder share a bucket (K. Weinberger et al., Feature Hashing, ICML 2009)."""
+    """Examples (n, \\*shape) as they are; of ids, (n, 1, buckets) float32, how large a part of an
+    example has each id. Of more ids than `BUCKETS`, those with the same remainder share a bucket
+    (K. Weinberger et al., Feature Hashing, ICML 2009)."""
     if not vocabulary:
         return x
     buckets, ids = min(vocabulary, BUCKETS), x.reshape(len(x), -1)
@@ -53,27 +60,35 @@ def quantities(x: Array, vocabulary: int) -> Array:
 
 
 def gamma(embedded: Sequence[Array]) -> float:
-    """Mean over clients of the squared Frechet distance between a client's Gaussian and that of all others together (Eq. 3).
+    """Mean over clients of the squared Frechet distance between a client's Gaussian and that of all
+    others together (Eq. 3).
 
-    `embedded`: one array (n, dimensions) per client, in the unit of which the result is the square. A client without examples does not
-    count; one client alone is at distance 0. Clients that are all alike are not at 0: few examples in many dimensions tell means and
-    covariances badly, so compare with what a fleet of the same sizes assigned at random gives.
+    `embedded`: one array (n, dimensions) per client, in the unit of which the result is the square.
+    A client without examples does not count; one client alone is at distance 0. Clients that are
+    all alike are not at 0: few examples in many dimensions tell means and covariances badly, so
+    compare with what a fleet of the same sizes assigned at random gives.
     """
     parts = [np.asarray(z, np.float64) for z in embedded if len(z)]
     if len(parts) < 2:
         return 0.0
     counts = np.array([len(z) for z in parts])
-    centre = sum(z.sum(0) for z in parts) / counts.sum()  # sums of squares about a common centre lose no digits
+    centre = (
+        sum(z.sum(0) for z in parts) / counts.sum()
+    )  # sums of squares about a common centre lose no digits
     sums = np.stack([(z - centre).sum(0) for z in parts])
     squares = np.stack([(z - centre).T @ (z - centre) for z in parts])
     others = _moments(counts.sum() - counts, sums.sum(0) - sums, squares.sum(0) - squares)
     return float(np.mean(squared_frechet(*_moments(counts, sums, squares), *others)))
 
 
-def squared_frechet(mean_1: Array, covariance_1: Array, mean_2: Array, covariance_2: Array) -> Array:
-    """Squared Frechet (2-Wasserstein) distance of Gaussians (Eq. 2): means (..., d), covariances (..., d, d), both float64.
+def squared_frechet(
+    mean_1: Array, covariance_1: Array, mean_2: Array, covariance_2: Array
+) -> Array:
+    """Squared Frechet (2-Wasserstein) distance of Gaussians (Eq. 2): means (..., d), covariances
+    (..., d, d), both float64.
 
-    The trace of the root of a product is taken as that of the symmetric root(S1) S2 root(S1), which has the same eigenvalues.
+    The trace of the root of a product is taken as that of the symmetric root(S1) S2 root(S1), which
+    has the same eigenvalues.
     """
     first, second = _ridged(covariance_1), _ridged(covariance_2)
     values, vectors = np.linalg.eigh(first)
@@ -85,15 +100,19 @@ def squared_frechet(mean_1: Array, covariance_1: Array, mean_2: Array, covarianc
 
 
 def label_skew(labels: Sequence[Array], num_classes: int) -> float:
-    """Mean over devices of the total variation distance between a device's distribution of classes and that of the whole fleet: the
-    share of its examples that would have to change their class, from 0 (all alike) to less than 1."""
-    counts = np.stack([np.bincount(y, minlength=num_classes) for y in labels if len(y)]).astype(np.float64)
+    """Mean over devices of the total variation distance between a device's distribution of classes
+    and that of the whole fleet: the share of its examples that would have to change their class,
+    from 0 (all alike) to less than 1."""
+    counts = np.stack([np.bincount(y, minlength=num_classes) for y in labels if len(y)]).astype(
+        np.float64
+    )
     fleet = counts.sum(0) / counts.sum()
     return float(np.abs(counts / counts.sum(1, keepdims=True) - fleet).sum(1).mean() / 2)
 
 
 def _moments(counts: Array, sums: Array, squares: Array) -> tuple[Array, Array]:
-    """Means (clients, d) and covariances (clients, d, d) from counts, sums and sums of squares; one example has no spread."""
+    """Means (clients, d) and covariances (clients, d, d) from counts, sums and sums of squares; one
+    example has no spread."""
     means = sums / counts[:, None]
     scatter = squares - counts[:, None, None] * means[:, :, None] * means[:, None, :]
     return means, scatter / np.maximum(counts - 1, 1)[:, None, None]

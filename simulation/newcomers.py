@@ -1,10 +1,12 @@
-"""Devices that were held out of training and come when it is over: how well does what was learned serve them?
+"""Devices that were held out of training and come when it is over: how well does what was learned
+serve them?
 
-J. Zhang et al., DBE, NeurIPS 2023, appendix D.4: a new device starts from the model it would be given, trains locally for ten epochs in
-the algorithm's own way, and is tested. Where the algorithm says what devices keep, it does that instead, as a device that joins a fleet
-does: with the epochs of a round, or as many as the way of keeping asks for. A device without labels cannot
-train: it is placed by a survey of its inputs, does what devices do after the last round, and is tested. Nothing goes back into the
-fleet's models.
+J. Zhang et al., DBE, NeurIPS 2023, appendix D.4: a new device starts from the model it would be
+given, trains locally for ten epochs in the algorithm's own way, and is tested. Where the algorithm
+says what devices keep, it does that instead, as a device that joins a fleet does: with the epochs
+of a round, or as many as the way of keeping asks for. A device without labels cannot train: it is
+placed by a survey of its inputs, does what devices do after the last round, and is tested. Nothing
+goes back into the fleet's models.
 """
 
 from collections.abc import Mapping
@@ -34,17 +36,28 @@ EPOCHS = 10
 
 
 def hold_out(data: FleetData, count: int, seed: int) -> tuple[FleetData, dict[str, Windows]]:
-    """Take `count` devices out of a fleet, the same ones for the same seed: what is left, and who was taken."""
+    """Take `count` devices out of a fleet, the same ones for the same seed: what is left, and who
+    was taken."""
     if not count:
         return data, {}
-    chosen = set(map(str, np.random.default_rng([seed, 0x1EF7]).choice(sorted(data.devices), count, replace=False)))
-    return data.only(d for d in data.devices if d not in chosen), {d: data.devices[d] for d in sorted(chosen)}
+    chosen = set(
+        map(
+            str,
+            np.random.default_rng([seed, 0x1EF7]).choice(
+                sorted(data.devices), count, replace=False
+            ),
+        )
+    )
+    return data.only(d for d in data.devices if d not in chosen), {
+        d: data.devices[d] for d in sorted(chosen)
+    }
 
 
 @dataclass(frozen=True)
 class Received:
-    """A newcomer: where it was placed, its metrics on its test windows, what it answers for them (n, answers) float32, every tensor that it
-    answers with, and what it keeps; None where it does not choose."""
+    """A newcomer: where it was placed, its metrics on its test windows, what it answers for them
+    (n, answers) float32, every tensor that it answers with, and what it keeps; None where it does
+    not choose."""
 
     placed: Placement
     evaluated: Metrics
@@ -56,47 +69,97 @@ class Received:
 class Reception:
     """Receives newcomers into a finished run."""
 
-    def __init__(self, algorithm: Algorithm, run: RunState, blobs: Blobs, probe: Probe, bundle: Bundle, graphs: Graphs, secret: Secret):
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        run: RunState,
+        blobs: Blobs,
+        probe: Probe,
+        bundle: Bundle,
+        graphs: Graphs,
+        secret: Secret,
+    ):
         self._algorithm, self._run, self._blobs, self._probe = algorithm, run, blobs, probe
         self._bundle, self._graphs, self._secret = bundle, graphs, secret
         self._state = load_state(run, blobs)
-        self._programs: Programs = algorithm.programs(self._state, work_of(run.settings), run.models)
+        self._programs: Programs = algorithm.programs(
+            self._state, work_of(run.settings), run.models
+        )
 
     def receive(self, newcomers: Mapping[str, Windows]) -> dict[str, Received]:
-        """Place the newcomers, let each train where it has labels, and test it on its own test windows."""
-        executors = {d: Executor(self._bundle, self._graphs, windows, self._secret) for d, windows in newcomers.items()}
+        """Place the newcomers, let each train where it has labels, and test it on its own test
+        windows."""
+        executors = {
+            d: Executor(self._bundle, self._graphs, windows, self._secret)
+            for d, windows in newcomers.items()
+        }
         least = self._bundle.manifest.min_batch
-        labelled = {d: executor for d, executor in executors.items() if newcomers[d].num_train >= least}
+        labelled = {
+            d: executor for d, executor in executors.items() if newcomers[d].num_train >= least
+        }
         starts, kept = self._place(labelled, newcomers)
         placed = {d: Placement(key, 1.0) for d, key in starts.items()}
-        placed |= {d: self._place_unlabelled(d, executors[d]) for d in newcomers if d not in labelled}
-        return {d: self._serve(d, executors[d], placed[d], kept.get(d, {}), newcomers[d], d in labelled) for d in newcomers}
+        placed |= {
+            d: self._place_unlabelled(d, executors[d]) for d in newcomers if d not in labelled
+        }
+        return {
+            d: self._serve(d, executors[d], placed[d], kept.get(d, {}), newcomers[d], d in labelled)
+            for d in newcomers
+        }
 
-    def _serve(self, device_id: str, executor: Executor, placed: Placement, kept: Tensors, windows: Windows, labelled: bool) -> Received:
+    def _serve(
+        self,
+        device_id: str,
+        executor: Executor,
+        placed: Placement,
+        kept: Tensors,
+        windows: Windows,
+        labelled: bool,
+    ) -> Received:
         """What a placed newcomer does, and what comes of it."""
         key = placed.group
         verbs: tuple[Verb, ...]
         if not labelled or self._algorithm.coordinator.keeps:
             verbs = by_labels(self._programs["closing"], windows.num_train, trains=labelled)
         else:
-            usual = self._programs[""] if key == NEWCOMER else program_for(self._programs, device_id, key)
-            longer = (msgspec.structs.replace(verb, epochs=EPOCHS) if isinstance(verb, Train) else verb for verb in usual)
+            usual = (
+                self._programs[""]
+                if key == NEWCOMER
+                else program_for(self._programs, device_id, key)
+            )
+            longer = (
+                msgspec.structs.replace(verb, epochs=EPOCHS) if isinstance(verb, Train) else verb
+                for verb in usual
+            )
             verbs = (*longer, Evaluate())
         model = self._model(key)
         result = executor.execute(self._plan(device_id, key, verbs), model, kept, self._fetch)
         none = np.zeros((0, len(self._bundle.manifest.classes)), np.float32)
-        answers = executor.predict(model, result.private, windows.test_x) if windows.num_test else none
+        answers = (
+            executor.predict(model, result.private, windows.test_x) if windows.num_test else none
+        )
         own = own_tensors(self._bundle, model, result.private)
-        return Received(placed, result.evaluated, answers, own, kept_of(self._run.settings.candidates, result.tensors))
+        return Received(
+            placed,
+            result.evaluated,
+            answers,
+            own,
+            kept_of(self._run.settings.candidates, result.tensors),
+        )
 
     def _place_unlabelled(self, device_id: str, executor: Executor) -> Placement:
         """The group of a newcomer without labels, as its inputs say."""
         verbs = self._programs.get(UNLABELLED, ())
-        result = executor.execute(self._plan(device_id, NEWCOMER, verbs), self._model(NEWCOMER), {}, self._fetch)
+        result = executor.execute(
+            self._plan(device_id, NEWCOMER, verbs), self._model(NEWCOMER), {}, self._fetch
+        )
         return self._algorithm.place_unlabelled(self._state, device_id, result.tensors)
 
-    def _place(self, executors: Mapping[str, Executor], newcomers: Mapping[str, Windows]) -> tuple[dict[str, str], dict[str, Tensors]]:
-        """The model each newcomer starts from, and what it keeps of the round that showed where it belongs."""
+    def _place(
+        self, executors: Mapping[str, Executor], newcomers: Mapping[str, Windows]
+    ) -> tuple[dict[str, str], dict[str, Tensors]]:
+        """The model each newcomer starts from, and what it keeps of the round that showed where it
+        belongs."""
         starts = {d: self._algorithm.start(self._state.memory, d) for d in executors}
         kept: dict[str, Tensors] = {device_id: {} for device_id in executors}
         contributions = []
@@ -107,14 +170,30 @@ class Reception:
             result = executor.execute(plan, self._model(NEWCOMER), {}, self._fetch)
             kept[device_id] = result.private
             num_train = newcomers[device_id].num_train
-            contributions.append(Contribution(device_id, num_train, result.num_steps, NEWCOMER, result.tensors, result.trained.mean_loss))
+            contributions.append(
+                Contribution(
+                    device_id,
+                    num_train,
+                    result.num_steps,
+                    NEWCOMER,
+                    result.tensors,
+                    result.trained.mean_loss,
+                )
+            )
         if contributions:
-            membership = self._algorithm.place(self._state, contributions, self._probe, round_seed(self._run.settings, self._run.round + 1))
+            membership = self._algorithm.place(
+                self._state,
+                contributions,
+                self._probe,
+                round_seed(self._run.settings, self._run.round + 1),
+            )
             starts |= {c.device_id: membership[c.device_id] for c in contributions}
         return {d: key if key in self._run.models else NEWCOMER for d, key in starts.items()}, kept
 
     def _plan(self, device_id: str, key: str, verbs: tuple[Verb, ...]) -> Plan:
-        return make_plan(self._run.settings, self._run.round + 1, device_id, self._run.models[key], verbs)
+        return make_plan(
+            self._run.settings, self._run.round + 1, device_id, self._run.models[key], verbs
+        )
 
     def _model(self, key: str) -> Tensors:
         return self._fetch(self._run.models[key])

@@ -1,7 +1,9 @@
-"""How examples are assigned to simulated devices: every partition by name, a pure function of data, seed and options.
+"""How examples are assigned to simulated devices: every partition by name, a pure function of data,
+seed and options.
 
-A user writes it as `algorithms.spec` says. Pooled partitions put the examples of all devices together first, training parts
-and test parts apart, and assign both by the same rule; the same data, seed and options give the same bits.
+A user writes it as `algorithms.spec` says. Pooled partitions put the examples of all devices
+together first, training parts and test parts apart, and assign both by the same rule; the same
+data, seed and options give the same bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +28,8 @@ MANY = 1_000_000
 
 @dataclass(frozen=True)
 class Partition:
-    """One way to assign: a line on what it does, its options with their defaults, and the function."""
+    """One way to assign: a line on what it does, its options with their defaults, and the
+    function."""
 
     about: str
     options: Options
@@ -34,7 +37,12 @@ class Partition:
 
 
 def _devices(count: int, low: int = 1) -> Option:
-    return Option(count, "number of devices" + ("; 0: as many as the data have" if low == 0 else ""), low=low, high=MANY)
+    return Option(
+        count,
+        "number of devices" + ("; 0: as many as the data have" if low == 0 else ""),
+        low=low,
+        high=MANY,
+    )
 
 
 def _pooled(
@@ -47,9 +55,12 @@ def _pooled(
     own: Mapping[str, Option] | None = None,
 ) -> Partition:
     def make(data: FleetData | Pool, rng: np.random.Generator, **options: Value) -> FleetData:
-        return assign_pool(data if isinstance(data, Pool) else pool_of(data), rng, assign, **options)  # type: ignore[arg-type]
+        pool = data if isinstance(data, Pool) else pool_of(data)
+        return assign_pool(pool, rng, assign, **options)  # type: ignore[arg-type]
 
-    return Partition(about, {"devices": devices, **(own or {}), **common_options(split, examples, tests)}, make)
+    return Partition(
+        about, {"devices": devices, **(own or {}), **common_options(split, examples, tests)}, make
+    )
 
 
 def _users(about: str, devices: int, split: str, test: float) -> Partition:
@@ -59,9 +70,16 @@ def _users(about: str, devices: int, split: str, test: float) -> Partition:
     options = {
         "devices": _devices(devices, 0),
         "split": Option(
-            split, "time: the data's own test parts; random: anew, with overlapping windows on both sides", choices=("time", "random")
+            split,
+            "time: the data's own test parts; random: anew, with overlapping windows on both sides",
+            choices=("time", "random"),
         ),
-        "test": Option(test, "share of a user's examples that split=random keeps for testing", low=0.01, high=0.99),
+        "test": Option(
+            test,
+            "share of a user's examples that split=random keeps for testing",
+            low=0.01,
+            high=0.99,
+        ),
     }
     return Partition(about, options, make)
 
@@ -75,7 +93,9 @@ _environments = partial(
 
 PARTITIONS: dict[str, Partition] = {
     "user": _users("as the data say: one device per person", 0, "time", 0.25),
-    "iid": _pooled("assigned at random: every device has the same distribution", labels.iid, _devices(0, 0)),
+    "iid": _pooled(
+        "assigned at random: every device has the same distribution", labels.iid, _devices(0, 0)
+    ),
     "dirichlet": _pooled(
         "each class assigned in shares from a Dirichlet distribution (DBE's practical setting)",
         labels.dirichlet,
@@ -87,7 +107,8 @@ PARTITIONS: dict[str, Partition] = {
         },
     ),
     "drawn": _pooled(
-        "every device draws examples of its own by class proportions from a Dirichlet distribution; a fleet may be larger than the data",
+        "every device draws examples of its own by class proportions from a Dirichlet "
+        "distribution; a fleet may be larger than the data",
         labels.drawn,
         _devices(1000),
         own={
@@ -103,13 +124,21 @@ PARTITIONS: dict[str, Partition] = {
         own={"classes": Option(2, "classes per device", low=1)},
     ),
     "label-groups": _pooled(
-        "groups of devices with ranges of classes that are apart, overlap and include each other (AutoCFL)",
+        "groups of devices with ranges of classes that are apart, overlap and include each other "
+        "(AutoCFL)",
         labels.label_groups,
         _devices(20),
-        own={"groups": Option("", f"the ranges; {labels.AUTOCFL_GROUPS} for ten classes, else two halves, when not given")},
+        own={
+            "groups": Option(
+                "",
+                f"the ranges; {labels.AUTOCFL_GROUPS} for ten classes, else two halves, when not "
+                "given",
+            )
+        },
     ),
     "rotation": _pooled(
-        "groups of devices with turned inputs: images by 0/90/180/270 degrees, three-axis sensors about z (AutoCFL)",
+        "groups of devices with turned inputs: images by 0/90/180/270 degrees, three-axis sensors "
+        "about z (AutoCFL)",
         inputs.rotation,
         _devices(20),
         own={"groups": Option(4, "number of groups; 2: by 0 and 180 degrees", low=1, high=4)},
@@ -124,30 +153,53 @@ PARTITIONS: dict[str, Partition] = {
         "devices that express a class differently: clusters of each class in an embedding (CGAU)",
         embedding.embedding,
         _devices(10),
-        own={"shuffle": Option(0.0, "proportion of examples that go to random devices", low=0, high=1)},
+        own={
+            "shuffle": Option(
+                0.0, "proportion of examples that go to random devices", low=0, high=1
+            )
+        },
     ),
     "category-imbalance": _pooled(
-        "DistFL's scenario: five blocks of devices with two classes each, 40 training and 100 test examples a device",
+        "DistFL's scenario: five blocks of devices with two classes each, 40 training and 100 "
+        "test examples a device",
         labels.category_imbalance,
         _devices(100),
         examples=40,
         tests=100,
         own={"types": Option(5, "number of distributions", low=1)},
     ),
-    "environment-difference": _environments("DistFL's scenario: the same objects in four surroundings"),
-    "privacy-protection": _environments("DistFL's scenario: the data of environment-difference, to be trained with noise on the updates"),
+    "environment-difference": _environments(
+        "DistFL's scenario: the same objects in four surroundings"
+    ),
+    "privacy-protection": _environments(
+        "DistFL's scenario: the data of environment-difference, to be trained with noise on the "
+        "updates"
+    ),
     "attack-injection": _pooled(
-        "DistFL's scenario: 50 devices alike with 1,000 training examples, some of which are to attack",
+        "DistFL's scenario: 50 devices alike with 1,000 training examples, some of which are to "
+        "attack",
         labels.iid,
         _devices(50),
         examples=1000,
     ),
-    "real-world": _users("DistFL's scenario: the first 20 people, their windows divided at random", 20, "random", 0.27),
+    "real-world": _users(
+        "DistFL's scenario: the first 20 people, their windows divided at random",
+        20,
+        "random",
+        0.27,
+    ),
 }
 """Every partition by name."""
 OF_MEASUREMENTS = ("rotation", "noise", "embedding", "environment-difference", "privacy-protection")
 """Those that look at inputs, or change them, as quantities."""
-OF_CLASSES = ("dirichlet", "drawn", "pathological", "label-groups", "embedding", "category-imbalance")
+OF_CLASSES = (
+    "dirichlet",
+    "drawn",
+    "pathological",
+    "label-groups",
+    "embedding",
+    "category-imbalance",
+)
 """Those that look at classes."""
 
 
@@ -164,14 +216,21 @@ def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
     """Assign the examples of `data` to devices by the partition that was chosen.
 
     Raises:
-        ConfigError: an option does not fit the data, or the partition looks at classes or changes measurements, and there are
+        ConfigError: an option does not fit the data, or the partition looks at classes or changes
+        measurements, and there are
             none.
         DataError: more devices than a partition by users has users for.
     """
     if data.window.vocabulary and choice.name in OF_MEASUREMENTS:
-        raise ConfigError(f"partition {choice.name}: it changes or compares measurements, and data {data.name} holds ids")
+        raise ConfigError(
+            f"partition {choice.name}: it changes or compares measurements, and data {data.name} "
+            "holds ids"
+        )
     if choice.name in OF_CLASSES and not has_classes(_some_labels(data)):
-        raise ConfigError(f"partition {choice.name}: it assigns examples by their class, and in data {data.name} labels are no classes")
+        raise ConfigError(
+            f"partition {choice.name}: it assigns examples by their class, and in data "
+            f"{data.name} labels are no classes"
+        )
     options = choice.options
     if options["devices"] == 0:
         options["devices"] = DEVICES if isinstance(data, Pool) else len(data.devices)
@@ -179,11 +238,13 @@ def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
 
 
 def make_fleet(data: str, choice: Choice, devices: int | None, seed: int) -> FleetData:
-    """Load data by name or path and assign them by a partition, to so many devices where a number is given.
+    """Load data by name or path and assign them by a partition, to so many devices where a number
+    is given.
 
     Raises:
         DataError: the data cannot be read, or are too few.
-        ConfigError: the partition has a number of devices already, or an option that does not fit the data.
+        ConfigError: the partition has a number of devices already, or an option that does not fit
+        the data.
     """
     return assign(load(data), choice, devices, seed)
 
@@ -193,7 +254,8 @@ def assign(data: FleetData | Pool, choice: Choice, devices: int | None, seed: in
 
     Raises:
         DataError: the data are too few.
-        ConfigError: the partition has a number of devices already, or an option that does not fit the data.
+        ConfigError: the partition has a number of devices already, or an option that does not fit
+        the data.
     """
     if devices is not None:
         choice = with_option(choice, "devices", devices, _known(), "partition")

@@ -1,7 +1,7 @@
 """Pre-trains the extractor that CGAU freezes, on examples that are not the fleet's.
 
-Rieger et al., FL-ICML 2020, section 3.1: 'trained centrally using any available but task-relevant data'. Their networks, trained
-on AudioSet and ImageNet, are not at hand here.
+Rieger et al., FL-ICML 2020, section 3.1: 'trained centrally using any available but task-relevant
+data'. Their networks, trained on AudioSet and ImageNet, are not at hand here.
 """
 
 import numpy as np
@@ -23,15 +23,23 @@ MOST_EXAMPLES = 20_000
 
 
 def pretrained_extractor(name: str, window: Window, data: str, seed: int) -> nn.Module:
-    """The extractor of the model of this name, trained on the examples of `data` (a name or path), at most `MOST_EXAMPLES` of them.
+    """The extractor of the model of this name, trained on the examples of `data` (a name or path),
+    at most `MOST_EXAMPLES` of them.
 
     Raises:
         DataError: the data cannot be read, or their examples have another shape than `window`.
     """
     pool = examples_for(window, data)
     torch.manual_seed(seed)
-    size = np.sqrt(np.square(pool.train_x, dtype=np.float64).mean((0, *range(2, pool.train_x.ndim))))
-    model = build_model(name, window, len(pool.classes), torch.from_numpy(np.where(size > 0, size, 1.0).astype(np.float32)))
+    size = np.sqrt(
+        np.square(pool.train_x, dtype=np.float64).mean((0, *range(2, pool.train_x.ndim)))
+    )
+    model = build_model(
+        name,
+        window,
+        len(pool.classes),
+        torch.from_numpy(np.where(size > 0, size, 1.0).astype(np.float32)),
+    )
     chosen = np.random.default_rng(seed).permutation(len(pool.train_y))[:MOST_EXAMPLES]
     pretrain(model, pool.train_x[chosen], pool.train_y[chosen], seed=seed)
     return model.extractor
@@ -47,19 +55,34 @@ def examples_for(window: Window, data: str) -> Pool:
     pool = loaded if isinstance(loaded, Pool) else pool_of(loaded)
     if pool.window.vocabulary != window.vocabulary:
         raise DataError(
-            f"--pretrain {data}: a vocabulary of {pool.window.vocabulary} ids, that of the fleet has {window.vocabulary} (0: none)"
+            f"--pretrain {data}: a vocabulary of {pool.window.vocabulary} ids, that of the fleet "
+            f"has {window.vocabulary} (0: none)"
         )
     if not has_classes(pool.train_y):
-        raise DataError(f"--pretrain {data}: an extractor is trained by classes, and its labels are none")
+        raise DataError(
+            f"--pretrain {data}: an extractor is trained by classes, and its labels are none"
+        )
     if pool.window.shape != window.shape:
-        raise DataError(f"--pretrain {data}: its examples have shape {pool.window.shape}, those of the fleet {window.shape}")
+        raise DataError(
+            f"--pretrain {data}: its examples have shape {pool.window.shape}, those of the fleet "
+            f"{window.shape}"
+        )
     return pool
 
 
 def pretrain(
-    model: Classifier, x: Array, y: Array, *, epochs: int = 5, batch_size: int = 64, lr: float = 0.01, momentum: float = 0.9, seed: int = 0
+    model: Classifier,
+    x: Array,
+    y: Array,
+    *,
+    epochs: int = 5,
+    batch_size: int = 64,
+    lr: float = 0.01,
+    momentum: float = 0.9,
+    seed: int = 0,
 ) -> float:
-    """Train a classifier in place by SGD on all of x (n, \\*window) and y (n,); returns its accuracy there afterwards.
+    """Train a classifier in place by SGD on all of x (n, \\*window) and y (n,); returns its
+    accuracy there afterwards.
 
     `model` has as many classes as y; `GatedClassifier` then takes its extractor.
     """
@@ -75,5 +98,8 @@ def pretrain(
                 optimizer.step()
     model.eval()
     with torch.no_grad():
-        right = sum(int((model(a).argmax(1) == b).sum()) for a, b in zip(inputs.split(1024), labels.split(1024), strict=True))
+        right = sum(
+            int((model(a).argmax(1) == b).sum())
+            for a, b in zip(inputs.split(1024), labels.split(1024), strict=True)
+        )
     return right / len(labels)

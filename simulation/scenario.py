@@ -1,9 +1,10 @@
-"""A scenario: what devices have of a data set. Which windows are for testing, which are labelled, and who comes when training is over.
-Pure.
+"""A scenario: what devices have of a data set. Which windows are for testing, which are labelled,
+and who comes when training is over. Pure.
 
-``labels=N``: of each class a device has labelled one stretch, N windows that follow each other in time, as a person does who names what
-he does for a while. Windows that overlap say less than as many windows from all over a recording would. The stretch lies about a window
-that the seed draws, the same one for every N, so that more labels include fewer.
+``labels=N``: of each class a device has labelled one stretch, N windows that follow each other in
+time, as a person does who names what he does for a while. Windows that overlap say less than as
+many windows from all over a recording would. The stretch lies about a window that the seed draws,
+the same one for every N, so that more labels include fewer.
 """
 
 import zlib
@@ -23,7 +24,8 @@ from wire.errors import ConfigError, DataError
 from wire.tensors import Array
 
 Labels = Annotated[int, msgspec.Meta(ge=1)] | Literal["all", "none"]
-"""Labelled windows of each class that a device has at most; ``none``: newcomers have none, and devices that train have all."""
+"""Labelled windows of each class that a device has at most; ``none``: newcomers have none, and
+devices that train have all."""
 OWN = read_split("own")
 SALT = 0x1ABE15
 
@@ -35,11 +37,16 @@ class Scenario:
     labels: Labels = "all"
     split: Choice = OWN
     newcomers: int = 0
-    """Devices that come when training is over; 0 with ``labels=none``: a quarter of them, at least one."""
+    """Devices that come when training is over; 0 with ``labels=none``: a quarter of them, at least
+    one."""
 
     def num_newcomers(self, num_devices: int) -> int:
         """How many devices of a fleet of this size come later."""
-        return max(1, num_devices // 4) if self.labels == "none" and not self.newcomers else self.newcomers
+        return (
+            max(1, num_devices // 4)
+            if self.labels == "none" and not self.newcomers
+            else self.newcomers
+        )
 
 
 def read_labels(text: str) -> Labels:
@@ -54,50 +61,75 @@ def read_labels(text: str) -> Labels:
             return word
     if text.isascii() and text.isdigit() and 0 < (count := int(text)) < 10**9:
         return count
-    raise ConfigError(f"labels {text!r}: expected all, none, or how many windows of each class are labelled, from 1")
+    raise ConfigError(
+        f"labels {text!r}: expected all, none, or how many windows of each class are labelled, "
+        "from 1"
+    )
 
 
 def check_scenario(scenario: Scenario, partition: Choice) -> None:
     """Check that a scenario goes with a partition.
 
     Raises:
-        ConfigError: the data are split anew, and the partition leaves no windows with their recordings, or splits them itself.
+        ConfigError: the data are split anew, and the partition leaves no windows with their
+        recordings, or splits them itself.
     """
     if scenario.split.name == "own":
         return
     if partition.name not in ("user", "real-world"):
         raise ConfigError(
-            f"split {scenario.split.name} with partition {partition.name}: it puts the examples of all devices together, and has an "
+            f"split {scenario.split.name} with partition {partition.name}: it puts the examples "
+            "of all devices together, and has an "
             "option split of its own"
         )
     if partition.options["split"] != "time":
-        raise ConfigError(f"split {scenario.split.name} with partition {partition}: it divides each person's windows at random already")
+        raise ConfigError(
+            f"split {scenario.split.name} with partition {partition}: it divides each person's "
+            "windows at random already"
+        )
 
 
 def set_scene(data: FleetData, scenario: Scenario, seed: int) -> FleetData:
-    """What the devices of a fleet have in a scenario; the same fleet, scenario and seed give the same bits.
+    """What the devices of a fleet have in a scenario; the same fleet, scenario and seed give the
+    same bits.
 
     Raises:
         ConfigError: more newcomers than the fleet has room for.
-        DataError: the data do not allow the split, or labels are counted by class that are no classes.
+        DataError: the data do not allow the split, or labels are counted by class that are no
+        classes.
     """
     count = scenario.num_newcomers(len(data.devices))
     if not 0 <= count < len(data.devices):
-        raise ConfigError(f"{count} newcomers of {len(data.devices)} devices: at least one has to train")
+        raise ConfigError(
+            f"{count} newcomers of {len(data.devices)} devices: at least one has to train"
+        )
     data = split_anew(data, scenario.split, seed)
     if scenario.labels == "all":
         return data
     if scenario.labels == "none":
         _, newcomers = hold_out(data, count, seed)
-        return replace(data, devices={d: _keep(w, np.zeros(0, np.int64)) if d in newcomers else w for d, w in data.devices.items()})
+        return replace(
+            data,
+            devices={
+                d: _keep(w, np.zeros(0, np.int64)) if d in newcomers else w
+                for d, w in data.devices.items()
+            },
+        )
     few = scenario.labels
     if not has_classes(data.sample()[1]):
-        raise DataError(f"labels {few}: they are counted by class, and in data {data.name} labels are no classes: expected all or none")
-    return replace(data, devices={d: _keep(w, labelled(w.train_y, few, d, seed)) for d, w in data.devices.items()})
+        raise DataError(
+            f"labels {few}: they are counted by class, and in data {data.name} labels are no "
+            "classes: expected all or none"
+        )
+    return replace(
+        data,
+        devices={d: _keep(w, labelled(w.train_y, few, d, seed)) for d, w in data.devices.items()},
+    )
 
 
 def labelled(y: Array, count: int, device_id: str, seed: int) -> Array:
-    """The places (m,), in order, of the windows that keep their label: of each class in y (n,) at most `count` that follow each other."""
+    """The places (m,), in order, of the windows that keep their label: of each class in y (n,) at
+    most `count` that follow each other."""
     rng = np.random.default_rng([seed, SALT, zlib.crc32(device_id.encode())])
     chosen = [np.zeros(0, np.int64)]
     for label in np.unique(y):
@@ -113,4 +145,6 @@ def _keep(windows: Windows, at: Array) -> Windows:
     rest[at] = False
     before = [windows.unlabelled_x] if windows.num_unlabelled else []
     unlabelled = np.concatenate([*before, windows.train_x[rest]])
-    return Windows(windows.train_x[at], windows.train_y[at], windows.test_x, windows.test_y, unlabelled)
+    return Windows(
+        windows.train_x[at], windows.train_y[at], windows.test_x, windows.test_y, unlabelled
+    )

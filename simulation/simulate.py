@@ -1,4 +1,5 @@
-"""A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same bits."""
+"""A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same
+bits."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,16 @@ from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import RunState
-from aggregator.core.summary import AttackSummary, Newcomers, Spread, Summary, accuracy_of, spread, spread_of_errors, summarize
+from aggregator.core.summary import (
+    AttackSummary,
+    Newcomers,
+    Spread,
+    Summary,
+    accuracy_of,
+    spread,
+    spread_of_errors,
+    summarize,
+)
 from algorithms.core.contract import USUAL_PASSES, Objective
 from algorithms.core.probe import probe_of
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm, task_of
@@ -51,7 +61,8 @@ from wire.tensors import Array
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """A finished simulation: its summary, its last state, its records, and the blobs that these name."""
+    """A finished simulation: its summary, its last state, its records, and the blobs that these
+    name."""
 
     summary: Summary
     state: RunState
@@ -64,7 +75,8 @@ class SimulationResult:
     models: HeldModels
     """The models in the end, newcomers' included."""
     predict: Callable[[str, Array], Array]
-    """(device, x (n, \\*window)) -> what that device answers, class probabilities (n, classes) float32 or others in their place."""
+    """(device, x (n, \\*window)) -> what that device answers, class probabilities (n, classes)
+    float32 or others in their place."""
 
 
 class SimulationSettings(TrainingSettings[AlgorithmSpec], frozen=True):
@@ -82,12 +94,13 @@ class SimulationSettings(TrainingSettings[AlgorithmSpec], frozen=True):
     split: Choice = OWN
     """How a device's windows are divided for training and testing (`simulation.splits`)."""
     newcomers: int = 0
-    """So many devices are held out of training and received when it is over (`simulation.newcomers`); 0 with ``labels=none``: a quarter
-    of them."""
+    """So many devices are held out of training and received when it is over
+    (`simulation.newcomers`); 0 with ``labels=none``: a quarter of them."""
     cohort: int = 0
     """So many devices, drawn anew, take part in each round; 0: all do."""
     profiles: Choice | None = None
-    """What devices are like on the virtual clock (`simulation.timing.profiles`); without profiles and policy no time passes."""
+    """What devices are like on the virtual clock (`simulation.timing.profiles`); without profiles
+    and policy no time passes."""
     policy: Choice | None = None
     """How the server makes rounds on the virtual clock (`simulation.timing.policies`)."""
 
@@ -104,9 +117,10 @@ def simulate(
     objective: Objective | Callable[[FleetData], Objective] | None = None,
     engine: EngineOptions = DEFAULT,
 ) -> SimulationResult:
-    """Run a fleet to the end: what its devices have of `data` is as the settings' scenario says. `on_progress` is called after every
-    round, and ends the training where it answers `STOP`, which backend messages does not heed; `objective`, or what it makes for the
-    devices that train, takes the place of that on a fresh model.
+    """Run a fleet to the end: what its devices have of `data` is as the settings' scenario says.
+    `on_progress` is called after every round, and ends the training where it answers `STOP`, which
+    backend messages does not heed; `objective`, or what it makes for the devices that train, takes
+    the place of that on a fresh model.
 
     Raises:
         ConfigError: settings that do not fit each other, the data or the engine.
@@ -116,41 +130,72 @@ def simulate(
     if engine.backend == "messages":
         for name in ("cohort", "profiles", "policy"):
             if value := getattr(settings, name):
-                raise ConfigError(f"{name} {value}: backend messages has all devices in every round, and no virtual clock but its own")
+                raise ConfigError(
+                    f"{name} {value}: backend messages has all devices in every round, and no "
+                    "virtual clock but its own"
+                )
     data, newcomers, experiment = _set_up(data, settings, objective)
-    algorithm, probe, bundle, attack = experiment.algorithm, experiment.probe, experiment.bundle, experiment.attack
+    algorithm, probe, bundle, attack = (
+        experiment.algorithm,
+        experiment.probe,
+        experiment.bundle,
+        experiment.attack,
+    )
     with one_thread():
         graphs = EagerGraphs(experiment.objective)
         if engine.backend == "messages":
             result = run_by_messages(experiment, graphs, on_progress)
         else:
             schedule = make_schedule(settings, data, bundle)
-            named = {name: str(getattr(settings, name) or "") for name in ("attack", "profiles", "policy", "labels", "split")}
-            asked = named | {"cohort": settings.cohort, "newcomers": len(newcomers)} | _sources(settings.algorithm)
+            named = {
+                name: str(getattr(settings, name) or "")
+                for name in ("attack", "profiles", "policy", "labels", "split")
+            }
+            asked = (
+                named
+                | {"cohort": settings.cohort, "newcomers": len(newcomers)}
+                | _sources(settings.algorithm)
+            )
             result = run_fast(experiment, schedule, asked, engine, on_progress)
         summary = summarize(result.state, result.records, perf_counter() - started_s)
-        summary = msgspec.structs.replace(summary, backend=result.backend, backend_reason=result.reason)
+        summary = msgspec.structs.replace(
+            summary, backend=result.backend, backend_reason=result.reason
+        )
         if result.state.ended == "order":
             summary = msgspec.structs.replace(summary, ended="a callback stopped it")
         summary = _with_scenario(summary, settings)
         task = task_of(settings.algorithm).of
         summary = _with_measures(summary, result, data, task)
         if result.schedule is not None:
-            accuracies = [(r.opened_at_s, spread(accuracy_of(r).values()).mean) for r in result.records if r.phase != "preparing"]
+            accuracies = [
+                (r.opened_at_s, spread(accuracy_of(r).values()).mean)
+                for r in result.records
+                if r.phase != "preparing"
+            ]
             summary = msgspec.structs.replace(summary, time=result.schedule.report(accuracies))
         if attack is not None:
-            summary = msgspec.structs.replace(summary, attack=_of_attack(attack, str(settings.attack), result, data, summary, task))
+            summary = msgspec.structs.replace(
+                summary,
+                attack=_of_attack(attack, str(settings.attack), result, data, summary, task),
+            )
         models = result.models
         if newcomers:
-            reception = Reception(algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret)
+            reception = Reception(
+                algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret
+            )
             received = reception.receive(newcomers)
-            summary = msgspec.structs.replace(summary, newcomers=_of_newcomers(received, newcomers, task, data.classes))
+            summary = msgspec.structs.replace(
+                summary, newcomers=_of_newcomers(received, newcomers, task, data.classes)
+            )
             models = _with_newcomers(models, received)
-    return SimulationResult(summary, result.state, result.records, result.blobs, data, newcomers, models, result.predict)
+    return SimulationResult(
+        summary, result.state, result.records, result.blobs, data, newcomers, models, result.predict
+    )
 
 
 def _sources(algorithm: AlgorithmSpec) -> dict[str, str]:
-    """What tells the states of an algorithm's own classes apart, by what a refused checkpoint calls them."""
+    """What tells the states of an algorithm's own classes apart, by what a refused checkpoint calls
+    them."""
     return {f"source of {name}": source for name, source in algorithm.sources.items()}
 
 
@@ -164,14 +209,16 @@ def scene_of(data: FleetData, settings: SimulationSettings) -> FleetData:
     task = task_of(settings.algorithm).of
     if task == RECONSTRUCTION and says_anomalies(data.classes) and settings.labels != "all":
         raise ConfigError(
-            f"labels {settings.labels}: data {data.name} say which windows are anomalous, and one without its label would be trained on as "
+            f"labels {settings.labels}: data {data.name} say which windows are anomalous, and one "
+            "without its label would be trained on as "
             "a usual one: expected all"
         )
     return for_task(set_scene(data, settings.scenario, settings.seed), task)
 
 
 def check_settings(data: FleetData, settings: SimulationSettings) -> None:
-    """Check what `simulate` would be given, up to where it would train. Data to pre-train on are loaded, but not trained on.
+    """Check what `simulate` would be given, up to where it would train. Data to pre-train on are
+    loaded, but not trained on.
 
     Raises:
         ConfigError: settings that do not fit each other or the data.
@@ -186,13 +233,19 @@ def check_settings(data: FleetData, settings: SimulationSettings) -> None:
 
 
 def _set_up(
-    data: FleetData, settings: SimulationSettings, objective: Objective | Callable[[FleetData], Objective] | None
+    data: FleetData,
+    settings: SimulationSettings,
+    objective: Objective | Callable[[FleetData], Objective] | None,
 ) -> tuple[FleetData, Mapping[str, Windows], Experiment]:
     """The fleet without its newcomers, the newcomers, and what is to be run."""
-    data, newcomers = hold_out(scene_of(data, settings), settings.scenario.num_newcomers(len(data.devices)), settings.seed)
+    data, newcomers = hold_out(
+        scene_of(data, settings), settings.scenario.num_newcomers(len(data.devices)), settings.seed
+    )
     algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
     if objective is None:
-        objective = objective_for_fleet(data, settings.algorithm, settings.seed, settings.model, settings.pretrain)
+        objective = objective_for_fleet(
+            data, settings.algorithm, settings.seed, settings.model, settings.pretrain
+        )
     elif callable(objective):
         objective = objective(data)
     bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
@@ -207,19 +260,26 @@ def _set_up(
         deadline_s=3600.0,
         grace_s=60.0,
     )
-    return data, newcomers, Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack)
+    return (
+        data,
+        newcomers,
+        Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack),
+    )
 
 
 def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle) -> Schedule:
     """Who takes part when, as the settings say.
 
     Raises:
-        ConfigError: a cohort, or an option of the profiles or the policy, that does not fit the fleet.
+        ConfigError: a cohort, or an option of the profiles or the policy, that does not fit the
+        fleet.
         DataError: a trace that cannot be read, or has too few devices.
     """
     ids = able_to_train(data, bundle.manifest.min_batch)
     if settings.cohort > len(ids):
-        raise ConfigError(f"cohort = {settings.cohort}: expected no more than the {len(ids)} devices that train")
+        raise ConfigError(
+            f"cohort = {settings.cohort}: expected no more than the {len(ids)} devices that train"
+        )
     if not settings.profiles and not settings.policy:
         return Drawn(ids, settings.cohort, settings.seed)
     policy = settings.policy or read_policy("sync")
@@ -227,8 +287,13 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
         policy = with_cohort(policy, settings.cohort)
     manifest = bundle.manifest
     examples = np.array([settings.local_epochs * _of_epoch(data.devices[d]) for d in ids], np.int64)
-    down, statistics = (sum(spec.num_bytes for spec in specs) for specs in (manifest.received(), manifest.of_role(names.STATISTIC)))
-    changed = [(names.delta(spec.name), spec.dtype, spec.shape) for spec in manifest.of_role(names.SHARED)]
+    down, statistics = (
+        sum(spec.num_bytes for spec in specs)
+        for specs in (manifest.received(), manifest.of_role(names.STATISTIC))
+    )
+    changed = [
+        (names.delta(spec.name), spec.dtype, spec.shape) for spec in manifest.of_role(names.SHARED)
+    ]
     up = statistics + change_bytes(changed, settings.update_encoding)
     profiles = make_profiles(settings.profiles or read_profiles("always"), len(ids), settings.seed)
     fleet = Fleet(profiles, Work(examples, down, up), settings.seed)
@@ -236,17 +301,22 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
 
 
 def _of_epoch(windows: Windows) -> int:
-    """The examples that a device trains on in an epoch, one of several passes as often as it comes (`wire.verbs.Train`)."""
+    """The examples that a device trains on in an epoch, one of several passes as often as it comes
+    (`wire.verbs.Train`)."""
     return min(windows.num_train + windows.num_unlabelled, USUAL_PASSES * windows.num_train)
 
 
 def _with_scenario(summary: Summary, settings: SimulationSettings) -> Summary:
     """The summary with what was asked of the fleet."""
     what = "" if settings.algorithm.has_classes else task_of(settings.algorithm).accuracy
-    return msgspec.structs.replace(summary, labels=str(settings.labels), split=str(settings.split), accuracy_is=what)
+    return msgspec.structs.replace(
+        summary, labels=str(settings.labels), split=str(settings.split), accuracy_is=what
+    )
 
 
-def _with_measures(summary: Summary, result: EngineResult, data: FleetData, task: TaskName) -> Summary:
+def _with_measures(
+    summary: Summary, result: EngineResult, data: FleetData, task: TaskName
+) -> Summary:
     """The summary with what the task measures beside every accuracy."""
     if task == RECONSTRUCTION and not says_anomalies(data.classes):
         return summary
@@ -254,7 +324,11 @@ def _with_measures(summary: Summary, result: EngineResult, data: FleetData, task
     for device_id in (d for d, device in summary.devices.items() if device.accuracy is not None):
         windows = data.devices[device_id]
         found = measure(task, windows.test_y, result.predict(device_id, windows.test_x))
-        mae = None if found.mae is None else {name: round(e, 6) for name, e in zip(data.classes, found.mae, strict=True)}
+        mae = (
+            None
+            if found.mae is None
+            else {name: round(e, 6) for name, e in zip(data.classes, found.mae, strict=True)}
+        )
         said = {"macro_f1": _rounded(found.macro_f1), "auc": _rounded(found.auc), "mae": mae}
         devices[device_id] = msgspec.structs.replace(devices[device_id], **said)
     f1, auc = _over(d.macro_f1 for d in devices.values()), _over(d.auc for d in devices.values())
@@ -263,11 +337,15 @@ def _with_measures(summary: Summary, result: EngineResult, data: FleetData, task
         devices=devices,
         macro_f1=None if task in (REGRESSION, RECONSTRUCTION) else f1,
         auc=auc if task in (MULTI_LABEL, RECONSTRUCTION) else None,
-        mae=_errors(data.classes, [d.mae for d in devices.values() if d.mae]) if task == REGRESSION else None,
+        mae=_errors(data.classes, [d.mae for d in devices.values() if d.mae])
+        if task == REGRESSION
+        else None,
     )
 
 
-def _errors(quantities: tuple[str, ...], by_device: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+def _errors(
+    quantities: tuple[str, ...], by_device: Sequence[Mapping[str, float]]
+) -> dict[str, Spread]:
     """By quantity, the errors over devices."""
     return {name: spread_of_errors(errors[name] for errors in by_device) for name in quantities}
 
@@ -282,18 +360,29 @@ def _rounded(value: float | None) -> float | None:
 
 def _with_newcomers(models: HeldModels, received: Mapping[str, Received]) -> HeldModels:
     """The models in the end, and those of who came then."""
-    return replace(models, of_device=lambda d: received[d].tensors if d in received else models.of_device(d))
+    return replace(
+        models, of_device=lambda d: received[d].tensors if d in received else models.of_device(d)
+    )
 
 
-def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Windows], task: TaskName, names: tuple[str, ...]) -> Newcomers:
+def _of_newcomers(
+    received: Mapping[str, Received],
+    newcomers: Mapping[str, Windows],
+    task: TaskName,
+    names: tuple[str, ...],
+) -> Newcomers:
     """What came of the newcomers, by device and over those that have test windows."""
     tested = {d: r for d, r in sorted(received.items()) if r.evaluated.num_examples}
     found = [measure(task, newcomers[d].test_y, r.answers) for d, r in tested.items()]
     errors = [dict(zip(names, own.mae, strict=True)) for own in found if own.mae is not None]
     return Newcomers(
         **msgspec.structs.asdict(spread(r.evaluated.accuracy for r in tested.values())),
-        devices={d: received[d].evaluated.accuracy if d in tested else None for d in sorted(received)},
-        macro_f1=_over(own.macro_f1 for own in found) if task in (CLASSIFICATION, SEQUENCE, MULTI_LABEL) else None,
+        devices={
+            d: received[d].evaluated.accuracy if d in tested else None for d in sorted(received)
+        },
+        macro_f1=_over(own.macro_f1 for own in found)
+        if task in (CLASSIFICATION, SEQUENCE, MULTI_LABEL)
+        else None,
         groups={d: received[d].placed.group for d in sorted(received)},
         kept={d: received[d].kept for d in sorted(received)},
         sure={d: round(received[d].placed.sure, 6) for d in sorted(received)},
@@ -301,20 +390,32 @@ def _of_newcomers(received: Mapping[str, Received], newcomers: Mapping[str, Wind
     )
 
 
-def _of_attack(attack: Attack, text: str, result: EngineResult, data: FleetData, summary: Summary, task: TaskName) -> AttackSummary:
-    """What an attack achieved on the honest devices: their accuracy, and its success rate with the models that they were given."""
+def _of_attack(
+    attack: Attack,
+    text: str,
+    result: EngineResult,
+    data: FleetData,
+    summary: Summary,
+    task: TaskName,
+) -> AttackSummary:
+    """What an attack achieved on the honest devices: their accuracy, and its success rate with the
+    models that they were given."""
     honest = [d for d in sorted(data.devices) if d not in attack.attackers]
     tested = [d for d in honest if data.devices[d].num_test]
     rate = None
     if task == CLASSIFICATION:
         labels = np.concatenate([data.devices[d].test_y for d in tested])
-        predicted = np.concatenate([result.predict(d, data.devices[d].test_x).argmax(1) for d in tested])
+        predicted = np.concatenate(
+            [result.predict(d, data.devices[d].test_x).argmax(1) for d in tested]
+        )
         rate = success_rate(attack.targets, labels, predicted)
     accuracies = [summary.devices[d].accuracy for d in tested]
     return AttackSummary(
         attack=text,
         attackers=sorted(attack.attackers),
         success_rate=rate,
-        told_apart=told_apart({d: device.group for d, device in summary.devices.items()}, attack.attackers),
+        told_apart=told_apart(
+            {d: device.group for d, device in summary.devices.items()}, attack.attackers
+        ),
         honest_accuracy=spread(a for a in accuracies if a is not None),
     )

@@ -1,7 +1,8 @@
 """Training and test parts anew: by time, by whole recordings, or at random. Pure.
 
-Windows of one recording overlap, and neighbours look alike: a model that has trained on one knows the other. ``session`` is the honest
-split where a person has made several recordings; ``time`` is the best that one recording allows; ``random`` is what papers use.
+Windows of one recording overlap, and neighbours look alike: a model that has trained on one knows
+the other. ``session`` is the honest split where a person has made several recordings; ``time`` is
+the best that one recording allows; ``random`` is what papers use.
 """
 
 import zlib
@@ -19,13 +20,16 @@ from wire.errors import DataError
 from wire.tensors import Array
 
 Rule = Callable[[str, Recordings, int, float, np.random.Generator], tuple[Array, Array]]
-"""(what errors call the device, its windows in time, samples in a window, share for testing, generator) -> places for training and for
-testing (n,), in time."""
+"""(what errors call the device, its windows in time, samples in a window, share for testing,
+generator) -> places for training and for testing (n,), in time."""
 SALT = 0x5B117
 
 
-def _in_time(_where: str, r: Recordings, length: int, share: float, _rng: np.random.Generator) -> tuple[Array, Array]:
-    """Of each class the last `share` of its windows is for testing; a window that shares samples with one of these is left out."""
+def _in_time(
+    _where: str, r: Recordings, length: int, share: float, _rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Of each class the last `share` of its windows is for testing; a window that shares samples
+    with one of these is left out."""
     start, session = r.start, np.zeros(len(r.y), np.int64) if r.session is None else r.session
     assert start is not None, "checked before"
     test = last_share_of_each_class(r.y, share)
@@ -33,15 +37,19 @@ def _in_time(_where: str, r: Recordings, length: int, share: float, _rng: np.ran
     for number in np.unique(session[test]):
         here = np.flatnonzero(session == number)
         tested = np.sort(start[here[test[here]]])
-        after = np.searchsorted(tested, start[here] - length, "right")  # the first test window that does not end before this one begins
+        after = np.searchsorted(
+            tested, start[here] - length, "right"
+        )  # the first test window that does not end before this one begins
         begins = tested[np.minimum(after, len(tested) - 1)]
         left_out[here] = (after < len(tested)) & (np.abs(begins - start[here]) < length)
     return np.flatnonzero(~test & ~left_out), np.flatnonzero(test)
 
 
-def _by_session(where: str, r: Recordings, _length: int, share: float, _rng: np.random.Generator) -> tuple[Array, Array]:
-    """Whole recordings are for testing, from the last one back, as long as that brings one of their classes nearer to `share`, and each
-    of their classes is also in a recording that stays.
+def _by_session(
+    where: str, r: Recordings, _length: int, share: float, _rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Whole recordings are for testing, from the last one back, as long as that brings one of their
+    classes nearer to `share`, and each of their classes is also in a recording that stays.
 
     Raises:
         DataError: there is no such recording.
@@ -59,18 +67,25 @@ def _by_session(where: str, r: Recordings, _length: int, share: float, _rng: np.
         if (stay > 0).all() and nearer[its].any():
             out[i], held = True, held + counts[i]
     if not out.any():
-        raise DataError(f"split session: {where} has no recording to hold out: none whose classes are all in another recording as well")
+        raise DataError(
+            f"split session: {where} has no recording to hold out: none whose classes are all in "
+            "another recording as well"
+        )
     return np.flatnonzero(~out[session]), np.flatnonzero(out[session])
 
 
-def _at_random(_where: str, r: Recordings, _length: int, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
+def _at_random(
+    _where: str, r: Recordings, _length: int, share: float, rng: np.random.Generator
+) -> tuple[Array, Array]:
     """Any windows; those that overlap lie on both sides."""
     order = rng.permutation(len(r.y))
     count = split_count(len(r.y), share)
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-_TEST = {"test": Option(0.25, "share of a device's windows that is for testing", low=0.01, high=0.99)}
+_TEST = {
+    "test": Option(0.25, "share of a device's windows that is for testing", low=0.01, high=0.99)
+}
 _RULES: Mapping[str, tuple[Rule, str]] = {
     "time": (_in_time, "start"),
     "session": (_by_session, "session"),
@@ -91,11 +106,13 @@ def read_split(text: str) -> Choice:
 
 
 def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
-    """The fleet with the training and test parts that a split makes, each in the order of time as far as the data say it. A device's
-    parts depend on its own windows and the seed alone. Windows without labels stay as they are.
+    """The fleet with the training and test parts that a split makes, each in the order of time as
+    far as the data say it. A device's parts depend on its own windows and the seed alone. Windows
+    without labels stay as they are.
 
     Raises:
-        DataError: the data do not say what the split needs, or a device has no recording that could be held out.
+        DataError: the data do not say what the split needs, or a device has no recording that could
+        be held out.
     """
     if choice.name == "own":
         return data
@@ -105,19 +122,23 @@ def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
         held = _held(data, device_id)
         if needs and getattr(held, needs) is None:
             raise DataError(
-                f"split {choice.name}: data {data.name} do not say the {needs} of device {device_id}'s windows (docs/simulate.md)"
+                f"split {choice.name}: data {data.name} do not say the {needs} of device "
+                f"{device_id}'s windows (docs/simulate.md)"
             )
         ordered = _ordered(held)
         rng = np.random.default_rng([seed, SALT, zlib.crc32(device_id.encode())])
         where = f"device {device_id} of data {data.name}"
         train, test = rule(where, ordered, data.window.length, choice.options["test"], rng)
         without = data.devices[device_id].unlabelled_x
-        devices[device_id] = Windows(ordered.x[train], ordered.y[train], ordered.x[test], ordered.y[test], without)
+        devices[device_id] = Windows(
+            ordered.x[train], ordered.y[train], ordered.x[test], ordered.y[test], without
+        )
     return replace(data, devices=devices)
 
 
 def _held(data: FleetData, device_id: str) -> Recordings:
-    """All windows of a device; those of a device whose recordings nobody knows are of both its parts."""
+    """All windows of a device; those of a device whose recordings nobody knows are of both its
+    parts."""
     if device_id in data.recordings:
         return data.recordings[device_id]
     w = data.devices[device_id]
@@ -130,4 +151,8 @@ def _ordered(r: Recordings) -> Recordings:
     if not keys:
         return r
     order = np.lexsort(keys)
-    return Recordings(r.x[order], r.y[order], *(None if place is None else place[order] for place in (r.session, r.start)))
+    return Recordings(
+        r.x[order],
+        r.y[order],
+        *(None if place is None else place[order] for place in (r.session, r.start)),
+    )

@@ -43,7 +43,9 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def watched(browser: Browser, dark: bool = False, phone: bool = False, script: bool = True) -> Iterator[Watched]:
+def watched(
+    browser: Browser, dark: bool = False, phone: bool = False, script: bool = True
+) -> Iterator[Watched]:
     """A page of a browser that knows nothing yet."""
     context = browser.new_context(
         viewport={"width": 390, "height": 844} if phone else {"width": 1280, "height": 800},

@@ -10,7 +10,8 @@ PIECE = 2**14
 
 
 class CuttingProxy:
-    """Stands between clients and one server on a loopback port. `up` and `down` count the bytes from clients and to them."""
+    """Stands between clients and one server on a loopback port. `up` and `down` count the bytes
+    from clients and to them."""
 
     def __init__(self, server_port: int) -> None:
         self._server_port = server_port
@@ -40,7 +41,9 @@ class CuttingProxy:
                 client, _ = self._listening.accept()
                 server = socket.create_connection(("127.0.0.1", self._server_port))
                 for one, other, is_up in ((client, server, True), (server, client, False)):
-                    threading.Thread(target=self._pass_on, args=(one, other, is_up), daemon=True).start()
+                    threading.Thread(
+                        target=self._pass_on, args=(one, other, is_up), daemon=True
+                    ).start()
 
     def _pass_on(self, one: socket.socket, other: socket.socket, is_up: bool) -> None:
         with contextlib.suppress(OSError), one, other:

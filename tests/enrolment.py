@@ -45,11 +45,25 @@ class EnrolmentBench:
     known: set[str] = field(default_factory=set)
     """The ids that the registry has."""
 
-    def token(self, expires_in_s: float = 1000.0, device_id: str = "", approve: bool = False, tags: tuple[str, ...] = ()) -> str:
-        return str(make_token(self.store, self.authority.fingerprint, expires_in_s, tags, device_id, approve))
+    def token(
+        self,
+        expires_in_s: float = 1000.0,
+        device_id: str = "",
+        approve: bool = False,
+        tags: tuple[str, ...] = (),
+    ) -> str:
+        return str(
+            make_token(
+                self.store, self.authority.fingerprint, expires_in_s, tags, device_id, approve
+            )
+        )
 
-    def enrol(self, token: str, key: TlsKey | None = None, name: str = "", attestation: str = "") -> Answer:
-        return self.office.enrol(Enrol(token, make_request(key or new_tls_key(), name), attestation), "test")
+    def enrol(
+        self, token: str, key: TlsKey | None = None, name: str = "", attestation: str = ""
+    ) -> Answer:
+        return self.office.enrol(
+            Enrol(token, make_request(key or new_tls_key(), name), attestation), "test"
+        )
 
     def enrolled(self, name: str, key: TlsKey) -> str:
         """The certificate of a device that enrols now."""
@@ -59,7 +73,9 @@ class EnrolmentBench:
 
     def renew(self, certificate: str, old: TlsKey, new: TlsKey, name: str) -> Answer:
         request = make_request(new, name)
-        return self.office.renew(Renew(certificate, request, sign_text(old, renewal_text(request))), "test")
+        return self.office.renew(
+            Renew(certificate, request, sign_text(old, renewal_text(request))), "test"
+        )
 
 
 @contextmanager
@@ -68,7 +84,11 @@ def enrolment_bench(
 ) -> Iterator[EnrolmentBench]:
     """A bench in this folder, new or as it was left."""
     folder.mkdir(exist_ok=True)
-    authority, clock, port = make_authority(folder, "default", ["localhost"], time.time()), Clock(), free_port()
+    authority, clock, port = (
+        make_authority(folder, "default", ["localhost"], time.time()),
+        Clock(),
+        free_port(),
+    )
     with closing(open_enrolments(folder)) as store:
         known: set[str] = set()
         office = Office(authority, store, OFFER, clock, days, known.__contains__, attester)

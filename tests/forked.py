@@ -1,4 +1,5 @@
-"""Commands in a child of a process that has imported what they need: as in a process of their own, without its seconds of imports."""
+"""Commands in a child of a process that has imported what they need: as in a process of their own,
+without its seconds of imports."""
 
 import multiprocessing
 import os
@@ -10,7 +11,8 @@ from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    [f"shoal.handlers.{name}" for name in ("simulate", "compare", "algorithms", "export")] + ["shoal.api.model_files"]
+    [f"shoal.handlers.{name}" for name in ("simulate", "compare", "algorithms", "export")]
+    + ["shoal.api.model_files"]
 )
 
 

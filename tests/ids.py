@@ -1,4 +1,5 @@
-"""A fleet whose windows hold ids of events: what classes and devices there are, and which ids each prefers."""
+"""A fleet whose windows hold ids of events: what classes and devices there are, and which ids each
+prefers."""
 
 import numpy as np
 
@@ -10,7 +11,8 @@ VOCABULARY, LENGTH = 24, 12
 
 
 def fleet_of_ids(num_devices: int = 3, num_windows: int = 40) -> FleetData:
-    """Windows of twelve events. Each of three classes has eight events of its own, from which two thirds of a window are drawn."""
+    """Windows of twelve events. Each of three classes has eight events of its own, from which two
+    thirds of a window are drawn."""
     rng = np.random.default_rng(0)
 
     def windows(count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,9 +16,11 @@ class LossyProxy:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self.lose_answer_to = b""
-        """The next request that holds this is passed on; its answer is lost, and the connection with it."""
+        """The next request that holds this is passed on; its answer is lost, and the connection
+        with it."""
         self.cut = False
-        """Whether nothing is passed on in either direction, as where a network is parted: connections stay open."""
+        """Whether nothing is passed on in either direction, as where a network is parted:
+        connections stay open."""
         self._lost = set[socket.socket]()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -33,7 +35,11 @@ class LossyProxy:
                 threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
 
     def _pass_on(self, client: socket.socket) -> None:
-        with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", self._server_port)) as server:
+        with (
+            contextlib.suppress(OSError),
+            client,
+            socket.create_connection(("127.0.0.1", self._server_port)) as server,
+        ):
             threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
             while piece := client.recv(PIECE):
                 while self.cut:

@@ -26,7 +26,9 @@ class Block(NamedTuple):
 
 def pages() -> list[Path]:
     """Every page of the repository."""
-    return sorted(path for path in ROOT.rglob("*.md") if not MADE.search(f"/{path.relative_to(ROOT)}"))
+    return sorted(
+        path for path in ROOT.rglob("*.md") if not MADE.search(f"/{path.relative_to(ROOT)}")
+    )
 
 
 def blocks(page: str, language: str | None = None) -> list[Block]:

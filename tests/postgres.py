@@ -1,4 +1,5 @@
-"""A real PostgreSQL in a folder of its own, for tests: Debian's package, run as a user who is not root."""
+"""A real PostgreSQL in a folder of its own, for tests: Debian's package, run as a user who is not
+root."""
 
 import contextlib
 import os
@@ -55,12 +56,17 @@ class Postgres:
         """Run one of PostgreSQL's programs to its end."""
         command = [str(programs() / program), "-D", str(self.folder), *arguments]
         quiet = subprocess.DEVNULL  # a pipe would stay open in the server
-        done = subprocess.run(command, user=own_user(), cwd="/", stdout=quiet, stderr=quiet, stdin=quiet, timeout=60)
+        done = subprocess.run(
+            command, user=own_user(), cwd="/", stdout=quiet, stderr=quiet, stdin=quiet, timeout=60
+        )
         assert done.returncode == 0, f"{command}: {self.log()}"
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
-        options = f"-c port={self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=40"
+        options = (
+            f"-c port={self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c "
+            "max_connections=40"
+        )
         self.do("pg_ctl", "-w", "-l", str(self.folder / "log"), "-o", options, "start")
         wait_for_port(self.port)
 
@@ -100,7 +106,9 @@ def running(folder: Path) -> Iterator[Postgres]:
 @contextlib.contextmanager
 def elsewhere() -> Iterator[Path]:
     """A temporary folder that other users may enter, unlike pytest's."""
-    with tempfile.TemporaryDirectory(prefix="shoal-postgres-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="shoal-postgres-", ignore_cleanup_errors=True
+    ) as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 

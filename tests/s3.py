@@ -12,7 +12,11 @@ from simulation.local.fleet import start_process, stop_processes
 from tests.conftest import wait_for_port
 
 BUCKET = "fleet"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "shoal", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "shoal",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
 
 
 class S3Server:
@@ -29,7 +33,9 @@ class S3Server:
 
     def start(self) -> None:
         """Start the server, and make the bucket."""
-        self.process = start_process(["-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)], self._folder / "s3.log")
+        self.process = start_process(
+            ["-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)], self._folder / "s3.log"
+        )
         wait_for_port(self.port, 60)
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{BUCKET}", method="PUT")
         urllib.request.urlopen(request, timeout=10).close()
@@ -41,7 +47,9 @@ class S3Server:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    pytest.importorskip("moto", reason="moto is not installed: pip install 'shoal[dev]' would run this")
+    pytest.importorskip(
+        "moto", reason="moto is not installed: pip install 'shoal[dev]' would run this"
+    )
     server = S3Server(tmp_path_factory.mktemp("s3"), free_port())
     yield server
     server.stop()

@@ -9,7 +9,8 @@ from filelock import FileLock
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None]) -> Path:
-    """A folder that the first worker fills and that all of them read. The others wait until it is full."""
+    """A folder that the first worker fills and that all of them read. The others wait until it is
+    full."""
     base = factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"shared-{name}"
     with FileLock(f"{folder}.lock"):

@@ -1,1 +1,2 @@
-"""The protocol between devices and the aggregator. SPEC.md is its text; this package is its one implementation in Python."""
+"""The protocol between devices and the aggregator. SPEC.md is its text; this package is its one
+implementation in Python."""

@@ -1,5 +1,6 @@
-"""The protocol as an AsyncAPI 3.0 document, made from the table of topics and from the messages: ``python -m wire.asyncapi`` writes
-``asyncapi.json``. `SPEC.md` has what no such document can say."""
+"""The protocol as an AsyncAPI 3.0 document, made from the table of topics and from the messages:
+``python -m wire.asyncapi`` writes ``asyncapi.json``. `SPEC.md` has what no such document can say.
+"""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -12,7 +13,11 @@ from wire.topics import PROTOCOL, TABLE, Access, Kind, Topics
 FILE = Path(__file__).with_name("asyncapi.json")
 SIGNED = "application/vnd.shoal.signed"
 """Four lines (SPEC.md, 'Signatures'), of which the first is the message."""
-TENSORS, BYTES, JSON = "application/vnd.shoal.tensors", "application/octet-stream", "application/json"
+TENSORS, BYTES, JSON = (
+    "application/vnd.shoal.tensors",
+    "application/octet-stream",
+    "application/json",
+)
 
 CARRIED: dict[Kind, tuple[type, ...]] = {
     "check-in": (m.CheckIn,),
@@ -33,13 +38,16 @@ CARRIED: dict[Kind, tuple[type, ...]] = {
 """What each kind of topic carries; a blob is bytes."""
 _PARAMETERS = {
     "fleet": {"description": "The fleet's name: 1 to 64 of A-Z a-z 0-9 . _ -"},
-    "device": {"description": "The device's id: as a fleet's name, and the common name of its certificate."},
+    "device": {
+        "description": "The device's id: as a fleet's name, and the common name of its certificate."
+    },
     "digest": {"description": "SHA-256 of the bytes, in 64 lower-case hexadecimal digits."},
 }
 
 
 def document() -> dict[str, Any]:
-    """The document. Its operations are those of both roles: ``device.send.check-in``, ``aggregator.receive.check-in``, and so on."""
+    """The document. Its operations are those of both roles: ``device.send.check-in``,
+    ``aggregator.receive.check-in``, and so on."""
     kinds = [kind for row in TABLE for kind in CARRIED[row.kind]]
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     schemas = {name: _described(schema) for name, schema in sorted(schemas.items())}
@@ -48,7 +56,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Shoal",
             "version": PROTOCOL.rpartition("/")[2],
-            "description": "How a device and an aggregator talk over an MQTT broker. Every publication and subscription has QoS 1.",
+            "description": "How a device and an aggregator talk over an MQTT broker. Every "
+            "publication and subscription has QoS 1.",
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": JSON,
@@ -56,17 +65,28 @@ def document() -> dict[str, Any]:
         "operations": dict(sorted(_operations())),
         "components": {
             "schemas": schemas,
-            "messages": {kind.__name__: _message(row, kind) for row in TABLE for kind in CARRIED[row.kind]} | {"Blob": _blob()},
+            "messages": {
+                kind.__name__: _message(row, kind) for row in TABLE for kind in CARRIED[row.kind]
+            }
+            | {"Blob": _blob()},
         },
     }
 
 
 def _channel(row: Access) -> dict[str, Any]:
-    address = Topics("FLEET").of_kind(row.kind, "DEVICE").replace("FLEET", "{fleet}").replace("DEVICE", "{device}").replace("+", "{digest}")
+    address = (
+        Topics("FLEET")
+        .of_kind(row.kind, "DEVICE")
+        .replace("FLEET", "{fleet}")
+        .replace("DEVICE", "{device}")
+        .replace("+", "{digest}")
+    )
     return {
         "address": address,
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in _names(row)},
-        "parameters": {name: said for name, said in _PARAMETERS.items() if f"{{{name}}}" in address},
+        "parameters": {
+            name: said for name, said in _PARAMETERS.items() if f"{{{name}}}" in address
+        },
     }
 
 
@@ -75,8 +95,18 @@ def _operations() -> list[tuple[str, dict[str, Any]]]:
     for row in TABLE:
         channel = {"$ref": f"#/channels/{row.kind}"}
         messages = [{"$ref": f"#/channels/{row.kind}/messages/{name}"} for name in _names(row)]
-        sent = {"action": "send", "channel": channel, "messages": messages, "bindings": {"mqtt": {"qos": 1, "retain": row.retained}}}
-        received = {"action": "receive", "channel": channel, "messages": messages, "bindings": {"mqtt": {"qos": 1}}}
+        sent = {
+            "action": "send",
+            "channel": channel,
+            "messages": messages,
+            "bindings": {"mqtt": {"qos": 1, "retain": row.retained}},
+        }
+        received = {
+            "action": "receive",
+            "channel": channel,
+            "messages": messages,
+            "bindings": {"mqtt": {"qos": 1}},
+        }
         found.append((f"{row.writer}.send.{row.kind}", sent))
         found += [(f"{reader}.receive.{row.kind}", received) for reader in row.readers]
     return found
@@ -87,29 +117,52 @@ def _names(row: Access) -> list[str]:
 
 
 def _message(row: Access, kind: type) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": msgspec.json.schema_components([kind])[1][kind.__name__]["properties"]["type"]["enum"][0]}
+    told: dict[str, Any] = {
+        "name": msgspec.json.schema_components([kind])[1][kind.__name__]["properties"]["type"][
+            "enum"
+        ][0]
+    }
     if kind is m.Update:
-        told |= {"contentType": TENSORS, "summary": "A tensor file (SPEC.md, 'Tensors') with this message in its metadata."}
+        told |= {
+            "contentType": TENSORS,
+            "summary": "A tensor file (SPEC.md, 'Tensors') with this message in its metadata.",
+        }
     elif kind is m.Piece:
-        told |= {"contentType": BYTES, "summary": "This message, a line feed, and a part of an update (SPEC.md, 'Pieces')."}
+        told |= {
+            "contentType": BYTES,
+            "summary": "This message, a line feed, and a part of an update (SPEC.md, 'Pieces').",
+        }
     elif row.writer == "aggregator":
-        told |= {"contentType": SIGNED, "summary": "Four lines (SPEC.md, 'Signatures'); the first is this message."}
+        told |= {
+            "contentType": SIGNED,
+            "summary": "Four lines (SPEC.md, 'Signatures'); the first is this message.",
+        }
     return told | {"payload": {"$ref": f"#/components/schemas/{kind.__name__}"}}
 
 
 def _blob() -> dict[str, Any]:
     told = "A bundle, a model, or inputs: the bytes with this hash."
-    return {"name": "blob", "contentType": BYTES, "summary": told, "payload": {"type": "string", "format": "binary"}}
+    return {
+        "name": "blob",
+        "contentType": BYTES,
+        "summary": told,
+        "payload": {"type": "string", "format": "binary"},
+    }
 
 
 def _described(part: Any) -> Any:
-    """A schema whose descriptions are one line each, without what AsyncAPI writes otherwise: a message's ``type`` tells it from others."""
+    """A schema whose descriptions are one line each, without what AsyncAPI writes otherwise: a
+    message's ``type`` tells it from others."""
     if isinstance(part, list):
         return [_described(inner) for inner in part]
     if not isinstance(part, dict):
         return part
     said = {name: _described(inner) for name, inner in part.items() if name != "discriminator"}
-    return said | {"description": " ".join(said["description"].split())} if isinstance(said.get("description"), str) else said
+    return (
+        said | {"description": " ".join(said["description"].split())}
+        if isinstance(said.get("description"), str)
+        else said
+    )
 
 
 def text() -> str:

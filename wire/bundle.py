@@ -1,8 +1,10 @@
-"""A bundle: everything a device needs to train, in one file that can be verified before anything in it is loaded.
+"""A bundle: everything a device needs to train, in one file that can be verified before anything in
+it is loaded.
 
-A ZIP archive, stored without compression and with fixed time stamps, so that the same content has the same bytes and hash:
-``manifest.json``, ``manifest.sig`` (Ed25519 over the manifest's bytes, when signed) and the files the manifest names with
-their SHA-256: the graphs and ``initial.safetensors`` (SPEC.md, 'Bundles').
+A ZIP archive, stored without compression and with fixed time stamps, so that the same content has
+the same bytes and hash: ``manifest.json``, ``manifest.sig`` (Ed25519 over the manifest's bytes,
+when signed) and the files the manifest names with their SHA-256: the graphs and
+``initial.safetensors`` (SPEC.md, 'Bundles').
 """
 
 import io
@@ -30,17 +32,20 @@ Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 BUNDLE_BYTES, DIRECTORY_BYTES = 2**31 - 1, 2**20
 """The largest bundle that is read, and the largest directory of its files."""
 EXECUTORCH, PORTABLE = "executorch", "executorch-portable"
-"""Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the operators it always has."""
+"""Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the
+operators it always has."""
 MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
 ZERO_UNLESS_SAID = (names.PRIVATE, names.SLOT, names.MEMORY)
 """The roles of tensors that start at zero where `INITIAL` does not say another value."""
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A graph as a program of another runtime, with the graph's inputs and outputs by position; its method is ``forward``.
+    """A graph as a program of another runtime, with the graph's inputs and outputs by position; its
+    method is ``forward``.
 
-    It takes batches of at most `max_batch` examples. `operators` counts what it is made of, as its runtime names it, and what it
-    delegates as ``delegated/BACKEND/NAME``; `num_bytes` is the file's size, `memory_bytes` what the runtime plans for its tensors.
+    It takes batches of at most `max_batch` examples. `operators` counts what it is made of, as its
+    runtime names it, and what it delegates as ``delegated/BACKEND/NAME``; `num_bytes` is the file's
+    size, `memory_bytes` what the runtime plans for its tensors.
     """
 
     file: Text
@@ -53,11 +58,13 @@ class Program(msgspec.Struct, frozen=True):
 class Graph(msgspec.Struct, frozen=True):
     """One graph of a bundle. `inputs` and `outputs` are in the graph's order.
 
-    Inputs are ``ROLE/NAME`` of the manifest's tensors, ``batch/x`` and the like, ``hyper/NAME`` (float32 scalars) and
-    ``response/GRAPH.NAME`` (what an earlier graph of the plan gave); outputs are ``next/ROLE/NAME``, ``metric/NAME`` (sums) and
-    ``output/NAME`` (one row per example). `responses` are the metrics, by name and shape, that go back as responses. `file` is the
-    graph in ONNX; `programs` are the same graph for other runtimes, by runtime. `template` is the graph in ONNX once more, with ``x`` as
-    its only input and the tensors as names without a value (`wire.onnx_model`); empty where there is none.
+    Inputs are ``ROLE/NAME`` of the manifest's tensors, ``batch/x`` and the like, ``hyper/NAME``
+    (float32 scalars) and ``response/GRAPH.NAME`` (what an earlier graph of the plan gave); outputs
+    are ``next/ROLE/NAME``, ``metric/NAME`` (sums) and ``output/NAME`` (one row per example).
+    `responses` are the metrics, by name and shape, that go back as responses. `file` is the graph
+    in ONNX; `programs` are the same graph for other runtimes, by runtime. `template` is the graph
+    in ONNX once more, with ``x`` as its only input and the tensors as names without a value
+    (`wire.onnx_model`); empty where there is none.
     """
 
     file: Text
@@ -69,11 +76,13 @@ class Graph(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What one training example is: `channels` x `length` samples, cut every `stride` samples at `rate_hz` (0: not known).
+    """What one training example is: `channels` x `length` samples, cut every `stride` samples at
+    `rate_hz` (0: not known).
 
-    With a `height`, an image of `channels` x `height` x `length` instead. With a `vocabulary`, its values are ids from 0 to
-    `vocabulary` - 1, int64, such as those of words or events; else measurements, float32. With `steps`, so many parts of it, one after the
-    other in time, have a class each; else it is labelled as a whole.
+    With a `height`, an image of `channels` x `height` x `length` instead. With a `vocabulary`, its
+    values are ids from 0 to `vocabulary` - 1, int64, such as those of words or events; else
+    measurements, float32. With `steps`, so many parts of it, one after the other in time, have a
+    class each; else it is labelled as a whole.
     """
 
     channels: tuple[str, ...]
@@ -91,12 +100,14 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one example: (channels, length), or (channels, height, length) of an image."""
+        """The shape of one example: (channels, length), or (channels, height, length) of an
+        image."""
         return (len(self.channels), *([self.height] if self.height else []), self.length)
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a bundle holds. `version` only ever grows; a device refuses an older one of the same `name`."""
+    """What a bundle holds. `version` only ever grows; a device refuses an older one of the same
+    `name`."""
 
     name: Name
     version: Positive
@@ -112,9 +123,11 @@ class Manifest(msgspec.Struct, frozen=True):
     columns: dict[str, tuple[int, ...]] = {}
     """Columns that graphs read beside ``x`` and ``y``, and the shape of one example's entry."""
     random: dict[str, tuple[int, ...]] = {}
-    """Random inputs: ``uniform/NAME`` with the shape for one example, ``normal/NAME`` with its whole shape."""
+    """Random inputs: ``uniform/NAME`` with the shape for one example, ``normal/NAME`` with its
+    whole shape."""
     task: TaskName = CLASSIFICATION
-    """What is learned. `classes` names the numbers that ``predict`` gives; in a reconstruction windows need no labels."""
+    """What is learned. `classes` names the numbers that ``predict`` gives; in a reconstruction
+    windows need no labels."""
     format: Positive = 1
 
     @property
@@ -129,37 +142,51 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def answer(self) -> tuple[int, ...]:
-        """The shape of what ``predict`` gives of one window: a number for each name, or for each name of each step."""
+        """The shape of what ``predict`` gives of one window: a number for each name, or for each
+        name of each step."""
         return answer_of(self.task, len(self.classes), self.window.steps)
 
     @property
     def measuring(self) -> str:
-        """The graph that measures what the device answers, with what it has kept: ``assess`` where there is one, else ``evaluate``."""
+        """The graph that measures what the device answers, with what it has kept: ``assess`` where
+        there is one, else ``evaluate``."""
         outputs = self.graphs[names.ASSESS].outputs if names.ASSESS in self.graphs else ()
-        return names.ASSESS if {names.LOSS_SUM, names.NUM_CORRECT} <= set(outputs) else names.EVALUATE
+        return (
+            names.ASSESS if {names.LOSS_SUM, names.NUM_CORRECT} <= set(outputs) else names.EVALUATE
+        )
 
     def of_role(self, *roles: str) -> tuple[TensorSpec, ...]:
         """The tensors of these roles, in the manifest's order."""
         return tuple(spec for spec in self.tensors if spec.role in roles)
 
     def received(self) -> tuple[TensorSpec, ...]:
-        """What a model's blob holds: the roles shared and statistic, and received but for ``start.NAME``, which the device fills itself."""
-        return tuple(s for s in self.of_role(*names.EXCHANGED, names.RECEIVED) if not names.is_start(s.key))
+        """What a model's blob holds: the roles shared and statistic, and received but for
+        ``start.NAME``, which the device fills itself."""
+        return tuple(
+            s for s in self.of_role(*names.EXCHANGED, names.RECEIVED) if not names.is_start(s.key)
+        )
 
     def reported(self, graph: str) -> Layout:
         """What an update carries when it reports the training with this graph."""
         outputs = self.graphs[graph].outputs
         changed = [s for s in self.of_role(*names.EXCHANGED) if names.following(s.key) in outputs]
-        return tuple((names.delta(s.name) if s.role == names.SHARED else s.key, s.dtype, s.shape) for s in changed)
+        return tuple(
+            (names.delta(s.name) if s.role == names.SHARED else s.key, s.dtype, s.shape)
+            for s in changed
+        )
 
     def responses(self, graph: str) -> Layout:
         """What an update carries when this graph was evaluated or applied."""
-        return tuple((names.response(graph, name), "float32", shape) for name, shape in self.graphs[graph].responses)
+        return tuple(
+            (names.response(graph, name), "float32", shape)
+            for name, shape in self.graphs[graph].responses
+        )
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A verified bundle: `files` holds the bytes of each file by name, `digest` is the hash of the whole archive."""
+    """A verified bundle: `files` holds the bytes of each file by name, `digest` is the hash of the
+    whole archive."""
 
     manifest: Manifest
     files: Mapping[str, bytes]
@@ -179,11 +206,19 @@ class Bundle:
         if wrong := [spec for spec in zero if min(spec.shape, default=0) < 0]:
             raise BundleError(f"bundle {name}: tensor {wrong[0].key!r} has shape {wrong[0].shape}")
         if (size := sum(spec.num_bytes for spec in zero)) > BUNDLE_BYTES:
-            raise LimitExceeded(f"bundle {name}: its tensors that start at zero take {size} bytes, at most {BUNDLE_BYTES} are accepted")
+            raise LimitExceeded(
+                f"bundle {name}: its tensors that start at zero take {size} bytes, at most "
+                f"{BUNDLE_BYTES} are accepted"
+            )
         try:
             return held | {spec.key: np.zeros(spec.shape, spec.dtype) for spec in zero}
-        except (ValueError, OverflowError) as error:  # more dimensions, or larger ones, than numpy has
-            raise BundleError(f"bundle {name}: a tensor that starts at zero cannot be made: {error}") from None
+        except (
+            ValueError,
+            OverflowError,
+        ) as error:  # more dimensions, or larger ones, than numpy has
+            raise BundleError(
+                f"bundle {name}: a tensor that starts at zero cannot be made: {error}"
+            ) from None
 
     def graph_bytes(self, name: str) -> bytes:
         """The bytes of one graph.
@@ -192,7 +227,10 @@ class Bundle:
             BundleError: the bundle has no such graph.
         """
         if name not in self.manifest.graphs:
-            raise BundleError(f"bundle {self.manifest.name}: no graph {name!r}, it has {', '.join(sorted(self.manifest.graphs))}")
+            raise BundleError(
+                f"bundle {self.manifest.name}: no graph {name!r}, it has "
+                f"{', '.join(sorted(self.manifest.graphs))}"
+            )
         return self.files[self.manifest.graphs[name].file]
 
     def program(self, graph: str, runtime: str) -> tuple[Program, bytes]:
@@ -204,18 +242,37 @@ class Bundle:
         self.graph_bytes(graph)
         programs = self.manifest.graphs[graph].programs
         if runtime not in programs:
-            has = f"it has {', '.join(sorted(programs))}" if programs else "it was exported for ONNX alone"
-            raise BundleError(f"bundle {self.manifest.name}: graph {graph!r} has no program for {runtime}, {has}")
+            has = (
+                f"it has {', '.join(sorted(programs))}"
+                if programs
+                else "it was exported for ONNX alone"
+            )
+            raise BundleError(
+                f"bundle {self.manifest.name}: graph {graph!r} has no program for {runtime}, {has}"
+            )
         return programs[runtime], self.files[programs[runtime].file]
 
 
-def pack(manifest: Manifest, files: Mapping[str, bytes], initial: Tensors, key: PrivateKey | None = None) -> bytes:
-    """Write a bundle; the hashes in the manifest are filled in here, and it is signed when a key is given."""
-    said = {key: value for key, value in initial.items() if names.role_of(key) not in ZERO_UNLESS_SAID or value.any()}
+def pack(
+    manifest: Manifest, files: Mapping[str, bytes], initial: Tensors, key: PrivateKey | None = None
+) -> bytes:
+    """Write a bundle; the hashes in the manifest are filled in here, and it is signed when a key is
+    given."""
+    said = {
+        key: value
+        for key, value in initial.items()
+        if names.role_of(key) not in ZERO_UNLESS_SAID or value.any()
+    }
     content = {**files, INITIAL: encode_tensors(said)}
-    manifest = msgspec.structs.replace(manifest, files={name: digest(data) for name, data in sorted(content.items())})
+    manifest = msgspec.structs.replace(
+        manifest, files={name: digest(data) for name, data in sorted(content.items())}
+    )
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    entries = {MANIFEST: text, **({SIGNATURE: key.sign(text)} if key else {}), **dict(sorted(content.items()))}
+    entries = {
+        MANIFEST: text,
+        **({SIGNATURE: key.sign(text)} if key else {}),
+        **dict(sorted(content.items())),
+    }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, data in entries.items():
@@ -224,7 +281,8 @@ def pack(manifest: Manifest, files: Mapping[str, bytes], initial: Tensors, key: 
 
 
 def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
-    """Read and verify a bundle. With `trusted` keys, a signature by one of them is required; without any only the hashes are checked.
+    """Read and verify a bundle. With `trusted` keys, a signature by one of them is required;
+    without any only the hashes are checked.
 
     Raises:
         LimitExceeded: larger than `BUNDLE_BYTES`.
@@ -236,27 +294,55 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
     _check_directory(payload)
     try:
         with zipfile.ZipFile(io.BytesIO(payload)) as archive:
-            if any(i.compress_type != zipfile.ZIP_STORED or i.file_size > len(payload) for i in archive.infolist()):
+            if any(
+                i.compress_type != zipfile.ZIP_STORED or i.file_size > len(payload)
+                for i in archive.infolist()
+            ):
                 raise BundleError("bundle: its files must be stored without compression")
             held = archive.namelist()
-            if len(set(held)) < len(held) or sum(i.file_size for i in archive.infolist()) > len(payload):
+            if len(set(held)) < len(held) or sum(i.file_size for i in archive.infolist()) > len(
+                payload
+            ):
                 raise BundleError("bundle: a name comes twice, or its entries overlap")
             text = archive.read(MANIFEST)
             if trusted:
                 _verify(trusted, archive.read(SIGNATURE) if SIGNATURE in held else b"", text)
-            entries = {name: archive.read(name) for name in held if name not in (MANIFEST, SIGNATURE)}
+            entries = {
+                name: archive.read(name) for name in held if name not in (MANIFEST, SIGNATURE)
+            }
         manifest = msgspec.json.decode(text, type=Manifest)
-    except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, OSError, EOFError, OverflowError, struct.error) as error:
+    except (
+        zipfile.BadZipFile,
+        KeyError,
+        ValueError,
+        RuntimeError,
+        OSError,
+        EOFError,
+        OverflowError,
+        struct.error,
+    ) as error:
         raise BundleError(f"bundle of {len(payload)} bytes: not readable: {error}") from None
     if manifest.format != 1:
-        raise BundleError(f"bundle {manifest.name}: format {manifest.format}, this version reads format 1")
+        raise BundleError(
+            f"bundle {manifest.name}: format {manifest.format}, this version reads format 1"
+        )
     if entries.keys() != manifest.files.keys():
-        raise TamperedBundle(f"bundle {manifest.name}: holds {sorted(entries)}, its manifest names {sorted(manifest.files)}")
+        raise TamperedBundle(
+            f"bundle {manifest.name}: holds {sorted(entries)}, its manifest names "
+            f"{sorted(manifest.files)}"
+        )
     for name, data in entries.items():
         if digest(data) != manifest.files[name]:
-            raise TamperedBundle(f"bundle {manifest.name}: {name} has SHA-256 {digest(data)}, its manifest says {manifest.files[name]}")
+            raise TamperedBundle(
+                f"bundle {manifest.name}: {name} has SHA-256 {digest(data)}, its manifest says "
+                f"{manifest.files[name]}"
+            )
     graphs = manifest.graphs.values()
-    named = {INITIAL, *(g.file for g in graphs), *(p.file for g in graphs for p in g.programs.values())}
+    named = {
+        INITIAL,
+        *(g.file for g in graphs),
+        *(p.file for g in graphs for p in g.programs.values()),
+    }
     named |= {g.template for g in graphs} - {""}
     if missing := named - entries.keys():
         raise BundleError(f"bundle {manifest.name}: {sorted(missing)} missing")
@@ -264,18 +350,29 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
 
 
 def _check_directory(payload: bytes) -> None:
-    """Hold the end of a ZIP file against what `pack` writes, before the directory is read: one of a million entries would take hundreds of
-    MiB, whoever made it."""
-    end = payload[-22:]  # the record that ends a ZIP file without a comment: its signature, ..., the directory's size and place, 0
+    """Hold the end of a ZIP file against what `pack` writes, before the directory is read: one of a
+    million entries would take hundreds of MiB, whoever made it."""
+    end = payload[
+        -22:
+        # the record that ends a ZIP file without a comment: its signature, ..., the directory's
+        # size and place, 0
+    ]
     if len(end) < 22 or end[:4] != b"PK\5\6" or payload[-42:-38] == b"PK\6\7":
-        raise BundleError(f"bundle of {len(payload)} bytes: not readable: it does not end as a ZIP file without a comment does")
+        raise BundleError(
+            f"bundle of {len(payload)} bytes: not readable: it does not end as a ZIP file without "
+            "a comment does"
+        )
     if int.from_bytes(end[12:16], "little") > DIRECTORY_BYTES:
-        raise BundleError(f"bundle of {len(payload)} bytes: its directory is over {DIRECTORY_BYTES} bytes")
+        raise BundleError(
+            f"bundle of {len(payload)} bytes: its directory is over {DIRECTORY_BYTES} bytes"
+        )
 
 
 def _verify(trusted: Sequence[PublicKey], signature: bytes, text: bytes) -> None:
     if not signature:
-        raise TamperedBundle("bundle: it is not signed, and a signature by a trusted key is required")
+        raise TamperedBundle(
+            "bundle: it is not signed, and a signature by a trusted key is required"
+        )
     if not any(verifies(key, signature, text) for key in trusted):
         raise TamperedBundle("bundle: its signature was not made with a trusted key")
 
@@ -287,4 +384,7 @@ def check_version(manifest: Manifest, known: Mapping[str, int]) -> None:
         StaleBundle: it is older.
     """
     if manifest.version < known.get(manifest.name, 0):
-        raise StaleBundle(f"bundle {manifest.name}: version {manifest.version} offered, version {known[manifest.name]} was loaded before")
+        raise StaleBundle(
+            f"bundle {manifest.name}: version {manifest.version} offered, version "
+            f"{known[manifest.name]} was loaded before"
+        )

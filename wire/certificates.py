@@ -1,5 +1,5 @@
-"""P-256 keys, requests and certificates of X.509, as enrolment has them (SPEC.md, 'Enrolment'). A device's certificate has the device's id
-as its only name."""
+"""P-256 keys, requests and certificates of X.509, as enrolment has them (SPEC.md, 'Enrolment'). A
+device's certificate has the device's id as its only name."""
 
 from datetime import UTC, datetime
 
@@ -26,7 +26,9 @@ def new_tls_key() -> TlsKey:
 
 def tls_key_pem(key: TlsKey) -> bytes:
     """A key as PEM text (PKCS#8, not encrypted): keep its file readable by its owner alone."""
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def read_tls_key(pem: bytes) -> TlsKey:
@@ -46,7 +48,11 @@ def read_tls_key(pem: bytes) -> TlsKey:
 
 def key_digest(key: TlsPublicKey) -> str:
     """The SHA-256 of a public key (its SubjectPublicKeyInfo), as 64 hexadecimal digits."""
-    return digest(key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return digest(
+        key.public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
 
 
 def certificate_digest(certificate: Certificate) -> str:
@@ -60,21 +66,29 @@ def certificate_pem(certificate: Certificate) -> str:
 
 
 def make_request(key: TlsKey, name: str) -> str:
-    """A request for a certificate of this name, as PEM text; an empty name leaves it to the service."""
+    """A request for a certificate of this name, as PEM text; an empty name leaves it to the
+    service."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)] if name else [])
-    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    request = (
+        x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    )
     return request.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def read_request(pem: str) -> tuple[TlsPublicKey, str]:
-    """The key of a request, which has signed it, and the name that it asks for; empty if it asks for none. Nothing else in it counts.
+    """The key of a request, which has signed it, and the name that it asks for; empty if it asks
+    for none. Nothing else in it counts.
 
     Raises:
         Malformed: not such a request.
     """
     try:
         request = x509.load_pem_x509_csr(_bounded(pem))
-        key, valid, name = request.public_key(), request.is_signature_valid, common_name(request.subject)
+        key, valid, name = (
+            request.public_key(),
+            request.is_signature_valid,
+            common_name(request.subject),
+        )
     except Malformed:
         raise
     except Exception as error:  # the parser's errors are of many kinds
@@ -119,7 +133,9 @@ def common_name(name: x509.Name) -> str:
     Raises:
         Malformed: it has several.
     """
-    names = [str(attribute.value) for attribute in name.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
+    names = [
+        str(attribute.value) for attribute in name.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    ]
     if len(names) > 1:
         raise Malformed(f"{len(names)} common names, expected one")
     return names[0] if names else ""
@@ -151,7 +167,10 @@ def check_time(certificate: Certificate, now_s: float) -> None:
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begin.timestamp() <= now_s <= end.timestamp():
         now = datetime.fromtimestamp(now_s, UTC)
-        raise Malformed(f"certificate: valid from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}, and it is {now:%Y-%m-%d %H:%M} UTC")
+        raise Malformed(
+            f"certificate: valid from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}, and it is "
+            f"{now:%Y-%m-%d %H:%M} UTC"
+        )
 
 
 def sign_text(key: TlsKey, text: bytes) -> str:

@@ -1,4 +1,5 @@
-"""Messages to bytes and back. An update carries tensors beside its message; every other message is JSON alone."""
+"""Messages to bytes and back. An update carries tensors beside its message; every other message is
+JSON alone."""
 
 import hashlib
 from typing import Any
@@ -14,7 +15,8 @@ MESSAGE_BYTES = 64 * 2**10
 PIECE_HEADER_BYTES = 2**10
 """The message before a piece's bytes is shorter than this."""
 LARGEST_SUM = 1e12
-"""A sum of losses, or a time in seconds, beyond this is refused: sums over devices must stay finite."""
+"""A sum of losses, or a time in seconds, beyond this is refused: sums over devices must stay
+finite."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -30,14 +32,17 @@ def encode(message: messages.Message) -> bytes:
 
 
 def decode(payload: bytes, kind: Any) -> Any:
-    """Read one message of `kind`, a message class or a union of them; an instance of it is returned.
+    """Read one message of `kind`, a message class or a union of them; an instance of it is
+    returned.
 
     Raises:
         LimitExceeded: more than `MESSAGE_BYTES`.
         Malformed: not JSON, another type, or a field missing or wrong; the text says which.
     """
     if len(payload) > MESSAGE_BYTES:
-        raise LimitExceeded(f"message of {len(payload)} bytes: at most {MESSAGE_BYTES} are accepted")
+        raise LimitExceeded(
+            f"message of {len(payload)} bytes: at most {MESSAGE_BYTES} are accepted"
+        )
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -53,11 +58,14 @@ def decode_piece(payload: bytes) -> tuple[messages.Piece, bytes]:
     """Read what `encode_piece` wrote.
 
     Raises:
-        Malformed: there is no line feed where it has to be, or what is before it is no such message.
+        Malformed: there is no line feed where it has to be, or what is before it is no such
+        message.
     """
     end = payload.find(b"\n", 0, PIECE_HEADER_BYTES)
     if end < 0:
-        raise Malformed(f"piece of {len(payload)} bytes: no line feed in the first {PIECE_HEADER_BYTES}")
+        raise Malformed(
+            f"piece of {len(payload)} bytes: no line feed in the first {PIECE_HEADER_BYTES}"
+        )
     return decode(payload[:end], messages.Piece), payload[end + 1 :]
 
 
@@ -66,11 +74,14 @@ def encode_update(message: messages.Update, tensors: Tensors) -> bytes:
     return encode_tensors(tensors, encode(message))
 
 
-def decode_update(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[messages.Update, Tensors]:
+def decode_update(
+    payload: bytes, limits: Limits = PROTOCOL_LIMITS
+) -> tuple[messages.Update, Tensors]:
     """Read what `encode_update` wrote.
 
     Raises:
-        LimitExceeded, Malformed: as `decode_tensors` and `decode`; metrics that cannot be are malformed too.
+        LimitExceeded, Malformed: as `decode_tensors` and `decode`; metrics that cannot be are
+        malformed too.
     """
     tensors, text = decode_tensors(payload, limits)
     if not text:

@@ -1,7 +1,9 @@
-"""How a device gets its credentials: the token that a person hands it, and what it and the service say over HTTPS (SPEC.md, 'Enrolment').
+"""How a device gets its credentials: the token that a person hands it, and what it and the service
+say over HTTPS (SPEC.md, 'Enrolment').
 
-A token is ``shoal1.`` and the URL-safe base64 of 51 bytes: 16 secret ones, the SHA-256 of the authority's certificate, and the first three
-of the SHA-256 of those 48, by which a mistyped token is told from a wrong one.
+A token is ``shoal1.`` and the URL-safe base64 of 51 bytes: 16 secret ones, the SHA-256 of the
+authority's certificate, and the first three of the SHA-256 of those 48, by which a mistyped token
+is told from a wrong one.
 """
 
 import base64
@@ -47,7 +49,10 @@ class Token(NamedTuple):
 
     def __str__(self) -> str:
         body = self.secret + bytes.fromhex(self.authority)
-        return PREFIX + base64.urlsafe_b64encode(body + hashlib.sha256(body).digest()[:SUM_BYTES]).decode()
+        return (
+            PREFIX
+            + base64.urlsafe_b64encode(body + hashlib.sha256(body).digest()[:SUM_BYTES]).decode()
+        )
 
     @property
     def hash(self) -> str:
@@ -68,7 +73,10 @@ def read_token(text: str) -> Token:
     except ValueError:
         payload = b""
     if not text.startswith(PREFIX) or len(payload) != size + SUM_BYTES:
-        raise ConfigError(f"token of {len(text)} characters: expected {PREFIX} and 68 more, as `shoal enrol token` prints it")
+        raise ConfigError(
+            f"token of {len(text)} characters: expected {PREFIX} and 68 more, as `shoal enrol "
+            "token` prints it"
+        )
     body = payload[:size]
     if hashlib.sha256(body).digest()[:SUM_BYTES] != payload[size:]:
         raise ConfigError("token: a character of it is wrong; copy it again")
@@ -76,15 +84,16 @@ def read_token(text: str) -> Token:
 
 
 def attestation_nonce(token: Token, key: str) -> str:
-    """What an attestation has to be of: this token, and the key that is to get the certificate, by the SHA-256 of its SubjectPublicKeyInfo
-    (DER) in hexadecimal digits."""
+    """What an attestation has to be of: this token, and the key that is to get the certificate, by
+    the SHA-256 of its SubjectPublicKeyInfo (DER) in hexadecimal digits."""
     of = f"shoal-attestation\n{hashlib.sha256(str(token).encode()).hexdigest()}\n{key}"
     return base64.urlsafe_b64encode(hashlib.sha256(of.encode()).digest()).decode().rstrip("=")
 
 
 class Enrol(msgspec.Struct, frozen=True):
-    """Device to service: a certificate for this key, please. `request` is PEM (PKCS#10); its common name is the id that is wanted.
-    `attestation`: what an attester says of `attestation_nonce`, for a service that requires it."""
+    """Device to service: a certificate for this key, please. `request` is PEM (PKCS#10); its common
+    name is the id that is wanted. `attestation`: what an attester says of `attestation_nonce`, for
+    a service that requires it."""
 
     token: str
     request: str
@@ -92,7 +101,8 @@ class Enrol(msgspec.Struct, frozen=True):
 
 
 class Renew(msgspec.Struct, frozen=True):
-    """Device to service: another certificate, please, before this one ends. `signature`: by this one's key, over `renewal_text`."""
+    """Device to service: another certificate, please, before this one ends. `signature`: by this
+    one's key, over `renewal_text`."""
 
     certificate: str
     request: str

@@ -18,16 +18,17 @@
             ├── TamperedBundle   a file's hash, or the signature, does not fit
             └── StaleBundle      an older version in place of a newer one
 
-A command prints the message of a ShoalError and exits with its status, which is 2 if no other is said. Anything else that escapes is a
-defect of Shoal.
+A command prints the message of a ShoalError and exits with its status, which is 2 if no other is
+said. Anything else that escapes is a defect of Shoal.
 """
 
 from typing import ClassVar
 
 
 def printable(text: str) -> str:
-    """Text on one line that every encoding can write: what is not printable (line breaks, control characters, lone surrogates) is escaped.
-    What came from somebody else can so neither forge a line of a log nor make it unwritable."""
+    """Text on one line that every encoding can write: what is not printable (line breaks, control
+    characters, lone surrogates) is escaped. What came from somebody else can so neither forge a
+    line of a log nor make it unwritable."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,10 +1,12 @@
-"""What fields of messages may hold: names, digests, counts, reasons, metrics, and an owner's policy."""
+"""What fields of messages may hold: names, digests, counts, reasons, metrics, and an owner's
+policy."""
 
 from typing import Annotated, Literal
 
 import msgspec
 
-# In Python `$` also matches before a line feed at the end, in JSON Schema it does not: with (?!\n) both refuse it.
+# In Python `$` also matches before a line feed at the end, in JSON Schema it does not: with (?!\n)
+# both refuse it.
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")]
 MaybeDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?(?!\n)$")]
@@ -22,7 +24,8 @@ Text = Annotated[str, msgspec.Meta(max_length=1000)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 PLAN_BYTES = 16 * 2**10
-"""A signed plan may have at most this many bytes: a device has to be able to send it back as a proof."""
+"""A signed plan may have at most this many bytes: a device has to be able to send it back as a
+proof."""
 HEARTBEAT_S = 60.0
 """A connected device says at least so often that it is there."""
 LEASE_S = 15.0
@@ -81,7 +84,8 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
-    """What the owner of a device permits plans to ask of it (SPEC.md, 'Policy'). What is None is not restricted."""
+    """What the owner of a device permits plans to ask of it (SPEC.md, 'Policy'). What is None is
+    not restricted."""
 
     verbs: tuple[Name, ...] | None = None
     """The verbs that a plan may have."""
@@ -96,7 +100,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     max_bytes_a_day: Positive | None = None
     """Bytes that may come and go in 24 hours."""
     max_clip_norm: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """The longest change that training may report: every plan that reports one has to end with ``protect`` that clips to no more."""
+    """The longest change that training may report: every plan that reports one has to end with
+    ``protect`` that clips to no more."""
     min_noise_multiplier: Annotated[float, msgspec.Meta(ge=0)] | None = None
     """The least noise of that ``protect``, its standard deviation divided by its `clip_norm`."""
     min_windows: Positive = 1
@@ -113,6 +118,6 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def withholds(self) -> bool:
-        """Whether an aggregator is not to ask for measurements that it can do without: the owner says so, no mechanism covers them, or it
-        cannot know how many windows are behind one."""
+        """Whether an aggregator is not to ask for measurements that it can do without: the owner
+        says so, no mechanism covers them, or it cannot know how many windows are behind one."""
         return self.needs_cover or self.min_windows > 1 or bool(self.unreported)

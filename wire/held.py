@@ -5,11 +5,14 @@ import numpy as np
 from wire.tensors import Array
 
 FEWEST = 3
-"""Windows held out, at least: fewer say nothing of a model, and are worth more as windows to train on."""
+"""Windows held out, at least: fewer say nothing of a model, and are worth more as windows to train
+on."""
 RUN = 8
-"""Windows of a run, at most. They follow each other: neighbours often overlap, and each end of a run tells of what lies beyond it."""
+"""Windows of a run, at most. They follow each other: neighbours often overlap, and each end of a
+run tells of what lies beyond it."""
 PARTS = 12
-"""Where nothing says which windows are alike, a run has at most such a part of all: what a person did for longer is in both sides."""
+"""Where nothing says which windows are alike, a run has at most such a part of all: what a person
+did for longer is in both sides."""
 
 
 def num_held_out(num_examples: int, share: float) -> int:
@@ -19,11 +22,14 @@ def num_held_out(num_examples: int, share: float) -> int:
 
 
 def held_out(y: Array, share: float) -> Array:
-    r"""Boolean mask (n,) of the windows with the labels y (n, \*label) that are held out, the same ones each time.
+    r"""Boolean mask (n,) of the windows with the labels y (n, \*label) that are held out, the same
+    ones each time.
 
-    Each class gives its part, and as far as others can give in its place it keeps a window to train on: a class that is held out whole
-    would be asked of models that never saw it. Labels that are no whole numbers count as one class. The windows of a class are taken in
-    runs, as many windows before the first as behind the last: the latest ones, which are nearest to what comes, are trained on.
+    Each class gives its part, and as far as others can give in its place it keeps a window to train
+    on: a class that is held out whole would be asked of models that never saw it. Labels that are
+    no whole numbers count as one class. The windows of a class are taken in runs, as many windows
+    before the first as behind the last: the latest ones, which are nearest to what comes, are
+    trained on.
     """
     mask, count = np.zeros(len(y), bool), num_held_out(len(y), share)
     if not count:
@@ -42,18 +48,24 @@ def held_out(y: Array, share: float) -> Array:
 
 
 def _classes(y: Array) -> Array:
-    """The class of each window (n,): of steps the one that most of those with a label have, -1 where none has one."""
+    """The class of each window (n,): of steps the one that most of those with a label have, -1
+    where none has one."""
     if y.dtype.kind not in "iu":
         return np.zeros(len(y), np.int64)
     if y.ndim == 1:
         return y
     rows = y.reshape(len(y), -1)
-    return np.array([np.bincount(row[row >= 0]).argmax() if (row >= 0).any() else -1 for row in rows], np.int64)
+    return np.array(
+        [np.bincount(row[row >= 0]).argmax() if (row >= 0).any() else -1 for row in rows], np.int64
+    )
 
 
 def _in_runs(of: int, count: int, longest: int) -> list[int]:
-    """So many places of the first `of`: runs of at most `longest`, each in the middle of its part."""
+    """So many places of the first `of`: runs of at most `longest`, each in the middle of its
+    part."""
     runs = -(-count // longest)
     return [
-        i + (2 * run + 1) * (of - count) // (2 * runs) for run in range(runs) for i in range(run * count // runs, (run + 1) * count // runs)
+        i + (2 * run + 1) * (of - count) // (2 * runs)
+        for run in range(runs)
+        for i in range(run * count // runs, (run + 1) * count // runs)
     ]

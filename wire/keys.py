@@ -1,6 +1,7 @@
 """Ed25519 keys: the root key that signs bundles and vouches for services, and the keys of services.
 
-A file of trusted keys may hold several, one PEM block after the other: that is how keys are rotated.
+A file of trusted keys may hold several, one PEM block after the other: that is how keys are
+rotated.
 """
 
 import re
@@ -42,13 +43,18 @@ def named_key(name: str) -> PublicKey:
 
 
 def private_pem(key: PrivateKey) -> bytes:
-    """A signing key as PEM text (PKCS#8, not encrypted): keep its file readable by the aggregator alone."""
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    """A signing key as PEM text (PKCS#8, not encrypted): keep its file readable by the aggregator
+    alone."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def public_pem(key: PrivateKey) -> bytes:
     """The public half as PEM text, for devices to trust."""
-    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
 
 
 def read_private(pem: bytes) -> PrivateKey:

@@ -1,8 +1,9 @@
 """The messages, as frozen and validated structures (SPEC.md, 'Messages').
 
-Each is one JSON object with its ``type``. Unknown fields are ignored, so that a newer peer may say more; an unknown
-``type`` or a missing or wrong field is refused. `wire.codec` turns them into bytes and back. What fields may hold is in `wire.fields`, the
-verbs of plans are in `wire.verbs`; all of them can be had from here.
+Each is one JSON object with its ``type``. Unknown fields are ignored, so that a newer peer may say
+more; an unknown ``type`` or a missing or wrong field is refused. `wire.codec` turns them into bytes
+and back. What fields may hold is in `wire.fields`, the verbs of plans are in `wire.verbs`; all of
+them can be had from here.
 """
 
 from typing import Annotated
@@ -43,9 +44,10 @@ from wire.verbs import Verb as Verb
 
 
 class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
-    """Device to aggregator: here I am, this is what I have. `bundle` is the digest of the bundle it has loaded, or empty; `policy` is
-    what its owner permits, so that the aggregator need not ask in vain. `moved`: its data are no longer those of its last survey. What is
-    None is not known to the device, or not told."""
+    """Device to aggregator: here I am, this is what I have. `bundle` is the digest of the bundle it
+    has loaded, or empty; `policy` is what its owner permits, so that the aggregator need not ask in
+    vain. `moved`: its data are no longer those of its last survey. What is None is not known to the
+    device, or not told."""
 
     device_id: Name
     num_train: Count
@@ -65,22 +67,27 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     idle: bool | None = None
     """Whether nothing else wants much of its processor."""
     classes: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_CLASSES)] | None = None
-    """By class number, how many training windows there are; only where the policy permits it (`Policy.tell_classes`)."""
+    """By class number, how many training windows there are; only where the policy permits it
+    (`Policy.tell_classes`)."""
     moved: bool = False
     encodings: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_ENCODINGS)] = ()
-    """The encodings of updates that it can make beside float32; some of them may be unknown here."""
+    """The encodings of updates that it can make beside float32; some of them may be unknown
+    here."""
     num_unlabelled: Count = 0
     """Windows that nobody has labelled."""
     kept: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=MOST_HELD)] | None = None
-    """The models, by their digests, of which it holds what it has kept: what is damaged does not count."""
+    """The models, by their digests, of which it holds what it has kept: what is damaged does not
+    count."""
 
 
 class InUse(msgspec.Struct, frozen=True, tag="in-use"):
-    """Device to aggregator: which release answers predictions here; after each release that came, and after each check-in.
+    """Device to aggregator: which release answers predictions here; after each release that came,
+    and after each check-in.
 
-    `offered` is the last release that came. If it is not in use, `problem` says why; if it is, the device has verified, loaded and tried
-    it. `evaluated` and `before` are sums over the windows that the device holds back, with the release offered and with the one that was
-    in use; `failures` counts predictions that failed since the one in use was taken up.
+    `offered` is the last release that came. If it is not in use, `problem` says why; if it is, the
+    device has verified, loaded and tried it. `evaluated` and `before` are sums over the windows
+    that the device holds back, with the release offered and with the one that was in use;
+    `failures` counts predictions that failed since the one in use was taken up.
     """
 
     device_id: Name
@@ -94,13 +101,13 @@ class InUse(msgspec.Struct, frozen=True, tag="in-use"):
     """What a prediction of one window takes."""
     failures: Count = 0
     alone: Text = ""
-    """Why the model in use, which may not be `offered`, answers without what the device has kept; empty where it has that, or nothing was
-    kept."""
+    """Why the model in use, which may not be `offered`, answers without what the device has kept;
+    empty where it has that, or nothing was kept."""
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
-    """Device to aggregator: publish this blob, or this piece of one (again), I lack it. `pieces`: the device can put pieces together; for
-    one that cannot, a large blob is published whole."""
+    """Device to aggregator: publish this blob, or this piece of one (again), I lack it. `pieces`:
+    the device can put pieces together; for one that cannot, a large blob is published whole."""
 
     device_id: Name
     digest: Digest
@@ -108,8 +115,9 @@ class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
 
 
 class Pieces(msgspec.Struct, frozen=True, tag="pieces"):
-    """Aggregator to device, signed: what is retained in place of a large blob; and part of an `Offer`. The bytes with the SHA-256 `digest`
-    are these pieces, by their own SHA-256, in order. Each has `piece_bytes` but for the last, which has the rest."""
+    """Aggregator to device, signed: what is retained in place of a large blob; and part of an
+    `Offer`. The bytes with the SHA-256 `digest` are these pieces, by their own SHA-256, in order.
+    Each has `piece_bytes` but for the last, which has the rest."""
 
     digest: Digest
     num_bytes: Positive
@@ -118,7 +126,8 @@ class Pieces(msgspec.Struct, frozen=True, tag="pieces"):
 
 
 class Offer(msgspec.Struct, frozen=True, tag="offer"):
-    """Device to aggregator: an update that is too large to be sent whole, of this round. The aggregator says which pieces it wants."""
+    """Device to aggregator: an update that is too large to be sent whole, of this round. The
+    aggregator says which pieces it wants."""
 
     device_id: Name
     run_id: Name
@@ -127,7 +136,8 @@ class Offer(msgspec.Struct, frozen=True, tag="offer"):
 
 
 class Piece(msgspec.Struct, frozen=True, tag="piece"):
-    """Device to aggregator: a piece of the update with this digest. Its bytes follow after a line feed."""
+    """Device to aggregator: a piece of the update with this digest. Its bytes follow after a line
+    feed."""
 
     device_id: Name
     update: Digest
@@ -135,18 +145,23 @@ class Piece(msgspec.Struct, frozen=True, tag="piece"):
 
 
 class Want(msgspec.Struct, frozen=True, tag="want"):
-    """Aggregator to device, signed: these pieces of the update that was offered, by index, are to be sent next."""
+    """Aggregator to device, signed: these pieces of the update that was offered, by index, are to
+    be sent next."""
 
     device_id: Name
     update: Digest
-    pieces: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=MOST_PIECES)], ...], msgspec.Meta(max_length=MOST_PIECES)]
+    pieces: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=0, lt=MOST_PIECES)], ...],
+        msgspec.Meta(max_length=MOST_PIECES),
+    ]
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, tag="status"):
-    """On the device's status topic, retained, at least every `HEARTBEAT_S`; the broker publishes online=false as the device's last will.
+    """On the device's status topic, retained, at least every `HEARTBEAT_S`; the broker publishes
+    online=false as the device's last will.
 
-    `withdrawn`: the device's owner agrees no longer; 128 random bits in lower-case hexadecimal digits, so that an `Acknowledge` of these
-    very bytes is of this withdrawal.
+    `withdrawn`: the device's owner agrees no longer; 128 random bits in lower-case hexadecimal
+    digits, so that an `Acknowledge` of these very bytes is of this withdrawal.
     """
 
     device_id: Name
@@ -155,10 +170,11 @@ class DeviceStatus(msgspec.Struct, frozen=True, tag="status"):
 
 
 class AggregatorStatus(msgspec.Struct, frozen=True, tag="aggregator"):
-    """On the fleet's aggregator topic, retained and signed, at least every `LEASE_S / 3`. A new `boot_id` asks every device to check
-    in again.
+    """On the fleet's aggregator topic, retained and signed, at least every `LEASE_S / 3`. A new
+    `boot_id` asks every device to check in again.
 
-    `at_s` is the aggregator's clock (Unix time, seconds) when it was written: devices need no clock of their own.
+    `at_s` is the aggregator's clock (Unix time, seconds) when it was written: devices need no clock
+    of their own.
     """
 
     online: bool
@@ -175,9 +191,10 @@ class AggregatorStatus(msgspec.Struct, frozen=True, tag="aggregator"):
 class Plan(msgspec.Struct, frozen=True, tag="plan"):
     """Aggregator to device, signed: what to do in this round.
 
-    `model` is the blob with the tensors to start from (roles shared and statistic, and received where the objective has
-    them); `seed` makes the order of the batches repeatable; after `deadline_at_s` (the aggregator's clock) updates are refused.
-    `attempt` counts how often the device has been asked for this round again: a greater one asks for another update.
+    `model` is the blob with the tensors to start from (roles shared and statistic, and received
+    where the objective has them); `seed` makes the order of the batches repeatable; after
+    `deadline_at_s` (the aggregator's clock) updates are refused. `attempt` counts how often the
+    device has been asked for this round again: a greater one asks for another update.
     """
 
     run_id: Name
@@ -197,10 +214,11 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
 class Update(msgspec.Struct, frozen=True, tag="update"):
     """Device to aggregator: the result of a plan; the tensors travel beside it in the same payload.
 
-    Tensors: ``delta/NAME`` = local minus received, for what a reported `train` changed of the role shared, or all of it in int8
-    (`wire.quantised`); ``statistic/NAME`` as they are, likewise; ``response/NAME`` for the verbs respond, apply and evaluate. `model` is
-    the one the device started from: the plan's, or the one it chose. `evaluated` holds the metrics of the last evaluation that had some,
-    `trained` those of the training passes.
+    Tensors: ``delta/NAME`` = local minus received, for what a reported `train` changed of the role
+    shared, or all of it in int8 (`wire.quantised`); ``statistic/NAME`` as they are, likewise;
+    ``response/NAME`` for the verbs respond, apply and evaluate. `model` is the one the device
+    started from: the plan's, or the one it chose. `evaluated` holds the metrics of the last
+    evaluation that had some, `trained` those of the training passes.
     """
 
     run_id: Name
@@ -218,9 +236,11 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
 
 
 class Decline(msgspec.Struct, frozen=True, tag="decline"):
-    """Device to aggregator: the plan of this round is not carried out here, and why. The round does not wait for the device.
+    """Device to aggregator: the plan of this round is not carried out here, and why. The round does
+    not wait for the device.
 
-    `proof` goes with the reason ``stale``: the signed plan of a greater epoch that the device holds, as it came.
+    `proof` goes with the reason ``stale``: the signed plan of a greater epoch that the device
+    holds, as it came.
     """
 
     run_id: Name
@@ -234,16 +254,17 @@ class Decline(msgspec.Struct, frozen=True, tag="decline"):
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
-    """Aggregator to device, signed: the update with these bytes is safe, or no longer needed; delete it. Or the withdrawal with these bytes
-    is noted."""
+    """Aggregator to device, signed: the update with these bytes is safe, or no longer needed;
+    delete it. Or the withdrawal with these bytes is noted."""
 
     device_id: Name
     update: Digest
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
-    """Aggregator to device, signed: not accepted, and why. `about` is the kind of the topic it came on; `update`, where that was an
-    update, the digest of its bytes. The device deletes that update."""
+    """Aggregator to device, signed: not accepted, and why. `about` is the kind of the topic it came
+    on; `update`, where that was an update, the digest of its bytes. The device deletes that update.
+    """
 
     device_id: Name
     reason: Reason
@@ -253,8 +274,8 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
 
 
 class Busy(msgspec.Struct, frozen=True, tag="busy"):
-    """Aggregator to device, signed: the update with these bytes cannot be taken now. The device keeps it and sends it again after
-    `retry_s` seconds."""
+    """Aggregator to device, signed: the update with these bytes cannot be taken now. The device
+    keeps it and sends it again after `retry_s` seconds."""
 
     device_id: Name
     update: Digest
@@ -262,8 +283,9 @@ class Busy(msgspec.Struct, frozen=True, tag="busy"):
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
-    """Aggregator to device, signed: the run is over; `model` is the one to use from now on. With `releases` it is not: models to use come
-    as a `Release`, or the run was aborted and gives none."""
+    """Aggregator to device, signed: the run is over; `model` is the one to use from now on. With
+    `releases` it is not: models to use come as a `Release`, or the run was aborted and gives none.
+    """
 
     device_id: Name
     run_id: Name
@@ -274,8 +296,9 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
-    """Aggregator to device, signed, retained on the device's own topic: the model to use. `number` only grows: a device takes no
-    smaller one than it was given. `run_id` is the run that trained it, of which the device may keep private tensors."""
+    """Aggregator to device, signed, retained on the device's own topic: the model to use. `number`
+    only grows: a device takes no smaller one than it was given. `run_id` is the run that trained
+    it, of which the device may keep private tensors."""
 
     device_id: Name
     epoch: Epoch
@@ -288,8 +311,8 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
 
 
 class Voucher(msgspec.Struct, frozen=True, tag="voucher"):
-    """A trusted key vouches that `key` (an Ed25519 public key, 64 hexadecimal digits) may speak for a fleet until `not_after_s` (Unix
-    time, seconds)."""
+    """A trusted key vouches that `key` (an Ed25519 public key, 64 hexadecimal digits) may speak for
+    a fleet until `not_after_s` (Unix time, seconds)."""
 
     fleet: Name
     key: Digest

@@ -1,19 +1,25 @@
-"""Names of tensors on the wire, in graphs and on devices are built and parsed here alone (SPEC.md, 'Names of tensors').
+"""Names of tensors on the wire, in graphs and on devices are built and parsed here alone (SPEC.md,
+'Names of tensors').
 
 A name begins with its role, up to the first ``/``; the rest is the name within the role::
 
     shared/NAME  statistic/NAME  private/NAME  slot/NAME  memory/NAME       a bundle's tensors
     received/NAME
-    received/start.NAME                                                     shared/NAME as the device received it
+    received/start.NAME                                                     shared/NAME as the
+    device received it
     delta/NAME  statistic/NAME  response/GRAPH.METRIC  response/GRAPH       an update
-    int8/values  int8/scales                                                an update in int8, in place of delta/NAME
-    batch/x  batch/y  batch/COLUMN  batch/uniform/NAME  batch/normal/NAME   inputs of a graph, besides a bundle's tensors
+    int8/values  int8/scales                                                an update in int8, in
+    place of delta/NAME
+    batch/x  batch/y  batch/COLUMN  batch/uniform/NAME  batch/normal/NAME   inputs of a graph,
+    besides a bundle's tensors
     hyper/NAME  response/GRAPH.METRIC
     next/ROLE/NAME  metric/NAME  output/NAME                                outputs of a graph
-    column/COLUMN  kept/ROLE/NAME                                           what a device keeps, besides private/NAME
+    column/COLUMN  kept/ROLE/NAME                                           what a device keeps,
+    besides private/NAME
 
-``uniform/NAME`` and ``normal/NAME`` are also how a manifest names random inputs. GRAPH ends at the first dot. NAME is the model's own
-name of a parameter or a buffer: it may be any text and says nothing of the role. A parameter may be called ``my_running_var``.
+``uniform/NAME`` and ``normal/NAME`` are also how a manifest names random inputs. GRAPH ends at the
+first dot. NAME is the model's own name of a parameter or a buffer: it may be any text and says
+nothing of the role. A parameter may be called ``my_running_var``.
 """
 
 from collections.abc import Mapping
@@ -63,7 +69,8 @@ MEAN_OF: Final = "mean."
 VARIANCE_OF: Final = "variance."
 """How the metric begins that a survey has of a layer's variance: ``variance.LAYER``."""
 PLACES: Final = ("rank", "count", "held")
-"""What the split ``windows`` says of each window: its rank among them, how many there are, and 1 where it is held out."""
+"""What the split ``windows`` says of each window: its rank among them, how many there are, and 1
+where it is held out."""
 _START: Final = "received/start."
 
 
@@ -93,7 +100,8 @@ def slot(name: str) -> str:
 
 
 def memory(name: str) -> str:
-    """What a device remembers of its windows by one model: set to its initial value every round, and kept with that model."""
+    """What a device remembers of its windows by one model: set to its initial value every round,
+    and kept with that model."""
     return f"memory/{name}"
 
 
@@ -113,12 +121,14 @@ def delta(name: str) -> str:
 
 
 def response(graph: str, metric: str = "") -> str:
-    """What a graph measured: a metric of it, or its one output per example where there is no `metric`."""
+    """What a graph measured: a metric of it, or its one output per example where there is no
+    `metric`."""
     return f"response/{graph}.{metric}" if metric else f"response/{graph}"
 
 
 def batch(column: str) -> str:
-    """An input with a row for each example, or a random input by ``uniform/NAME`` or ``normal/NAME``."""
+    """An input with a row for each example, or a random input by ``uniform/NAME`` or
+    ``normal/NAME``."""
     return f"batch/{column}"
 
 
@@ -153,7 +163,8 @@ def output(name: str) -> str:
 
 
 def column(name: str) -> str:
-    """A column of a device's training windows, where it is kept; graphs read it as ``batch/COLUMN``."""
+    """A column of a device's training windows, where it is kept; graphs read it as
+    ``batch/COLUMN``."""
     return f"column/{name}"
 
 
@@ -209,18 +220,20 @@ def is_exchanged(key: str) -> bool:
 
 
 def has_rows(key: str) -> bool:
-    """Whether an input of a graph has a row for each example: ``batch/...`` but for ``batch/normal/NAME``."""
+    """Whether an input of a graph has a row for each example: ``batch/...`` but for
+    ``batch/normal/NAME``."""
     return key.startswith("batch/") and not key.startswith("batch/normal/")
 
 
 def is_running_statistic(name: str) -> bool:
-    """Whether the buffer of this name is a running statistic, as BatchNorm names them. It is for buffers: a parameter may have such a name
-    and is none."""
+    """Whether the buffer of this name is a running statistic, as BatchNorm names them. It is for
+    buffers: a parameter may have such a name and is none."""
     return name.endswith((RUNNING_MEAN, RUNNING_VAR))
 
 
 def is_variance(key: str) -> bool:
-    """Whether a value below 0 is wrong: ``statistic/NAME`` where NAME ends with ``running_var``, and ``response/GRAPH.variance.LAYER``.
+    """Whether a value below 0 is wrong: ``statistic/NAME`` where NAME ends with ``running_var``,
+    and ``response/GRAPH.variance.LAYER``.
 
     A parameter, a delta and any other metric are none, whatever their names are.
     """

@@ -1,8 +1,10 @@
-"""A model in one ONNX file: a graph whose weights are names without a value, and after it the values.
+"""A model in one ONNX file: a graph whose weights are names without a value, and after it the
+values.
 
-Two protobuf messages of one type, one after the other, are one message: lists are joined and inner messages merged (Protocol Buffers,
-"Encoding", "Last One Wins"). So a device that has no ONNX library appends a message that holds nothing but ``graph.initializer`` and
-``metadata_props``, and has a model that every ONNX runtime reads.
+Two protobuf messages of one type, one after the other, are one message: lists are joined and inner
+messages merged (Protocol Buffers, "Encoding", "Last One Wins"). So a device that has no ONNX
+library appends a message that holds nothing but ``graph.initializer`` and ``metadata_props``, and
+has a model that every ONNX runtime reads.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +17,8 @@ from wire.names import X
 from wire.tensors import Array, Tensors
 
 INPUT, OUTPUT = "x", "probabilities"
-"""The input, examples (n, \\*window) float32, and the output, (n, classes) float32, of a model in one file."""
+"""The input, examples (n, \\*window) float32, and the output, (n, classes) float32, of a model in
+one file."""
 PREDICT = "predict"
 
 # Numbers of fields in onnx.proto3.
@@ -29,14 +32,15 @@ _BYTES = 2
 
 
 def apart(one: Array, other: Array) -> float:
-    """The largest difference between two answers of the same shape, relative to the second one's size where that is above 1: probabilities
-    are compared as they are, and quantities in large units by their digits. NaN where either is no number."""
+    """The largest difference between two answers of the same shape, relative to the second one's
+    size where that is above 1: probabilities are compared as they are, and quantities in large
+    units by their digits. NaN where either is no number."""
     return float((np.abs(one.astype(np.float64) - other) / np.maximum(1.0, np.abs(other))).max())
 
 
 def whole_model(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> bytes:
-    """A bundle's graph for predictions with these tensors, by ``ROLE/NAME``, inside; `about` becomes its metadata. Empty if the bundle has
-    nothing to make it from.
+    """A bundle's graph for predictions with these tensors, by ``ROLE/NAME``, inside; `about`
+    becomes its metadata. Empty if the bundle has nothing to make it from.
 
     Raises:
         BundleError: the graph reads what is no tensor.
@@ -46,21 +50,36 @@ def whole_model(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> b
         return b""
     read = [name for name in graph.inputs if name != X]
     if missing := [name for name in read if name not in tensors]:
-        raise BundleError(f"bundle {bundle.manifest.name}: graph {PREDICT!r} reads {missing[0]!r}, which is no tensor of the model")
+        raise BundleError(
+            f"bundle {bundle.manifest.name}: graph {PREDICT!r} reads {missing[0]!r}, which is no "
+            "tensor of the model"
+        )
     return bundle.files[graph.template] + fragment({name: tensors[name] for name in read}, about)
 
 
 def fragment(tensors: Mapping[str, Array], about: Mapping[str, str]) -> bytes:
     """A ``ModelProto`` with these initializers and this metadata and nothing else."""
-    initializers = b"".join(_field(_GRAPH_INITIALIZER, _tensor(name, array)) for name, array in tensors.items())
-    entries = [_field(_ENTRY_KEY, key.encode()) + _field(_ENTRY_VALUE, value.encode()) for key, value in about.items()]
-    return _field(_MODEL_GRAPH, initializers) + b"".join(_field(_MODEL_METADATA, entry) for entry in entries)
+    initializers = b"".join(
+        _field(_GRAPH_INITIALIZER, _tensor(name, array)) for name, array in tensors.items()
+    )
+    entries = [
+        _field(_ENTRY_KEY, key.encode()) + _field(_ENTRY_VALUE, value.encode())
+        for key, value in about.items()
+    ]
+    return _field(_MODEL_GRAPH, initializers) + b"".join(
+        _field(_MODEL_METADATA, entry) for entry in entries
+    )
 
 
 def _tensor(name: str, array: Array) -> bytes:
     raw = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     kind = _varint(_TENSOR_TYPE << 3) + _varint(_TYPES[str(array.dtype)])
-    return _packed(_TENSOR_DIMS, array.shape) + kind + _field(_TENSOR_NAME, name.encode()) + _field(_TENSOR_RAW, raw)
+    return (
+        _packed(_TENSOR_DIMS, array.shape)
+        + kind
+        + _field(_TENSOR_NAME, name.encode())
+        + _field(_TENSOR_RAW, raw)
+    )
 
 
 def _packed(number: int, values: Iterable[int]) -> bytes:

@@ -9,8 +9,8 @@ from wire.messages import MOST_PIECES, Pieces
 WHOLE_BYTES = 2**20
 """What has no more bytes travels whole."""
 PIECE_BYTES = 256 * 2**10
-"""A piece has so many bytes, or twice as many, and so on, if there would be too many pieces: a cut costs `WINDOW` pieces, and over 1 Mbit/s
-one takes two seconds."""
+"""A piece has so many bytes, or twice as many, and so on, if there would be too many pieces: a cut
+costs `WINDOW` pieces, and over 1 Mbit/s one takes two seconds."""
 WINDOW = 4
 """So many pieces are under way to a device, or from it, at a time."""
 MOST_BYTES = 64 * 2**20
@@ -30,7 +30,9 @@ def cut(num_bytes: int, read: Read) -> Pieces:
     while size * MOST_PIECES < num_bytes:
         size *= 2
     if size > 2**22:
-        raise LimitExceeded(f"{num_bytes} bytes: at most {2**22 * MOST_PIECES} can be cut into pieces")
+        raise LimitExceeded(
+            f"{num_bytes} bytes: at most {2**22 * MOST_PIECES} can be cut into pieces"
+        )
     whole, digests = hashlib.sha256(), []
     for offset in range(0, num_bytes, size):
         piece = read(offset, min(size, num_bytes - offset))
@@ -53,8 +55,13 @@ def check_pieces(pieces: Pieces, most_bytes: int) -> Pieces:
         Malformed: there are not as many as that makes.
     """
     if pieces.num_bytes > most_bytes:
-        raise LimitExceeded(f"{pieces.num_bytes} bytes in pieces: at most {most_bytes} are accepted")
+        raise LimitExceeded(
+            f"{pieces.num_bytes} bytes in pieces: at most {most_bytes} are accepted"
+        )
     expected = -(-pieces.num_bytes // pieces.piece_bytes)
     if len(pieces.pieces) != expected:
-        raise Malformed(f"{len(pieces.pieces)} pieces of {pieces.piece_bytes} bytes: {pieces.num_bytes} bytes make {expected}")
+        raise Malformed(
+            f"{len(pieces.pieces)} pieces of {pieces.piece_bytes} bytes: {pieces.num_bytes} bytes "
+            f"make {expected}"
+        )
     return pieces

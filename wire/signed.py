@@ -1,7 +1,9 @@
-"""Signed messages: what an aggregator sends, and why a device may believe it (SPEC.md, 'Signatures').
+"""Signed messages: what an aggregator sends, and why a device may believe it (SPEC.md,
+'Signatures').
 
-Four lines: the message, a signature of it by a service key, the voucher for that key, a signature of the voucher by a root key that
-the device trusts. The root key can stay offline; a service needs its own key and the two last lines.
+Four lines: the message, a signature of it by a service key, the voucher for that key, a signature
+of the voucher by a root key that the device trusts. The root key can stay offline; a service needs
+its own key and the two last lines.
 """
 
 import base64
@@ -45,26 +47,34 @@ class Signer:
 
     def __call__(self, message: ToDeviceMessage) -> bytes:
         text = encode(message)
-        return b"\n".join((text, base64.b64encode(self.key.sign(MESSAGE_CONTEXT + text)), self.voucher))
+        return b"\n".join(
+            (text, base64.b64encode(self.key.sign(MESSAGE_CONTEXT + text)), self.voucher)
+        )
 
 
 class Verifier:
-    """Opens messages of one fleet's aggregator. Without trusted keys, every message is believed, signed or not."""
+    """Opens messages of one fleet's aggregator. Without trusted keys, every message is believed,
+    signed or not."""
 
     def __init__(self, fleet: str, trusted: Sequence[PublicKey]) -> None:
         self._fleet, self._trusted = fleet, tuple(trusted)
         self._verified: tuple[bytes, Voucher] | None = None
 
     def open(self, payload: bytes, kind: Any, now_s: float) -> Any:
-        """The message of `kind`, a message class or a union of them. `now_s`: Unix time, as well as the reader knows it.
+        """The message of `kind`, a message class or a union of them. `now_s`: Unix time, as well as
+        the reader knows it.
 
         Raises:
-            LimitExceeded, Malformed: as `wire.codec.decode`; or there are neither one line nor four.
-            Untrusted: not signed by a key that a trusted one has vouched for, for this fleet and this time.
+            LimitExceeded, Malformed: as `wire.codec.decode`; or there are neither one line nor
+            four.
+            Untrusted: not signed by a key that a trusted one has vouched for, for this fleet and
+            this time.
         """
         lines = payload.split(b"\n", 4)
         if len(lines) not in (1, 4):
-            raise Malformed(f"signed message of {len(payload)} bytes: {len(lines)} lines, expected 4")
+            raise Malformed(
+                f"signed message of {len(payload)} bytes: {len(lines)} lines, expected 4"
+            )
         if self._trusted:
             self._check(lines, now_s)
         return decode(lines[0], kind)
@@ -75,7 +85,10 @@ class Verifier:
         text, signature, *vouched = lines
         voucher = self.voucher(b"\n".join(vouched), now_s)
         if not verifies(named_key(voucher.key), _signature(signature), MESSAGE_CONTEXT + text):
-            raise Untrusted(f"message: its signature was not made with the key {voucher.key[:12]}, which the voucher names")
+            raise Untrusted(
+                f"message: its signature was not made with the key {voucher.key[:12]}, which the "
+                "voucher names"
+            )
 
     def voucher(self, vouched: bytes, now_s: float) -> Voucher:
         """A voucher and its signature, two lines, verified.
@@ -86,7 +99,10 @@ class Verifier:
         """
         if self._verified is None or self._verified[0] != vouched:
             text, _, signature = vouched.partition(b"\n")
-            if not any(verifies(key, _signature(signature), VOUCHER_CONTEXT + text) for key in self._trusted):
+            if not any(
+                verifies(key, _signature(signature), VOUCHER_CONTEXT + text)
+                for key in self._trusted
+            ):
                 raise Untrusted("voucher: its signature was not made with a trusted key")
             self._verified = vouched, decode(text, Voucher)
         voucher = self._verified[1]
@@ -94,11 +110,15 @@ class Verifier:
             raise Untrusted(f"voucher: for the fleet {voucher.fleet}, not for {self._fleet}")
         if not now_s <= voucher.not_after_s:
             over_s, clock = now_s - voucher.not_after_s, f"this clock says {utc(now_s)}"
-            raise Untrusted(f"voucher: its time was over {over_s:.0f} s ago, at {utc(voucher.not_after_s)}; {clock}")
+            raise Untrusted(
+                f"voucher: its time was over {over_s:.0f} s ago, at {utc(voucher.not_after_s)}; "
+                f"{clock}"
+            )
         return voucher
 
     def until_s(self, payload: bytes) -> float:
-        """Until when the voucher of a message is good, in Unix seconds; infinity where none is asked for.
+        """Until when the voucher of a message is good, in Unix seconds; infinity where none is
+        asked for.
 
         Raises:
             Malformed, Untrusted: as `voucher`, but for the time.

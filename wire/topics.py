@@ -1,7 +1,8 @@
-"""Every MQTT topic is built and parsed here and nowhere else, and who may write and read it stands here (SPEC.md, 'Topics').
+"""Every MQTT topic is built and parsed here and nowhere else, and who may write and read it stands
+here (SPEC.md, 'Topics').
 
-A topic is ``shoal/2/FLEET/...``; 2 is the protocol's major version. Device ids and fleet names are 1 to 64 of ``A-Z a-z 0-9 . _ -``,
-so that they can never contain a topic separator or a wildcard.
+A topic is ``shoal/2/FLEET/...``; 2 is the protocol's major version. Device ids and fleet names are
+1 to 64 of ``A-Z a-z 0-9 . _ -``, so that they can never contain a topic separator or a wildcard.
 """
 
 import re
@@ -15,11 +16,25 @@ PROTOCOL = "shoal/2"
 FromDevice = Literal["check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use"]
 ToDevice = Literal["plan", "reply", "release", "want"]
 Kind = Literal[
-    "check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use", "plan", "reply", "release", "want", "blob", "aggregator"
+    "check-in",
+    "update",
+    "offer",
+    "piece",
+    "decline",
+    "fetch",
+    "status",
+    "in-use",
+    "plan",
+    "reply",
+    "release",
+    "want",
+    "blob",
+    "aggregator",
 ]
 
 Role = Literal["device", "aggregator"]
-"""Who writes or reads a topic. On a topic of a device, `device` is that device; on any other, every device."""
+"""Who writes or reads a topic. On a topic of a device, `device` is that device; on any other, every
+device."""
 
 
 class Access(NamedTuple):
@@ -31,7 +46,8 @@ class Access(NamedTuple):
     retained: bool = False
     """Whether the broker keeps the last publication for later readers."""
     clears: Role | None = None
-    """Who beside the writer may publish nothing, retained, so that the broker keeps nothing of a device that is forgotten."""
+    """Who beside the writer may publish nothing, retained, so that the broker keeps nothing of a
+    device that is forgotten."""
 
 
 TABLE = (
@@ -54,7 +70,9 @@ TABLE = (
 _ACCESS = {(True, True): "readwrite", (True, False): "write", (False, True): "read"}
 """Mosquitto's words, by whether somebody may write and may read."""
 
-RETAINED_OF_DEVICE: tuple[Kind, ...] = tuple(row.kind for row in TABLE if row.retained and row.kind not in ("blob", "aggregator"))
+RETAINED_OF_DEVICE: tuple[Kind, ...] = tuple(
+    row.kind for row in TABLE if row.retained and row.kind not in ("blob", "aggregator")
+)
 """The kinds of a device's topics that a broker retains."""
 RECEIVED: tuple[ToDevice, ...] = get_args(ToDevice)
 """A device's own topics that it reads."""
@@ -68,7 +86,8 @@ _DEVICE_KINDS = tuple(row.kind for row in TABLE if row.kind not in ("blob", "agg
 
 @dataclass(frozen=True)
 class Address:
-    """What a topic means: `kind`, and the device id (device topics) or blob digest (blob topics) it carries."""
+    """What a topic means: `kind`, and the device id (device topics) or blob digest (blob topics) it
+    carries."""
 
     kind: Kind
     device_id: str = ""
@@ -113,7 +132,8 @@ class Topics:
 
     @property
     def aggregator(self) -> str:
-        """The aggregator's retained status; a new boot id there asks every device to check in again."""
+        """The aggregator's retained status; a new boot id there asks every device to check in
+        again."""
         return f"{self._root}/aggregator"
 
     @property
@@ -133,32 +153,41 @@ class Topics:
                 return Address("aggregator")
             case ["blob", digest] if _DIGEST.fullmatch(digest):
                 return Address("blob", digest=digest)
-            case ["device", device_id, kind] if kind in _DEVICE_KINDS and _NAME.fullmatch(device_id):
+            case ["device", device_id, kind] if kind in _DEVICE_KINDS and _NAME.fullmatch(
+                device_id
+            ):
                 return Address(kind, device_id=device_id)
-        raise UnknownTopic(f"topic {topic[:200]!r}: expected {self._root}/(aggregator | blob/SHA256 | device/ID/KIND)")
+        raise UnknownTopic(
+            f"topic {topic[:200]!r}: expected {self._root}/(aggregator | blob/SHA256 | "
+            "device/ID/KIND)"
+        )
 
 
 def aggregator_role(fleet: str) -> str:
-    """The name of a fleet's aggregator for the broker: its client id, and the common name of its certificate. No device can have it."""
+    """The name of a fleet's aggregator for the broker: its client id, and the common name of its
+    certificate. No device can have it."""
     return f"{check_name(fleet, 'fleet name')}@aggregator"
 
 
 def operator_role(fleet: str) -> str:
-    """The name of what bans a fleet's devices at the broker: the common name of its certificate. No device can have it."""
+    """The name of what bans a fleet's devices at the broker: the common name of its certificate. No
+    device can have it."""
     return f"{check_name(fleet, 'fleet name')}@operator"
 
 
 def mosquitto_acl(fleet: str) -> str:
-    """Mosquitto's access list for a fleet, made from `TABLE`: the text of an ``acl_file``. It holds for clients whose user name is their
-    certificate's common name (``use_identity_as_username``).
+    """Mosquitto's access list for a fleet, made from `TABLE`: the text of an ``acl_file``. It holds
+    for clients whose user name is their certificate's common name (``use_identity_as_username``).
 
     Raises:
         ConfigError: not a fleet's name.
     """
     topics, role = Topics(fleet), aggregator_role(fleet)
     lines = [
-        f"# Who may write and read the topics of the fleet '{fleet}', by the table of SPEC.md. `shoal acl --fleet {fleet}` makes this.",
-        f"# The aggregator's certificate has the common name '{role}'; a device's has the device's id, which is %u here.",
+        f"# Who may write and read the topics of the fleet '{fleet}', by the table of SPEC.md. "
+        f"`shoal acl --fleet {fleet}` makes this.",
+        f"# The aggregator's certificate has the common name '{role}'; a device's has the "
+        "device's id, which is %u here.",
         f"user {role}",
     ]
     for row in TABLE:
@@ -167,10 +196,13 @@ def mosquitto_acl(fleet: str) -> str:
     lines.append("")
     for row in TABLE:
         rights = (row.writer == "device", "device" in row.readers)
-        lines += [f"pattern {_ACCESS[rights]} {topics.of_kind(row.kind, '%u')}"] if any(rights) else []
+        lines += (
+            [f"pattern {_ACCESS[rights]} {topics.of_kind(row.kind, '%u')}"] if any(rights) else []
+        )
     lines += [
         "",
-        "# What bans devices, where the broker has its plugin for dynamic security; it can read and write no topic of the fleet.",
+        "# What bans devices, where the broker has its plugin for dynamic security; it can read "
+        "and write no topic of the fleet.",
         f"user {operator_role(fleet)}",
         f"topic write {CONTROL}",
         f"topic read {CONTROL}/response",

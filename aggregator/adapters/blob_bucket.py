@@ -20,20 +20,23 @@ log = logging.getLogger("shoal.aggregator")
 REQUESTS = 16
 """Requests that are under way at a time."""
 CONNECT_S, READ_S, ATTEMPTS = 2, 5, 2
-"""Seconds that a connection may take, and that nothing may come on one; how often a request is made. A store that is away is noticed
-within a lease, so that the service can say so."""
+"""Seconds that a connection may take, and that nothing may come on one; how often a request is
+made. A store that is away is noticed within a lease, so that the service can say so."""
 
 
 class BlobBucket:
-    """An `aggregator.core.ports.Blobs` below ``s3://BUCKET/PREFIX``. The store checks what it is sent by its MD5; what a reader gets has
-    been hashed. A damaged object is renamed to ``SHA256.damaged``. Endpoint and credentials are boto3's: ``AWS_ENDPOINT_URL_S3``,
-    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, or the files ``~/.aws/config`` and ``~/.aws/credentials``."""
+    """An `aggregator.core.ports.Blobs` below ``s3://BUCKET/PREFIX``. The store checks what it is
+    sent by its MD5; what a reader gets has been hashed. A damaged object is renamed to
+    ``SHA256.damaged``. Endpoint and credentials are boto3's: ``AWS_ENDPOINT_URL_S3``,
+    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, or the files ``~/.aws/config`` and
+    ``~/.aws/credentials``."""
 
     def __init__(self, where: str, run: str, may_delete: Callable[[], bool] = lambda: True) -> None:
         """`may_delete`: asked after the list of objects was made, and before one is deleted.
 
         Raises:
-            ConfigError: not such an address, boto3 is not installed, or what it is configured with cannot be used.
+            ConfigError: not such an address, boto3 is not installed, or what it is configured with
+            cannot be used.
         """
         parts = urlsplit(where)
         if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
@@ -53,7 +56,8 @@ class BlobBucket:
             retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
             max_pool_connections=REQUESTS,
             s3={"addressing_style": "path"},
-            request_checksum_calculation="when_required",  # not every compatible store knows the newer checksums
+            # not every compatible store knows the newer checksums
+            request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
         try:
@@ -78,7 +82,10 @@ class BlobBucket:
                 return payload
             self._write(digest + DAMAGED, payload)
             self._delete(digest)
-        told = f"its object in {self._where} is damaged, and is now {digest}{DAMAGED}: put it back from a backup"
+        told = (
+            f"its object in {self._where} is damaged, and is now {digest}{DAMAGED}: put it back "
+            "from a backup"
+        )
         raise BlobLost(digest, told)
 
     def part(self, digest: str, offset: int, size: int) -> bytes:
@@ -126,24 +133,42 @@ class BlobBucket:
         """
         try:
             with self._asking():
-                return "" if digest_of(self._read(digest)) == digest else "its bytes are not those that were written"
+                return (
+                    ""
+                    if digest_of(self._read(digest)) == digest
+                    else "its bytes are not those that were written"
+                )
         except BlobLost:
             return "it is not there"
 
     def _names(self) -> set[str]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
-        keys = (entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ()))
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=self._prefix
+        )
+        keys = (
+            entry["Key"].removeprefix(self._prefix)
+            for page in pages
+            for entry in page.get("Contents", ())
+        )
         return {key for key in keys if is_digest(key)}
 
     def _write(self, name: str, payload: bytes) -> None:
         md5 = base64.b64encode(hashlib.md5(payload, usedforsecurity=False).digest()).decode()
-        self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=payload, ContentMD5=md5)
+        self._client.put_object(
+            Bucket=self._bucket, Key=self._prefix + name, Body=payload, ContentMD5=md5
+        )
 
     def _read(self, name: str, **which: str) -> bytes:
         try:
-            return bytes(self._client.get_object(Bucket=self._bucket, Key=self._prefix + name, **which)["Body"].read())
+            return bytes(
+                self._client.get_object(Bucket=self._bucket, Key=self._prefix + name, **which)[
+                    "Body"
+                ].read()
+            )
         except self._client.exceptions.NoSuchKey:
-            raise BlobLost(name, f"it is not kept here, in {self._where}: put it back from a backup") from None
+            raise BlobLost(
+                name, f"it is not kept here, in {self._where}: put it back from a backup"
+            ) from None
 
     def _delete(self, name: str) -> None:
         self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)

@@ -12,7 +12,8 @@ from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
 WRITERS = 16
-"""Files that are written at a time: what one waits for of the disk, the others wait for together."""
+"""Files that are written at a time: what one waits for of the disk, the others wait for
+together."""
 DAMAGED = ".damaged"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -23,13 +24,19 @@ def is_digest(name: str) -> bool:
 
 
 def blob_names(folder: Path) -> set[str]:
-    """The names of the blobs in a folder: nothing else that lies there is a blob, or is ever deleted as one."""
-    return {path.name for path in folder.iterdir() if is_digest(path.name)} if folder.is_dir() else set()
+    """The names of the blobs in a folder: nothing else that lies there is a blob, or is ever
+    deleted as one."""
+    return (
+        {path.name for path in folder.iterdir() if is_digest(path.name)}
+        if folder.is_dir()
+        else set()
+    )
 
 
 class BlobFolder:
-    """An `aggregator.core.ports.Blobs` in a folder. A file is written aside, synchronised and renamed, so it is whole or absent; what a
-    reader gets has been hashed. A damaged file is renamed to ``SHA256.damaged``."""
+    """An `aggregator.core.ports.Blobs` in a folder. A file is written aside, synchronised and
+    renamed, so it is whole or absent; what a reader gets has been hashed. A damaged file is renamed
+    to ``SHA256.damaged``."""
 
     def __init__(self, folder: Path, may_delete: Callable[[], bool] = lambda: True) -> None:
         """`may_delete`: asked after the list of blobs was made, and before one is deleted.
@@ -59,12 +66,17 @@ class BlobFolder:
         try:
             payload = path.read_bytes()
         except FileNotFoundError:
-            raise BlobLost(digest, f"it is not kept here, in {self._folder}: put it back from a backup") from None
+            raise BlobLost(
+                digest, f"it is not kept here, in {self._folder}: put it back from a backup"
+            ) from None
         except OSError as error:
             raise StorageFailed(f"blob {path}: {error.strerror}") from None
         if digest_of(payload) != digest:
             path.replace(path.with_name(digest + DAMAGED))
-            told = f"its file in {self._folder} is damaged, and is now {digest}{DAMAGED}: put it back from a backup"
+            told = (
+                f"its file in {self._folder} is damaged, and is now {digest}{DAMAGED}: put it "
+                "back from a backup"
+            )
             raise BlobLost(digest, told)
         return payload
 
@@ -75,7 +87,9 @@ class BlobFolder:
                 file.seek(offset)
                 return file.read(size)
         except FileNotFoundError:
-            raise BlobLost(digest, f"it is not kept here, in {self._folder}: put it back from a backup") from None
+            raise BlobLost(
+                digest, f"it is not kept here, in {self._folder}: put it back from a backup"
+            ) from None
         except OSError as error:
             raise StorageFailed(f"blob {path}: {error.strerror}") from None
 
@@ -92,7 +106,11 @@ class BlobFolder:
     def problem(self, digest: str) -> str:
         """What is wrong with a blob, which is only read; empty if nothing is."""
         try:
-            return "" if digest_of((self._folder / digest).read_bytes()) == digest else "its bytes are not those that were written"
+            return (
+                ""
+                if digest_of((self._folder / digest).read_bytes()) == digest
+                else "its bytes are not those that were written"
+            )
         except OSError as error:
             return f"it cannot be read: {error.strerror}"
 

@@ -33,7 +33,9 @@ class CharterTable:
             StorageFailed: they cannot be read.
         """
         with self._transaction() as connection:
-            rows = connection.execute(sql.select(CHARTERS.c.run, CHARTERS.c.charter, CHARTERS.c.files)).all()
+            rows = connection.execute(
+                sql.select(CHARTERS.c.run, CHARTERS.c.charter, CHARTERS.c.files)
+            ).all()
             return {name: (_charter(charter), _files(files)) for name, charter, files in rows}
 
     def files(self, name: str) -> dict[str, str]:
@@ -52,7 +54,10 @@ class CharterTable:
         Raises:
             StorageFailed: nothing was written.
         """
-        name, row = charter.settings.name, {"charter": msgspec.json.encode(charter), "files": msgspec.json.encode(files).decode()}
+        name, row = (
+            charter.settings.name,
+            {"charter": msgspec.json.encode(charter), "files": msgspec.json.encode(files).decode()},
+        )
         with self._transaction() as connection:
             if self._fence is not None:
                 self._fence(connection)
@@ -72,7 +77,9 @@ class CharterTable:
                 prepare(connection)
                 yield connection
         except (SQLAlchemyError, OSError, msgspec.MsgspecError) as error:
-            raise StorageFailed(f"charters in database {self._name}: {str(error).splitlines()[0]}") from None
+            raise StorageFailed(
+                f"charters in database {self._name}: {str(error).splitlines()[0]}"
+            ) from None
 
 
 def _charter(payload: bytes) -> Charter:

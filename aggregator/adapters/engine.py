@@ -1,4 +1,5 @@
-"""Connections to the service's database, by SQLAlchemy: SQLite in a file, or PostgreSQL by psycopg."""
+"""Connections to the service's database, by SQLAlchemy: SQLite in a file, or PostgreSQL by
+psycopg."""
 
 import sqlite3
 from pathlib import Path
@@ -14,7 +15,8 @@ _POSTGRESQL = (
     "SET synchronous_commit = on",  # what `commit` wrote is on the disk when it returns
     "SET statement_timeout = '60s'",
     "SET lock_timeout = '10s'",
-    "SET idle_in_transaction_session_timeout = '5s'",  # of a process that was stopped in the middle: it must not keep others waiting
+    # of a process that was stopped in the middle: it must not keep others waiting
+    "SET idle_in_transaction_session_timeout = '5s'",
 )
 
 
@@ -50,17 +52,32 @@ def make_engine(url: str) -> sql.Engine:
             sql.event.listen(engine, "connect", _configure_sqlite)
             return engine
         if not is_server(url):
-            raise ConfigError(f"database {database_name(url)}: expected sqlite:///PATH or postgresql://USER@HOST/NAME")
-        patience = {"connect_timeout": TIMEOUT_S, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
+            raise ConfigError(
+                f"database {database_name(url)}: expected sqlite:///PATH or "
+                "postgresql://USER@HOST/NAME"
+            )
+        patience = {
+            "connect_timeout": TIMEOUT_S,
+            "keepalives_idle": 5,
+            "keepalives_interval": 2,
+            "keepalives_count": 3,
+        }
         engine = sql.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,
-            connect_args={**patience, "tcp_user_timeout": TIMEOUT_S * 1000, "application_name": "shoal"},
+            connect_args={
+                **patience,
+                "tcp_user_timeout": TIMEOUT_S * 1000,
+                "application_name": "shoal",
+            },
         )
         sql.event.listen(engine, "connect", _configure_postgresql)
         return engine
     except ImportError as error:
-        raise ConfigError(f"database {database_name(url)}: its driver is not installed: {error}: pip install 'shoal[postgres]'") from None
+        raise ConfigError(
+            f"database {database_name(url)}: its driver is not installed: {error}: pip install "
+            "'shoal[postgres]'"
+        ) from None
     except sql.exc.ArgumentError as error:
         raise ConfigError(f"database {database_name(url)}: {error}") from None
 

@@ -1,5 +1,6 @@
-"""Tokens, enrolled devices and bans in an SQL database, by SQLAlchemy: SQLite in a file of its own, ``enrolment.db``, by default. Several
-processes may use it: the service, and the commands of whoever runs it."""
+"""Tokens, enrolled devices and bans in an SQL database, by SQLAlchemy: SQLite in a file of its own,
+``enrolment.db``, by default. Several processes may use it: the service, and the commands of whoever
+runs it."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ FILE = "enrolment.db"
 
 
 class TokenRow(msgspec.Struct, frozen=True):
-    """A token. `hash`: of its secret, which is nowhere. `used_key`: the digest of the key that has used it; empty until then."""
+    """A token. `hash`: of its secret, which is nowhere. `used_key`: the digest of the key that has
+    used it; empty until then."""
 
     hash: str
     made_at_s: float
@@ -35,8 +37,8 @@ class TokenRow(msgspec.Struct, frozen=True):
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
-    """A device. `state`: waiting, approved, rejected or enrolled. `key` and `previous_key`: digests of its public key, and of the one that
-    it had before the last renewal."""
+    """A device. `state`: waiting, approved, rejected or enrolled. `key` and `previous_key`: digests
+    of its public key, and of the one that it had before the last renewal."""
 
     device_id: str
     state: str
@@ -67,7 +69,12 @@ class Transaction:
 
     def token(self, hash: str) -> TokenRow | None:
         """The token of this hash."""
-        return next(iter(_rows(self._connection, sql.select(TOKENS).where(TOKENS.c.hash == hash), TokenRow)), None)
+        return next(
+            iter(
+                _rows(self._connection, sql.select(TOKENS).where(TOKENS.c.hash == hash), TokenRow)
+            ),
+            None,
+        )
 
     def tokens(self) -> list[TokenRow]:
         """Every token, the oldest first."""
@@ -80,7 +87,11 @@ class Transaction:
     def use_token(self, hash: str, key: str, device_id: str) -> bool:
         """Bind a token to the key and device that use it; false if another key did so before."""
         unused = sql.and_(TOKENS.c.hash == hash, TOKENS.c.used_key.in_(["", key]))
-        return bool(self._connection.execute(TOKENS.update().where(unused).values(used_key=key, used_by=device_id)).rowcount)
+        return bool(
+            self._connection.execute(
+                TOKENS.update().where(unused).values(used_key=key, used_by=device_id)
+            ).rowcount
+        )
 
     def drop_tokens(self, condition: "sql.ColumnElement[bool]") -> int:
         """Remove tokens; how many."""
@@ -88,14 +99,17 @@ class Transaction:
 
     def drop_unused_token(self, prefix: str) -> int:
         """Remove tokens that nobody has used and whose hash begins so; how many."""
-        return self.drop_tokens(sql.and_(TOKENS.c.hash.startswith(prefix, autoescape=True), TOKENS.c.used_key == ""))
+        return self.drop_tokens(
+            sql.and_(TOKENS.c.hash.startswith(prefix, autoescape=True), TOKENS.c.used_key == "")
+        )
 
     def drop_tokens_of(self, device_id: str) -> int:
         """Forget the tokens that a device has used. Returns how many there were."""
         return self.drop_tokens(TOKENS.c.used_by == device_id)
 
     def drop_unused_tokens(self, but: Collection[str] = ()) -> int:
-        """Forget the tokens that nobody has used, but for these, by hash. Returns how many there were."""
+        """Forget the tokens that nobody has used, but for these, by hash. Returns how many there
+        were."""
         return self.drop_tokens(sql.and_(TOKENS.c.used_key == "", TOKENS.c.hash.not_in(but)))
 
     def drop_old_tokens(self, before_s: float) -> int:
@@ -104,11 +118,22 @@ class Transaction:
 
     def device(self, device_id: str) -> DeviceRow | None:
         """A device that has enrolled, or wants to."""
-        return next(iter(_rows(self._connection, sql.select(ENROLLED).where(ENROLLED.c.device_id == device_id), DeviceRow)), None)
+        return next(
+            iter(
+                _rows(
+                    self._connection,
+                    sql.select(ENROLLED).where(ENROLLED.c.device_id == device_id),
+                    DeviceRow,
+                )
+            ),
+            None,
+        )
 
     def devices(self) -> list[DeviceRow]:
         """Every device, by id."""
-        return _rows(self._connection, sql.select(ENROLLED).order_by(ENROLLED.c.device_id), DeviceRow)
+        return _rows(
+            self._connection, sql.select(ENROLLED).order_by(ENROLLED.c.device_id), DeviceRow
+        )
 
     def put_device(self, device: DeviceRow) -> None:
         """Add a device, or replace what is known of it."""
@@ -126,12 +151,17 @@ class Transaction:
 
     def is_banned(self, device_id: str) -> bool:
         """Whether a device is banned."""
-        return self._connection.scalar(sql.select(BANS.c.lifted).where(BANS.c.device_id == device_id)) is False
+        return (
+            self._connection.scalar(sql.select(BANS.c.lifted).where(BANS.c.device_id == device_id))
+            is False
+        )
 
     def put_ban(self, device_id: str, lifted: bool, at_s: float) -> None:
         """Ban a device, or lift its ban."""
         self._connection.execute(BANS.delete().where(BANS.c.device_id == device_id))
-        self._connection.execute(BANS.insert().values(device_id=device_id, lifted=lifted, at_s=at_s))
+        self._connection.execute(
+            BANS.insert().values(device_id=device_id, lifted=lifted, at_s=at_s)
+        )
 
     def note(self, audit: AuditRow) -> None:
         """Add a line to the audit."""
@@ -140,7 +170,11 @@ class Transaction:
     def audit(self, most: int) -> list[AuditRow]:
         """The last lines of the audit, the oldest first."""
         columns = [column for column in AUDIT.c if column.name != "number"]
-        return _rows(self._connection, sql.select(*columns).order_by(AUDIT.c.number.desc()).limit(most), AuditRow)[::-1]
+        return _rows(
+            self._connection,
+            sql.select(*columns).order_by(AUDIT.c.number.desc()).limit(most),
+            AuditRow,
+        )[::-1]
 
 
 class EnrolmentStore:
@@ -156,7 +190,9 @@ class EnrolmentStore:
             with self._engine.begin() as connection:
                 prepare(connection)
         except (SQLAlchemyError, ImportError) as error:
-            raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
+            raise ConfigError(
+                f"database {database_name(url)}: {str(error).splitlines()[0]}"
+            ) from None
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -167,10 +203,14 @@ class EnrolmentStore:
         try:
             with self._engine.begin() as connection:
                 if self._engine.dialect.name == "sqlite":
-                    connection.exec_driver_sql("BEGIN IMMEDIATE")  # no other process writes between what is read here and what is written
+                    connection.exec_driver_sql(
+                        "BEGIN IMMEDIATE"
+                    )  # no other process writes between what is read here and what is written
                 yield Transaction(connection)
         except SQLAlchemyError as error:
-            raise StorageFailed(f"database {self._engine.url}: {str(error).splitlines()[0]}") from None
+            raise StorageFailed(
+                f"database {self._engine.url}: {str(error).splitlines()[0]}"
+            ) from None
 
     def close(self) -> None:
         """Close every connection."""
@@ -189,10 +229,12 @@ def open_enrolments(folder: Path, database: str = "") -> EnrolmentStore:
 
 
 def upgrade_enrolments(folder: Path) -> None:
-    """Migrate the file of enrolment in a service's folder, where there is one, to the schema of this Shoal.
+    """Migrate the file of enrolment in a service's folder, where there is one, to the schema of
+    this Shoal.
 
     Raises:
-        ConfigError: it cannot be opened, was written by a newer Shoal, or a migration failed: then it is as it was.
+        ConfigError: it cannot be opened, was written by a newer Shoal, or a migration failed: then
+        it is as it was.
     """
     url = sqlite_url(folder / FILE)
     if current(url) != newest() and (folder / FILE).exists():
@@ -205,7 +247,12 @@ def _values(row: TokenRow | DeviceRow) -> dict[str, Any]:
 
 def _rows(connection: sql.Connection, chosen: "sql.Select[Any]", kind: type[T]) -> list[T]:
     found: Sequence[Any] = connection.execute(chosen).mappings().all()
-    return [msgspec.convert({**{str(name): value for name, value in row.items()}, **_read_tags(row)}, kind) for row in found]
+    return [
+        msgspec.convert(
+            {**{str(name): value for name, value in row.items()}, **_read_tags(row)}, kind
+        )
+        for row in found
+    ]
 
 
 def _read_tags(row: Any) -> dict[str, list[str]]:

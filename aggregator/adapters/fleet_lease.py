@@ -1,8 +1,10 @@
-"""The lease on a fleet in a PostgreSQL database: of two services with one database, one writes and the other waits.
+"""The lease on a fleet in a PostgreSQL database: of two services with one database, one writes and
+the other waits.
 
-The holder counts a number up every `BEAT_S` seconds. Whoever has seen the same number for `LEASE_S` seconds may take the lease, with a
-greater epoch; no clock is compared with another machine's. Every transaction that writes looks at the epoch and keeps it from being
-changed until it is over: a service that was stopped, or cut off, cannot write when it comes back.
+The holder counts a number up every `BEAT_S` seconds. Whoever has seen the same number for `LEASE_S`
+seconds may take the lease, with a greater epoch; no clock is compared with another machine's. Every
+transaction that writes looks at the epoch and keeps it from being changed until it is over: a
+service that was stopped, or cut off, cannot write when it comes back.
 """
 
 import hashlib
@@ -35,7 +37,8 @@ class LeaseLost(OtherAggregator):
 
 
 class _Seen(NamedTuple):
-    """A lease as it was seen: its epoch, its holder, how many signs of life that one has given, the hash of its secret."""
+    """A lease as it was seen: its epoch, its holder, how many signs of life that one has given, the
+    hash of its secret."""
 
     epoch: int
     holder: str
@@ -44,7 +47,8 @@ class _Seen(NamedTuple):
 
 
 class FleetLease:
-    """One service's part in the lease. Used by its one thread; a thread of its own gives the signs of life."""
+    """One service's part in the lease. Used by its one thread; a thread of its own gives the signs
+    of life."""
 
     def __init__(self, url: str, fleet: str, holder: str) -> None:
         """`holder`: what this start of the service calls itself."""
@@ -56,9 +60,12 @@ class FleetLease:
         """That of the lease; 0 before it is taken."""
         self.holder_before = ""
 
-    def take(self, known: Collection[str], wait: bool, force: bool, stop: Callable[[], bool]) -> bool:
-        """Take the lease: at once where it is free, was `known` to be held by a start of this very service, or with `force`; else once its
-        holder has given no sign of life for `LEASE_S`. With `wait` that may take years, and `stop` ends it. Returns whether it was taken.
+    def take(
+        self, known: Collection[str], wait: bool, force: bool, stop: Callable[[], bool]
+    ) -> bool:
+        """Take the lease: at once where it is free, was `known` to be held by a start of this very
+        service, or with `force`; else once its holder has given no sign of life for `LEASE_S`. With
+        `wait` that may take years, and `stop` ends it. Returns whether it was taken.
 
         Raises:
             OtherAggregator: the holder is alive, and this service does not wait.
@@ -70,26 +77,46 @@ class FleetLease:
             now_s = time.monotonic()
             try:
                 found = self._look()
-                if found != seen or now_s - last_s > 2 * BEAT_S:  # this process was stopped, or the database was away: nothing was seen
+                if (
+                    found != seen or now_s - last_s > 2 * BEAT_S
+                ):  # this process was stopped, or the database was away: nothing was seen
                     since_s = now_s
-                if seen is not None and found is not None and found != seen and not wait and not force:
+                if (
+                    seen is not None
+                    and found is not None
+                    and found != seen
+                    and not wait
+                    and not force
+                ):
                     raise OtherAggregator(
-                        f"fleet {self._fleet}: another aggregator is at work, with the same database; use --standby to wait"
+                        f"fleet {self._fleet}: another aggregator is at work, with the same "
+                        "database; use --standby to wait"
                     )
                 seen, last_s = found, now_s
                 free = found is None or found.holder == "" or found.holder in known or force
                 if (free or now_s - since_s >= LEASE_S) and self._replace(found):
                     self.holder_before = found.holder if found else ""
                     self._thread.start()
-                    log.info("fleet=%s: the lease in %s is taken, epoch %d", self._fleet, self._database, self.epoch)
+                    log.info(
+                        "fleet=%s: the lease in %s is taken, epoch %d",
+                        self._fleet,
+                        self._database,
+                        self.epoch,
+                    )
                     return True
             except SQLAlchemyError as error:
                 if not wait:
-                    raise ConfigError(f"database {self._database}: {str(error).splitlines()[0]}") from None
+                    raise ConfigError(
+                        f"database {self._database}: {str(error).splitlines()[0]}"
+                    ) from None
                 last_s = 0.0
                 log.warning("standby: database %s: %s", self._database, str(error).splitlines()[0])
             if not told:
-                log.info("fleet=%s: another aggregator has the lease in %s, waiting", self._fleet, self._database)
+                log.info(
+                    "fleet=%s: another aggregator has the lease in %s, waiting",
+                    self._fleet,
+                    self._database,
+                )
                 told = True
             self._over.wait(BEAT_S / 2)
         return bool(self.epoch)
@@ -100,9 +127,16 @@ class FleetLease:
         Raises:
             StorageFailed: another service has taken it.
         """
-        held = sql.select(LEASES.c.epoch).where(LEASES.c.fleet == self._fleet).with_for_update(read=True)
+        held = (
+            sql.select(LEASES.c.epoch)
+            .where(LEASES.c.fleet == self._fleet)
+            .with_for_update(read=True)
+        )
         if (epoch := connection.scalar(held)) != self.epoch:
-            self._lost = f"another aggregator has the lease of the fleet (epoch {epoch}, this one had {self.epoch}): this one ends"
+            self._lost = (
+                f"another aggregator has the lease of the fleet (epoch {epoch}, this one had "
+                f"{self.epoch}): this one ends"
+            )
             raise StorageFailed(f"database {self._database}: {self._lost}")
 
     def holds(self) -> bool:
@@ -126,7 +160,8 @@ class FleetLease:
         return False
 
     def share(self, secret: bytes) -> None:
-        """Take the lease only after services with this secret, or with none: noise that one has drawn, the next has to know."""
+        """Take the lease only after services with this secret, or with none: noise that one has
+        drawn, the next has to know."""
         self._secret = hashlib.sha256(b"shared secret" + secret).hexdigest() if secret else ""
 
     def close(self) -> None:
@@ -139,20 +174,34 @@ class FleetLease:
                 with self._engine.begin() as connection:
                     connection.execute(self._of(self.epoch).values(holder=""))
         except SQLAlchemyError as error:
-            log.warning("the lease was not given back, another has to wait %.0f s: %s", LEASE_S, str(error).splitlines()[0])
+            log.warning(
+                "the lease was not given back, another has to wait %.0f s: %s",
+                LEASE_S,
+                str(error).splitlines()[0],
+            )
         self._engine.dispose()
 
     def _look(self) -> _Seen | None:
         with self._engine.connect() as connection:
-            row = connection.execute(sql.select(LEASES).where(LEASES.c.fleet == self._fleet)).one_or_none()
+            row = connection.execute(
+                sql.select(LEASES).where(LEASES.c.fleet == self._fleet)
+            ).one_or_none()
         return _Seen(row.epoch, row.holder, row.beat, row.secret) if row else None
 
     def _replace(self, found: _Seen | None) -> bool:
         """Put this service in the place of what was found; false if that has changed meanwhile."""
         if found and found.secret and self._secret and found.secret != self._secret:
-            raise ConfigError("secret.key: the service that had the lease drew noise from another: copy its secret.key into this folder")
+            raise ConfigError(
+                "secret.key: the service that had the lease drew noise from another: copy its "
+                "secret.key into this folder"
+            )
         epoch = max(int(time.time()), found.epoch + 1 if found else 1)
-        new = {"epoch": epoch, "holder": self.name, "beat": 0, "secret": self._secret or (found.secret if found else "")}
+        new = {
+            "epoch": epoch,
+            "holder": self.name,
+            "beat": 0,
+            "secret": self._secret or (found.secret if found else ""),
+        }
         with self._engine.begin() as connection:
             if found is None:
                 try:
@@ -171,10 +220,20 @@ class FleetLease:
         while not self._over.wait(BEAT_S):
             try:
                 with self._engine.begin() as connection:
-                    if connection.execute(self._of(self.epoch).values(beat=LEASES.c.beat + 1)).rowcount == 1:
+                    if (
+                        connection.execute(
+                            self._of(self.epoch).values(beat=LEASES.c.beat + 1)
+                        ).rowcount
+                        == 1
+                    ):
                         continue
-                self._lost = f"another aggregator has taken the lease of the fleet, this one had epoch {self.epoch}: this one ends"
+                self._lost = (
+                    "another aggregator has taken the lease of the fleet, this one had epoch "
+                    f"{self.epoch}: this one ends"
+                )
                 log.error("%s", self._lost)
                 return
             except SQLAlchemyError as error:
-                log.warning("no sign of life in database %s: %s", self._database, str(error).splitlines()[0])
+                log.warning(
+                    "no sign of life in database %s: %s", self._database, str(error).splitlines()[0]
+                )

@@ -1,7 +1,8 @@
-"""The aggregator over HTTP, for people and tools: health, campaigns, their rounds and devices, the models to download, and orders.
+"""The aggregator over HTTP, for people and tools: health, campaigns, their rounds and devices, the
+models to download, and orders.
 
-``/openapi.json`` describes every path. Below ``/dashboard/`` are pages for people (`aggregator.adapters.dashboard`). Nothing is loaded from
-another machine.
+``/openapi.json`` describes every path. Below ``/dashboard/`` are pages for people
+(`aggregator.adapters.dashboard`). Nothing is loaded from another machine.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,14 +59,16 @@ def create_api(
 ) -> FastAPI:
     """The application.
 
-    `campaigns` returns the campaigns as they are now, by name, in the order of their starts; `conditions` what else there is to say;
-    `wall_s` the seconds since the service was started. A handler reads a campaign's state once. `releases`: the fleet's releases,
-    if it has some. `access`: who may ask what; without it everybody may read. `orders`: where operators' orders go; without it none are
-    taken. `audit`: the folder with the audit log that the dashboard shows.
+    `campaigns` returns the campaigns as they are now, by name, in the order of their starts;
+    `conditions` what else there is to say; `wall_s` the seconds since the service was started. A
+    handler reads a campaign's state once. `releases`: the fleet's releases, if it has some.
+    `access`: who may ask what; without it everybody may read. `orders`: where operators' orders go;
+    without it none are taken. `audit`: the folder with the audit log that the dashboard shows.
     """
     api = FastAPI(
         title="Shoal aggregator",
-        description="The campaigns of a fleet, and orders to them. Refusals have the shape of RFC 9457.",
+        description="The campaigns of a fleet, and orders to them. Refusals have the shape of RFC "
+        "9457.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -88,7 +91,9 @@ def create_api(
         if not campaigns():
             return HealthView(status="ok", run="", phase="", round=0)
         state = find("").known()
-        return HealthView(status="ok", run=state.settings.name, phase=state.phase, round=state.round)
+        return HealthView(
+            status="ok", run=state.settings.name, phase=state.phase, round=state.round
+        )
 
     @api.get("/", include_in_schema=False)
     @api.get(PAGES.rstrip("/"), include_in_schema=False)
@@ -103,22 +108,33 @@ def create_api(
 
     guarded = APIRouter(responses=refusals(401, 403, 404, 422, 429, 503))
 
-    @guarded.get("/ready", responses={503: {"model": ReadyView, "description": "Updates are not taken."}})
+    @guarded.get(
+        "/ready", responses={503: {"model": ReadyView, "description": "Updates are not taken."}}
+    )
     def ready(response: Response) -> ReadyView:
-        """Whether updates are taken: broker, database, disk, campaigns and voucher. 503 if one of them is not as it should be."""
+        """Whether updates are taken: broker, database, disk, campaigns and voucher. 503 if one of
+        them is not as it should be."""
         now, shown = conditions(), campaigns()
         checks = {
             "broker": "ok" if now.connected else "no connection",
-            "database": next((told for c in shown.values() if (told := _checked(c.store.check)) != "ok"), "ok"),
-            "disk": next((told for c in shown.values() if (told := _checked(c.blobs.check)) != "ok"), "ok"),
+            "database": next(
+                (told for c in shown.values() if (told := _checked(c.store.check)) != "ok"), "ok"
+            ),
+            "disk": next(
+                (told for c in shown.values() if (told := _checked(c.blobs.check)) != "ok"), "ok"
+            ),
             "run": f"paused: {now.paused}" if now.paused else "ok",
             "voucher": now.unvouched or "ok",
         }
         as_it_should = all(value == "ok" for value in checks.values())
         response.status_code = 200 if as_it_should else 503
-        return ReadyView(ready=as_it_should, **checks, phase=find("").known().phase if shown else "")
+        return ReadyView(
+            ready=as_it_should, **checks, phase=find("").known().phase if shown else ""
+        )
 
-    @guarded.get("/metrics", response_class=Response, responses=_content("text/plain", {"type": "string"}))
+    @guarded.get(
+        "/metrics", response_class=Response, responses=_content("text/plain", {"type": "string"})
+    )
     def metrics() -> Response:
         """The same and more for Prometheus, in its text format."""
         return Response(scraped.text(), media_type=CONTENT_TYPE_LATEST)
@@ -126,7 +142,10 @@ def create_api(
     @guarded.get("/campaigns")
     def list_campaigns(limit: Limit = PAGE) -> list[CampaignView]:
         """The campaigns that are open, the first ones in the order of their starts."""
-        return [campaign_view(name, shown.known(), shown.paused) for name, shown in list(campaigns().items())[:limit]]
+        return [
+            campaign_view(name, shown.known(), shown.paused)
+            for name, shown in list(campaigns().items())[:limit]
+        ]
 
     @guarded.get("/run")
     def run(name: Chosen = "") -> RunView:
@@ -150,8 +169,12 @@ def create_api(
         shown = find(name)
         state = shown.known()
         if group not in state.models:
-            raise HTTPException(404, f"group {group!r}: expected one of {', '.join(sorted(state.models))}")
-        return _download(shown.blobs, state.models[group], f"{state.settings.run_id}-{group}.safetensors")
+            raise HTTPException(
+                404, f"group {group!r}: expected one of {', '.join(sorted(state.models))}"
+            )
+        return _download(
+            shown.blobs, state.models[group], f"{state.settings.run_id}-{group}.safetensors"
+        )
 
     @guarded.get("/bundle", response_class=Response, responses=_content(DOWNLOAD))
     def bundle(name: Chosen = "") -> Response:
@@ -160,7 +183,11 @@ def create_api(
         state = shown.known()
         return _download(shown.blobs, state.settings.bundle, f"{state.settings.run_id}.shoal")
 
-    @guarded.get("/summary", response_class=Response, responses=_content("application/json", {"$ref": "#/components/schemas/Summary"}))
+    @guarded.get(
+        "/summary",
+        response_class=Response,
+        responses=_content("application/json", {"$ref": "#/components/schemas/Summary"}),
+    )
     def summary(name: Chosen = "") -> Response:
         """The summary of a campaign, as `summary.json` has it, so far."""
         shown = find(name)
@@ -176,7 +203,9 @@ def create_api(
                 return _download(shown.blobs, record.views, f"round-{number}.safetensors")
         raise HTTPException(404, f"round {number}: no distances were computed in it")
 
-    guarded.include_router(device_routes(lambda name: find(name).known() if name or campaigns() else None, devices))
+    guarded.include_router(
+        device_routes(lambda name: find(name).known() if name or campaigns() else None, devices)
+    )
     if releases is not None:
         guarded.include_router(release_routes(releases))
     if orders is not None:
@@ -213,9 +242,17 @@ def _finder(campaigns: Callable[[], Mapping[str, Shown]]) -> Callable[[str], Sho
     return find
 
 
-def _content(media_type: str, schema: dict[str, Any] | None = None) -> dict[int | str, dict[str, Any]]:
-    """The description of an answer that is no model of pydantic's; of bytes, where no schema is given."""
-    return {200: {"description": "OK", "content": {media_type: {"schema": schema or {"type": "string", "format": "binary"}}}}}
+def _content(
+    media_type: str, schema: dict[str, Any] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """The description of an answer that is no model of pydantic's; of bytes, where no schema is
+    given."""
+    return {
+        200: {
+            "description": "OK",
+            "content": {media_type: {"schema": schema or {"type": "string", "format": "binary"}}},
+        }
+    }
 
 
 def _checked(check: Callable[[], None]) -> str:
@@ -231,4 +268,8 @@ def _download(blobs: Blobs, digest: str, name: str) -> Response:
         payload = blobs.get(digest)
     except BlobLost as error:
         raise HTTPException(404, str(error)) from None
-    return Response(payload, media_type=DOWNLOAD, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+    return Response(
+        payload,
+        media_type=DOWNLOAD,
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )

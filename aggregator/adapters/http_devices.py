@@ -41,14 +41,23 @@ class DeviceLine(BaseModel):
     last_seen_s: float
     campaign: str
     release: int
-    alone: str = Field(description="Why it uses that release without what it has kept; empty: it uses that, or has kept nothing.")
-    kept: str | None = Field(description="What it keeps of the last campaign of which it has told that; null: it has not told.")
+    alone: str = Field(
+        description="Why it uses that release without what it has kept; empty: it uses that, or "
+        "has kept nothing."
+    )
+    kept: str | None = Field(
+        description="What it keeps of the last campaign of which it has told that; null: it has "
+        "not told."
+    )
     declines: int
     last_decline: str
     """Its reason."""
     eligible: bool = Field(description="Whether the campaign may ask it for anything.")
     group: int | None = Field(description="The number of its group in the campaign.")
-    placed: str | None = Field(description="How sure its group is, where it has too few labels to train; null: it has enough.")
+    placed: str | None = Field(
+        description="How sure its group is, where it has too few labels to train; null: it has "
+        "enough."
+    )
     in_cohort: bool
     received: bool
     failures: int
@@ -70,12 +79,15 @@ class DeviceDetails(BaseModel):
 
 
 def device_routes(current: Callable[[str], RunState | None], devices: Devices) -> APIRouter:
-    """The routes. `current` returns the state of a campaign as it is now, of the latest where none is named; None where there is none."""
+    """The routes. `current` returns the state of a campaign as it is now, of the latest where none
+    is named; None where there is none."""
     routes = APIRouter()
 
     @routes.get("/devices")
     def list_devices(
-        where: Annotated[str, Query(max_length=LONGEST, description="A rule, as `serve --where` takes it.")] = "",
+        where: Annotated[
+            str, Query(max_length=LONGEST, description="A rule, as `serve --where` takes it.")
+        ] = "",
         after: Annotated[str, Query(max_length=64, description="Devices behind this id.")] = "",
         limit: Limit = 100,
         campaign: Chosen = "",
@@ -90,7 +102,9 @@ def device_routes(current: Callable[[str], RunState | None], devices: Devices) -
         begin = bisect_right(ids, after)
         page = ids[begin : begin + limit]
         more = page[-1] if begin + limit < len(ids) else None
-        return DevicePage(total=len(ids), devices=[device_line(run, d, known[d]) for d in page], after=more)
+        return DevicePage(
+            total=len(ids), devices=[device_line(run, d, known[d]) for d in page], after=more
+        )
 
     @routes.get("/devices/{device_id}")
     def show_device(device_id: DeviceId, campaign: Chosen = "") -> DeviceDetails:
@@ -98,7 +112,9 @@ def device_routes(current: Callable[[str], RunState | None], devices: Devices) -
         entry = devices.state.devices.get(device_id)
         if entry is None:
             raise HTTPException(404, f"device {device_id[:64]!r}: it has never been here")
-        return DeviceDetails(line=device_line(current(campaign), device_id, entry), entry=msgspec.to_builtins(entry))
+        return DeviceDetails(
+            line=device_line(current(campaign), device_id, entry), entry=msgspec.to_builtins(entry)
+        )
 
     return routes
 
@@ -132,7 +148,9 @@ def device_line(run: RunState | None, device_id: str, entry: Entry) -> DeviceLin
         declines=entry.declines,
         last_decline=entry.decline.reason if entry.decline else "",
         eligible=device is not None and device.eligible,
-        group=group_number(placed.group if placed else run.starts.get(device_id)) if run is not None else None,
+        group=group_number(placed.group if placed else run.starts.get(device_id))
+        if run is not None
+        else None,
         placed=str(placed) if placed else None,
         in_cohort=run is not None and device_id in run.cohort,
         received=run is not None and device_id in run.received,

@@ -1,4 +1,5 @@
-"""An operator's orders over HTTP. The service's own thread carries them out; the answer is waited for."""
+"""An operator's orders over HTTP. The service's own thread carries them out; the answer is waited
+for."""
 
 import queue
 from typing import Annotated, Any, Literal
@@ -24,7 +25,8 @@ class OrderView(BaseModel):
     """What became of an order."""
 
     state: Literal["done", "waiting"] = Field(
-        description="`waiting` (202): the service is busy, and carries it out when it can; the audit log says what came of it."
+        description="`waiting` (202): the service is busy, and carries it out when it can; the "
+        "audit log says what came of it."
     )
     text: str
 
@@ -55,43 +57,92 @@ class SettingsChange(_Body):
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
     rounds: Whole = _maybe(ge=1, le=1_000_000, description="Rounds of training in all.")
-    days: float = _maybe(ge=0, le=36_600, description="Days in all, from the campaign's start; 0: any.")
-    patience: Whole = _maybe(ge=0, le=1_000_000, description="Rounds without a better mean accuracy; 0: any.")
-    min_delta: float = _maybe(ge=0, le=1, description="By how much more than the best it has to be to count as better.")
+    days: float = _maybe(
+        ge=0, le=36_600, description="Days in all, from the campaign's start; 0: any."
+    )
+    patience: Whole = _maybe(
+        ge=0, le=1_000_000, description="Rounds without a better mean accuracy; 0: any."
+    )
+    min_delta: float = _maybe(
+        ge=0, le=1, description="By how much more than the best it has to be to count as better."
+    )
     deadline_s: float = _maybe(ge=1, le=YEAR_S, description="Seconds a round is open at most.")
-    grace_s: float = _maybe(ge=0, le=YEAR_S, description="Seconds a round waits for a device that was lost.")
-    min_devices: Whole = _maybe(ge=1, le=1_000_000, description="No round is aggregated with fewer devices.")
-    local_epochs: Whole = _maybe(ge=1, le=1000, description="Passes over a device's windows in each round.")
+    grace_s: float = _maybe(
+        ge=0, le=YEAR_S, description="Seconds a round waits for a device that was lost."
+    )
+    min_devices: Whole = _maybe(
+        ge=1, le=1_000_000, description="No round is aggregated with fewer devices."
+    )
+    local_epochs: Whole = _maybe(
+        ge=1, le=1000, description="Passes over a device's windows in each round."
+    )
     lr: float = _maybe(ge=0, le=1e6, description="Learning rate.")
-    lr_schedule: str = _maybe(max_length=200, description="Its schedule over rounds, such as `cosine:warmup=3`; `constant`: none.")
-    update_encoding: Encoding = _maybe(description="How devices send what training changed, those that can.")
-    algorithm: str = _maybe(min_length=1, max_length=200, description="The same algorithm with another mean.")
-    where: str = _maybe(max_length=1000, description="The rule for which devices are asked; empty: all.")
-    cohort: Whole = _maybe(ge=0, le=1_000_000, description="Updates with which a round is over; 0: one of every device asked.")
+    lr_schedule: str = _maybe(
+        max_length=200,
+        description="Its schedule over rounds, such as `cosine:warmup=3`; `constant`: none.",
+    )
+    update_encoding: Encoding = _maybe(
+        description="How devices send what training changed, those that can."
+    )
+    algorithm: str = _maybe(
+        min_length=1, max_length=200, description="The same algorithm with another mean."
+    )
+    where: str = _maybe(
+        max_length=1000, description="The rule for which devices are asked; empty: all."
+    )
+    cohort: Whole = _maybe(
+        ge=0,
+        le=1_000_000,
+        description="Updates with which a round is over; 0: one of every device asked.",
+    )
     over_select: float = _maybe(ge=1, le=10, description="A round asks so many times its cohort.")
-    buffer: Whole = _maybe(ge=1, le=1_000_000, description="Of a buffered campaign: updates that make an aggregation.")
-    concurrency: Whole = _maybe(ge=0, le=1_000_000, description="Of a buffered campaign: devices at work at any time; 0: half of them.")
-    quorum: float = _maybe(ge=0, le=1, description="No round is aggregated with a smaller share of its updates.")
-    pace_s: float = _maybe(ge=0, le=YEAR_S, description="Seconds between two rounds that ask the same device.")
-    hours: str = _maybe(max_length=100, description="Such as `22:00-06:00 Europe/Berlin`; empty: any.")
+    buffer: Whole = _maybe(
+        ge=1, le=1_000_000, description="Of a buffered campaign: updates that make an aggregation."
+    )
+    concurrency: Whole = _maybe(
+        ge=0,
+        le=1_000_000,
+        description="Of a buffered campaign: devices at work at any time; 0: half of them.",
+    )
+    quorum: float = _maybe(
+        ge=0, le=1, description="No round is aggregated with a smaller share of its updates."
+    )
+    pace_s: float = _maybe(
+        ge=0, le=YEAR_S, description="Seconds between two rounds that ask the same device."
+    )
+    hours: str = _maybe(
+        max_length=100, description="Such as `22:00-06:00 Europe/Berlin`; empty: any."
+    )
 
 
 class RoundChoice(_Body):
     """A round of a campaign."""
 
-    to: Whole = Field(ge=0, le=LARGEST, description="The round that made the models; it has to be one of those that are remembered.")
+    to: Whole = Field(
+        ge=0,
+        le=LARGEST,
+        description="The round that made the models; it has to be one of those that are remembered.",
+    )
 
 
 class StepChoice(_Body):
     """A step of a rollout."""
 
-    step: Whole = Field(ge=0, le=1000, description="The step that it is at, from 0: an order that comes twice promotes once.")
+    step: Whole = Field(
+        ge=0,
+        le=1000,
+        description="The step that it is at, from 0: an order that comes twice promotes once.",
+    )
 
 
 class GroupChoice(_Body):
     """A group of devices."""
 
-    group: str = Field(default="", max_length=200, description="Empty: the release's own, or the only one that devices are in.")
+    group: str = Field(
+        default="",
+        max_length=200,
+        description="Empty: the release's own, or the only one that devices are in.",
+    )
 
 
 class Releasing(_Body):
@@ -110,11 +161,16 @@ class TagChoice(_Body):
 class BanReason(_Body):
     """Why a device is banned."""
 
-    reason: str = Field(default="", max_length=200, description="For the registry and the audit log.")
+    reason: str = Field(
+        default="", max_length=200, description="For the registry and the audit log."
+    )
 
 
 _REFUSALS = refusals(400, 401, 403, 409, 411, 413, 422, 429, 503)
-_ANSWERS: dict[int | str, dict[str, Any]] = {202: {"model": OrderView, "description": "It waits."}, **_REFUSALS}
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    202: {"model": OrderView, "description": "It waits."},
+    **_REFUSALS,
+}
 
 
 def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
@@ -124,7 +180,9 @@ def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
     async def give(request: Request, response: Response, order: msgspec.Struct) -> OrderView:
         caller = getattr(request.state, "caller", None)
         if caller is None:
-            raise HTTPException(401, "orders need a token", {"WWW-Authenticate": 'Bearer realm="shoal"'})
+            raise HTTPException(
+                401, "orders need a token", {"WWW-Authenticate": 'Bearer realm="shoal"'}
+            )
         retry = {"Retry-After": str(RETRY_S)}
         try:
             answer = await orders.ask(caller.name, order)
@@ -158,29 +216,41 @@ def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
         return await give(request, response, Abort(name))
 
     @routes.post("/campaigns/{name}/settings")
-    async def settings(name: Campaign, change: SettingsChange, request: Request, response: Response) -> OrderView:
+    async def settings(
+        name: Campaign, change: SettingsChange, request: Request, response: Response
+    ) -> OrderView:
         """Change settings of a campaign from its next round on."""
         if not change.model_fields_set:
             raise HTTPException(422, "body: expected at least one setting")
-        return await give(request, response, Retune.of(name, **change.model_dump(exclude_unset=True)))
+        return await give(
+            request, response, Retune.of(name, **change.model_dump(exclude_unset=True))
+        )
 
     @routes.post("/campaigns/{name}/rollback")
-    async def roll_back(name: Campaign, choice: RoundChoice, request: Request, response: Response) -> OrderView:
+    async def roll_back(
+        name: Campaign, choice: RoundChoice, request: Request, response: Response
+    ) -> OrderView:
         """Return to the models of an earlier round."""
         return await give(request, response, RollBack(name, choice.to))
 
     @routes.post("/devices/{device_id}/tag")
-    async def tag(device_id: DeviceId, choice: TagChoice, request: Request, response: Response) -> OrderView:
+    async def tag(
+        device_id: DeviceId, choice: TagChoice, request: Request, response: Response
+    ) -> OrderView:
         """Add tags to a device, which need not have been here yet."""
         return await give(request, response, device.TagDevices((device_id,), tuple(choice.tags)))
 
     @routes.post("/devices/{device_id}/untag")
-    async def untag(device_id: DeviceId, choice: TagChoice, request: Request, response: Response) -> OrderView:
+    async def untag(
+        device_id: DeviceId, choice: TagChoice, request: Request, response: Response
+    ) -> OrderView:
         """Take tags away from a device."""
         return await give(request, response, device.UntagDevices((device_id,), tuple(choice.tags)))
 
     @routes.post("/devices/{device_id}/ban")
-    async def ban(device_id: DeviceId, why: BanReason, request: Request, response: Response) -> OrderView:
+    async def ban(
+        device_id: DeviceId, why: BanReason, request: Request, response: Response
+    ) -> OrderView:
         """Refuse everything of a device from now on, at the broker too."""
         return await give(request, response, device.BanDevice(device_id, why.reason))
 
@@ -203,7 +273,9 @@ def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
         return await give(request, response, release.MakeReleases(wanted.campaign, wanted.roll_out))
 
     @routes.post("/releases/{number}/rollback")
-    async def return_to(number: Number, choice: GroupChoice, request: Request, response: Response) -> OrderView:
+    async def return_to(
+        number: Number, choice: GroupChoice, request: Request, response: Response
+    ) -> OrderView:
         """Return a group to the model of this release, under a new number."""
         return await give(request, response, release.ReturnToRelease(number, choice.group))
 
@@ -218,7 +290,9 @@ def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
         return await give(request, response, release.ResumeRollout(name))
 
     @routes.post("/rollouts/{name}/promote")
-    async def promote_rollout(name: Campaign, choice: StepChoice, request: Request, response: Response) -> OrderView:
+    async def promote_rollout(
+        name: Campaign, choice: StepChoice, request: Request, response: Response
+    ) -> OrderView:
         """Take a rollout past the gate of its step."""
         return await give(request, response, release.PromoteRollout(name, choice.step))
 

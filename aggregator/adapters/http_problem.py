@@ -1,4 +1,5 @@
-"""What the HTTP API answers where it cannot do what was asked: one shape, that of RFC 9457; and the OpenAPI document that says so."""
+"""What the HTTP API answers where it cannot do what was asked: one shape, that of RFC 9457; and the
+OpenAPI document that says so."""
 
 import http
 from collections.abc import Mapping
@@ -56,9 +57,16 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Problem, "description": REASONS[status]} for status in statuses}
 
 
-def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, errors: tuple[Fault, ...] = ()) -> Response:
+def problem(
+    status: int,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    errors: tuple[Fault, ...] = (),
+) -> Response:
     """A refusal."""
-    said = Problem(title=http.HTTPStatus(status).phrase, status=status, detail=detail, errors=list(errors))
+    said = Problem(
+        title=http.HTTPStatus(status).phrase, status=status, detail=detail, errors=list(errors)
+    )
     return Response(said.model_dump_json(), status, dict(headers or {}), PROBLEM)
 
 
@@ -66,18 +74,29 @@ def answer_with_problems(api: FastAPI) -> None:
     """Let every refusal of an application have this shape."""
 
     def refused(request: Request, error: Any) -> Response:
-        allowed = {"Allow": ", ".join(_allowed(request))} if error.status_code == 405 else error.headers
+        allowed = (
+            {"Allow": ", ".join(_allowed(request))} if error.status_code == 405 else error.headers
+        )
         return problem(error.status_code, str(error.detail), allowed)
 
     def invalid(_request: Request, error: Any) -> Response:
-        faults = tuple(Fault(where=".".join(str(part) for part in e["loc"]), problem=e["msg"]) for e in error.errors())
-        return problem(422, "; ".join(f"{fault.where}: {fault.problem}" for fault in faults)[:1000], errors=faults)
+        faults = tuple(
+            Fault(where=".".join(str(part) for part in e["loc"]), problem=e["msg"])
+            for e in error.errors()
+        )
+        return problem(
+            422,
+            "; ".join(f"{fault.where}: {fault.problem}" for fault in faults)[:1000],
+            errors=faults,
+        )
 
     def not_stored(_request: Request, error: Any) -> Response:
         return problem(503, str(error), {"Retry-After": str(RETRY_S)})
 
     def defect(_request: Request, error: Any) -> Response:
-        return problem(500, f"a defect of Shoal, which the service's log has: {type(error).__name__}")
+        return problem(
+            500, f"a defect of Shoal, which the service's log has: {type(error).__name__}"
+        )
 
     api.add_exception_handler(HTTPException, refused)
     api.add_exception_handler(RequestValidationError, invalid)
@@ -89,31 +108,40 @@ def _allowed(request: Request) -> list[str]:
     """The methods that the path of a request has."""
 
     def has(method: str) -> bool:
-        return any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+        return any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in request.app.routes
+        )
 
     return [*(["GET", "HEAD"] if has("GET") else []), *(["POST"] if has("POST") else [])]
 
 
 def describe(api: FastAPI, structs: tuple[type, ...], free: str) -> None:
-    """Let the OpenAPI document of an application say which media type refusals have, that every path but `free` takes a bearer token, and
-    what these structs are like."""
+    """Let the OpenAPI document of an application say which media type refusals have, that every
+    path but `free` takes a bearer token, and what these structs are like."""
 
     def openapi() -> dict[str, Any]:
         if api.openapi_schema is None:
-            said = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
+            said = get_openapi(
+                title=api.title, version=api.version, description=api.description, routes=api.routes
+            )
             parts = said["components"]
             for part in parts["schemas"].values():
                 for name, field in part.get("properties", {}).items():
                     if STRUCT in field:
                         part["properties"][name] = {"$ref": f"#/components/schemas/{field[STRUCT]}"}
-            parts["schemas"] |= msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")[1]
+            parts["schemas"] |= msgspec.json.schema_components(
+                structs, ref_template="#/components/schemas/{name}"
+            )[1]
             parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             for path, operations in said["paths"].items():
                 for operation in operations.values():
                     operation["security"] = [] if path == free else [{"token": []}]
                     for answer in operation["responses"].values():
                         content = answer.get("content", {})
-                        if content.get("application/json", {}).get("schema") == {"$ref": "#/components/schemas/Problem"}:
+                        if content.get("application/json", {}).get("schema") == {
+                            "$ref": "#/components/schemas/Problem"
+                        }:
                             answer["content"] = {PROBLEM: content["application/json"]}
             api.openapi_schema = said
         return api.openapi_schema

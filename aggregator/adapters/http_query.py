@@ -11,7 +11,14 @@ PAGE = 1000
 """The most lines of one answer."""
 
 NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
-Chosen = Annotated[str, Query(alias="campaign", pattern=rf"^$|{NAME}", description="The name of a campaign; the latest when empty.")]
+Chosen = Annotated[
+    str,
+    Query(
+        alias="campaign",
+        pattern=rf"^$|{NAME}",
+        description="The name of a campaign; the latest when empty.",
+    ),
+]
 Campaign = Annotated[str, Path(pattern=NAME, description="The name of a campaign.")]
 Group = Annotated[str, Path(pattern=NAME, description="A group, by its number, or `initial`.")]
 ID = r"^[A-Za-z0-9._-]{1,64}$"
@@ -29,7 +36,16 @@ def refuse_unknown(request: Request) -> None:
     """
     known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     names = [name for name, _ in request.query_params.multi_items()]
-    faults = [(name, f"unknown; expected {', '.join(sorted(known)) or 'none'}") for name in names if name not in known]
+    faults = [
+        (name, f"unknown; expected {', '.join(sorted(known)) or 'none'}")
+        for name in names
+        if name not in known
+    ]
     faults += [(name, "more than once") for name in sorted(known) if names.count(name) > 1]
     if faults:
-        raise RequestValidationError([{"loc": ("query", name[:64]), "msg": told, "type": "query"} for name, told in faults[:10]])
+        raise RequestValidationError(
+            [
+                {"loc": ("query", name[:64]), "msg": told, "type": "query"}
+                for name, told in faults[:10]
+            ]
+        )

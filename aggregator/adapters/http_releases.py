@@ -1,4 +1,5 @@
-"""Releases and rollouts over HTTP, for people and tools: what there is. `aggregator.adapters.http_orders` has the orders."""
+"""Releases and rollouts over HTTP, for people and tools: what there is.
+`aggregator.adapters.http_orders` has the orders."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,8 @@ class ReleaseView(BaseModel):
     devices: int
     """How many devices of the group it was made for."""
     accuracy: float | None
-    """Over the windows of the devices that evaluated it before it was released; null where none did."""
+    """Over the windows of the devices that evaluated it before it was released; null where none
+    did."""
     parent: int
     returns_to: int
     made_at_s: float
@@ -45,7 +47,8 @@ class CountsView(BaseModel):
     waiting: int
     away: int
     alone: int
-    """Of those that confirmed, how many use it without what they have kept: their accuracy is of the release's model alone."""
+    """Of those that confirmed, how many use it without what they have kept: their accuracy is of
+    the release's model alone."""
     reasons: dict[str, int]
 
 
@@ -72,7 +75,10 @@ class RolloutView(BaseModel):
 def release_views(state: FleetState) -> list[ReleaseView]:
     """Every release, by number."""
     used = in_use(state)
-    return [_release_view(release, used.get(number, 0)) for number, release in sorted(state.catalogue.releases.items())]
+    return [
+        _release_view(release, used.get(number, 0))
+        for number, release in sorted(state.catalogue.releases.items())
+    ]
 
 
 def rollout_views(state: FleetState) -> list[RolloutView]:

@@ -1,4 +1,5 @@
-"""Serves the HTTP API in a thread of its own, with few connections at a time: more would take the file descriptors that blobs need."""
+"""Serves the HTTP API in a thread of its own, with few connections at a time: more would take the
+file descriptors that blobs need."""
 
 import asyncio
 import ipaddress
@@ -18,15 +19,18 @@ from wire.errors import ConfigError
 log = logging.getLogger("shoal.aggregator")
 
 CONNECTIONS = 64
-"""Connections at a time. One more takes the place of the oldest that asks nothing, of the address with the most, or is closed."""
+"""Connections at a time. One more takes the place of the oldest that asks nothing, of the address
+with the most, or is closed."""
 OF_ONE = 16
-"""Connections of one address at a time. One more takes the place of the address's oldest that asks nothing, or is closed."""
+"""Connections of one address at a time. One more takes the place of the address's oldest that asks
+nothing, or is closed."""
 SILENT_S = 10.0
 """A connection that brings no whole request in so many seconds is closed, twice as many at most."""
 
 
 class _Bounded(H11Protocol):
-    """HTTP/1.1 over one connection, which is closed if there are too many others, or if nothing is asked on it."""
+    """HTTP/1.1 over one connection, which is closed if there are too many others, or if nothing is
+    asked on it."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -44,11 +48,17 @@ class _Bounded(H11Protocol):
     @property
     def asks(self) -> bool:
         """Whether there is a whole request on it that is not answered."""
-        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+        return (
+            self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+        )
 
     def _surplus(self) -> "_Bounded | None":
         """The connection that is to end for this one, or this one; None if there is room."""
-        there = [other for other in self.connections if isinstance(other, _Bounded) and not other.transport.is_closing()]
+        there = [
+            other
+            for other in self.connections
+            if isinstance(other, _Bounded) and not other.transport.is_closing()
+        ]
         counts = Counter(other.address for other in there)
         if counts[self.address] > OF_ONE:
             crowded = self.address
@@ -56,7 +66,11 @@ class _Bounded(H11Protocol):
             crowded = counts.most_common(1)[0][0]
         else:
             return None
-        quiet = [other for other in there if other.address == crowded and other is not self and not other.asks]
+        quiet = [
+            other
+            for other in there
+            if other.address == crowded and other is not self and not other.asks
+        ]
         return min(quiet, key=lambda other: other.since_s, default=self)
 
     def _close_if_silent(self, before: Any) -> None:
@@ -80,8 +94,9 @@ class _Impatient(asyncio.SelectorEventLoop):
 
 
 def read_proxies(text: str) -> list[str]:
-    """Addresses and networks of reverse proxies, with commas between them. What they say in ``X-Forwarded-For`` and ``X-Forwarded-Proto``
-    of whom they ask for is believed, and of nobody else.
+    """Addresses and networks of reverse proxies, with commas between them. What they say in
+    ``X-Forwarded-For`` and ``X-Forwarded-Proto`` of whom they ask for is believed, and of nobody
+    else.
 
     Raises:
         ConfigError: one is no address and no network.
@@ -91,16 +106,21 @@ def read_proxies(text: str) -> list[str]:
         try:
             ipaddress.ip_network(proxy)
         except ValueError:
-            raise ConfigError(f"proxy {proxy!r}: expected an address or a network, such as 127.0.0.1 or 10.0.0.0/8") from None
+            raise ConfigError(
+                f"proxy {proxy!r}: expected an address or a network, such as 127.0.0.1 or "
+                "10.0.0.0/8"
+            ) from None
     return proxies
 
 
 class HttpServer:
-    """Takes an address, and then serves an application there, for as long as the context is open. The address is taken from the beginning;
-    connections are refused until there is an application. Another one may take its place while it is served."""
+    """Takes an address, and then serves an application there, for as long as the context is open.
+    The address is taken from the beginning; connections are refused until there is an application.
+    Another one may take its place while it is served."""
 
     def __init__(self, host: str, port: int, pair: Path | None = None, proxies: str = "") -> None:
-        """`pair`: a file with a key and its certificate, for HTTPS. `proxies`: as `read_proxies` takes them.
+        """`pair`: a file with a key and its certificate, for HTTPS. `proxies`: as `read_proxies`
+        takes them.
 
         Raises:
             ConfigError: the address cannot be used, or `proxies` are no addresses.
@@ -112,7 +132,9 @@ class HttpServer:
             self._socket.bind((host, port))
         except (OSError, OverflowError, UnicodeError) as error:
             self._socket.close()
-            raise ConfigError(f"HTTP on {self._where}: the address cannot be used (is the port taken?): {error}") from None
+            raise ConfigError(
+                f"HTTP on {self._where}: the address cannot be used (is the port taken?): {error}"
+            ) from None
         self._api: Any = None
         self._server: uvicorn.Server | None = None
         self._thread = threading.Thread()
@@ -161,7 +183,9 @@ class HttpServer:
         self._thread.start()
         while not server.started:
             if not self._thread.is_alive():
-                raise ConfigError(f"HTTP on {self._where}: the address cannot be used (is the port taken?)")
+                raise ConfigError(
+                    f"HTTP on {self._where}: the address cannot be used (is the port taken?)"
+                )
             time.sleep(0.02)
         log.info("%s://%s", "https" if self._pair else "http", self._where)
 

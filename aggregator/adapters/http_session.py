@@ -1,14 +1,18 @@
-"""How a browser shows a token: in a cookie of the dashboard's pages, which scripts cannot read and other sites cannot have sent.
+"""How a browser shows a token: in a cookie of the dashboard's pages, which scripts cannot read and
+other sites cannot have sent.
 
-The HTTP API knows the header `Authorization` only, not the cookie. To sign in is to have the browser keep a token; whether it is of use is
-found out where every token is (`aggregator.adapters.http_guard`).
+The HTTP API knows the header `Authorization` only, not the cookie. To sign in is to have the
+browser keep a token; whether it is of use is found out where every token is
+(`aggregator.adapters.http_guard`).
 
-Cookies do not know ports. Over HTTPS their names begin with ``__Host-``: a browser takes such a cookie only over HTTPS and from this very
-host, so that a page of another port or of a subdomain, which somebody else serves without TLS, cannot put a token of its own in its place
-(RFC 6265bis, section 4.1.3.2). It then goes with every path; over HTTP it goes with requests below `PAGES` alone.
+Cookies do not know ports. Over HTTPS their names begin with ``__Host-``: a browser takes such a
+cookie only over HTTPS and from this very host, so that a page of another port or of a subdomain,
+which somebody else serves without TLS, cannot put a token of its own in its place (RFC 6265bis,
+section 4.1.3.2). It then goes with every path; over HTTP it goes with requests below `PAGES` alone.
 
-``Sec-Fetch-Site`` says whether a request comes from a page of this very address (W3C, Fetch Metadata Request Headers). A browser does not
-send it over plain HTTP to another machine; there ``Origin`` says it (RFC 6454). ``SameSite`` does not tell two ports of a machine apart.
+``Sec-Fetch-Site`` says whether a request comes from a page of this very address (W3C, Fetch
+Metadata Request Headers). A browser does not send it over plain HTTP to another machine; there
+``Origin`` says it (RFC 6454). ``SameSite`` does not tell two ports of a machine apart.
 """
 
 from urllib.parse import urlsplit
@@ -53,15 +57,22 @@ def is_from_own_page(headers: Headers) -> bool:
     if (site := headers.get("sec-fetch-site")) is not None:
         return site == "same-origin"
     try:
-        return bool(host := headers.get("host")) and urlsplit(headers.get("origin", "")).netloc == host
+        return (
+            bool(host := headers.get("host")) and urlsplit(headers.get("origin", "")).netloc == host
+        )
     except ValueError:  # that is no address at all
         return False
 
 
-def keep_cookie(response: Response, scope: Scope, name: str, value: str, most_s: int | None = None) -> None:
-    """Have the browser keep a value for the dashboard's pages: until it is closed, or for so many seconds."""
+def keep_cookie(
+    response: Response, scope: Scope, name: str, value: str, most_s: int | None = None
+) -> None:
+    """Have the browser keep a value for the dashboard's pages: until it is closed, or for so many
+    seconds."""
     named, path, secure = _place(scope, name)
-    response.set_cookie(named, value, max_age=most_s, path=path, httponly=True, samesite="strict", secure=secure)
+    response.set_cookie(
+        named, value, max_age=most_s, path=path, httponly=True, samesite="strict", secure=secure
+    )
 
 
 def drop_cookie(response: Response, scope: Scope, name: str) -> None:

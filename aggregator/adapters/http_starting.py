@@ -1,4 +1,5 @@
-"""What HTTP answers while a service starts: what it is doing, and that nothing else is to be had yet."""
+"""What HTTP answers while a service starts: what it is doing, and that nothing else is to be had
+yet."""
 
 from collections.abc import Callable
 
@@ -28,6 +29,9 @@ def create_starting_api(doing: Callable[[], str]) -> FastAPI:
             return starting(request, doing())
         return problem(503, f"the service is starting: {doing()}", {"Retry-After": str(RETRY_S)})
 
-    api.mount(PAGES.rstrip("/"), Starlette(routes=[static_files()], exception_handlers={HTTPException: not_yet}))
+    api.mount(
+        PAGES.rstrip("/"),
+        Starlette(routes=[static_files()], exception_handlers={HTTPException: not_yet}),
+    )
     api.add_exception_handler(HTTPException, not_yet)
     return api

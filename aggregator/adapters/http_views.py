@@ -121,7 +121,9 @@ class RunView(BaseModel):
     deadline_at_s: float
     bytes_up: int
     bytes_down: int
-    refused: dict[str, int] = Field(description="How often something that arrived at the service was refused, by reason.")
+    refused: dict[str, int] = Field(
+        description="How often something that arrived at the service was refused, by reason."
+    )
     paused: str
     ended: str
     epoch: int
@@ -146,11 +148,17 @@ class RoundView(BaseModel):
     devices: int
     groups: int
     accuracy: SpreadView = Field(description="Of the models that devices received in the round.")
-    kept: dict[str, int] = Field(description="After the last round: how many devices keep what, of those that tell.")
-    placed: dict[str, str] = Field(description="By device that has too few labels to train: how sure its group is.")
+    kept: dict[str, int] = Field(
+        description="After the last round: how many devices keep what, of those that tell."
+    )
+    placed: dict[str, str] = Field(
+        description="By device that has too few labels to train: how sure its group is."
+    )
     bytes_up: int
     bytes_down: int
-    notes: dict[str, Any] = Field(description="What the algorithm says of the round; docs/operate.md names what matters.")
+    notes: dict[str, Any] = Field(
+        description="What the algorithm says of the round; docs/operate.md names what matters."
+    )
 
 
 def campaign_view(name: str, state: RunState, paused: str) -> CampaignView:
@@ -203,10 +211,14 @@ def round_view(record: RoundRecord) -> RoundView:
         closed_at_s=record.closed_at_s,
         devices=len(record.evaluated),
         groups=count_groups(record.groups),
-        accuracy=SpreadView.model_validate(msgspec.to_builtins(spread(accuracy_of(record).values()))),
+        accuracy=SpreadView.model_validate(
+            msgspec.to_builtins(spread(accuracy_of(record).values()))
+        ),
         kept=dict(sorted(Counter(kept.candidate for kept in record.kept.values()).items())),
         placed={device_id: str(placed) for device_id, placed in record.placed.items()},
         bytes_up=record.bytes_up,
         bytes_down=record.bytes_down,
-        notes=msgspec.json.decode(msgspec.json.encode(record.notes)),  # what is not finite becomes null
+        notes=msgspec.json.decode(
+            msgspec.json.encode(record.notes)
+        ),  # what is not finite becomes null
     )

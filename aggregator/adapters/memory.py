@@ -1,4 +1,5 @@
-"""A store and a blob store in memory: for simulation, and the reference that the durable ones are tested against."""
+"""A store and a blob store in memory: for simulation, and the reference that the durable ones are
+tested against."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,7 +19,12 @@ class MemoryStore:
         self._snapshot: RunState | None = None
         self._rounds: dict[int, RoundRecord] = {}
 
-    def commit(self, events: Sequence[Event], records: Sequence[RoundRecord] = (), snapshot: RunState | None = None) -> None:
+    def commit(
+        self,
+        events: Sequence[Event],
+        records: Sequence[RoundRecord] = (),
+        snapshot: RunState | None = None,
+    ) -> None:
         self._events += events
         self._rounds |= {record.round: record for record in records}
         if snapshot is not None:
@@ -31,7 +37,11 @@ class MemoryStore:
         return state
 
     def rounds(self, after: int = 0, until: int | None = None) -> list[RoundRecord]:
-        return [self._rounds[number] for number in sorted(self._rounds) if after < number and (until is None or number <= until)]
+        return [
+            self._rounds[number]
+            for number in sorted(self._rounds)
+            if after < number and (until is None or number <= until)
+        ]
 
     def check(self) -> None:
         pass
@@ -47,7 +57,9 @@ class MemoryRegistry:
         return dict(self._entries)
 
     def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
-        self._entries = {d: entry for d, entry in self._entries.items() if d not in {*gone}} | dict(entries)
+        self._entries = {d: entry for d, entry in self._entries.items() if d not in {*gone}} | dict(
+            entries
+        )
 
     def scrub(self) -> None:
         pass

@@ -26,7 +26,9 @@ def read_registry(url: str) -> dict[str, Entry]:
         engine = make_engine(url)
         try:
             with engine.connect() as connection:
-                return _entries(connection) if sql.inspect(connection).has_table(DEVICES.name) else {}
+                return (
+                    _entries(connection) if sql.inspect(connection).has_table(DEVICES.name) else {}
+                )
         finally:
             engine.dispose()
     except SQLAlchemyError as error:
@@ -44,7 +46,10 @@ def has_entry(url: str, device_id: str) -> bool:
     try:
         with engine.connect() as connection:
             known = sql.select(DEVICES.c.device_id).where(DEVICES.c.device_id == device_id)
-            return sql.inspect(connection).has_table(DEVICES.name) and connection.scalar(known) is not None
+            return (
+                sql.inspect(connection).has_table(DEVICES.name)
+                and connection.scalar(known) is not None
+            )
     except SQLAlchemyError as error:
         raise StorageFailed(f"the registry cannot be read: {str(error).splitlines()[0]}") from None
     finally:
@@ -60,7 +65,8 @@ def _entries(connection: sql.Connection) -> dict[str, Entry]:
 
 
 class RegistryTable:
-    """An `aggregator.core.ports.RegistryStore` in the database of a service. What a method wrote is safe when it returns."""
+    """An `aggregator.core.ports.RegistryStore` in the database of a service. What a method wrote is
+    safe when it returns."""
 
     def __init__(self, url: str, fence: Fence | None = None) -> None:
         """`fence`: what has to hold in every transaction that writes.
@@ -73,39 +79,55 @@ class RegistryTable:
             with self._engine.begin() as connection:
                 prepare(connection)
         except SQLAlchemyError as error:
-            raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
+            raise ConfigError(
+                f"database {database_name(url)}: {str(error).splitlines()[0]}"
+            ) from None
 
     def load(self) -> dict[str, Entry]:
         try:
             with self._engine.connect() as connection:
                 return _entries(connection)
         except SQLAlchemyError as error:
-            raise StorageFailed(f"the registry cannot be read: {str(error).splitlines()[0]}") from None
+            raise StorageFailed(
+                f"the registry cannot be read: {str(error).splitlines()[0]}"
+            ) from None
 
     def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
-        rows = [{"device_id": device_id, "entry": msgspec.json.encode(entry)} for device_id, entry in entries.items()]
+        rows = [
+            {"device_id": device_id, "entry": msgspec.json.encode(entry)}
+            for device_id, entry in entries.items()
+        ]
         removed = [{"key": device_id} for device_id in {*entries, *gone}]
         try:
             with self._engine.begin() as connection:
                 if self._fence is not None:
                     self._fence(connection)
                 if removed:
-                    connection.execute(DEVICES.delete().where(DEVICES.c.device_id == sql.bindparam("key")), removed)
+                    connection.execute(
+                        DEVICES.delete().where(DEVICES.c.device_id == sql.bindparam("key")), removed
+                    )
                 if rows:
                     connection.execute(DEVICES.insert(), rows)
         except SQLAlchemyError as error:
-            raise StorageFailed(f"the registry cannot be written: {str(error).splitlines()[0]}") from None
+            raise StorageFailed(
+                f"the registry cannot be written: {str(error).splitlines()[0]}"
+            ) from None
 
     def scrub(self) -> None:
-        """Overwrite what deleted rows of the database held, in SQLite; another kind of database does so in its own time."""
+        """Overwrite what deleted rows of the database held, in SQLite; another kind of database
+        does so in its own time."""
         if self._engine.dialect.name != "sqlite":
             return
         try:
-            with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            with self._engine.connect().execution_options(
+                isolation_level="AUTOCOMMIT"
+            ) as connection:
                 connection.execute(sql.text("VACUUM"))
                 connection.execute(sql.text("PRAGMA wal_checkpoint(TRUNCATE)"))
         except SQLAlchemyError as error:
-            raise StorageFailed(f"deleted rows cannot be overwritten: {str(error).splitlines()[0]}") from None
+            raise StorageFailed(
+                f"deleted rows cannot be overwritten: {str(error).splitlines()[0]}"
+            ) from None
 
     def close(self) -> None:
         """Close every connection."""

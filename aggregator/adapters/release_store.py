@@ -1,4 +1,5 @@
-"""A fleet's releases and rollouts in the service's database: a log of events since the last snapshot, as for runs."""
+"""A fleet's releases and rollouts in the service's database: a log of events since the last
+snapshot, as for runs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,7 +51,9 @@ class ReleaseStore:
             if self._since_snapshot + len(events) >= SNAPSHOT_EVERY:
                 self._snapshot(connection, state)
             else:
-                rows = [{"fleet": self._fleet, "event": msgspec.json.encode(event)} for event in events]
+                rows = [
+                    {"fleet": self._fleet, "event": msgspec.json.encode(event)} for event in events
+                ]
                 connection.execute(RELEASE_EVENTS.insert(), rows)
         self._since_snapshot = (self._since_snapshot + len(events)) % SNAPSHOT_EVERY
 
@@ -72,8 +75,16 @@ class ReleaseStore:
             StorageFailed: it cannot be read.
         """
         with self._transaction() as connection:
-            encoded = connection.scalar(sql.select(RELEASE_SNAPSHOTS.c.state).where(RELEASE_SNAPSHOTS.c.fleet == self._fleet))
-            log = sql.select(RELEASE_EVENTS.c.event).where(RELEASE_EVENTS.c.fleet == self._fleet).order_by(RELEASE_EVENTS.c.seq)
+            encoded = connection.scalar(
+                sql.select(RELEASE_SNAPSHOTS.c.state).where(
+                    RELEASE_SNAPSHOTS.c.fleet == self._fleet
+                )
+            )
+            log = (
+                sql.select(RELEASE_EVENTS.c.event)
+                .where(RELEASE_EVENTS.c.fleet == self._fleet)
+                .order_by(RELEASE_EVENTS.c.seq)
+            )
             events = list(connection.scalars(log))
             self._since_snapshot = len(events)
             return replayed(encoded, events)
@@ -85,7 +96,9 @@ class ReleaseStore:
     def _snapshot(self, connection: sql.Connection, state: FleetState) -> None:
         for table in (RELEASE_EVENTS, RELEASE_SNAPSHOTS):
             connection.execute(table.delete().where(table.c.fleet == self._fleet))
-        connection.execute(RELEASE_SNAPSHOTS.insert().values(fleet=self._fleet, state=encode_fleet(state)))
+        connection.execute(
+            RELEASE_SNAPSHOTS.insert().values(fleet=self._fleet, state=encode_fleet(state))
+        )
 
     @contextmanager
     def _transaction(self) -> Iterator[sql.Connection]:
@@ -95,7 +108,10 @@ class ReleaseStore:
         except (SQLAlchemyError, OSError) as error:
             raise StorageFailed(f"database {self._name}: {str(error).splitlines()[0]}") from None
         except (msgspec.MsgspecError, LookupError) as error:
-            told = f"the log of fleet {self._fleet}'s releases cannot be read: {error}; `shoal doctor` says more"
+            told = (
+                f"the log of fleet {self._fleet}'s releases cannot be read: {error}; `shoal "
+                "doctor` says more"
+            )
             raise StorageFailed(f"database {self._name}: {told}") from None
 
 

@@ -1,4 +1,5 @@
-"""What can be read of the database of a service's folder, whole or damaged, and how a new one is made of it. SQLite alone."""
+"""What can be read of the database of a service's folder, whole or damaged, and how a new one is
+made of it. SQLite alone."""
 
 import os
 import shutil
@@ -46,7 +47,8 @@ Row = tuple[int | str | bytes | None, ...]
 
 @dataclass
 class SavedRun:
-    """What a database has of a run. `state` is the snapshot after all of `events`; None where the run cannot be read."""
+    """What a database has of a run. `state` is the snapshot after all of `events`; None where the
+    run cannot be read."""
 
     snapshot: RunState | None = None
     events: list[Event] = field(default_factory=list)
@@ -56,7 +58,8 @@ class SavedRun:
 
 @dataclass
 class Contents:
-    """What was read of a database: runs by name, in the order in which they were started, and what is wrong."""
+    """What was read of a database: runs by name, in the order in which they were started, and what
+    is wrong."""
 
     runs: dict[str, SavedRun] = field(default_factory=dict)
     fleets: dict[str, FleetState] = field(default_factory=dict)
@@ -72,7 +75,8 @@ class Contents:
 
 
 def read_database(path: Path) -> Contents:
-    """Read a database, which may be in use, and check it; nothing is written. Damage raises nothing: it is in the result.
+    """Read a database, which may be in use, and check it; nothing is written. Damage raises
+    nothing: it is in the result.
 
     Raises:
         StorageFailed: it cannot be read, which says nothing of what is in it.
@@ -85,7 +89,11 @@ def read_database(path: Path) -> Contents:
     except sqlite3.Error as error:
         if not _unreadable(error):
             return Contents(damage=[str(error)])
-        why = "; no space is left on its disk" if shutil.disk_usage(path.parent).free < LEAST_SPACE else ""
+        why = (
+            "; no space is left on its disk"
+            if shutil.disk_usage(path.parent).free < LEAST_SPACE
+            else ""
+        )
         raise StorageFailed(f"database {path}: it cannot be read: {error}{why}") from None
 
 
@@ -108,8 +116,9 @@ def copy_database(path: Path, to: Path) -> None:
 
 
 def salvage(path: Path) -> Contents:
-    """Read what there is in a damaged database that nobody uses. A copy is read; where its first page, which says what is where, cannot be
-    used, it gets that of a new database: tables always begin at the same pages.
+    """Read what there is in a damaged database that nobody uses. A copy is read; where its first
+    page, which says what is where, cannot be used, it gets that of a new database: tables always
+    begin at the same pages.
 
     Raises:
         StorageFailed: it cannot be read.
@@ -136,9 +145,14 @@ def salvage(path: Path) -> Contents:
     return second if second.runs else first
 
 
-def write_database(path: Path, runs: dict[str, SavedRun], fleets: dict[str, FleetState], registry: Mapping[str, Entry]) -> None:
-    """Make a new database of these runs, but for those that cannot be read, of the releases of these fleets, and of these entries of
-    devices.
+def write_database(
+    path: Path,
+    runs: dict[str, SavedRun],
+    fleets: dict[str, FleetState],
+    registry: Mapping[str, Entry],
+) -> None:
+    """Make a new database of these runs, but for those that cannot be read, of the releases of
+    these fleets, and of these entries of devices.
 
     Raises:
         ShoalError: it cannot be written.
@@ -167,8 +181,9 @@ def write_database(path: Path, runs: dict[str, SavedRun], fleets: dict[str, Flee
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that writes nothing. SQLite would leave files beside the database, also to read it. So without a log it is told that
-    nothing changes; where a log was left, but no service has the folder, it keeps the log's index in its own memory, and locks nothing."""
+    """A connection that writes nothing. SQLite would leave files beside the database, also to read
+    it. So without a log it is told that nothing changes; where a log was left, but no service has
+    the folder, it keeps the log's index in its own memory, and locks nothing."""
     with path.open("rb") as file:
         file.read(1)  # what is wrong with a file that cannot be read, SQLite does not tell
     logged = path.with_name(path.name + "-wal").exists()
@@ -197,34 +212,60 @@ def _integrity(connection: sqlite3.Connection) -> list[str]:
         if _unreadable(error):
             raise
         return [str(error)]
-    return [] if found == ["ok"] else [text.removeprefix("*** in database main ***\n") for text in found]
+    return (
+        []
+        if found == ["ok"]
+        else [text.removeprefix("*** in database main ***\n") for text in found]
+    )
 
 
 def _read(connection: sqlite3.Connection, damage: list[str]) -> Contents:
     contents = Contents(damage=damage)
     contents.revision = _revision(connection)
     names = [str(name) for (name,) in _rows(connection, "runs", "run", damage).values()]
-    snapshots = {str(run): state for run, state in _rows(connection, "snapshots", "run, state", damage).values()}
+    snapshots = {
+        str(run): state
+        for run, state in _rows(connection, "snapshots", "run, state", damage).values()
+    }
     events = _rows(connection, "events", "run, event", damage)
     records = _rows(connection, "rounds", "run, record", damage)
     whole = not damage
-    for name in dict.fromkeys([*names, *snapshots, *(str(row[0]) for row in [*events.values(), *records.values()])]):
+    for name in dict.fromkeys(
+        [*names, *snapshots, *(str(row[0]) for row in [*events.values(), *records.values()])]
+    ):
         contents.runs[name] = run = SavedRun()
         own = {seq: payload for seq, (of, payload) in events.items() if of == name}
         if name in snapshots:
-            run.state = run.snapshot = _decoded(snapshots[name], decode_state, f"the snapshot of run {name}", damage)
+            run.state = run.snapshot = _decoded(
+                snapshots[name], decode_state, f"the snapshot of run {name}", damage
+            )
         if name not in snapshots or run.snapshot is not None:
             _replay(name, run, own, events.keys(), whole, contents)
         for _, payload in (row for row in records.values() if row[0] == name):
-            if (record := _decoded(payload, partial(msgspec.json.decode, type=RoundRecord), f"a record of run {name}", damage)) is not None:
+            if (
+                record := _decoded(
+                    payload,
+                    partial(msgspec.json.decode, type=RoundRecord),
+                    f"a record of run {name}",
+                    damage,
+                )
+            ) is not None:
                 run.records.append(record)
         _tell_lost(name, run, bool(damage), contents)
     if _has_table(connection, "devices"):
         for device_id, payload in _rows(connection, "devices", "device_id, entry", damage).values():
-            entry = _decoded(payload, partial(msgspec.json.decode, type=Entry), f"the entry of device {device_id!r}", damage)
+            entry = _decoded(
+                payload,
+                partial(msgspec.json.decode, type=Entry),
+                f"the entry of device {device_id!r}",
+                damage,
+            )
             contents.registry |= {str(device_id): entry} if entry is not None else {}
         if damage:
-            contents.lost.append(f"the registry: devices beside the {len(contents.registry)} that could be read, with their tags and bans")
+            contents.lost.append(
+                f"the registry: devices beside the {len(contents.registry)} that could be read, "
+                "with their tags and bans"
+            )
     _read_releases(connection, contents)
     if damage and not contents.runs:
         contents.lost.append("every run")
@@ -241,30 +282,53 @@ def _revision(connection: sqlite3.Connection) -> str:
 
 
 def _read_releases(connection: sqlite3.Connection, contents: Contents) -> None:
-    """Read the releases of every fleet, up to the first event that is missing, cannot be read, or does not fit."""
+    """Read the releases of every fleet, up to the first event that is missing, cannot be read, or
+    does not fit."""
     damage = contents.damage
     try:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        tables = {
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
     except sqlite3.Error as error:
         if _unreadable(error):
             raise
         tables = {"release_events", "release_snapshots"}
     if not {"release_events", "release_snapshots"} <= tables:
         return  # no service has ever made a release here
-    snapshots = {str(fleet): state for fleet, state in _rows(connection, "release_snapshots", "fleet, state", damage).values()}
+    snapshots = {
+        str(fleet): state
+        for fleet, state in _rows(connection, "release_snapshots", "fleet, state", damage).values()
+    }
     events = _rows(connection, "release_events", "fleet, event", damage)
     for name in dict.fromkeys([*snapshots, *(str(fleet) for fleet, _ in events.values())]):
-        state = _decoded(snapshots[name], decode_fleet, f"the releases of fleet {name}", damage) if name in snapshots else FleetState()
+        state = (
+            _decoded(snapshots[name], decode_fleet, f"the releases of fleet {name}", damage)
+            if name in snapshots
+            else FleetState()
+        )
         if state is None:
             contents.lost.append(f"the releases of fleet {name}")
             continue
-        for seq, payload in ((seq, payload) for seq, (fleet, payload) in events.items() if fleet == name):
-            event = _decoded(payload, partial(msgspec.json.decode, type=FleetEvent), f"event {seq} of releases", damage)
+        for seq, payload in (
+            (seq, payload) for seq, (fleet, payload) in events.items() if fleet == name
+        ):
+            event = _decoded(
+                payload,
+                partial(msgspec.json.decode, type=FleetEvent),
+                f"event {seq} of releases",
+                damage,
+            )
             try:
                 state, _ = step_fleet(state, event)
             except Exception as error:  # whatever the machine fails at
-                damage.append(f"event {seq} of the releases of fleet {name} cannot be taken in: {type(error).__name__}: {error}")
-                contents.lost.append(f"the releases of fleet {name}: what came from number {seq} on")
+                damage.append(
+                    f"event {seq} of the releases of fleet {name} cannot be taken in: "
+                    f"{type(error).__name__}: {error}"
+                )
+                contents.lost.append(
+                    f"the releases of fleet {name}: what came from number {seq} on"
+                )
                 break
         contents.fleets[name] = state
 
@@ -277,30 +341,49 @@ def _tell_lost(name: str, run: SavedRun, damaged: bool, contents: Contents) -> N
         return
     missing = sorted(set(range(1, run.state.round)) - {record.round for record in run.records})
     if missing:
-        contents.lost.append(f"run {name}: the records of rounds {', '.join(map(str, missing))}, which are for people to read")
+        contents.lost.append(
+            f"run {name}: the records of rounds {', '.join(map(str, missing))}, which are for "
+            "people to read"
+        )
 
 
-def _replay(name: str, run: SavedRun, own: dict[int, Any], known: Collection[int], whole: bool, contents: Contents) -> None:
+def _replay(
+    name: str,
+    run: SavedRun,
+    own: dict[int, Any],
+    known: Collection[int],
+    whole: bool,
+    contents: Contents,
+) -> None:
     """Take in a run's events up to the first that is missing, cannot be read, or does not fit."""
     last = 0
     for seq in sorted(own):
         if not whole and any(number not in known for number in range(last + 1, seq)):
             contents.lost.append(f"run {name}: its events from number {last + 1} on; {ASKED_AGAIN}")
             return
-        event = _decoded(own[seq], partial(msgspec.json.decode, type=Event), f"event {seq} of run {name}", contents.damage)
+        event = _decoded(
+            own[seq],
+            partial(msgspec.json.decode, type=Event),
+            f"event {seq} of run {name}",
+            contents.damage,
+        )
         try:
             if event is None:
                 raise ValueError
             state, _ = step(run.state, event)
         except Exception as error:  # whatever the round core fails at
             if event is not None:
-                contents.damage.append(f"event {seq} of run {name} cannot be taken in: {type(error).__name__}: {error}")
+                contents.damage.append(
+                    f"event {seq} of run {name} cannot be taken in: {type(error).__name__}: {error}"
+                )
             contents.lost.append(f"run {name}: its events from number {seq} on; {ASKED_AGAIN}")
             return
         run.state, last = state, seq
         run.events.append(event)
     if not whole:
-        contents.lost.append(f"run {name}: events after number {last}, if there were any; {ASKED_AGAIN}")
+        contents.lost.append(
+            f"run {name}: events after number {last}, if there were any; {ASKED_AGAIN}"
+        )
 
 
 def _decoded(payload: Any, decode: Callable[[Any], Any], what: str, damage: list[str]) -> Any:
@@ -315,19 +398,27 @@ def _decoded(payload: Any, decode: Callable[[Any], Any], what: str, damage: list
 def _has_table(connection: sqlite3.Connection, table: str) -> bool:
     """Whether there is such a table, or the list of tables cannot be read."""
     try:
-        return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
+        return (
+            connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+            is not None
+        )
     except sqlite3.Error as error:
         if _unreadable(error):
             raise
         return True
 
 
-def _rows(connection: sqlite3.Connection, table: str, columns: str, damage: list[str]) -> dict[int, Row]:
-    """A table's rows by number: from its beginning up to what cannot be read, and from its end back to that."""
+def _rows(
+    connection: sqlite3.Connection, table: str, columns: str, damage: list[str]
+) -> dict[int, Row]:
+    """A table's rows by number: from its beginning up to what cannot be read, and from its end back
+    to that."""
     found: dict[int, Row] = {}
     for order in ("", " DESC"):
         try:
-            rows = connection.execute(f"SELECT rowid, {columns} FROM {table} NOT INDEXED ORDER BY rowid{order}")
+            rows = connection.execute(
+                f"SELECT rowid, {columns} FROM {table} NOT INDEXED ORDER BY rowid{order}"
+            )
             for number, *values in rows:
                 found[number] = tuple(values)
             break

@@ -1,6 +1,7 @@
 """Which schema a service's database has, and the migrations to the one that this Shoal writes.
 
-A database is migrated in one transaction, in SQLite as in PostgreSQL: where a migration fails, the database is what it was.
+A database is migrated in one transaction, in SQLite as in PostgreSQL: where a migration fails, the
+database is what it was.
 """
 
 import logging
@@ -31,7 +32,9 @@ def newest() -> str:
 
 def readable() -> set[str]:
     """The revisions that this Shoal takes up, and the version from before there were any."""
-    return {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()} | {str(VERSION)}
+    return {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()} | {
+        str(VERSION)
+    }
 
 
 def revision_of(connection: sql.Connection) -> str:
@@ -56,14 +59,19 @@ def revision_of(connection: sql.Connection) -> str:
 
 def newer(revision: object) -> str:
     """What there is to say of a database that this Shoal cannot read."""
-    return f"its schema is version {revision}, this Shoal reads up to {newest()}: use the Shoal that wrote it"
+    return (
+        f"its schema is version {revision}, this Shoal reads up to {newest()}: use the Shoal that "
+        "wrote it"
+    )
 
 
 def upgrade(url: str) -> tuple[str, str]:
-    """Migrate a database to the newest revision; one that is not there is made. Returns the revisions before and after.
+    """Migrate a database to the newest revision; one that is not there is made. Returns the
+    revisions before and after.
 
     Raises:
-        ConfigError: it cannot be opened, was written by a newer Shoal, or a migration failed: then it is as it was.
+        ConfigError: it cannot be opened, was written by a newer Shoal, or a migration failed: then
+        it is as it was.
     """
     engine = make_engine(url)
     try:
@@ -74,7 +82,9 @@ def upgrade(url: str) -> tuple[str, str]:
                 migrate(connection, MIGRATIONS)
                 log.info("%sschema %s, it was %s", _name(connection), newest(), before or "empty")
     except (SQLAlchemyError, OSError) as error:
-        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}; nothing was changed") from None
+        raise ConfigError(
+            f"database {database_name(url)}: {str(error).splitlines()[0]}; nothing was changed"
+        ) from None
     finally:
         engine.dispose()
     return before, newest()
@@ -94,7 +104,10 @@ def prepare(connection: sql.Connection) -> None:
         migrate(connection, MIGRATIONS)
     elif revision != newest():
         told = f"its schema is version {revision}, this Shoal writes {newest()}"
-        raise ConfigError(f"{_name(connection)}{told}: stop the service that uses it, then `shoal database upgrade`, or `shoal serve`")
+        raise ConfigError(
+            f"{_name(connection)}{told}: stop the service that uses it, then `shoal database "
+            "upgrade`, or `shoal serve`"
+        )
 
 
 def current(url: str) -> str:
@@ -105,7 +118,9 @@ def current(url: str) -> str:
     """
     engine = make_engine(url)
     try:
-        if (file := sqlite_file(engine)) is not None and not (file.exists() and file.stat().st_size):
+        if (file := sqlite_file(engine)) is not None and not (
+            file.exists() and file.stat().st_size
+        ):
             return ""  # SQLite would make it
         with engine.connect() as connection:
             return revision_of(connection)
@@ -121,7 +136,8 @@ def has_leases(revision: str) -> bool:
 
 
 def migrate(connection: sql.Connection, folder: Path) -> None:
-    """Run the migrations of a folder that the database has not had, in the connection's transaction."""
+    """Run the migrations of a folder that the database has not had, in the connection's
+    transaction."""
     config = Config()
     config.set_main_option("script_location", str(folder).replace("%", "%%"))
     config.attributes["connection"] = connection

@@ -1,11 +1,15 @@
-"""The tables of the service's databases, as they are after the last migration (`aggregator.adapters.migrations`).
+"""The tables of the service's databases, as they are after the last migration
+(`aggregator.adapters.migrations`).
 
-A PostgreSQL database has all of them in use. In SQLite those of enrolment are in use in a file of their own."""
+A PostgreSQL database has all of them in use. In SQLite those of enrolment are in use in a file of
+their own."""
 
 import sqlalchemy as sql
 
 METADATA = sql.MetaData()
-NUMBER = sql.BigInteger().with_variant(sql.Integer, "sqlite")  # SQLite counts up by itself only in a column of this very type
+NUMBER = sql.BigInteger().with_variant(
+    sql.Integer, "sqlite"
+)  # SQLite counts up by itself only in a column of this very type
 
 EVENTS = sql.Table(
     "events",
@@ -44,8 +48,11 @@ LEASES = sql.Table(
     sql.Column("beat", sql.BigInteger, nullable=False),
     sql.Column("secret", sql.String(64), nullable=False),
 )
-SCHEMA_VERSION = sql.Table("schema_version", METADATA, sql.Column("version", sql.Integer, primary_key=True))
-"""One row. A Shoal from before the migrations reads it, and refuses a database in which it is not 2."""
+SCHEMA_VERSION = sql.Table(
+    "schema_version", METADATA, sql.Column("version", sql.Integer, primary_key=True)
+)
+"""One row. A Shoal from before the migrations reads it, and refuses a database in which it is not
+2."""
 DEVICES = sql.Table(
     "devices",
     METADATA,

@@ -1,5 +1,6 @@
-"""Bearer tokens for the HTTP API: their hashes, in a file of the service's folder that its owner alone may read. `shoal token` writes it
-while the service runs; the service looks at it for each request, so that what was revoked is refused at once."""
+"""Bearer tokens for the HTTP API: their hashes, in a file of the service's folder that its owner
+alone may read. `shoal token` writes it while the service runs; the service looks at it for each
+request, so that what was revoked is refused at once."""
 
 import fcntl
 import hashlib
@@ -53,7 +54,8 @@ class TokenFile:
         self._held: tuple[HttpToken, ...] = ()
 
     def exists(self) -> bool:
-        """Whether a token was ever made here. It stays so when the last one is revoked: taking a token away opens nothing."""
+        """Whether a token was ever made here. It stays so when the last one is revoked: taking a
+        token away opens nothing."""
         return self._path.exists()
 
     def all(self) -> tuple[HttpToken, ...]:
@@ -66,17 +68,23 @@ class TokenFile:
             found = self._path.stat()
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
             if seen != self._seen:
-                self._held, self._seen = msgspec.json.decode(self._path.read_bytes(), type=tuple[HttpToken, ...]), seen
+                self._held, self._seen = (
+                    msgspec.json.decode(self._path.read_bytes(), type=tuple[HttpToken, ...]),
+                    seen,
+                )
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise ConfigError(f"tokens {self._path}: {error.strerror}") from None
         except msgspec.MsgspecError as error:
-            raise ConfigError(f"tokens {self._path}: not what `shoal token` wrote: {error}") from None
+            raise ConfigError(
+                f"tokens {self._path}: not what `shoal token` wrote: {error}"
+            ) from None
         return self._held
 
     def verify(self, token: str) -> Caller | None:
-        """As `aggregator.access.Verify`. How long it takes does not depend on how much of a token is right.
+        """As `aggregator.access.Verify`. How long it takes does not depend on how much of a token
+        is right.
 
         Raises:
             ConfigError: the file cannot be read.
@@ -85,23 +93,37 @@ class TokenFile:
         for held in self.all():
             if hmac.compare_digest(held.hash, shown):
                 found = held
-        return Caller(found.name, found.role) if found is not None and not found.is_over(time.time()) else None
+        return (
+            Caller(found.name, found.role)
+            if found is not None and not found.is_over(time.time())
+            else None
+        )
 
     def new(self, name: str, role: Role, expires_in_s: float | None = None) -> str:
         """Make a token, which nobody can read again.
 
         Raises:
-            ConfigError: not a name, the name is taken, not a time, or the file cannot be read or written.
+            ConfigError: not a name, the name is taken, not a time, or the file cannot be read or
+            written.
         """
         check_name(name, "token's name")
         if expires_in_s is not None and not 0 < expires_in_s <= MOST_S:
-            raise ConfigError(f"a token for {expires_in_s:g} s: expected more than 0, and ten years at most")
+            raise ConfigError(
+                f"a token for {expires_in_s:g} s: expected more than 0, and ten years at most"
+            )
         with self._changing() as held:
             now_s, token = time.time(), "shoal-" + secrets.token_urlsafe(SECRET_BYTES)
             if any(known.name == name and not known.is_over(now_s) for known in held):
-                raise ConfigError(f"token {name!r}: there is one of this name; revoke it, or give another name")
+                raise ConfigError(
+                    f"token {name!r}: there is one of this name; revoke it, or give another name"
+                )
             until_s = None if expires_in_s is None else now_s + expires_in_s
-            self._write([*(known for known in held if known.name != name), HttpToken(name, role, _hash(token), now_s, until_s)])
+            self._write(
+                [
+                    *(known for known in held if known.name != name),
+                    HttpToken(name, role, _hash(token), now_s, until_s),
+                ]
+            )
         return token
 
     def revoke(self, name: str) -> None:
@@ -113,7 +135,8 @@ class TokenFile:
         with self._changing() as held:
             if name not in {known.name for known in held}:
                 raise ConfigError(
-                    f"token {name!r}: there is none of this name; those that are: {', '.join(t.name for t in held) or 'none'}"
+                    f"token {name!r}: there is none of this name; those that are: "
+                    f"{', '.join(t.name for t in held) or 'none'}"
                 )
             self._write([known for known in held if known.name != name])
 
@@ -123,7 +146,9 @@ class TokenFile:
         try:
             opened = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
-            raise ConfigError(f"folder {self._folder}: {error.strerror}; `shoal serve --folder` makes it") from None
+            raise ConfigError(
+                f"folder {self._folder}: {error.strerror}; `shoal serve --folder` makes it"
+            ) from None
         try:
             fcntl.flock(opened, fcntl.LOCK_EX)
             yield self.all()
@@ -132,17 +157,24 @@ class TokenFile:
 
     def _write(self, held: list[HttpToken]) -> None:
         try:
-            write_atomically(self._path, msgspec.json.format(msgspec.json.encode(held)) + b"\n", 0o600)
+            write_atomically(
+                self._path, msgspec.json.format(msgspec.json.encode(held)) + b"\n", 0o600
+            )
         except OSError as error:
             raise ConfigError(f"tokens {self._path}: {error.strerror}") from None
 
 
 def http_access(folder: Path, host: str) -> Access:
-    """Who may ask what of the service of this folder, which listens on this host: once there is a token, or where other machines reach it,
-    everything needs one."""
+    """Who may ask what of the service of this folder, which listens on this host: once there is a
+    token, or where other machines reach it, everything needs one."""
     tokens, open_to_others = TokenFile(folder), not is_loopback(host)
     if open_to_others and not tokens.exists():
-        log.warning("HTTP listens on %s and there is no token: it answers /health alone; `shoal token new %s` makes one", host, folder)
+        log.warning(
+            "HTTP listens on %s and there is no token: it answers /health alone; `shoal token new "
+            "%s` makes one",
+            host,
+            folder,
+        )
     return Access(
         tokens.verify,
         lambda: open_to_others or tokens.exists(),

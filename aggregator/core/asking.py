@@ -12,27 +12,38 @@ from algorithms.core.keys import NEWCOMER
 
 T = TypeVar("T")
 LOOK_S = 60.0
-"""Seconds after which a round looks again that asks nobody, since too few devices may be asked again."""
+"""Seconds after which a round looks again that asks nobody, since too few devices may be asked
+again."""
 LONGEST_REST = 64
 """Rounds after which a device that failed again and again is asked again, at most."""
 
 
 def may_be_asked(state: RunState, device: Device, at_s: float) -> bool:
-    """Whether a device may get a plan of the latest round. One that was asked in a round of training what its inputs are like gets no other
-    plan in that round: it would take both for the same."""
+    """Whether a device may get a plan of the latest round. One that was asked in a round of
+    training what its inputs are like gets no other plan in that round: it would take both for the
+    same."""
     if state.phase == "evaluating":
         return device.eligible
     is_paced = bool(device.asked_s) and device.asked_s + state.settings.pace_s > at_s
-    return device.eligible and not is_paced and can_train(state, device) and not 0 < device.inputs_in == state.round
+    return (
+        device.eligible
+        and not is_paced
+        and can_train(state, device)
+        and not 0 < device.inputs_in == state.round
+    )
 
 
 def paced_until_s(state: RunState, at_s: float) -> float:
-    """When enough devices may be asked again, where that is not so now because they were asked too recently; a short time later it is
-    looked again, since others may come."""
+    """When enough devices may be asked again, where that is not so now because they were asked too
+    recently; a short time later it is looked again, since others may come."""
     pace_s = state.settings.pace_s
     if not pace_s or state.phase == "evaluating":
         return at_s
-    able = (d for d in state.devices.values() if d.eligible and can_train(state, d) and is_awaited(state, d, at_s))
+    able = (
+        d
+        for d in state.devices.values()
+        if d.eligible and can_train(state, d) and is_awaited(state, d, at_s)
+    )
     free_s = sorted(d.asked_s + pace_s if d.asked_s else 0.0 for d in able)
     missing = state.settings.min_updates - len(state.received)
     if missing <= 0 or len(free_s) < missing:
@@ -64,7 +75,11 @@ def is_awaited(state: RunState, device: Device, at_s: float) -> bool:
 def failed(state: RunState, device_id: str) -> Device:
     """The device after one more round without an update."""
     device = state.devices[device_id]
-    return replace(device, failures=device.failures + 1, rests_until=state.round + min(LONGEST_REST, 2 ** min(device.failures, 10)))
+    return replace(
+        device,
+        failures=device.failures + 1,
+        rests_until=state.round + min(LONGEST_REST, 2 ** min(device.failures, 10)),
+    )
 
 
 def absent(device: Device, at_s: float, grace_s: float) -> Device:
@@ -88,11 +103,16 @@ def without_count(state: RunState, device_id: str) -> RunState:
     device = state.devices.get(device_id)
     if device is None or not (device.online and device.eligible):
         return state
-    return replace(state, num_online=state.num_online - 1, num_unlabelled=state.num_unlabelled - (not can_train(state, device)))
+    return replace(
+        state,
+        num_online=state.num_online - 1,
+        num_unlabelled=state.num_unlabelled - (not can_train(state, device)),
+    )
 
 
 def counted_anew(state: RunState) -> RunState:
-    """The state with the number of devices that cannot train, where settings say anew how many labels that takes."""
+    """The state with the number of devices that cannot train, where settings say anew how many
+    labels that takes."""
     there = (device for device in state.devices.values() if device.online and device.eligible)
     return replace(state, num_unlabelled=sum(not can_train(state, device) for device in there))
 
@@ -114,9 +134,9 @@ def trained_key(state: RunState, device_id: str) -> str:
 
 
 def placed_of(state: RunState, device_id: str) -> Placed | None:
-    """Where a device belongs that cannot train, or that is in no group since its owner does not permit what would place it, or since
-    training was over before it took part: nobody is left with the model from before training. None for any other, and where nobody knows
-    yet."""
+    """Where a device belongs that cannot train, or that is in no group since its owner does not
+    permit what would place it, or since training was over before it took part: nobody is left with
+    the model from before training. None for any other, and where nobody knows yet."""
     device = state.devices.get(device_id)
     if device is None:
         return None
@@ -140,15 +160,16 @@ def all_placed(state: RunState) -> dict[str, Placed]:
 
 
 def groups_of(state: RunState, placed: Mapping[str, Placed]) -> dict[str, str]:
-    """By device, the key of the model that it starts from next, for all that have been in a group and all that were `placed`
-    (`all_placed`)."""
+    """By device, the key of the model that it starts from next, for all that have been in a group
+    and all that were `placed` (`all_placed`)."""
     grouped = {device_id: key for device_id, key in state.starts.items() if device_id}
     return grouped | {device_id: held.group for device_id, held in placed.items()}
 
 
 def key_now(state: RunState, device_id: str) -> str:
-    """The key of the model that the device starts from in the open round: in the evaluation, that of its last model; in a round of training
-    as a newcomer, where its data have moved and newcomers do something of their own."""
+    """The key of the model that the device starts from in the open round: in the evaluation, that
+    of its last model; in a round of training as a newcomer, where its data have moved and newcomers
+    do something of their own."""
     if state.phase == "evaluating":
         return start_key(state, device_id)
     is_new = state.phase == "training" and state.devices[device_id].moved and NEW in state.programs

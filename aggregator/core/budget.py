@@ -1,11 +1,13 @@
-"""When a campaign takes no further round of training: its rounds are over, its days are, or its models no longer get better. Pure.
+"""When a campaign takes no further round of training: its rounds are over, its days are, or its
+models no longer get better. Pure.
 
-Each budget stands for itself, and the first that is spent ends the training. A round that is open goes on; then comes the evaluation.
-Time is that of events.
+Each budget stands for itself, and the first that is spent ends the training. A round that is open
+goes on; then comes the evaluation. Time is that of events.
 
-What no longer gets better is the *mean accuracy*: of the models that devices were given, on their own test windows, every device counting
-the same. Devices report it with their updates, so that a round says how good the models of the round before are. A round in which no
-device tells one counts neither way.
+What no longer gets better is the *mean accuracy*: of the models that devices were given, on their
+own test windows, every device counting the same. Devices report it with their updates, so that a
+round says how good the models of the round before are. A round in which no device tells one counts
+neither way.
 """
 
 import math
@@ -27,13 +29,18 @@ def spent(state: RunState, at_s: float) -> Ended:
     settings = state.settings
     if state.trained >= settings.rounds:
         return "rounds"
-    if settings.days and state.started_at_s is not None and at_s >= state.started_at_s + settings.days * DAY_S:
+    if (
+        settings.days
+        and state.started_at_s is not None
+        and at_s >= state.started_at_s + settings.days * DAY_S
+    ):
         return "days"
     return "patience" if settings.patience and state.unimproved >= settings.patience else ""
 
 
 def measured(state: RunState) -> RunState:
-    """The state after a round of training, by what its devices said of the models that they were given."""
+    """The state after a round of training, by what its devices said of the models that they were
+    given."""
     accuracy = mean_accuracy(received.evaluated for received in state.received.values())
     if accuracy is None:
         return replace(state, unmeasured=True)
@@ -41,12 +48,17 @@ def measured(state: RunState) -> RunState:
     return replace(state, best=best, unimproved=unimproved, unmeasured=False)
 
 
-def improvement(best: float | None, unimproved: int, accuracy: float, min_delta: float) -> tuple[float, int]:
-    """The best mean accuracy, and the number of rounds since it got better by more than `min_delta`, after a round with this one."""
+def improvement(
+    best: float | None, unimproved: int, accuracy: float, min_delta: float
+) -> tuple[float, int]:
+    """The best mean accuracy, and the number of rounds since it got better by more than
+    `min_delta`, after a round with this one."""
     return (accuracy, 0) if best is None or accuracy > best + min_delta else (best, unimproved + 1)
 
 
-def improvement_of(accuracies: Iterable[float | None], min_delta: float) -> tuple[float | None, int]:
+def improvement_of(
+    accuracies: Iterable[float | None], min_delta: float
+) -> tuple[float | None, int]:
     """The same after rounds with these mean accuracies, in their order."""
     best, unimproved = None, 0
     for accuracy in accuracies:
@@ -57,12 +69,17 @@ def improvement_of(accuracies: Iterable[float | None], min_delta: float) -> tupl
 
 def mean_accuracy(evaluated: Iterable[Metrics]) -> float | None:
     """The mean over devices; None where none has tested a model."""
-    known = [metrics.accuracy for metrics in evaluated if metrics.num_examples and math.isfinite(metrics.accuracy)]
+    known = [
+        metrics.accuracy
+        for metrics in evaluated
+        if metrics.num_examples and math.isfinite(metrics.accuracy)
+    ]
     return fmean(known) if known else None
 
 
 def why_ended(state: RunState) -> str:
-    """Why a campaign trains no further, for people; or why it may not end as it was told to. Empty where there is nothing to say."""
+    """Why a campaign trains no further, for people; or why it may not end as it was told to. Empty
+    where there is nothing to say."""
     settings = state.next_settings
     match state.ended:
         case "rounds":
@@ -71,10 +88,17 @@ def why_ended(state: RunState) -> str:
             return f"its {settings.days:g} days are over"
         case "patience":
             best = f"{state.best:.4f}" if state.best is not None else "none"
-            return f"the mean accuracy has not got better by more than {settings.min_delta:g} for {state.unimproved} rounds (best: {best})"
+            return (
+                f"the mean accuracy has not got better by more than {settings.min_delta:g} for "
+                f"{state.unimproved} rounds (best: {best})"
+            )
         case "order":
             return "it was aborted"
-    return "its devices tell no accuracy: --patience cannot end it" if settings.patience and state.unmeasured else ""
+    return (
+        "its devices tell no accuracy: --patience cannot end it"
+        if settings.patience and state.unmeasured
+        else ""
+    )
 
 
 def check_budget(settings: RunSettings) -> None:
@@ -83,6 +107,10 @@ def check_budget(settings: RunSettings) -> None:
     Raises:
         ConfigError: one is out of range.
     """
-    for name, value in (("days", settings.days), ("patience", settings.patience), ("min_delta", settings.min_delta)):
+    for name, value in (
+        ("days", settings.days),
+        ("patience", settings.patience),
+        ("min_delta", settings.min_delta),
+    ):
         if not 0 <= value < math.inf:
             raise ConfigError(f"{name} {value:g}: expected a finite number from 0")

@@ -15,12 +15,15 @@ class Counted:
     """Of updates that came, and of bundles and models that went to the devices that sent them."""
 
     stragglers: int = 0
-    """Devices that a round had asked, and that had neither answered nor declined when it was closed."""
+    """Devices that a round had asked, and that had neither answered nor declined when it was
+    closed."""
     _closed: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def observe(self, state: RunState, event: Event) -> None:
         """Count an event."""
-        if state.phase == "aggregating" and (attempt := (state.round, state.attempt)) != self._closed.get(state.settings.run_id):
+        if state.phase == "aggregating" and (
+            attempt := (state.round, state.attempt)
+        ) != self._closed.get(state.settings.run_id):
             self._closed[state.settings.run_id] = attempt
             self.stragglers += len(state.cohort) - len(state.received)
         kind = str(event.__struct_config__.tag)

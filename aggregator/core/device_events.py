@@ -6,7 +6,8 @@ from wire.messages import Digest
 
 
 class EligibilityChanged(msgspec.Struct, frozen=True, tag="eligibility-changed"):
-    """Of these devices is known anew whether they are asked for anything. None of them is barred any longer."""
+    """Of these devices is known anew whether they are asked for anything. None of them is barred
+    any longer."""
 
     at_s: float
     included: tuple[str, ...] = ()
@@ -14,15 +15,17 @@ class EligibilityChanged(msgspec.Struct, frozen=True, tag="eligibility-changed")
 
 
 class DeviceBarred(msgspec.Struct, frozen=True, tag="device-barred"):
-    """A device was banned: what it sent for the open round does not count, and it is asked for nothing."""
+    """A device was banned: what it sent for the open round does not count, and it is asked for
+    nothing."""
 
     at_s: float
     device_id: str
 
 
 class DeviceForgotten(msgspec.Struct, frozen=True, tag="device-forgotten"):
-    """Nothing of a device is to remain. `memories`: by the digest of each memory of the algorithm that the run names, the digest of the
-    same without the device. `own`: the models that were made of its updates alone."""
+    """Nothing of a device is to remain. `memories`: by the digest of each memory of the algorithm
+    that the run names, the digest of the same without the device. `own`: the models that were made
+    of its updates alone."""
 
     at_s: float
     device_id: str
@@ -31,7 +34,8 @@ class DeviceForgotten(msgspec.Struct, frozen=True, tag="device-forgotten"):
 
 
 class Says(msgspec.Struct, frozen=True):
-    """What a device holds, and what its owner lets it say, as it told when it checked in with any run of the fleet."""
+    """What a device holds, and what its owner lets it say, as it told when it checked in with any
+    run of the fleet."""
 
     held: tuple[str, ...] | None
     """As `CheckIn.kept`; None also where the device has chosen since."""

@@ -1,18 +1,20 @@
-"""Which devices a rule means: a small language over the registry, for cohorts, campaigns and lists. Pure; nothing of a rule is evaluated as
-code.
+"""Which devices a rule means: a small language over the registry, for cohorts, campaigns and lists.
+Pure; nothing of a rule is evaluated as code.
 
 ::
 
     rule  = term { "or" term }
     term  = factor { "and" factor }
-    factor = "not" factor | "(" rule ")" | "known" FIELD | FIELD "has" WORD | FIELD COMPARISON VALUE | FIELD
+    factor = "not" factor | "(" rule ")" | "known" FIELD | FIELD "has" WORD | FIELD COMPARISON VALUE
+    | FIELD
 
-A comparison is one of ``= != < <= > >=``. A word or value may stand in quotes. `FIELDS` lists the fields with what they hold: numbers;
-yes or no, which stand alone; texts; versions, which are compared part by part; sets, for ``has``. ``windows.3`` is the number of windows of
-class 3.
+A comparison is one of ``= != < <= > >=``. A word or value may stand in quotes. `FIELDS` lists the
+fields with what they hold: numbers; yes or no, which stand alone; texts; versions, which are
+compared part by part; sets, for ``has``. ``windows.3`` is the number of windows of class 3.
 
-What a device does not say is neither true nor false, and neither is its opposite: ``not metered`` does not mean a device that does not know
-whether it pays for its traffic. A rule means the devices for which it is true. ``known FIELD`` is always true or false.
+What a device does not say is neither true nor false, and neither is its opposite: ``not metered``
+does not mean a device that does not know whether it pays for its traffic. A rule means the devices
+for which it is true. ``known FIELD`` is always true or false.
 """
 
 import math
@@ -53,7 +55,11 @@ def _metered(_id: str, entry: Entry) -> bool | None:
 
 
 def _free_mb(_id: str, entry: Entry) -> float | None:
-    return None if entry.said is None or entry.said.free_bytes is None else entry.said.free_bytes / 2**20
+    return (
+        None
+        if entry.said is None or entry.said.free_bytes is None
+        else entry.said.free_bytes / 2**20
+    )
 
 
 FIELDS: dict[str, Field] = {
@@ -73,17 +79,28 @@ FIELDS: dict[str, Field] = {
     "bundle": Field("text", _said("bundle"), "the digest of the bundle that it has loaded"),
     "online": Field("yes or no", lambda _, entry: entry.online, "it is connected"),
     "banned": Field("yes or no", lambda _, entry: entry.ban is not None, "`shoal devices ban`"),
-    "withdrawn": Field("yes or no", lambda _, entry: entry.withdrawn_s > 0, "its owner agrees no longer"),
+    "withdrawn": Field(
+        "yes or no", lambda _, entry: entry.withdrawn_s > 0, "its owner agrees no longer"
+    ),
     "group": Field("text", lambda _, entry: entry.group or None, "the group that it is in"),
-    "campaign": Field("text", lambda _, entry: entry.campaign or None, "the campaign that gave it its last plan"),
+    "campaign": Field(
+        "text", lambda _, entry: entry.campaign or None, "the campaign that gave it its last plan"
+    ),
     "declines": Field("number", lambda _, entry: entry.declines, "plans that it has declined"),
     "updates": Field("number", lambda _, entry: entry.updates, "updates of it that were taken"),
-    "train_s": Field("number", lambda _, entry: entry.train_s if entry.updates else None, "seconds of its last training"),
+    "train_s": Field(
+        "number",
+        lambda _, entry: entry.train_s if entry.updates else None,
+        "seconds of its last training",
+    ),
     "release": Field("number", lambda _, entry: entry.release, "the release that it uses; 0: none"),
 }
-"""Every field. `tests/aggregator/test_eligibility.py` holds the table in docs/operate.md to this one."""
+"""Every field. `tests/aggregator/test_eligibility.py` holds the table in docs/operate.md to this
+one."""
 
-_TOKEN = re.compile(r"""\s*(?:(?P<sign><=|>=|!=|=|<|>|\(|\))|(?P<quoted>"[^"]*"|'[^']*')|(?P<word>[^\s()<>=!"']+))""")
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<sign><=|>=|!=|=|<|>|\(|\))|(?P<quoted>"[^"]*"|'[^']*')|(?P<word>[^\s()<>=!"']+))"""
+)
 _WORDS = ("and", "or", "not", "has", "known")
 
 
@@ -128,7 +145,9 @@ class _Parser:
             found = _TOKEN.match(text, place)
             if found is None or found.lastgroup is None:
                 raise self._error(f"{text[place:].strip()[0]!r} does not belong here", place)
-            self._tokens.append((found.lastgroup, found[found.lastgroup], found.start(found.lastgroup)))
+            self._tokens.append(
+                (found.lastgroup, found[found.lastgroup], found.start(found.lastgroup))
+            )
             place = found.end()
 
     def rule(self) -> Test:
@@ -151,7 +170,9 @@ class _Parser:
 
     def _factor(self, depth: int) -> Test:
         if depth > DEEPEST:
-            raise self._error(f"more than {DEEPEST} parentheses and 'not' inside of each other", self._place())
+            raise self._error(
+                f"more than {DEEPEST} parentheses and 'not' inside of each other", self._place()
+            )
         if self._takes("not"):
             return _opposite(self._factor(depth + 1))
         if self._takes("("):
@@ -173,9 +194,16 @@ class _Parser:
         kind, sign, place = self._token()
         if kind == "sign" and sign not in ("(", ")"):
             self._at += 1
-            if field.kind in ("set", "yes or no") or (field.kind == "text" and sign not in ("=", "!=")):
-                how = {"set": f"'{name} has WORD'", "yes or no": f"'{name}' or 'not {name}' alone"}.get(field.kind, "= or !=")
-                raise self._error(f"{sign!r} after {name}, which is a {field.kind}: expected {how}", place)
+            if field.kind in ("set", "yes or no") or (
+                field.kind == "text" and sign not in ("=", "!=")
+            ):
+                how = {
+                    "set": f"'{name} has WORD'",
+                    "yes or no": f"'{name}' or 'not {name}' alone",
+                }.get(field.kind, "= or !=")
+                raise self._error(
+                    f"{sign!r} after {name}, which is a {field.kind}: expected {how}", place
+                )
             return self._compared(name, field, sign)
         if field.kind != "yes or no":
             raise self._expected("'has'" if field.kind == "set" else "a comparison")
@@ -188,7 +216,11 @@ class _Parser:
         if field.kind == "version":
             if not _version(value):
                 raise self._error(f"{value!r} after {name}: expected a version, such as 1.2", place)
-            return _comparison(lambda device_id, entry: _version(str(field.read(device_id, entry) or "")) or None, sign, _version(value))
+            return _comparison(
+                lambda device_id, entry: _version(str(field.read(device_id, entry) or "")) or None,
+                sign,
+                _version(value),
+            )
         try:
             number = float(value)
         except ValueError:
@@ -205,7 +237,9 @@ class _Parser:
         if (found := re.fullmatch(r"windows\.([0-9]{1,4})", name)) is not None:
             return name, Field("number", _windows_of(int(found[1])), "")
         if name not in FIELDS:
-            raise self._error(f"no field {name!r}: expected one of {', '.join(FIELDS)}, windows.CLASS", place)
+            raise self._error(
+                f"no field {name!r}: expected one of {', '.join(FIELDS)}, windows.CLASS", place
+            )
         return name, FIELDS[name]
 
     def _value(self, what: str) -> str:
@@ -216,7 +250,9 @@ class _Parser:
         return value[1:-1] if kind == "quoted" else value
 
     def _token(self) -> tuple[str, str, int]:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "", len(self._text))
+        return (
+            self._tokens[self._at] if self._at < len(self._tokens) else ("end", "", len(self._text))
+        )
 
     def _takes(self, word: str) -> bool:
         kind, value, _ = self._token()
@@ -230,7 +266,9 @@ class _Parser:
 
     def _expected(self, what: str) -> ConfigError:
         kind, value, place = self._token()
-        return self._error(f"{'the rule ends' if kind == 'end' else f'{value!r}'}: expected {what}", place)
+        return self._error(
+            f"{'the rule ends' if kind == 'end' else f'{value!r}'}: expected {what}", place
+        )
 
     def _error(self, problem: str, place: int) -> ConfigError:
         return ConfigError(f"rule {self._text!r}, at character {place + 1}: {problem}")
@@ -299,7 +337,8 @@ def _windows_of(number: int) -> Read:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """The numbers of the first version in a text, without zeros at their end: 1.2 and 1.2.0 are one; nothing where there is none."""
+    """The numbers of the first version in a text, without zeros at their end: 1.2 and 1.2.0 are
+    one; nothing where there is none."""
     found = re.search(r"[0-9]{1,9}(\.[0-9]{1,9})*", text)
     numbers = [int(part) for part in found[0].split(".")] if found else []
     while len(numbers) > 1 and numbers[-1] == 0:

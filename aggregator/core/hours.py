@@ -1,4 +1,5 @@
-"""The hours of the day in which rounds may ask devices for anything. Pure, but for the system's table of time zones."""
+"""The hours of the day in which rounds may ask devices for anything. Pure, but for the system's
+table of time zones."""
 
 import re
 from datetime import date, datetime, time, timedelta
@@ -10,7 +11,8 @@ from wire.errors import ConfigError
 
 
 class Hours(NamedTuple):
-    """From one time of day to another, in a time zone; over midnight where the end is the earlier."""
+    """From one time of day to another, in a time zone; over midnight where the end is the
+    earlier."""
 
     begin: time
     end: time
@@ -25,10 +27,17 @@ class Hours(NamedTuple):
         return next(end_s for _, end_s in self._around(at_s) if end_s > at_s)
 
     def _around(self, at_s: float) -> list[tuple[float, float]]:
-        """The hours of the days around a time, as Unix seconds; a day on which the clock is put forward may have none."""
+        """The hours of the days around a time, as Unix seconds; a day on which the clock is put
+        forward may have none."""
         today = datetime.fromtimestamp(at_s, self.zone).date()
         days = [today + timedelta(days=shift) for shift in range(-1, 4)]
-        spans = [(self._second(day, self.begin), self._second(day + timedelta(days=self.end <= self.begin), self.end)) for day in days]
+        spans = [
+            (
+                self._second(day, self.begin),
+                self._second(day + timedelta(days=self.end <= self.begin), self.end),
+            )
+            for day in days
+        ]
         return [span for span in spans if span[0] < span[1]]
 
     def _second(self, day: date, at: time) -> float:
@@ -37,21 +46,30 @@ class Hours(NamedTuple):
 
 @lru_cache(64)
 def read_hours(text: str) -> Hours | None:
-    """Read such as ``22:00-06:00 Europe/Berlin``; without a zone it is UTC. Nothing means always: None.
+    """Read such as ``22:00-06:00 Europe/Berlin``; without a zone it is UTC. Nothing means always:
+    None.
 
     Raises:
         ConfigError: it is none of these.
     """
     if not text:
         return None
-    found = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])-([01]?[0-9]|2[0-3]):([0-5][0-9])(?: (\S+))?", text)
+    found = re.fullmatch(
+        r"([01]?[0-9]|2[0-3]):([0-5][0-9])-([01]?[0-9]|2[0-3]):([0-5][0-9])(?: (\S+))?", text
+    )
     if found is None:
-        raise ConfigError(f"hours {text!r}: expected such as 22:00-06:00 or 22:00-06:00 Europe/Berlin")
+        raise ConfigError(
+            f"hours {text!r}: expected such as 22:00-06:00 or 22:00-06:00 Europe/Berlin"
+        )
     try:
         zone = ZoneInfo(found[5] or "UTC")
     except (OSError, ValueError, LookupError):
-        raise ConfigError(f"hours {text!r}: no time zone {found[5]!r}, expected such as Europe/Berlin") from None
+        raise ConfigError(
+            f"hours {text!r}: no time zone {found[5]!r}, expected such as Europe/Berlin"
+        ) from None
     begin, end = time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))
     if begin == end:
-        raise ConfigError(f"hours {text!r}: they begin when they end; leave them out to ask at any time")
+        raise ConfigError(
+            f"hours {text!r}: they begin when they end; leave them out to ask at any time"
+        )
     return Hours(begin, end, zone)

@@ -1,4 +1,5 @@
-"""Transitions of a run by what becomes of a device: it may be asked or not, it is banned, it is forgotten. Pure."""
+"""Transitions of a run by what becomes of a device: it may be asked or not, it is banned, it is
+forgotten. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +9,14 @@ from msgspec.structs import replace
 from aggregator.core import closings, flights, inputs
 from aggregator.core.asking import num_trainers, others, with_device, without_count
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
-from aggregator.core.opening import Step, close_if_full, lacks_updates, next_phase, open_again, open_next
+from aggregator.core.opening import (
+    Step,
+    close_if_full,
+    lacks_updates,
+    next_phase,
+    open_again,
+    open_next,
+)
 from aggregator.core.state import Event, ModelVersion, RunState
 from wire.messages import Digest
 
@@ -37,7 +45,9 @@ def bar_idle(state: RunState, event: DeviceBarred) -> Step:
     if device is None:
         return state, []
     state = closings.without(state, event.device_id)
-    return with_device(state, event.device_id, replace(device, online=False, eligible=False, barred=True)), []
+    return with_device(
+        state, event.device_id, replace(device, online=False, eligible=False, barred=True)
+    ), []
 
 
 def bar(state: RunState, event: DeviceBarred) -> Step:
@@ -47,7 +57,8 @@ def bar(state: RunState, event: DeviceBarred) -> Step:
 
 
 def bar_closed(state: RunState, event: DeviceBarred) -> Step:
-    """Take the device's update out of the closed round; one that has too few then is opened again."""
+    """Take the device's update out of the closed round; one that has too few then is opened
+    again."""
     state, _ = bar_idle(state, event)
     return _reopened_if_short(_without(state, event.device_id), event.at_s)
 
@@ -77,13 +88,16 @@ def forget(state: RunState, event: DeviceForgotten) -> Step:
 
 
 def forget_closed(state: RunState, event: DeviceForgotten) -> Step:
-    """Remember nothing of the device; a closed round that has too few updates then is opened again."""
+    """Remember nothing of the device; a closed round that has too few updates then is opened
+    again."""
     state, _ = forget_idle(state, event)
     return _reopened_if_short(state, event.at_s)
 
 
 def _without(state: RunState, device_id: str) -> RunState:
-    state = replace(flights.without_plans(state, [device_id]), received=others(state.received, device_id))
+    state = replace(
+        flights.without_plans(state, [device_id]), received=others(state.received, device_id)
+    )
     return closings.without(replace(state, placing=others(state.placing, device_id)), device_id)
 
 
@@ -110,8 +124,16 @@ def _version(version: ModelVersion, event: DeviceForgotten) -> ModelVersion:
 
 Table = Mapping[type[Event], Callable[[RunState, Any], Step]]
 
-WAITING: Table = {EligibilityChanged: select_first, DeviceBarred: bar_idle, DeviceForgotten: forget_idle}
+WAITING: Table = {
+    EligibilityChanged: select_first,
+    DeviceBarred: bar_idle,
+    DeviceForgotten: forget_idle,
+}
 OPEN: Table = {EligibilityChanged: select, DeviceBarred: bar, DeviceForgotten: forget}
-AGGREGATING: Table = {EligibilityChanged: select, DeviceBarred: bar_closed, DeviceForgotten: forget_closed}
+AGGREGATING: Table = {
+    EligibilityChanged: select,
+    DeviceBarred: bar_closed,
+    DeviceForgotten: forget_closed,
+}
 FINISHED: Table = {EligibilityChanged: select, DeviceBarred: bar_idle, DeviceForgotten: forget_idle}
 """By phase of a run, what each of these events does."""

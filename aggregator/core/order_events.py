@@ -7,8 +7,8 @@ from wire.messages import Verb
 
 
 class RolledBack(msgspec.Struct, frozen=True, tag="rolled-back"):
-    """The operator returns to the models that the round `to` made, if they are remembered. `programs`: what devices do with them, by the
-    settings that the run has now; None: as then."""
+    """The operator returns to the models that the round `to` made, if they are remembered.
+    `programs`: what devices do with them, by the settings that the run has now; None: as then."""
 
     at_s: float
     to: int
@@ -16,7 +16,8 @@ class RolledBack(msgspec.Struct, frozen=True, tag="rolled-back"):
 
 
 class Retuned(msgspec.Struct, frozen=True, tag="retuned"):
-    """The operator has given the run other settings. `programs`: what devices do with them, if a round is opened because of it."""
+    """The operator has given the run other settings. `programs`: what devices do with them, if a
+    round is opened because of it."""
 
     at_s: float
     settings: RunSettings

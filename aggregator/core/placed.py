@@ -15,7 +15,10 @@ class Placed(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.neighbours:
-            return f"placed by its inputs, {round(self.sure * self.neighbours)} of {self.neighbours} neighbours"
+            return (
+                f"placed by its inputs, {round(self.sure * self.neighbours)} of {self.neighbours} "
+                "neighbours"
+            )
         if self.sure == 1:
             return "the only group"
         return f"in the largest group, {100 * self.sure:.0f} % of the devices"

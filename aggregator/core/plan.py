@@ -1,4 +1,5 @@
-"""Makes the plan of a device for a round, for the round core and for simulations that leave the messages out. Pure."""
+"""Makes the plan of a device for a round, for the round core and for simulations that leave the
+messages out. Pure."""
 
 from collections.abc import Mapping
 
@@ -17,8 +18,8 @@ NEW = f"start:{NEWCOMER}"
 """Under this key is the program of newcomers, where they do something of their own."""
 
 LEAST_HELD = 8
-"""Windows held out, at least, by which a device is to choose what it keeps. Fewer that fail alike look certain, and are worth more as
-windows to train on."""
+"""Windows held out, at least, by which a device is to choose what it keeps. Fewer that fail alike
+look certain, and are worth more as windows to train on."""
 
 NEVER_S = 1e12
 """The deadline of a plan that has none."""
@@ -29,9 +30,12 @@ def round_seed(settings: RunSettings, number: int) -> int:
     return settings.seed * SEED_STRIDE + number
 
 
-def program_for(programs: Mapping[str, tuple[Verb, ...]], device_id: str, start: str) -> tuple[Verb, ...]:
-    """The program of a device that starts from the model of the key `start`: the device's own program if there is one, else that of the
-    devices that start from this model, else the program of all devices."""
+def program_for(
+    programs: Mapping[str, tuple[Verb, ...]], device_id: str, start: str
+) -> tuple[Verb, ...]:
+    """The program of a device that starts from the model of the key `start`: the device's own
+    program if there is one, else that of the devices that start from this model, else the program
+    of all devices."""
     return programs.get(f"device:{device_id}") or programs.get(f"start:{start}") or programs[""]
 
 
@@ -46,7 +50,8 @@ def flight_of(state: RunState, device_id: str) -> Flight | None:
 
 
 def asked_alone(state: RunState, device_id: str) -> Flight | None:
-    """The plan that a device works on without being of a round's cohort: what its inputs are like, or what it keeps."""
+    """The plan that a device works on without being of a round's cohort: what its inputs are like,
+    or what it keeps."""
     return state.placing.get(device_id) or state.closings.get(device_id)
 
 
@@ -69,16 +74,19 @@ def closing_verbs(state: RunState, device: Device) -> tuple[Verb, ...]:
 
 
 def by_labels(closing: tuple[Verb, ...], num_train: int, trains: bool) -> tuple[Verb, ...]:
-    """What a device with so many labelled windows, enough to train or not, does of these verbs after the last round."""
+    """What a device with so many labelled windows, enough to train or not, does of these verbs
+    after the last round."""
     verbs = trained_on_all(closing, num_train)
     return verbs if trains else without_labels(verbs)
 
 
 def trained_on_all(verbs: tuple[Verb, ...], num_train: int) -> tuple[Verb, ...]:
-    """What a device with so many labelled windows does of these verbs after the last round: where fewer than `LEAST_HELD` would be held
-    out, none is."""
+    """What a device with so many labelled windows does of these verbs after the last round: where
+    fewer than `LEAST_HELD` would be held out, none is."""
     return tuple(
-        replace(verb, holdout=0.0) if _holds_out(verb) and num_held_out(num_train, getattr(verb, "holdout", 0.0)) < LEAST_HELD else verb
+        replace(verb, holdout=0.0)
+        if _holds_out(verb) and num_held_out(num_train, getattr(verb, "holdout", 0.0)) < LEAST_HELD
+        else verb
         for verb in verbs
     )
 
@@ -88,22 +96,29 @@ def _holds_out(verb: Verb) -> bool:
 
 
 def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
-    """What a device that cannot train does of these verbs after the last round: it neither chooses by a loss nor trains, but for a training
-    that is left out where there are too few windows."""
-    return tuple(v for v in verbs if not isinstance(v, Choose) and not (isinstance(v, Train) and not v.least))
+    """What a device that cannot train does of these verbs after the last round: it neither chooses
+    by a loss nor trains, but for a training that is left out where there are too few windows."""
+    return tuple(
+        v for v in verbs if not isinstance(v, Choose) and not (isinstance(v, Train) and not v.least)
+    )
 
 
 def without_measurements(settings: RunSettings, verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
     """The same verbs, of which nothing is reported but how well a model answers."""
     return tuple(
-        replace(verb, report=False) if isinstance(verb, Apply | Evaluate) and verb.report and settings.responses.get(verb.graph) else verb
+        replace(verb, report=False)
+        if isinstance(verb, Apply | Evaluate) and verb.report and settings.responses.get(verb.graph)
+        else verb
         for verb in verbs
     )
 
 
 def without_tests(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
     """The same verbs, of which none says how well a model answers to the device's test windows."""
-    return tuple(replace(verb, report=False) if isinstance(verb, Evaluate) and verb.split == "test" else verb for verb in verbs)
+    return tuple(
+        replace(verb, report=False) if isinstance(verb, Evaluate) and verb.split == "test" else verb
+        for verb in verbs
+    )
 
 
 def make_plan(
@@ -117,7 +132,8 @@ def make_plan(
     attempt: int = 0,
     encoding: Encoding = "float32",
 ) -> Plan:
-    """A device's plan in the round of this number: to carry out `verbs` from the model of this name."""
+    """A device's plan in the round of this number: to carry out `verbs` from the model of this
+    name."""
     return Plan(
         run_id=settings.run_id,
         epoch=epoch,
@@ -134,13 +150,17 @@ def make_plan(
 
 
 def plan_for(state: RunState, device_id: str) -> Plan:
-    """The plan of a member of the cohort, or of a device that is asked what its inputs are like. Built again, it is the same."""
+    """The plan of a member of the cohort, or of a device that is asked what its inputs are like.
+    Built again, it is the same."""
     verbs, wanted = verbs_for(state, device_id), state.settings.update_encoding
     encoding = wanted if wanted in state.devices[device_id].encodings else "float32"
     if (flight := flight_of(state, device_id)) is not None:
         asked = (flight.deadline_at_s, state.epoch, flight.attempt, encoding)
         return make_plan(state.settings, flight.round, device_id, flight.model, verbs, *asked)
-    model, asked = state.models[state.cohort[device_id]], (state.deadline_at_s, state.epoch, state.attempt, encoding)
+    model, asked = (
+        state.models[state.cohort[device_id]],
+        (state.deadline_at_s, state.epoch, state.attempt, encoding),
+    )
     return make_plan(state.settings, state.round, device_id, model, verbs, *asked)
 
 

@@ -9,11 +9,13 @@ from aggregator.core.state import Event, RunState
 from wire.errors import ShoalError
 
 Clock = Callable[[], float]
-"""Seconds now, never less than a call before said; a service's are those of the Unix epoch, a simulation's those since its beginning."""
+"""Seconds now, never less than a call before said; a service's are those of the Unix epoch, a
+simulation's those since its beginning."""
 
 
 class StorageFailed(ShoalError):
-    """Something could not be written or read: the disk is full, or broken, or the database is not there."""
+    """Something could not be written or read: the disk is full, or broken, or the database is not
+    there."""
 
 
 class BlobLost(ShoalError):
@@ -25,14 +27,22 @@ class BlobLost(ShoalError):
 
 
 class Store(Protocol):
-    """Keeps one run: its events, its last snapshot, its records. What a method wrote is safe when it returns."""
+    """Keeps one run: its events, its last snapshot, its records. What a method wrote is safe when
+    it returns."""
 
-    def commit(self, events: Sequence[Event], records: Sequence[RoundRecord] = (), snapshot: RunState | None = None) -> None:
-        """Add events to the run's log and records of rounds to the others, in place of earlier ones of the same rounds: all, or nothing.
-        `snapshot` is the state after these events: `load` begins from there, and the events up to there are forgotten.
+    def commit(
+        self,
+        events: Sequence[Event],
+        records: Sequence[RoundRecord] = (),
+        snapshot: RunState | None = None,
+    ) -> None:
+        """Add events to the run's log and records of rounds to the others, in place of earlier ones
+        of the same rounds: all, or nothing. `snapshot` is the state after these events: `load`
+        begins from there, and the events up to there are forgotten.
 
         Raises:
-            StorageFailed: nothing was written, as far as can be told: where an answer was lost, all of it may be. Nothing more is written
+            StorageFailed: nothing was written, as far as can be told: where an answer was lost, all
+            of it may be. Nothing more is written
                 before `load` has told.
         """
 
@@ -44,7 +54,8 @@ class Store(Protocol):
         """
 
     def rounds(self, after: int = 0, until: int | None = None) -> list[RoundRecord]:
-        """The records of rounds with a greater number than `after` and at most `until`, where that is given, by round.
+        """The records of rounds with a greater number than `after` and at most `until`, where that
+        is given, by round.
 
         Raises:
             StorageFailed: they cannot be read.
@@ -69,7 +80,8 @@ class RegistryStore(Protocol):
         """
 
     def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
-        """Write these entries, in place of earlier ones of the same devices, and delete those of `gone`: all, or nothing.
+        """Write these entries, in place of earlier ones of the same devices, and delete those of
+        `gone`: all, or nothing.
 
         Raises:
             StorageFailed: nothing was written.

@@ -40,7 +40,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     began_at_s: float
     steps: list[StepProgress]
-    """Of a rollout that ended before its time, only devices that still have its releases are counted."""
+    """Of a rollout that ended before its time, only devices that still have its releases are
+    counted."""
     returned: Counts
     """The devices that were given back what they had."""
 
@@ -58,8 +59,15 @@ def progress_of(state: FleetState, campaign: str, rollout: Rollout) -> Progress:
         step=rollout.step,
         reason=rollout.reason,
         began_at_s=rollout.began_at_s,
-        steps=[StepProgress(step=chosen, **_counts(reached)) for chosen, reached in zip(rollout.steps, steps, strict=True)],
-        returned=Counts(**_counts([holder for holder in state.devices.values() if holder.given in rollout.returns])),
+        steps=[
+            StepProgress(step=chosen, **_counts(reached))
+            for chosen, reached in zip(rollout.steps, steps, strict=True)
+        ],
+        returned=Counts(
+            **_counts(
+                [holder for holder in state.devices.values() if holder.given in rollout.returns]
+            )
+        ),
     )
 
 
@@ -69,7 +77,11 @@ def _counts(holders: list[Holder]) -> dict[str, Any]:
     for _, reason in answers:
         if reason:
             reasons[reason] = reasons.get(reason, 0) + 1
-    confirmed = [holder for holder, (answer, _) in zip(holders, answers, strict=True) if answer == "confirmed"]
+    confirmed = [
+        holder
+        for holder, (answer, _) in zip(holders, answers, strict=True)
+        if answer == "confirmed"
+    ]
     alone = sum(holder.said is not None and bool(holder.said.alone) for holder in confirmed)
     kinds: tuple[Answer, ...] = ("confirmed", "failed", "waiting", "away")
     counts = {kind: sum(answer == kind for answer, _ in answers) for kind in kinds}
@@ -77,7 +89,8 @@ def _counts(holders: list[Holder]) -> dict[str, Any]:
 
 
 def in_use(state: FleetState) -> dict[int, int]:
-    """By release, how many devices say that it is in use, of those that were given it or a later one."""
+    """By release, how many devices say that it is in use, of those that were given it or a later
+    one."""
     counts: dict[int, int] = {}
     for holder in state.devices.values():
         said = holder.said

@@ -10,12 +10,14 @@ from aggregator.core.rollout_state import GOING, FleetState, Holder, Rollout
 
 @lru_cache(100_000)
 def place_of(device_id: str, salt: str) -> float:
-    """Where a device stands between 0 and 1 in the rollout with this salt, always the same: a share reaches those below it."""
+    """Where a device stands between 0 and 1 in the rollout with this salt, always the same: a share
+    reaches those below it."""
     return int.from_bytes(hashlib.sha256(f"{salt}{device_id}".encode()).digest()[:8]) / 2**64
 
 
 def reached_by(rollout: Rollout, device_id: str, holder: Holder) -> int | None:
-    """The first step of a rollout that reaches a device, up to the one it is at; None if none does."""
+    """The first step of a rollout that reaches a device, up to the one it is at; None if none
+    does."""
     if holder.group not in rollout.releases:
         return None
     if device_id == rollout.first:
@@ -49,11 +51,22 @@ def group_of(state: FleetState, holder: Holder) -> str:
 
 
 def needed(state: FleetState, keep: int) -> set[int]:
-    """The releases whose models are still needed, by number: those that devices have or may return to, those of groups and of rollouts that
-    are not over, and of the others the last `keep` of each group."""
-    found = {number for holder in state.devices.values() for number in (holder.given, holder.settled) if number}
+    """The releases whose models are still needed, by number: those that devices have or may return
+    to, those of groups and of rollouts that are not over, and of the others the last `keep` of each
+    group."""
+    found = {
+        number
+        for holder in state.devices.values()
+        for number in (holder.given, holder.settled)
+        if number
+    }
     found |= set(state.catalogue.released.values())
-    found |= {number for rollout in state.rollouts.values() if rollout.phase in GOING for number in rollout.releases.values()}
+    found |= {
+        number
+        for rollout in state.rollouts.values()
+        if rollout.phase in GOING
+        for number in rollout.releases.values()
+    }
     left: dict[str, int] = {}
     for number in sorted(state.catalogue.releases, reverse=True):
         release = state.catalogue.releases[number]
@@ -64,7 +77,7 @@ def needed(state: FleetState, keep: int) -> set[int]:
 
 
 def told_by_half(state: FleetState) -> int:
-    """The number of which half of the devices say that they were given it or a later one: after a return to an old backup it may be greater
-    than any here. No few devices can push it ahead."""
+    """The number of which half of the devices say that they were given it or a later one: after a
+    return to an old backup it may be greater than any here. No few devices can push it ahead."""
     told = [holder.said.offered for holder in state.devices.values() if holder.said is not None]
     return median_low(told) if told else 0

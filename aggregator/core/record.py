@@ -1,4 +1,5 @@
-"""Makes the record of a closed round, for the runner and for simulations that leave the messages out. Pure."""
+"""Makes the record of a closed round, for the runner and for simulations that leave the messages
+out. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +10,16 @@ from aggregator.core.asking import all_placed, groups_of
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten, KeptChanged
 from aggregator.core.order_events import RolledBack
 from aggregator.core.placed import Placed
-from aggregator.core.state import DeviceCheckedIn, Event, OpenPhase, Report, RoundAggregated, RunState, Told, UpdateAdmitted
+from aggregator.core.state import (
+    DeviceCheckedIn,
+    Event,
+    OpenPhase,
+    Report,
+    RoundAggregated,
+    RunState,
+    Told,
+    UpdateAdmitted,
+)
 from aggregator.core.succession import gives_models
 from algorithms.personalisation.kept import Kept
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
@@ -24,17 +34,20 @@ class RoundRecord(msgspec.Struct, frozen=True):
     opened_at_s: float
     closed_at_s: float
     evaluated: dict[str, Metrics]
-    """By device, the metrics of the model that it received in this round, that is of the models as the round before left them."""
+    """By device, the metrics of the model that it received in this round, that is of the models as
+    the round before left them."""
     trained: Metrics
     """The sum over devices of the metrics of their training steps."""
     groups: dict[str, str]
-    """By device, for all that have been in a group or were placed so far, the key of the model that it starts from after this round."""
+    """By device, for all that have been in a group or were placed so far, the key of the model that
+    it starts from after this round."""
     bytes_up: int
     bytes_down: int
     notes: dict[str, Any] = {}
     """What the algorithm says about the round: tests between groups, epsilon."""
     views: MaybeDigest = ""
-    """The blob with the round's distance matrices (`aggregator.aggregation.encode_views`); empty when none were computed."""
+    """The blob with the round's distance matrices (`aggregator.aggregation.encode_views`); empty
+    when none were computed."""
     kept: dict[str, Kept] = {}
     """By device, what it keeps when the run is over; devices that do not tell are left out."""
     placed: dict[str, Placed] = {}
@@ -54,8 +67,8 @@ def make_record(
     placed: Mapping[str, Placed] | None = None,
     told: Sequence[Told] = (),
 ) -> RoundRecord:
-    """The record of a round in which these devices reported, and others have `told` of their inputs. Losses are added in the order of
-    `reports`."""
+    """The record of a round in which these devices reported, and others have `told` of their
+    inputs. Losses are added in the order of `reports`."""
     moved: list[Report | Told] = [*reports.values(), *told]
     trained = [report.trained for report in reports.values()]
     return RoundRecord(
@@ -74,28 +87,37 @@ def make_record(
         bytes_down=sum(said.bytes_down for said in moved),
         notes=dict(notes),
         views=views,
-        kept={device_id: report.kept for device_id, report in reports.items() if report.kept is not None},
+        kept={
+            device_id: report.kept
+            for device_id, report in reports.items()
+            if report.kept is not None
+        },
         placed=dict(placed or {}),
     )
 
 
 def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRecord | None:
-    """The record of the round that `event` closed between two states of a run; None when it closed none.
+    """The record of the round that `event` closed between two states of a run; None when it closed
+    none.
 
-    A round of training is closed when the algorithm has been applied to it, the evaluation when it is over. What devices say later of what
-    they keep is added to that one's record.
+    A round of training is closed when the algorithm has been applied to it, the evaluation when it
+    is over. What devices say later of what they keep is added to that one's record.
     """
     if before is None or before.round == 0:
         return None
     if before.phase == "finished":
         return _last_again(before, event, after)
-    evaluated = before.phase == "evaluating" and (after.phase == "finished" or after.round > before.round)
+    evaluated = before.phase == "evaluating" and (
+        after.phase == "finished" or after.round > before.round
+    )
     if not evaluated and after.round == before.round:
         return None
     last = {event.device_id: event.update} if isinstance(event, UpdateAdmitted) else {}
     gone = event.device_id if isinstance(event, DeviceBarred | DeviceForgotten) else ""
     notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
-    known = after if evaluated else msgspec.structs.replace(after, phase=before.phase)  # who came too late is known when all is over
+    known = (
+        after if evaluated else msgspec.structs.replace(after, phase=before.phase)
+    )  # who came too late is known when all is over
     placed = all_placed(known)
     return make_record(
         number=before.round,
@@ -112,9 +134,11 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
 
 
 def _last_again(before: RunState, event: Event, after: RunState) -> RoundRecord | None:
-    """The record of the evaluation once more, where a device has chosen late what it keeps, has lost that or may not tell of it now, or all
-    are to choose anew; else None."""
-    may_change = isinstance(event, UpdateAdmitted | DeviceCheckedIn | KeptChanged | RolledBack) and gives_models(before)
+    """The record of the evaluation once more, where a device has chosen late what it keeps, has
+    lost that or may not tell of it now, or all are to choose anew; else None."""
+    may_change = isinstance(
+        event, UpdateAdmitted | DeviceCheckedIn | KeptChanged | RolledBack
+    ) and gives_models(before)
     if not may_change or after.received is before.received:
         return None
     placed = all_placed(after)

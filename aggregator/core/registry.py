@@ -1,32 +1,32 @@
-"""Who the devices of a fleet are, as a state machine: ``step(state, event) -> state``. Pure; it knows no round and no campaign but by name.
+"""Who the devices of a fleet are, as a state machine: ``step(state, event) -> state``. Pure; it
+knows no round and no campaign but by name.
 
-An entry holds what an operator said of a device (tags, a ban), and *telemetry*: what the device says of itself, and what was seen of it.
-An *order* (`Tagged`, `Untagged`, `Banned`, `Unbanned`, `Withdrew`, `Forgotten`) has to be safe before anybody acts on it;
-telemetry may be saved later, since a device says it again (`aggregator.registry`).
+An entry holds what an operator said of a device (tags, a ban), and *telemetry*: what the device
+says of itself, and what was seen of it. An *order* (`Tagged`, `Untagged`, `Banned`, `Unbanned`,
+`Withdrew`, `Forgotten`) has to be safe before anybody acts on it; telemetry may be saved later,
+since a device says it again (`aggregator.registry`).
 
-=============== ==================================================================
-event           what it does to the device's entry
-=============== ==================================================================
-Told            it says what it is and how it is; it is online. What it keeps is forgotten where its owner no longer lets it say so, or
-                where it holds nothing of any model
-Seen            it is online
-Left            it is not online
-Asked           it was given a plan by a campaign
-Declined        it did not carry out a plan, and why
-Reported        its update was taken: seconds of training, bytes. If it has chosen what it keeps, what it said before of the models that it
-                holds is of no use any more
-Keeps           what it keeps of a campaign that is over, and why; or that it has not told, and nothing of another campaign
-Grouped         a campaign puts devices into groups, and others into none any more: the last `HISTORY` changes stay
-Regrouped       the same of one device
-ReleaseTaken    which release it uses, and why not the one that was offered, or not with what it keeps
-Tagged, Untagged tags are added, taken away
-Banned, Unbanned it is banned, and why; it is not any more
-Withdrew        its owner agrees no longer: nothing is asked of it until it checks in again
-Forgotten       it has no entry any more, unless it is banned: then only the ban
+=============== ================================================================== event
+what it does to the device's entry ===============
+================================================================== Told            it says what it
+is and how it is; it is online. What it keeps is forgotten where its owner no longer lets it say so,
+or
+                where it holds nothing of any model Seen            it is online Left            it
+is not online Asked           it was given a plan by a campaign Declined        it did not carry out
+a plan, and why Reported        its update was taken: seconds of training, bytes. If it has chosen
+what it keeps, what it said before of the models that it
+                holds is of no use any more Keeps           what it keeps of a campaign that is
+over, and why; or that it has not told, and nothing of another campaign Grouped         a campaign
+puts devices into groups, and others into none any more: the last `HISTORY` changes stay Regrouped
+the same of one device ReleaseTaken    which release it uses, and why not the one that was offered,
+or not with what it keeps Tagged, Untagged tags are added, taken away Banned, Unbanned it is banned,
+and why; it is not any more Withdrew        its owner agrees no longer: nothing is asked of it until
+it checks in again Forgotten       it has no entry any more, unless it is banned: then only the ban
 =============== ==================================================================
 
-An event of a device without an entry makes one, so that a device can be tagged or banned before it has ever been here. `Seen`, `Left`,
-`Withdrew` and `Forgotten` do not. Structural sharing makes an event cost a few microseconds in a fleet of any size.
+An event of a device without an entry makes one, so that a device can be tagged or banned before it
+has ever been here. `Seen`, `Left`, `Withdrew` and `Forgotten` do not. Structural sharing makes an
+event cost a few microseconds in a fleet of any size.
 """
 
 from collections.abc import Callable, Mapping
@@ -121,14 +121,16 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it said last that it keeps; None: it has not told."""
     group: str = ""
     placed: Placed | None = None
-    """How sure that is, of a device that its campaign has placed (`aggregator.core.asking.placed_of`); None for others."""
+    """How sure that is, of a device that its campaign has placed
+    (`aggregator.core.asking.placed_of`); None for others."""
     groups: tuple[GroupChange, ...] = ()
     release: int = 0
     """The number of the release that it uses; 0: none."""
     release_problem: str = ""
     """Why it does not use the one that was offered."""
     release_alone: str = ""
-    """Why it uses that one without what it has kept; empty where it uses that, or has kept nothing."""
+    """Why it uses that one without what it has kept; empty where it uses that, or has kept
+    nothing."""
     withdrawn_s: float = 0.0
     """When its owner withdrew; 0 after it has checked in again."""
 
@@ -137,10 +139,16 @@ NOBODY = Entry()
 
 
 def away(entry: Entry) -> Entry:
-    """The entry as it is while no service runs: nobody is connected, and what was saved of the models that a device holds may be of before
-    its last choice."""
-    said = replace(entry.said, kept=None) if entry.said is not None and entry.said.kept is not None else entry.said
-    return replace(entry, online=False, said=said) if entry.online or said is not entry.said else entry
+    """The entry as it is while no service runs: nobody is connected, and what was saved of the
+    models that a device holds may be of before its last choice."""
+    said = (
+        replace(entry.said, kept=None)
+        if entry.said is not None and entry.said.kept is not None
+        else entry.said
+    )
+    return (
+        replace(entry, online=False, said=said) if entry.online or said is not entry.said else entry
+    )
 
 
 class Registry(msgspec.Struct, frozen=True):
@@ -197,8 +205,8 @@ class Reported(_OfDevice, frozen=True):
 
 
 class Keeps(_OfDevice, frozen=True):
-    """What a device keeps when a campaign is over, as it has said; None: it has the campaign's model, and has not told that it keeps
-    anything of it."""
+    """What a device keeps when a campaign is over, as it has said; None: it has the campaign's
+    model, and has not told that it keeps anything of it."""
 
     campaign: str
     round: int
@@ -206,8 +214,8 @@ class Keeps(_OfDevice, frozen=True):
 
 
 class Grouped(msgspec.Struct, frozen=True):
-    """A campaign has grouped devices: by device, its group, and for those that were placed how sure that is. Its other devices are in no
-    group any more."""
+    """A campaign has grouped devices: by device, its group, and for those that were placed how sure
+    that is. Its other devices are in no group any more."""
 
     at_s: float
     campaign: str
@@ -264,7 +272,19 @@ class Forgotten(_OfDevice, frozen=True):
 
 
 Order = Tagged | Untagged | Banned | Unbanned | Withdrew | Forgotten
-Event = Told | Seen | Left | Asked | Declined | Reported | Keeps | Grouped | Regrouped | ReleaseTaken | Order
+Event = (
+    Told
+    | Seen
+    | Left
+    | Asked
+    | Declined
+    | Reported
+    | Keeps
+    | Grouped
+    | Regrouped
+    | ReleaseTaken
+    | Order
+)
 
 
 def step(state: Registry, event: Event) -> Registry:
@@ -273,7 +293,9 @@ def step(state: Registry, event: Event) -> Registry:
         return _group(state, event)
     device_id = event.said.device_id if isinstance(event, Told) else event.device_id
     known = state.devices.get(device_id)
-    if known is None and isinstance(event, Seen | Left | Withdrew | Forgotten | Untagged | Unbanned):
+    if known is None and isinstance(
+        event, Seen | Left | Withdrew | Forgotten | Untagged | Unbanned
+    ):
         return state
     entry = _TRANSITIONS[type(event)](known or NOBODY, event)
     if entry is None:
@@ -284,7 +306,15 @@ def step(state: Registry, event: Event) -> Registry:
 def _tell(entry: Entry, event: Told) -> Entry:
     kept = None if withholds(event.said) or event.said.kept == () else entry.kept
     first_s = entry.first_seen_s or event.at_s
-    return replace(entry, said=event.said, first_seen_s=first_s, last_seen_s=event.at_s, online=True, kept=kept, withdrawn_s=0.0)
+    return replace(
+        entry,
+        said=event.said,
+        first_seen_s=first_s,
+        last_seen_s=event.at_s,
+        online=True,
+        kept=kept,
+        withdrawn_s=0.0,
+    )
 
 
 def withholds(said: CheckIn | None) -> bool:
@@ -312,22 +342,38 @@ def _decline(entry: Entry, event: Declined) -> Entry:
 def _report(entry: Entry, event: Reported) -> Entry:
     if event.examples > 0:
         answer_s = max(0.0, event.at_s - entry.asked_s) if entry.asked_s else 0.0
-        training = Training(event.examples, event.train_s, answer_s, event.bytes_up, event.bytes_down)
+        training = Training(
+            event.examples, event.train_s, answer_s, event.bytes_up, event.bytes_down
+        )
         entry = replace(entry, training=training)
-    said = replace(entry.said, kept=None) if entry.said is not None and event.chooses else entry.said
+    said = (
+        replace(entry.said, kept=None) if entry.said is not None and event.chooses else entry.said
+    )
     entry = replace(entry, said=said, updates=entry.updates + 1)
-    return replace(entry, train_s=event.train_s, bytes_up=event.bytes_up, bytes_down=event.bytes_down)
+    return replace(
+        entry, train_s=event.train_s, bytes_up=event.bytes_up, bytes_down=event.bytes_down
+    )
 
 
 def _keep(entry: Entry, event: Keeps) -> Entry:
     if event.kept is None or withholds(entry.said):
         return replace(entry, kept=None) if entry.kept is not None else entry
-    known = entry.kept is not None and (entry.kept.campaign, entry.kept.round, entry.kept.kept) == (event.campaign, event.round, event.kept)
-    return entry if known else replace(entry, kept=KeptModel(event.at_s, event.campaign, event.round, event.kept))
+    known = entry.kept is not None and (entry.kept.campaign, entry.kept.round, entry.kept.kept) == (
+        event.campaign,
+        event.round,
+        event.kept,
+    )
+    return (
+        entry
+        if known
+        else replace(entry, kept=KeptModel(event.at_s, event.campaign, event.round, event.kept))
+    )
 
 
 def _release(entry: Entry, event: ReleaseTaken) -> Entry:
-    return replace(entry, release=event.release, release_problem=event.problem, release_alone=event.alone)
+    return replace(
+        entry, release=event.release, release_problem=event.problem, release_alone=event.alone
+    )
 
 
 def _tag(entry: Entry, event: Tagged) -> Entry:
@@ -339,7 +385,9 @@ def _untag(entry: Entry, event: Untagged) -> Entry:
 
 
 def _ban(entry: Entry, event: Banned) -> Entry:
-    return replace(entry, ban=Ban(entry.ban.since_s if entry.ban else event.at_s, event.reason), online=False)
+    return replace(
+        entry, ban=Ban(entry.ban.since_s if entry.ban else event.at_s, event.reason), online=False
+    )
 
 
 def _unban(entry: Entry, _event: Unbanned) -> Entry:
@@ -358,7 +406,9 @@ def _group(state: Registry, event: Grouped) -> Registry:
     devices = state.devices.mutate()
     for device_id, entry in state.devices.items():
         group, placed = event.groups.get(device_id, ""), event.placed.get(device_id)
-        changed = _regroup(entry, Regrouped(event.at_s, device_id, event.campaign, event.round, group, placed))
+        changed = _regroup(
+            entry, Regrouped(event.at_s, device_id, event.campaign, event.round, group, placed)
+        )
         if changed is not entry:
             devices[device_id] = changed
     return Registry(devices.finish())

@@ -1,15 +1,18 @@
 """The releases of a fleet: what each is, where it comes from, and which one a group has. Pure.
 
-A release is a model of a group under a number that only grows in a fleet. What it holds never changes; its state does:
+A release is a model of a group under a number that only grows in a fleet. What it holds never
+changes; its state does:
 
 * *candidate*: it was made, and no device has been given it.
 * *canary*: a rollout gives it to devices, step by step.
-* *released*: every step of its rollout was passed: it is what its group has, and what a new device of the group gets.
+* *released*: every step of its rollout was passed: it is what its group has, and what a new device
+  of the group gets.
 * *retired*: a later one has taken its place.
 * *superseded*: a later rollout began before its own had reached its end.
 * *withdrawn*: its rollout failed or was ended, or the operator went back behind it.
 
-To return to an earlier model is to make a release again from it, with a greater number (`Release.returns_to`).
+To return to an earlier model is to make a release again from it, with a greater number
+(`Release.returns_to`).
 """
 
 from collections.abc import Iterable
@@ -67,34 +70,48 @@ class Catalogue(msgspec.Struct, frozen=True):
     """By group, the release that it has."""
 
 
-def add(catalogue: Catalogue, drafts: Iterable[Draft], at_s: float, least: int = 1) -> tuple[Catalogue, tuple[Release, ...]]:
+def add(
+    catalogue: Catalogue, drafts: Iterable[Draft], at_s: float, least: int = 1
+) -> tuple[Catalogue, tuple[Release, ...]]:
     """Make a candidate of each draft, with numbers from `least` on and greater than any before."""
     made, releases, number = [], catalogue.releases, max(catalogue.last, least - 1)
     for draft in drafts:
         number += 1
-        release = Release(**asdict(draft), number=number, made_at_s=at_s, parent=catalogue.released.get(draft.group, 0))
+        release = Release(
+            **asdict(draft),
+            number=number,
+            made_at_s=at_s,
+            parent=catalogue.released.get(draft.group, 0),
+        )
         releases = releases.set(number, release)
         made.append(release)
     return replace(catalogue, releases=releases, last=number), tuple(made)
 
 
-def bring_back(catalogue: Catalogue, earlier: Release, at_s: float, state: ReleaseState) -> tuple[Catalogue, Release]:
+def bring_back(
+    catalogue: Catalogue, earlier: Release, at_s: float, state: ReleaseState
+) -> tuple[Catalogue, Release]:
     """Make a release again from an earlier one, with a greater number."""
     number = catalogue.last + 1
     origin = earlier.returns_to or earlier.number
     parent = catalogue.released.get(earlier.group, 0)
-    release = replace(earlier, number=number, made_at_s=at_s, parent=parent, returns_to=origin, state="candidate")
+    release = replace(
+        earlier, number=number, made_at_s=at_s, parent=parent, returns_to=origin, state="candidate"
+    )
     catalogue = replace(catalogue, releases=catalogue.releases.set(number, release), last=number)
     catalogue = put(catalogue, (number,), state)
     return catalogue, catalogue.releases[number]
 
 
 def put(catalogue: Catalogue, numbers: Iterable[int], state: ReleaseState) -> Catalogue:
-    """Put these releases into a state. What is released takes the place of what its group had, which is retired if it was released; what
-    is given up leaves its place empty."""
+    """Put these releases into a state. What is released takes the place of what its group had,
+    which is retired if it was released; what is given up leaves its place empty."""
     for number in numbers:
         release = catalogue.releases[number]
-        releases, released = catalogue.releases.set(number, replace(release, state=state)), dict(catalogue.released)
+        releases, released = (
+            catalogue.releases.set(number, replace(release, state=state)),
+            dict(catalogue.released),
+        )
         before = released.get(release.group, 0)
         if state == "released":
             if before not in (0, number):

@@ -1,18 +1,23 @@
-"""Rollouts as a state machine: ``step(state, event) -> (state, commands)``. Pure: the same events give the same rollouts.
+"""Rollouts as a state machine: ``step(state, event) -> (state, commands)``. Pure: the same events
+give the same rollouts.
 
-A rollout gives the releases of a campaign, one for each group, to devices in steps. Each step reaches more devices than the one before.
-Whom it reaches follows from the device's id and the rollout's salt (`aggregator.core.reach.place_of`), or from its tags; so a device that
-is new is reached by the same rule. A step of shares that would reach nobody takes the device with the least place.
+A rollout gives the releases of a campaign, one for each group, to devices in steps. Each step
+reaches more devices than the one before. Whom it reaches follows from the device's id and the
+rollout's salt (`aggregator.core.reach.place_of`), or from its tags; so a device that is new is
+reached by the same rule. A step of shares that would reach nobody takes the device with the least
+place.
 
-A rollout is *running*, *paused* by the operator, or over: *done*, *rolled-back*, or *superseded* by a later one of its campaign. While it
-is running, `Ticked` judges the step (`aggregator.core.gate`): it waits, or takes the next step, or, after the last, the rollout is done and
-its releases are what the groups have; or the rollout fails. Then every device that was given one of its releases gets its *former* model:
-that of the last release it was given whose rollout was done, or else that of its group, under a greater number. A device that never had
-another one keeps what it has. A device of a rollout that was superseded keeps its release until the later rollout reaches it, or fails.
+A rollout is *running*, *paused* by the operator, or over: *done*, *rolled-back*, or *superseded* by
+a later one of its campaign. While it is running, `Ticked` judges the step (`aggregator.core.gate`):
+it waits, or takes the next step, or, after the last, the rollout is done and its releases are what
+the groups have; or the rollout fails. Then every device that was given one of its releases gets its
+*former* model: that of the last release it was given whose rollout was done, or else that of its
+group, under a greater number. A device that never had another one keeps what it has. A device of a
+rollout that was superseded keeps its release until the later rollout reaches it, or fails.
 
-Outside rollouts a device gets a release only if it has none, that of its group, or of the group for newcomers; or if it was away while the
-releases of a later campaign, which has put it into a group, were rolled out. A device that checks in is given its last release again until
-it has answered.
+Outside rollouts a device gets a release only if it has none, that of its group, or of the group for
+newcomers; or if it was away while the releases of a later campaign, which has put it into a group,
+were rolled out. A device that checks in is given its last release again until it has answered.
 """
 
 from collections.abc import Iterable
@@ -52,9 +57,12 @@ AGAIN_S = 60.0
 
 
 def step(state: FleetState, event: FleetEvent) -> Moved:
-    """The state after an event, and whom to give which release. What an order names and is not there changes nothing."""
+    """The state after an event, and whom to give which release. What an order names and is not
+    there changes nothing."""
     after, gives = _step(state, event)
-    return (after if after is state or event.at_s <= after.at_s else replace(after, at_s=event.at_s)), gives
+    return (
+        after if after is state or event.at_s <= after.at_s else replace(after, at_s=event.at_s)
+    ), gives
 
 
 def _step(state: FleetState, event: FleetEvent) -> Moved:
@@ -73,16 +81,33 @@ def _step(state: FleetState, event: FleetEvent) -> Moved:
         case Ticked(at_s):
             return _tick(state, at_s)
         case Restarted():
-            return _present(state, (), tuple(d for d, holder in state.devices.items() if holder.online)), []
+            return _present(
+                state, (), tuple(d for d, holder in state.devices.items() if holder.online)
+            ), []
         case Halted(_, campaign):
-            return _put_phase(state, campaign, "running", "paused", "the operator has paused it"), []
+            return _put_phase(
+                state, campaign, "running", "paused", "the operator has paused it"
+            ), []
         case WentOn(at_s, campaign):
             after = _put_phase(state, campaign, "paused", "running", "")
-            return (after, []) if after is state else (_with_rollout(after, campaign, step_at_s=at_s), [])
+            return (
+                (after, [])
+                if after is state
+                else (_with_rollout(after, campaign, step_at_s=at_s), [])
+            )
         case Promoted(at_s, campaign, number):
-            if (now := state.rollouts.get(campaign)) is None or now.phase not in GOING or now.step != number:
+            if (
+                (now := state.rollouts.get(campaign)) is None
+                or now.phase not in GOING
+                or now.step != number
+            ):
                 return state, []
-            return _next_step(_with_rollout(state, campaign, phase="running"), campaign, at_s, "promoted by the operator")
+            return _next_step(
+                _with_rollout(state, campaign, phase="running"),
+                campaign,
+                at_s,
+                "promoted by the operator",
+            )
         case CalledOff(at_s, campaign):
             if campaign not in state.rollouts or state.rollouts[campaign].phase not in GOING:
                 return state, []
@@ -90,19 +115,33 @@ def _step(state: FleetState, event: FleetEvent) -> Moved:
         case WentBack():
             return _go_back(state, event)
         case Removed(_, device_id):
-            return (replace(state, devices=state.devices.delete(device_id)) if device_id in state.devices else state), []
+            return (
+                replace(state, devices=state.devices.delete(device_id))
+                if device_id in state.devices
+                else state
+            ), []
 
 
 # Transitions: a rollout begins, goes on, ends.
 
 
 def _begin(state: FleetState, event: Begun) -> Moved:
-    releases = [state.catalogue.releases[number] for number in event.numbers if number in state.catalogue.releases]
-    ready = {r.group: r.number for r in releases if r.state == "candidate" and r.campaign == event.campaign}
+    releases = [
+        state.catalogue.releases[number]
+        for number in event.numbers
+        if number in state.catalogue.releases
+    ]
+    ready = {
+        r.group: r.number
+        for r in releases
+        if r.state == "candidate" and r.campaign == event.campaign
+    }
     if not ready or not event.steps:
         return state, []
     for campaign, rollout in state.rollouts.items():
-        if rollout.phase in GOING and (campaign == event.campaign or rollout.releases.keys() & ready.keys()):
+        if rollout.phase in GOING and (
+            campaign == event.campaign or rollout.releases.keys() & ready.keys()
+        ):
             state = _end(state, campaign, "superseded", f"release {min(ready.values())} came")
     devices = state.devices
     for device_id, group in event.groups.items():
@@ -112,10 +151,15 @@ def _begin(state: FleetState, event: Begun) -> Moved:
     for device_id, holder in state.devices.items():
         if event.newcomers in ready and device_id not in event.groups and not holder.given:
             devices = devices.set(device_id, replace(holder, group=event.newcomers))
-    catalogue, latest = state.catalogue, max((holder.given for holder in devices.values()), default=0)
+    catalogue, latest = (
+        state.catalogue,
+        max((holder.given for holder in devices.values()), default=0),
+    )
     for group, number in ready.items():
         if number <= latest:  # devices have a greater one: it is made again, with a greater yet
-            catalogue, again = made.bring_back(catalogue, catalogue.releases[number], event.at_s, "canary")
+            catalogue, again = made.bring_back(
+                catalogue, catalogue.releases[number], event.at_s, "canary"
+            )
             catalogue = made.put(catalogue, (number,), "retired")
             ready = {**ready, group: again.number}
     rollout = Rollout(
@@ -128,17 +172,26 @@ def _begin(state: FleetState, event: Begun) -> Moved:
         step_at_s=event.at_s,
     )
     catalogue = made.put(catalogue, ready.values(), "canary")
-    state = replace(state, catalogue=catalogue, devices=devices, rollouts={**state.rollouts, event.campaign: rollout})
+    state = replace(
+        state,
+        catalogue=catalogue,
+        devices=devices,
+        rollouts={**state.rollouts, event.campaign: rollout},
+    )
     return _give_all(state, event.campaign, event.at_s)
 
 
 def _tick(state: FleetState, at_s: float) -> Moved:
     gives: list[Give] = []
-    for campaign in [name for name, rollout in state.rollouts.items() if rollout.phase == "running"]:
+    for campaign in [
+        name for name, rollout in state.rollouts.items() if rollout.phase == "running"
+    ]:
         state, more = _give_all(state, campaign, at_s)
         gives += more
         rollout = state.rollouts[campaign]
-        devices = [(holder, rollout.releases[holder.group]) for _, holder, _ in members(state, rollout)]
+        devices = [
+            (holder, rollout.releases[holder.group]) for _, holder, _ in members(state, rollout)
+        ]
         verdict = judge(rollout.gate, devices, at_s - rollout.step_at_s)
         match verdict.outcome:
             case "wait":
@@ -156,12 +209,22 @@ def _tick(state: FleetState, at_s: float) -> Moved:
 def _next_step(state: FleetState, campaign: str, at_s: float, reason: str) -> Moved:
     rollout = state.rollouts[campaign]
     if rollout.step + 1 < len(rollout.steps):
-        return _give_all(_with_rollout(state, campaign, step=rollout.step + 1, step_at_s=at_s, reason=""), campaign, at_s)
-    state = replace(state, catalogue=made.put(state.catalogue, rollout.releases.values(), "released"))
+        return _give_all(
+            _with_rollout(state, campaign, step=rollout.step + 1, step_at_s=at_s, reason=""),
+            campaign,
+            at_s,
+        )
+    state = replace(
+        state, catalogue=made.put(state.catalogue, rollout.releases.values(), "released")
+    )
     if rollout.newcomers:
         state = replace(state, newcomers=rollout.newcomers)
     held = {holder.group for holder in state.devices.values()} | {state.newcomers}
-    left = [number for group, number in state.catalogue.released.items() if group not in held and group not in rollout.releases]
+    left = [
+        number
+        for group, number in state.catalogue.released.items()
+        if group not in held and group not in rollout.releases
+    ]
     for number in left:  # groups that no longer are
         catalogue = made.put(state.catalogue, (number,), "retired")
         state = replace(state, catalogue=catalogue)
@@ -175,7 +238,11 @@ def _fail(state: FleetState, campaign: str, at_s: float, reason: str) -> Moved:
     back: dict[int, list[str]] = {}
     for device_id, holder in state.devices.items():
         had = state.catalogue.releases.get(holder.given)
-        if had is not None and had.state in made.GIVEN_UP and (holder.group in releases or had.number in releases.values()):
+        if (
+            had is not None
+            and had.state in made.GIVEN_UP
+            and (holder.group in releases or had.number in releases.values())
+        ):
             if former := _former(state, holder):
                 back.setdefault(former, []).append(device_id)
         elif had is not None and holder.group in releases:
@@ -185,13 +252,16 @@ def _fail(state: FleetState, campaign: str, at_s: float, reason: str) -> Moved:
         earlier = state.catalogue.releases[former]
         becomes: made.ReleaseState = "released" if earlier.state == "released" else "retired"
         state, more = _bring_back(state, earlier, device_ids, becomes, at_s)
-        state = _with_rollout(state, campaign, returns=(*state.rollouts[campaign].returns, state.catalogue.last))
+        state = _with_rollout(
+            state, campaign, returns=(*state.rollouts[campaign].returns, state.catalogue.last)
+        )
         gives += more
     return state, gives
 
 
 def _former(state: FleetState, holder: Holder) -> int:
-    """The release that a device returns to; 0 if it never had another one, and its group has none."""
+    """The release that a device returns to; 0 if it never had another one, and its group has
+    none."""
     released, settled = state.catalogue.released, state.catalogue.releases.get(holder.settled)
     if settled is not None and settled.state not in made.GIVEN_UP:
         return settled.number
@@ -206,25 +276,37 @@ def _go_back(state: FleetState, event: WentBack) -> Moved:
     earlier = replace(found, group=event.group)
     gives: list[Give] = []
     if (under_way := going(state, earlier.group)) is not None:
-        state, gives = _fail(state, under_way[0], at_s, f"the operator returned to release {event.to}")
+        state, gives = _fail(
+            state, under_way[0], at_s, f"the operator returned to release {event.to}"
+        )
     now = state.catalogue.released.get(earlier.group, 0)
     if now and made.same_model(state.catalogue.releases[now], earlier):
         return state, gives
     if now:
         state = replace(state, catalogue=made.put(state.catalogue, (now,), "withdrawn"))
-    device_ids = [d for d, holder in state.devices.items() if group_of(state, holder) == earlier.group]
+    device_ids = [
+        d for d, holder in state.devices.items() if group_of(state, holder) == earlier.group
+    ]
     state, more = _bring_back(state, earlier, device_ids, "released", at_s)
     return state, [*gives, *more]
 
 
-def _bring_back(state: FleetState, earlier: made.Release, device_ids: Iterable[str], becomes: made.ReleaseState, at_s: float) -> Moved:
+def _bring_back(
+    state: FleetState,
+    earlier: made.Release,
+    device_ids: Iterable[str],
+    becomes: made.ReleaseState,
+    at_s: float,
+) -> Moved:
     """Make an earlier release again, and give it to these devices."""
     catalogue, again = made.bring_back(state.catalogue, earlier, at_s, becomes)
     state, gives = replace(state, catalogue=catalogue), []
     for device_id in device_ids:
         state, give = _give(state, device_id, again.number, at_s)
         if going(state, state.devices[device_id].group) is None:
-            state = _with_holder(state, device_id, replace(state.devices[device_id], group=again.group))
+            state = _with_holder(
+                state, device_id, replace(state.devices[device_id], group=again.group)
+            )
         gives.append(give)
     return state, gives
 
@@ -244,9 +326,14 @@ def _check_in(state: FleetState, event: CheckedIn) -> Moved:
     holder = state.devices.get(event.device_id) or Holder()
     group = holder.group
     if not holder.given:
-        newcomers = [rollout.newcomers for rollout in state.rollouts.values() if rollout.phase in GOING]
+        newcomers = [
+            rollout.newcomers for rollout in state.rollouts.values() if rollout.phase in GOING
+        ]
         groups = (event.group, group, state.newcomers, *newcomers)
-        group = next((g for g in groups if g in state.catalogue.released or going(state, g)), event.group or group)
+        group = next(
+            (g for g in groups if g in state.catalogue.released or going(state, g)),
+            event.group or group,
+        )
     elif _is_later(state, holder, event.group):
         group = event.group
     held = replace(holder, online=True, tags=event.tags, group=group)
@@ -285,24 +372,42 @@ def _due(state: FleetState, device_id: str) -> int:
     """The release that a device is to have now; 0 if what it has is right."""
     holder = state.devices[device_id]
     under_way = going(state, holder.group)
-    if under_way is not None and under_way[1].phase == "running" and reached_by(under_way[1], device_id, holder) is not None:
+    if (
+        under_way is not None
+        and under_way[1].phase == "running"
+        and reached_by(under_way[1], device_id, holder) is not None
+    ):
         return under_way[1].releases[holder.group]
     released = state.catalogue.released.get(holder.group, 0)
     return released if not holder.given or _is_later(state, holder, holder.group) else 0
 
 
 def _is_later(state: FleetState, holder: Holder, group: str) -> bool:
-    """Whether a group has a release, or is to get one, of another campaign than the device's last release and after that."""
+    """Whether a group has a release, or is to get one, of another campaign than the device's last
+    release and after that."""
     under_way, had = going(state, group), state.catalogue.releases.get(holder.given)
-    number = under_way[1].releases[group] if under_way is not None else state.catalogue.released.get(group, 0)
-    return had is not None and number > had.number and state.catalogue.releases[number].campaign != had.campaign
+    number = (
+        under_way[1].releases[group]
+        if under_way is not None
+        else state.catalogue.released.get(group, 0)
+    )
+    return (
+        had is not None
+        and number > had.number
+        and state.catalogue.releases[number].campaign != had.campaign
+    )
 
 
 def _give_all(state: FleetState, campaign: str, at_s: float) -> Moved:
-    """Give every device that a rollout has reached its release, unless it has been given it. Where nobody is reached, one device is."""
+    """Give every device that a rollout has reached its release, unless it has been given it. Where
+    nobody is reached, one device is."""
     rollout = state.rollouts[campaign]
     reached = [(device_id, holder) for device_id, holder, _ in members(state, rollout)]
-    others = [d for d, holder in state.devices.items() if holder.group in rollout.releases] if not reached else []
+    others = (
+        [d for d, holder in state.devices.items() if holder.group in rollout.releases]
+        if not reached
+        else []
+    )
     if others and rollout.steps[rollout.step].share:
         first = min(others, key=lambda d: (not state.devices[d].online, place_of(d, rollout.salt)))
         state = _with_rollout(state, campaign, first=first)
@@ -318,7 +423,11 @@ def _give_all(state: FleetState, campaign: str, at_s: float) -> Moved:
 def _give(state: FleetState, device_id: str, number: int, at_s: float) -> tuple[FleetState, Give]:
     holder, releases = state.devices[device_id], state.catalogue.releases
     proven = holder.given in releases and releases[holder.given].state in ("released", "retired")
-    usual_ms = holder.said.latency_ms if proven and holder.said is not None and holder.said.number == holder.given else holder.usual_ms
+    usual_ms = (
+        holder.said.latency_ms
+        if proven and holder.said is not None and holder.said.number == holder.given
+        else holder.usual_ms
+    )
     settled = holder.given if proven else holder.settled
     held = replace(holder, given=number, given_at_s=at_s, settled=settled, usual_ms=usual_ms)
     return _with_holder(state, device_id, held), Give(device_id, number)
@@ -333,10 +442,14 @@ def _with_holder(state: FleetState, device_id: str, holder: Holder) -> FleetStat
 
 
 def _with_rollout(state: FleetState, campaign: str, **changes: object) -> FleetState:
-    return replace(state, rollouts={**state.rollouts, campaign: replace(state.rollouts[campaign], **changes)})
+    return replace(
+        state, rollouts={**state.rollouts, campaign: replace(state.rollouts[campaign], **changes)}
+    )
 
 
-def _put_phase(state: FleetState, campaign: str, of: RolloutPhase, to: RolloutPhase, reason: str) -> FleetState:
+def _put_phase(
+    state: FleetState, campaign: str, of: RolloutPhase, to: RolloutPhase, reason: str
+) -> FleetState:
     if campaign not in state.rollouts or state.rollouts[campaign].phase != of:
         return state
     return _with_rollout(state, campaign, phase=to, reason=reason)

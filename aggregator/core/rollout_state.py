@@ -1,4 +1,5 @@
-"""The state of a fleet's releases and rollouts, the events that change it and the command that follows; frozen and serialisable."""
+"""The state of a fleet's releases and rollouts, the events that change it and the command that
+follows; frozen and serialisable."""
 
 from typing import Any, Literal
 
@@ -14,7 +15,8 @@ GOING: tuple[RolloutPhase, ...] = ("running", "paused")
 
 
 class RolloutStep(msgspec.Struct, frozen=True):
-    """Which devices a step reaches, beside those of the steps before it: a share of all, and those that have one of the tags."""
+    """Which devices a step reaches, beside those of the steps before it: a share of all, and those
+    that have one of the tags."""
 
     share: float = 0.0
     tags: tuple[str, ...] = ()
@@ -24,13 +26,15 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """What must hold before the next step is taken."""
 
     quorum: float = 0.8
-    """The share of the step's devices, of those that are online, that have confirmed the release."""
+    """The share of the step's devices, of those that are online, that have confirmed the
+    release."""
     max_drop: float = 0.02
     """The mean accuracy of devices is at most so much below that of the model that they had."""
     max_failures: float = 0.1
     """The share of the step's devices on which the release, or predictions with it, may fail."""
     max_slower: float = 3.0
-    """A prediction takes at most so many times as long as with the model before: the median over devices."""
+    """A prediction takes at most so many times as long as with the model before: the median over
+    devices."""
     patience_s: float = 3600.0
     """How long a step waits for a clear answer; then what there is counts."""
 
@@ -67,14 +71,16 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     step_at_s: float = 0.0
     """When the step began, or was gone on with."""
     first: str = ""
-    """A device that is reached although no step reaches it: a step of shares reaches one at least."""
+    """A device that is reached although no step reaches it: a step of shares reaches one at
+    least."""
     returns: tuple[int, ...] = ()
     """The releases with which devices were given back what they had, by number."""
     phase: RolloutPhase = "running"
     reason: str = ""
     """Why it stands where it stands, for people."""
     salt: str = ""
-    """Random text that, with a device's id, says which share reaches it: nobody can choose an id that comes first."""
+    """Random text that, with a device's id, says which share reaches it: nobody can choose an id
+    that comes first."""
 
 
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +92,8 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: dict[str, Rollout] = {}
     """By campaign."""
     newcomers: str = ""
-    """The group of which a device gets the release that is in none: that of the last rollout that was done."""
+    """The group of which a device gets the release that is in none: that of the last rollout that
+    was done."""
 
 
 def encode_fleet(state: FleetState) -> bytes:
@@ -120,7 +127,8 @@ class Made(msgspec.Struct, frozen=True, tag="made"):
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun", kw_only=True):
-    """Candidates of one campaign are to be rolled out. `groups`: by device, its group; `newcomers` and `salt` as in `Rollout`."""
+    """Candidates of one campaign are to be rolled out. `groups`: by device, its group; `newcomers`
+    and `salt` as in `Rollout`."""
 
     at_s: float
     campaign: str
@@ -133,7 +141,8 @@ class Begun(msgspec.Struct, frozen=True, tag="begun", kw_only=True):
 
 
 class CheckedIn(msgspec.Struct, frozen=True, tag="checked-in", omit_defaults=True):
-    """A device is there; what was sent to it before may be lost. `group`: that which its campaign has put it into, if it has."""
+    """A device is there; what was sent to it before may be lost. `group`: that which its campaign
+    has put it into, if it has."""
 
     at_s: float
     device_id: str
@@ -169,7 +178,8 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
 
 
 class Halted(msgspec.Struct, frozen=True, tag="halted"):
-    """The operator pauses a rollout: no further device is given its releases, and nothing is judged."""
+    """The operator pauses a rollout: no further device is given its releases, and nothing is
+    judged."""
 
     at_s: float
     campaign: str
@@ -198,7 +208,8 @@ class CalledOff(msgspec.Struct, frozen=True, tag="called-off"):
 
 
 class WentBack(msgspec.Struct, frozen=True, tag="went-back"):
-    """The operator returns a group to the model of an earlier release, which may have been another group's."""
+    """The operator returns a group to the model of an earlier release, which may have been another
+    group's."""
 
     at_s: float
     to: int
@@ -212,7 +223,21 @@ class Removed(msgspec.Struct, frozen=True, tag="removed"):
     device_id: str
 
 
-FleetEvent = Made | Begun | CheckedIn | Presence | Said | Ticked | Restarted | Halted | WentOn | Promoted | CalledOff | WentBack | Removed
+FleetEvent = (
+    Made
+    | Begun
+    | CheckedIn
+    | Presence
+    | Said
+    | Ticked
+    | Restarted
+    | Halted
+    | WentOn
+    | Promoted
+    | CalledOff
+    | WentBack
+    | Removed
+)
 
 
 class Give(msgspec.Struct, frozen=True):

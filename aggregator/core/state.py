@@ -1,4 +1,5 @@
-"""The state of a run, the events that change it and the commands that follow; frozen, serialisable, without tensors or time.
+"""The state of a run, the events that change it and the commands that follow; frozen, serialisable,
+without tensors or time.
 
 Tensors lie in the blob store; state and events name them by digest.
 """
@@ -8,7 +9,12 @@ from typing import Any, Literal
 import msgspec
 from immutables import Map
 
-from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged, KeptChanged
+from aggregator.core.device_events import (
+    DeviceBarred,
+    DeviceForgotten,
+    EligibilityChanged,
+    KeptChanged,
+)
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.placed import Placed
 from aggregator.core.settings import Ended, RunSettings
@@ -42,7 +48,8 @@ class Device(msgspec.Struct, frozen=True):
     barred: bool = False
     """Whether it is not even told which model is its own."""
     moved: bool = False
-    """Whether its data have moved since its last survey, as it says; until a round with another survey of it is over."""
+    """Whether its data have moved since its last survey, as it says; until a round with another
+    survey of it is over."""
     encodings: tuple[str, ...] = ()
     """As in `CheckIn`."""
     withholds: bool = False
@@ -50,15 +57,18 @@ class Device(msgspec.Struct, frozen=True):
     untested: bool = False
     """As in `DeviceCheckedIn`."""
     untold: bool = False
-    """Whether its owner does not permit what would place it: to say what its inputs are like, or to train (`aggregator.core.inputs`)."""
+    """Whether its owner does not permit what would place it: to say what its inputs are like, or to
+    train (`aggregator.core.inputs`)."""
     inputs_in: int = 0
     """The round in which it was last asked that; 0: never."""
     terms: str = ""
     """What it says of itself that decides whether it can carry out a plan, as a short hash."""
     closings: int = 0
-    """How often it was asked in vain, since it says so, to choose what it keeps (`aggregator.core.closings`)."""
+    """How often it was asked in vain, since it says so, to choose what it keeps
+    (`aggregator.core.closings`)."""
     losses: int = 0
-    """How often it has lost what it had chosen to keep, since it says so, without having said in between that it holds it."""
+    """How often it has lost what it had chosen to keep, since it says so, without having said in
+    between that it holds it."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,14 +96,16 @@ class Received(Report, frozen=True, kw_only=True):
     norms: dict[str, float] = {}
     """By role (delta, statistic, response), the Euclidean norm of its tensors."""
     quantised: tuple[str, ...] = ()
-    """If its change came in int8, the graphs that have made it: what it decodes to follows from them."""
+    """If its change came in int8, the graphs that have made it: what it decodes to follows from
+    them."""
     staleness: int = 0
     """How many rounds ago the device was asked for it."""
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan that outlives its round, as far as a later round cannot know it: a plan of a buffered run (`aggregator.core.flights`), one
-    that asks a device what its inputs are like (`aggregator.core.inputs`), or a late closing (`aggregator.core.closings`)."""
+    """A plan that outlives its round, as far as a later round cannot know it: a plan of a buffered
+    run (`aggregator.core.flights`), one that asks a device what its inputs are like
+    (`aggregator.core.inputs`), or a late closing (`aggregator.core.closings`)."""
 
     round: int
     """The round that asked the device."""
@@ -155,9 +167,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, Digest] = {}
     """By key (a group's number or `initial`), the model that devices with this key start from."""
     starts: dict[str, str] = {}
-    """By device, the key of the model that it starts from next; under the empty id that of a device that is not named."""
+    """By device, the key of the model that it starts from next; under the empty id that of a device
+    that is not named."""
     programs: dict[str, tuple[Verb, ...]] = {}
-    """What devices do in the next round (`algorithms.core.contract.Programs`), and, under ``closing``, after the last."""
+    """What devices do in the next round (`algorithms.core.contract.Programs`), and, under
+    ``closing``, after the last."""
     preparing: bool = False
     """Whether the next round is a preparation."""
     trained: int = 0
@@ -179,9 +193,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     received: dict[str, Received] = {}
     """Their admitted updates, in the order of arrival."""
     flights: dict[str, Flight] = {}
-    """By device, the plans in work of a buffered run, those of earlier rounds as well; its devices are in the cohort."""
+    """By device, the plans in work of a buffered run, those of earlier rounds as well; its devices
+    are in the cohort."""
     placing: dict[str, Flight] = {}
-    """By device without labels, the plan in work that asks what its inputs are like; it is in no cohort for that."""
+    """By device without labels, the plan in work that asks what its inputs are like; it is in no
+    cohort for that."""
     closings: dict[str, Flight] = {}
     """By device, once the run is over, the plan in work by which it chooses what it keeps."""
     retries: dict[str, float] = {}
@@ -191,21 +207,22 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, Told] = {}
     """By device without labels, what it has told of its inputs."""
     placed: dict[str, Placed] = {}
-    """By device without labels that has told of its inputs, where it belongs; under the empty id where those belong of which nothing is
-    known."""
+    """By device without labels that has told of its inputs, where it belongs; under the empty id
+    where those belong of which nothing is known."""
     asked: int = 0
     """How many devices the latest round asked when it was opened."""
     declined: tuple[str, ...] = ()
     """The devices that declined their plans of its latest attempt: it does not ask them again."""
     idle: bool = False
-    """Whether the latest round asks nobody yet, since it is not the hour, or too few devices may be asked again; then its deadline is when
-    it looks again."""
+    """Whether the latest round asks nobody yet, since it is not the hour, or too few devices may be
+    asked again; then its deadline is when it looks again."""
     deadline_at_s: float = 0.0
     opened_at_s: float = 0.0
     veterans: bool = False
     """Whether an update of a device of the cohort was accepted in an earlier round."""
     newcomers_until_s: float = 0.0
-    """Until when the round waits for devices that have never been counted; 0 as long as it also waits for others."""
+    """Until when the round waits for devices that have never been counted; 0 as long as it also
+    waits for others."""
     norms: dict[str, float] = {}
     """By role, the median norm of the updates of the latest aggregated round that had such."""
     made_in: int = 0
@@ -234,14 +251,19 @@ def decode_state(payload: bytes) -> RunState:
     Raises:
         msgspec.MsgspecError: it is not one.
     """
-    return msgspec.json.decode(payload, type=RunState, dec_hook=lambda _, devices: Map(msgspec.convert(devices, dict[str, Device])))
+    return msgspec.json.decode(
+        payload,
+        type=RunState,
+        dec_hook=lambda _, devices: Map(msgspec.convert(devices, dict[str, Device])),
+    )
 
 
 # Events: what happened. Time arrives inside them.
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The run begins, with the first models and the algorithm's first memory; `starts` as in `RoundAggregated`."""
+    """The run begins, with the first models and the algorithm's first memory; `starts` as in
+    `RoundAggregated`."""
 
     at_s: float
     settings: RunSettings
@@ -254,7 +276,8 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
-    """The aggregator speaks with a new epoch, for instance after a restart: whatever was commanded may have been lost."""
+    """The aggregator speaks with a new epoch, for instance after a restart: whatever was commanded
+    may have been lost."""
 
     at_s: float
     epoch: int
@@ -273,11 +296,13 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     eligible: bool = True
     encodings: tuple[str, ...] = ()
     withholds: bool = False
-    """Whether its owner does not let it say what it keeps when the run is over, and why (`Policy.withholds`)."""
+    """Whether its owner does not let it say what it keeps when the run is over, and why
+    (`Policy.withholds`)."""
     terms: str = ""
     """As in `Device`."""
     untested: bool = False
-    """Whether it has fewer test windows than its owner lets it say something of (`Policy.min_windows`)."""
+    """Whether it has fewer test windows than its owner lets it say something of
+    (`Policy.min_windows`)."""
     held: tuple[str, ...] | None = None
     """As `CheckIn.kept`."""
 
@@ -290,7 +315,8 @@ class DeviceHeard(msgspec.Struct, frozen=True, tag="device-heard"):
 
 
 class DeviceLost(msgspec.Struct, frozen=True, tag="device-lost"):
-    """The broker published a device's will, the device said goodbye, or it was silent for too long."""
+    """The broker published a device's will, the device said goodbye, or it was silent for too
+    long."""
 
     at_s: float
     device_id: str
@@ -308,9 +334,10 @@ class UpdateAdmitted(msgspec.Struct, frozen=True, tag="update-admitted"):
 
 
 class DeviceDeclined(msgspec.Struct, frozen=True, tag="device-declined"):
-    """A device does not carry out its plan of this round, or its update was refused for what it holds: it is not waited for. `failed`:
-    whether it is asked less often from now on; `forbidden`: whether its owner does not permit it; `again`: whether what it failed at may
-    pass by itself, such as a full disk."""
+    """A device does not carry out its plan of this round, or its update was refused for what it
+    holds: it is not waited for. `failed`: whether it is asked less often from now on; `forbidden`:
+    whether its owner does not permit it; `again`: whether what it failed at may pass by itself,
+    such as a full disk."""
 
     at_s: float
     device_id: str
@@ -328,8 +355,8 @@ class DeadlinePassed(msgspec.Struct, frozen=True, tag="deadline-passed"):
 
 
 class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
-    """The algorithm was applied; new models and memory are safe. `starts` names the model that each device trains from next, `programs`
-    the verbs that it carries out then."""
+    """The algorithm was applied; new models and memory are safe. `starts` names the model that each
+    device trains from next, `programs` the verbs that it carries out then."""
 
     at_s: float
     round: int
@@ -353,7 +380,8 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
 
 
 class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):
-    """Updates of this round that were safe are not any more: the devices are asked for them again."""
+    """Updates of this round that were safe are not any more: the devices are asked for them
+    again."""
 
     at_s: float
     round: int
@@ -416,7 +444,8 @@ class FinishRun(msgspec.Struct, frozen=True):
     device_id: str
     model: Digest
     gives: bool = True
-    """Whether the device is to use that model; a run that was aborted leaves devices with what they have."""
+    """Whether the device is to use that model; a run that was aborted leaves devices with what they
+    have."""
 
 
 Command = SendPlan | SetDeadline | Acknowledge | Aggregate | FinishRun

@@ -1,6 +1,8 @@
-"""The summary of a run, as ``summary.json`` has it: its structure, and what follows from a run's state and records. Pure.
+"""The summary of a run, as ``summary.json`` has it: its structure, and what follows from a run's
+state and records. Pure.
 
-docs/simulate.md describes every field. A part that a run has no business with is None, and is not written.
+docs/simulate.md describes every field. A part that a run has no business with is None, and is not
+written.
 """
 
 import math
@@ -23,13 +25,15 @@ PACKAGES = ("shoal", "torch", "onnxruntime", "numpy", "scikit-learn", "paho-mqtt
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Accuracies, or macro F1, over devices, as fractions, every device counting the same; None where no device has one."""
+    """Accuracies, or macro F1, over devices, as fractions, every device counting the same; None
+    where no device has one."""
 
     mean: float | None
     std: float | None
     worst: float | None
     worst_tenth: float | None
-    """Mean over the tenth of the devices that are worst off, rounded up to a whole number of devices."""
+    """Mean over the tenth of the devices that are worst off, rounded up to a whole number of
+    devices."""
 
 
 class DeviceSummary(msgspec.Struct, frozen=True):
@@ -40,31 +44,37 @@ class DeviceSummary(msgspec.Struct, frozen=True):
     num_train: int
     num_test: int
     accuracy: float | None
-    """Of the model that it was given after the last round, on its own test examples; None without any."""
+    """Of the model that it was given after the last round, on its own test examples; None without
+    any."""
     loss: float | None = None
     """The mean loss of the same model on them; None without any, and where it is no number."""
     macro_f1: float | None = None
-    """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where only accuracies were reported."""
+    """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where
+    only accuracies were reported."""
     auc: float | None = None
-    """Of several labels, or of errors where anomalies are known (`simulation.measures.macro_auc`); None elsewhere, and where only
-    accuracies were reported."""
+    """Of several labels, or of errors where anomalies are known (`simulation.measures.macro_auc`);
+    None elsewhere, and where only accuracies were reported."""
     mae: dict[str, float] | None = None
-    """Of quantities, by name the mean absolute error in the user's units; None of others, and where only accuracies were reported."""
+    """Of quantities, by name the mean absolute error in the user's units; None of others, and where
+    only accuracies were reported."""
     kept: Kept | None = None
     """What it keeps, and why; None where it has not told."""
     placed: Placed | None = None
-    """Where it belongs, and how sure that is, where it has no labels to train with; None for others."""
+    """Where it belongs, and how sure that is, where it has no labels to train with; None for
+    others."""
 
 
 class KeptCounts(msgspec.Struct, frozen=True):
-    """How many devices keep what, by candidate in the order in which devices consider them, and how many have not told."""
+    """How many devices keep what, by candidate in the order in which devices consider them, and how
+    many have not told."""
 
     candidates: dict[str, int]
     not_told: int
 
 
 class Groups(msgspec.Struct, frozen=True):
-    """How many groups of devices there are after the last round, and after each round of training."""
+    """How many groups of devices there are after the last round, and after each round of
+    training."""
 
     count: int
     by_round: list[int]
@@ -129,7 +139,8 @@ class Staleness(msgspec.Struct, frozen=True):
 
 
 class Utilisation(msgspec.Struct, frozen=True):
-    """The share of device-seconds that went into aggregated updates, and the mean number of devices at work at a time."""
+    """The share of device-seconds that went into aggregated updates, and the mean number of devices
+    at work at a time."""
 
     useful: float | None
     at_work: float | None
@@ -164,8 +175,8 @@ class Newcomers(Spread, frozen=True):
     kept: dict[str, Kept | None]
     """What each keeps, and why; None where it does not choose."""
     sure: dict[str, float]
-    """How sure the placement is, from 0 to 1: of one without labels, the share of the devices with the most similar inputs that are in the
-    group; 1 for others."""
+    """How sure the placement is, from 0 to 1: of one without labels, the share of the devices with
+    the most similar inputs that are in the group; 1 for others."""
     mae: dict[str, Spread] | None = None
     """As of `Summary`."""
 
@@ -212,9 +223,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What accuracy is the share of, where that is not windows whose class is told rightly."""
     macro_f1: Spread | None = None
     auc: Spread | None = None
-    """Of several labels, and in a reconstruction of data that say which windows are anomalous; None elsewhere."""
+    """Of several labels, and in a reconstruction of data that say which windows are anomalous; None
+    elsewhere."""
     mae: dict[str, Spread] | None = None
-    """Of quantities, by name the mean absolute error over devices: the worst is the largest. None of other tasks."""
+    """Of quantities, by name the mean absolute error over devices: the worst is the largest. None
+    of other tasks."""
     accuracy_by_round: list[Spread]
     kept: KeptCounts | None = None
     """None where devices do not choose what they keep."""
@@ -247,13 +260,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) -> Summary:
-    """The summary of a run that took so many seconds. A device's accuracy is that of the model it was given after the last round."""
+    """The summary of a run that took so many seconds. A device's accuracy is that of the model it
+    was given after the last round."""
     settings = state.settings
     training = [r for r in records if r.phase == "training"]
     preparing = [r for r in records if r.phase == "preparing"]
     final = next((r for r in reversed(records) if r.phase == "evaluating"), None)
     accuracies = accuracy_of(final) if final else {}
-    losses = {d: round(m.mean_loss, 6) for d, m in final.evaluated.items() if math.isfinite(m.mean_loss)} if final else {}
+    losses = (
+        {d: round(m.mean_loss, 6) for d, m in final.evaluated.items() if math.isfinite(m.mean_loss)}
+        if final
+        else {}
+    )
     updates = sum(len(r.evaluated) for r in training)
     kept = final.kept if final else {}
     placed = all_placed(state)
@@ -280,7 +298,9 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
         },
         accuracy=spread(accuracies.values()),
         accuracy_by_round=[spread(accuracy_of(r).values()) for r in records[len(preparing) + 1 :]],
-        kept=_count_kept(settings.candidates, [kept.get(d) for d in state.devices]) if settings.candidates else None,
+        kept=_count_kept(settings.candidates, [kept.get(d) for d in state.devices])
+        if settings.candidates
+        else None,
         groups=Groups(count_groups(state.starts), [count_groups(r.groups) for r in training]),
         lr_by_round=[r.notes["lr"] for r in training if "lr" in r.notes],
         epsilon=training[-1].notes.get("epsilon") if training else None,
@@ -293,8 +313,13 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
 
 
 def accuracy_of(record: RoundRecord) -> dict[str, float]:
-    """By device, the accuracy of the model it received in this round; devices without test windows are left out."""
-    return {d: m.accuracy for d, m in sorted(record.evaluated.items()) if m.num_examples and math.isfinite(m.accuracy)}
+    """By device, the accuracy of the model it received in this round; devices without test windows
+    are left out."""
+    return {
+        d: m.accuracy
+        for d, m in sorted(record.evaluated.items())
+        if m.num_examples and math.isfinite(m.accuracy)
+    }
 
 
 def spread(accuracies: Iterable[float]) -> Spread:
@@ -303,7 +328,12 @@ def spread(accuracies: Iterable[float]) -> Spread:
     if not known:
         return Spread(None, None, None, None)
     lowest = known[: math.ceil(len(known) / 10)]
-    measures = (statistics.fmean(known), statistics.pstdev(known), known[0], statistics.fmean(lowest))
+    measures = (
+        statistics.fmean(known),
+        statistics.pstdev(known),
+        known[0],
+        statistics.fmean(lowest),
+    )
     return Spread(*(round(value, 6) for value in measures))
 
 

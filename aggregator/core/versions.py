@@ -1,7 +1,8 @@
-"""The models of a run's last rounds: what is remembered of them, when they are returned to, and how far a new model may be from the last.
+"""The models of a run's last rounds: what is remembered of them, when they are returned to, and how
+far a new model may be from the last.
 
-Devices evaluate the model that they receive before they train it. So a round's updates say how good the models of the round before are, on
-the windows of the devices themselves. Pure.
+Devices evaluate the model that they receive before they train it. So a round's updates say how good
+the models of the round before are, on the windows of the devices themselves. Pure.
 """
 
 import math
@@ -20,7 +21,8 @@ DISTANCES = 5
 
 
 def taken_over(state: RunState, event: RoundAggregated) -> RunState:
-    """The state with the models that a round ends with. Those before it join the history, unless the round returned from them."""
+    """The state with the models that a round ends with. Those before it join the history, unless
+    the round returned from them."""
     history, made_in, made_by = _remembered(state), state.made_in, state.made_by
     if event.made_in is None:
         made_in, made_by = state.round, tuple(sorted(state.received.keys() - set(event.left_out)))
@@ -37,7 +39,9 @@ def taken_over(state: RunState, event: RoundAggregated) -> RunState:
         made_by=made_by,
         history=history,
         placed=event.placed,
-        distances=(*state.distances, event.distances)[-DISTANCES:] if event.distances else state.distances,
+        distances=(*state.distances, event.distances)[-DISTANCES:]
+        if event.distances
+        else state.distances,
     )
 
 
@@ -46,9 +50,11 @@ def remembered(state: RunState, number: int) -> ModelVersion | None:
     return next((version for version in state.history if version.round == number), None)
 
 
-def returned(state: RunState, number: int, programs: dict[str, tuple[Verb, ...]] | None = None) -> RunState | None:
-    """The state with the models of an earlier round of this number, and with these programs or those of then; None where they are not
-    remembered. What came later is forgotten."""
+def returned(
+    state: RunState, number: int, programs: dict[str, tuple[Verb, ...]] | None = None
+) -> RunState | None:
+    """The state with the models of an earlier round of this number, and with these programs or
+    those of then; None where they are not remembered. What came later is forgotten."""
     version = remembered(state, number)
     if version is None:
         return None
@@ -65,11 +71,12 @@ def returned(state: RunState, number: int, programs: dict[str, tuple[Verb, ...]]
 
 
 def worse_than(state: RunState) -> tuple[ModelVersion, float] | None:
-    """The remembered version that is better than the state's models by more than `max_drop`, by the most if there are several, and by how
-    much; None if none is.
+    """The remembered version that is better than the state's models by more than `max_drop`, by the
+    most if there are several, and by how much; None if none is.
 
-    Versions are compared on the devices that have evaluated both, at least `min_updates`. Of these the one whose accuracy fell most does
-    not count, if there are others: no single device can have a round's work set aside by what it says of its accuracy.
+    Versions are compared on the devices that have evaluated both, at least `min_updates`. Of these
+    the one whose accuracy fell most does not count, if there are others: no single device can have
+    a round's work set aside by what it says of its accuracy.
     """
     if state.settings.max_drop >= 1 or state.preparing:
         return None
@@ -86,15 +93,23 @@ def worse_than(state: RunState) -> tuple[ModelVersion, float] | None:
 
 
 def met(received: Mapping[str, Received]) -> dict[str, Metrics]:
-    """By device, the metrics of the model that it received, where it has evaluated it and the round before made it."""
+    """By device, the metrics of the model that it received, where it has evaluated it and the round
+    before made it."""
     known = {d: r.evaluated for d, r in received.items() if not r.staleness}
-    return {d: metrics for d, metrics in known.items() if metrics.num_examples and math.isfinite(metrics.accuracy)}
+    return {
+        d: metrics
+        for d, metrics in known.items()
+        if metrics.num_examples and math.isfinite(metrics.accuracy)
+    }
 
 
 def latest(state: RunState) -> ModelVersion:
-    """The models of the state as a version, with what devices said of them as they are. Where devices choose what they keep after the last
-    round, they say then how they answer with that, which says nothing of the models."""
-    before = next((version.evaluated for version in state.history if version.round == state.made_in), {})
+    """The models of the state as a version, with what devices said of them as they are. Where
+    devices choose what they keep after the last round, they say then how they answer with that,
+    which says nothing of the models."""
+    before = next(
+        (version.evaluated for version in state.history if version.round == state.made_in), {}
+    )
     tells_of_kept = state.phase in ("evaluating", "finished") and bool(state.settings.candidates)
     return ModelVersion(
         round=state.made_in,
@@ -107,8 +122,8 @@ def latest(state: RunState) -> ModelVersion:
 
 
 def farthest(settings: RunSettings, distances: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """By role, the distance from the last model beyond which a new one is set aside, from the distances of the last rounds; without any
-    nothing is."""
+    """By role, the distance from the last model beyond which a new one is set aside, from the
+    distances of the last rounds; without any nothing is."""
     roles = sorted({role for distance in distances for role in distance})
     return bounds_of(settings, {role: [d[role] for d in distances if role in d] for role in roles})
 

@@ -37,9 +37,11 @@ KEYS = {
 }
 """The files beside the database and the blobs that a service needs, and their permissions."""
 VOUCHER = "service.voucher"
-"""One that has ended since the copy was made does not keep anybody from putting it back: `serve` says how to make another."""
+"""One that has ended since the copy was made does not keep anybody from putting it back: `serve`
+says how to make another."""
 TRIES = 20
-"""How often the database is copied, at most, where the service takes away what it no longer needs meanwhile."""
+"""How often the database is copied, at most, where the service takes away what it no longer needs
+meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,23 @@ class _TakenAway(Exception):
 
 
 def back_up(folder: Path, to: Path) -> Copied:
-    """Copy a service's folder to a new one, from which a service goes on: the database as it is at one moment, every blob that it needs,
-    with its hash checked, and the keys. The service may run. The copy has its name only when all of it is on the disk.
+    """Copy a service's folder to a new one, from which a service goes on: the database as it is at
+    one moment, every blob that it needs, with its hash checked, and the keys. The service may run.
+    The copy has its name only when all of it is on the disk.
 
     Raises:
-        ConfigError: it is no service's folder, the other exists, a blob is damaged or lost, or something cannot be read or written.
+        ConfigError: it is no service's folder, the other exists, a blob is damaged or lost, or
+        something cannot be read or written.
         StorageFailed: the database cannot be read.
     """
     if not folder.is_dir():
-        raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve --folder` makes it")
+        raise ConfigError(
+            f"folder {folder}: there is no such folder; `shoal serve --folder` makes it"
+        )
     if not (folder / "shoal.db").exists():
         raise ConfigError(
-            f"folder {folder}: there is no shoal.db. Copy a PostgreSQL database with pg_dump, then a bucket, then the .key files"
+            f"folder {folder}: there is no shoal.db. Copy a PostgreSQL database with pg_dump, "
+            "then a bucket, then the .key files"
         )
     if to.exists():
         raise ConfigError(f"{to}: it exists already, and is left as it is")
@@ -75,29 +82,43 @@ def back_up(folder: Path, to: Path) -> Copied:
         for name, mode in KEYS.items():
             if (folder / name).exists():
                 write_atomically(begun / name, (folder / name).read_bytes(), mode)
-        _copy_files(folder, begun, (path for path in (folder / CAMPAIGNS).glob("[!.]*/*") if path.is_file()))
+        _copy_files(
+            folder, begun, (path for path in (folder / CAMPAIGNS).glob("[!.]*/*") if path.is_file())
+        )
         if (folder / ENROLMENTS).exists():
             copy_database(folder / ENROLMENTS, begun / ENROLMENTS)
         return _copy_runs(folder, begun)
 
 
 def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
-    """Put a copy in the place of a service's folder. The folder that is there is kept under another name; its credentials, its bans and
-    its broker's files stay (`aggregator.doctor.carried`). Returns that other name, and what an operator has to know.
+    """Put a copy in the place of a service's folder. The folder that is there is kept under another
+    name; its credentials, its bans and its broker's files stay (`aggregator.doctor.carried`).
+    Returns that other name, and what an operator has to know.
 
     Raises:
-        ConfigError: the copy is not whole, a service has the folder, or something cannot be read or written.
+        ConfigError: the copy is not whole, a service has the folder, or something cannot be read or
+        written.
     """
     if not (copy / "shoal.db").exists():
         raise ConfigError(f"{copy}: there is no shoal.db: it is no copy that `shoal backup` made")
-    wrong = [str(finding) for finding in examine(copy) if finding.verdict == "wrong" and finding.where != VOUCHER]
+    wrong = [
+        str(finding)
+        for finding in examine(copy)
+        if finding.verdict == "wrong" and finding.where != VOUCHER
+    ]
     if wrong:
         raise ConfigError(f"{copy}: it is not whole, nothing is changed: {wrong[0]}")
     if is_served(folder):
         raise ConfigError(f"folder {folder}: a service runs there; stop it")
     if not folder.exists() and (left := sorted(folder.parent.glob(f"{folder.name}.before-*"))):
-        why = f"{left[-1]} is there: a restore may have been cut off, and credentials since the copy are in it"
-        raise ConfigError(f"folder {folder}: it is not there, and {why}; give it the name {folder.name} again, or move it away")
+        why = (
+            f"{left[-1]} is there: a restore may have been cut off, and credentials since the "
+            "copy are in it"
+        )
+        raise ConfigError(
+            f"folder {folder}: it is not there, and {why}; give it the name {folder.name} again, "
+            "or move it away"
+        )
     aside = None
     with _begun(folder) as begun:
         _copy_files(copy, begun, (path for path in copy.rglob("*") if path.is_file()))
@@ -109,13 +130,17 @@ def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
         try:
             carry_broker(aside, folder)
         except OSError as error:
-            told.append(f"{error.filename or folder}: {error.strerror}: the owner and the broker's files are still those of {aside}")
+            told.append(
+                f"{error.filename or folder}: {error.strerror}: the owner and the broker's files "
+                f"are still those of {aside}"
+            )
     return aside, told
 
 
 @contextmanager
 def _begun(folder: Path) -> Iterator[Path]:
-    """A new folder for its owner alone, which has the name of this one when the context has ended, and is gone if that failed.
+    """A new folder for its owner alone, which has the name of this one when the context has ended,
+    and is gone if that failed.
 
     Raises:
         ConfigError: something cannot be read or written.
@@ -135,15 +160,28 @@ def _begun(folder: Path) -> Iterator[Path]:
 
 
 def _copy_runs(folder: Path, to: Path) -> Copied:
-    """Copy the database, and then the blobs that it names, as fast as can be: the service may take them away. What is copied stays."""
+    """Copy the database, and then the blobs that it names, as fast as can be: the service may take
+    them away. What is copied stays."""
     make_folder(to / "blobs")
     for _ in range(TRIES):
         copy_database(folder / "shoal.db", to / "shoal.db")
         contents = read_database(to / "shoal.db")
         if contents.damage:
-            raise ConfigError(f"database {folder / 'shoal.db'}: damaged, {contents.damage[0]}; `shoal doctor {folder}` says more")
-        wanted = [Path("blobs") / run / name for run, saved in contents.runs.items() for name in sorted(needs(saved))]
-        wanted += [Path(RELEASES) / name for name in sorted({name for state in contents.fleets.values() for name in release_needs(state)})]
+            raise ConfigError(
+                f"database {folder / 'shoal.db'}: damaged, {contents.damage[0]}; `shoal doctor "
+                f"{folder}` says more"
+            )
+        wanted = [
+            Path("blobs") / run / name
+            for run, saved in contents.runs.items()
+            for name in sorted(needs(saved))
+        ]
+        wanted += [
+            Path(RELEASES) / name
+            for name in sorted(
+                {name for state in contents.fleets.values() for name in release_needs(state)}
+            )
+        ]
         try:
             for path in wanted:
                 _copy_blob(folder / path, to / path)
@@ -151,9 +189,15 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
             missing = error
             continue
         parts = [part for part in ("blobs", RELEASES) if (to / part).exists()]
-        size = sum(_settle(to / part, {to / path for path in wanted if path.parts[0] == part}) for part in parts)
+        size = sum(
+            _settle(to / part, {to / path for path in wanted if path.parts[0] == part})
+            for part in parts
+        )
         return Copied(tuple(contents.runs), len(wanted), size)
-    raise ConfigError(f"folder {folder}: blob {missing} is not here, {TRIES} times in a row: `shoal doctor {folder}` says more")
+    raise ConfigError(
+        f"folder {folder}: blob {missing} is not here, {TRIES} times in a row: `shoal doctor "
+        f"{folder}` says more"
+    )
 
 
 def _copy_blob(path: Path, to: Path) -> None:
@@ -182,7 +226,9 @@ def _blob(path: Path) -> bytes:
     except FileNotFoundError:
         raise _TakenAway(path.name[:12]) from None
     if digest_of(payload) != path.name:
-        raise ConfigError(f"blob {path}: its bytes are not those that were written; `shoal doctor` says more")
+        raise ConfigError(
+            f"blob {path}: its bytes are not those that were written; `shoal doctor` says more"
+        )
     return payload
 
 

@@ -31,18 +31,28 @@ _OWN = re.compile(
 )
 
 
-def examine(folder: Path, bundle: Path | None = None, mend: bool = False, database: str = "", blobs: str = "") -> Iterator[Finding]:
-    """What there is to say of a service's folder, and of a database and blobs elsewhere where they are named, in which nothing is mended.
-    `bundle`: the folder that `shoal export` wrote. To mend, the caller holds the folder's
-    lock; to check, a service may be running.
+def examine(
+    folder: Path,
+    bundle: Path | None = None,
+    mend: bool = False,
+    database: str = "",
+    blobs: str = "",
+) -> Iterator[Finding]:
+    """What there is to say of a service's folder, and of a database and blobs elsewhere where they
+    are named, in which nothing is mended. `bundle`: the folder that `shoal export` wrote. To mend,
+    the caller holds the folder's lock; to check, a service may be running.
 
     Raises:
         ConfigError: there is no such folder, or the bundle's folder cannot be read.
     """
     if not folder.is_dir():
-        raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve --folder` makes it")
+        raise ConfigError(
+            f"folder {folder}: there is no such folder; `shoal serve --folder` makes it"
+        )
     trusted, payload = _bundle(bundle)
-    if not (database or blobs) and not any((folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")):
+    if not (database or blobs) and not any(
+        (folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")
+    ):
         yield Finding("note", str(folder), "no service was ever started here")
         return
     yield from check_keys(folder, trusted, time.time(), mend)
@@ -75,7 +85,9 @@ def _bundle(bundle: Path | None) -> tuple[tuple[PublicKey, ...], bytes]:
     if bundle is None:
         return (), b""
     try:
-        return read_public((bundle / "trust.pem").read_bytes()), (bundle / "device.shoal").read_bytes()
+        return read_public((bundle / "trust.pem").read_bytes()), (
+            bundle / "device.shoal"
+        ).read_bytes()
     except OSError as error:
         raise ConfigError(f"--bundle {bundle}: {error.strerror}: {error.filename}") from None
     except BundleError as error:
@@ -91,7 +103,11 @@ def _boots(path: Path, mend: bool) -> Iterator[Finding]:
         if mend:
             path.unlink()
         told = "the service does not start. " + ("It is deleted" if mend else "`--mend` deletes it")
-        yield Finding("mended" if mend else "wrong", path.name, f"not text: {told}; the next start may wait for its own last status")
+        yield Finding(
+            "mended" if mend else "wrong",
+            path.name,
+            f"not text: {told}; the next start may wait for its own last status",
+        )
     except OSError as error:
         yield Finding("wrong", path.name, f"{error.strerror}: the service does not start")
 
@@ -106,7 +122,11 @@ def _orders(folder: Path, now_s: float) -> Iterator[Finding]:
             continue
         if old_s > LEASE_S:
             told = f"an order of {old_s:.0f} s ago, which the next service that starts carries out"
-            yield Finding("note", f"{ORDERS}/{path.name}", f"{told}: {printable(text)}; delete it if that is not wanted")
+            yield Finding(
+                "note",
+                f"{ORDERS}/{path.name}",
+                f"{told}: {printable(text)}; delete it if that is not wanted",
+            )
 
 
 def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[Finding]:
@@ -115,7 +135,9 @@ def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[
         if _OWN.fullmatch(path.name):
             continue
         if ".damaged" in path.name:
-            yield Finding("note", path.name, "set aside earlier; delete it when nobody wants to look at it")
+            yield Finding(
+                "note", path.name, "set aside earlier; delete it when nobody wants to look at it"
+            )
         elif HALF_WRITTEN.fullmatch(path.name) and path.is_file():
             yield leftover(path, path.name, mend)
         else:
@@ -126,5 +148,8 @@ def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[
     for path in sorted((folder / "blobs").iterdir()) if (folder / "blobs").is_dir() else ():
         if path.name not in known:
             yield Finding(
-                "note", f"blobs/{path.name}", "blobs of a run that the database does not have; delete them if that run is not wanted"
+                "note",
+                f"blobs/{path.name}",
+                "blobs of a run that the database does not have; delete them if that run is not "
+                "wanted",
             )

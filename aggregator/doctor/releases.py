@@ -1,4 +1,5 @@
-"""Checks the blobs of releases: that each has its hash, and that each that a release needs is there."""
+"""Checks the blobs of releases: that each has its hash, and that each that a release needs is
+there."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,10 +24,13 @@ def release_needs(state: FleetState) -> dict[str, list[int]]:
 
 
 def check_releases(
-    folder: Path, fleets: Mapping[str, FleetState], mend: bool, again: Callable[[], Mapping[str, FleetState]]
+    folder: Path,
+    fleets: Mapping[str, FleetState],
+    mend: bool,
+    again: Callable[[], Mapping[str, FleetState]],
 ) -> Iterator[Finding]:
-    """Look at every file, then for every blob that is needed. `again` reads the releases anew where a service may have changed them
-    meanwhile."""
+    """Look at every file, then for every blob that is needed. `again` reads the releases anew where
+    a service may have changed them meanwhile."""
     wanted, whole, blobs = _wanted(fleets), set(), folder / RELEASES
     for path in sorted(blobs.iterdir()) if blobs.is_dir() else ():
         where = f"{RELEASES}/{path.name}"
@@ -37,7 +41,12 @@ def check_releases(
             elif path.exists():
                 yield _damaged(path, f"{where[:21]}", problem, mend)
         elif path.name.endswith(DAMAGED):
-            yield Finding("note", where, "a damaged blob that was set aside earlier; delete it when nobody wants to look at it")
+            yield Finding(
+                "note",
+                where,
+                "a damaged blob that was set aside earlier; delete it when nobody wants to look "
+                "at it",
+            )
         elif HALF_WRITTEN.fullmatch(path.name) and path.is_file():
             yield leftover(path, where, mend)
         else:
@@ -45,13 +54,25 @@ def check_releases(
     missing = wanted.keys() - whole
     if missing and (now := again()):
         current = _wanted(now)
-        missing = {name for name in missing & current.keys() if problem_of(blobs / name) is not None}
+        missing = {
+            name for name in missing & current.keys() if problem_of(blobs / name) is not None
+        }
     for name in sorted(missing):
         numbers = ", ".join(map(str, wanted[name]))
-        told = "devices that lack it cannot get it: restore the folder from a backup, or make another release of the campaign"
-        yield Finding("wrong", f"{RELEASES}/{name[:12]}", f"a part of release {numbers} is lost: {told}")
+        told = (
+            "devices that lack it cannot get it: restore the folder from a backup, or make "
+            "another release of the campaign"
+        )
+        yield Finding(
+            "wrong", f"{RELEASES}/{name[:12]}", f"a part of release {numbers} is lost: {told}"
+        )
     if not missing:
-        yield Finding("ok", RELEASES, f"{len(whole)} blobs are whole, and none of the {len(wanted)} that releases need is missing")
+        yield Finding(
+            "ok",
+            RELEASES,
+            f"{len(whole)} blobs are whole, and none of the {len(wanted)} that releases need is "
+            "missing",
+        )
 
 
 def _wanted(fleets: Mapping[str, FleetState]) -> dict[str, list[int]]:

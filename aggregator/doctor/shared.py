@@ -1,4 +1,5 @@
-"""Checks a run's storage outside of the service's folder: a PostgreSQL database, and blobs in a bucket. Nothing is written."""
+"""Checks a run's storage outside of the service's folder: a PostgreSQL database, and blobs in a
+bucket. Nothing is written."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,7 +27,10 @@ def check_shared(folder: Path, database: str, where: str) -> Iterator[Finding]:
     name, revision = database_name(url), schema.current(url)
     if revision != schema.newest():
         yield Finding(
-            "note", name, f"schema {revision or 'empty'}: the next `shoal serve` makes it {schema.newest()}; no run is checked before"
+            "note",
+            name,
+            f"schema {revision or 'empty'}: the next `shoal serve` makes it {schema.newest()}; no "
+            "run is checked before",
         )
         return
     for run in runs_of(url):
@@ -38,7 +42,9 @@ def check_shared(folder: Path, database: str, where: str) -> Iterator[Finding]:
             continue
         told = f"{saved.state.phase}, round {saved.state.round}" if saved.state else "not begun"
         yield Finding("ok", name, f"run {run} can be read: {told}")
-        yield from _check_blobs(open_blobs(where, folder, run), blobs_name(where, folder, run), saved)
+        yield from _check_blobs(
+            open_blobs(where, folder, run), blobs_name(where, folder, run), saved
+        )
 
 
 def _check_blobs(blobs: NamedBlobs, name: str, saved: SavedRun) -> Iterator[Finding]:
@@ -52,6 +58,10 @@ def _check_blobs(blobs: NamedBlobs, name: str, saved: SavedRun) -> Iterator[Find
             return
         if problem:
             wrong += 1
-            yield Finding("wrong", f"{name}/{digest[:12]}", f"{problem}; it is {', '.join(map(str, uses))}: {RESTORE}")
+            yield Finding(
+                "wrong",
+                f"{name}/{digest[:12]}",
+                f"{problem}; it is {', '.join(map(str, uses))}: {RESTORE}",
+            )
     if not wrong:
         yield Finding("ok", name, f"{len(wanted)} blobs, each is there and has its hash")

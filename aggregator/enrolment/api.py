@@ -1,4 +1,5 @@
-"""Enrolment over HTTPS: the three paths of SPEC.md, 'Enrolment'. Whoever reaches the port may ask; the answers are the office's."""
+"""Enrolment over HTTPS: the three paths of SPEC.md, 'Enrolment'. Whoever reaches the port may ask;
+the answers are the office's."""
 
 import logging
 import time
@@ -13,7 +14,19 @@ from starlette.requests import ClientDisconnect
 from aggregator.core.ports import StorageFailed
 from aggregator.enrolment.office import Office
 from aggregator.rates import Rates
-from wire.enrolment import AUTHORITY, ENROL, RENEW, REQUEST_BYTES, Answer, Enrol, Reason, Refused, Renew, Waiting, read_said
+from wire.enrolment import (
+    AUTHORITY,
+    ENROL,
+    RENEW,
+    REQUEST_BYTES,
+    Answer,
+    Enrol,
+    Reason,
+    Refused,
+    Renew,
+    Waiting,
+    read_said,
+)
 from wire.errors import Malformed
 
 T = TypeVar("T")
@@ -26,8 +39,13 @@ STATUS: dict[Reason, int] = {"malformed": 400, "too-many": 429, "busy": 503}
 
 def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monotonic) -> FastAPI:
     """The application. `clock`: seconds, from a clock that cannot be set."""
-    api, rates = FastAPI(title="Shoal enrolment", docs_url=None, redoc_url=None, openapi_url=None), Rates(clock)
-    told = Rates(clock, burst=5, per_s=1 / 60, burst_all=60, per_s_all=1)  # lines of the log, or whoever asks could fill the disk
+    api, rates = (
+        FastAPI(title="Shoal enrolment", docs_url=None, redoc_url=None, openapi_url=None),
+        Rates(clock),
+    )
+    told = Rates(
+        clock, burst=5, per_s=1 / 60, burst_all=60, per_s_all=1
+    )  # lines of the log, or whoever asks could fill the disk
 
     @api.get(AUTHORITY)
     def authority(request: Request) -> Response:
@@ -49,7 +67,9 @@ def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monot
     return api
 
 
-async def _answer(request: Request, rates: Rates, told: Rates, kind: type[T], answer: Callable[[T, str], Answer]) -> Response:
+async def _answer(
+    request: Request, rates: Rates, told: Rates, kind: type[T], answer: Callable[[T, str], Answer]
+) -> Response:
     peer = _peer(request)
 
     def refuse(reason: Reason, why: str) -> Response:

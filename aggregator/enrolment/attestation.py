@@ -1,7 +1,8 @@
 """Whether Play Integrity says that an app and its phone are what they seem (SPEC.md, 'Enrolment').
 
-Google's service answers a phone with a *classic* token: a JWE (A256KW, A256GCM), in it a JWS (ES256), in it JSON. With the two keys that
-the Play Console shows for an app a service reads it alone: nothing is asked of Google, and nobody learns which phones enrol.
+Google's service answers a phone with a *classic* token: a JWE (A256KW, A256GCM), in it a JWS
+(ES256), in it JSON. With the two keys that the Play Console shows for an app a service reads it
+alone: nothing is asked of Google, and nobody learns which phones enrol.
 """
 
 import base64
@@ -42,7 +43,8 @@ class AttestationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     verification_key: str
     """The same: base64 of a P-256 key (SubjectPublicKeyInfo, DER)."""
     certificates: tuple[str, ...] = ()
-    """SHA-256 of the certificates that the app is signed with, URL-safe base64; none: those that Play recognises."""
+    """SHA-256 of the certificates that the app is signed with, URL-safe base64; none: those that
+    Play recognises."""
     device: tuple[str, ...] = ("MEETS_DEVICE_INTEGRITY",)
     """What Play has to say of the phone, all of it."""
     app: tuple[str, ...] = ("PLAY_RECOGNIZED",)
@@ -75,18 +77,27 @@ class PlayIntegrity:
             NotAttested: it is not to be believed, or says too little.
         """
         if not text:
-            raise NotAttested("this service wants an attestation by Play Integrity, and there is none")
+            raise NotAttested(
+                "this service wants an attestation by Play Integrity, and there is none"
+            )
         said = self._read(text)
         request, app = _part(said, "requestDetails"), _part(said, "appIntegrity")
         device, account = _part(said, "deviceIntegrity"), _part(said, "accountDetails")
         if request.get("nonce") != nonce:
             raise NotAttested("it is of another token or key")
         if request.get("requestPackageName") != self.settings.package:
-            raise NotAttested(f"it is of the app {str(request.get('requestPackageName'))[:100]}, expected {self.settings.package}")
+            raise NotAttested(
+                f"it is of the app {str(request.get('requestPackageName'))[:100]}, expected "
+                f"{self.settings.package}"
+            )
         self._check_time(request.get("timestampMillis"))
         if app.get("appRecognitionVerdict") not in self.settings.app:
-            raise NotAttested(f"Play says of the app: {str(app.get('appRecognitionVerdict'))[:100]}")
-        if self.settings.certificates and not set(_texts(app.get("certificateSha256Digest"))) & set(self.settings.certificates):
+            raise NotAttested(
+                f"Play says of the app: {str(app.get('appRecognitionVerdict'))[:100]}"
+            )
+        if self.settings.certificates and not set(_texts(app.get("certificateSha256Digest"))) & set(
+            self.settings.certificates
+        ):
             raise NotAttested("the app is signed with another certificate")
         found = _texts(device.get("deviceRecognitionVerdict"))
         if missing := [verdict for verdict in self.settings.device if verdict not in found]:
@@ -100,15 +111,22 @@ class PlayIntegrity:
         except (TypeError, ValueError):
             raise NotAttested("it says no time") from None
         if not -MOST_AHEAD_S <= age_s <= self.settings.most_age_s:
-            raise NotAttested(f"it is {age_s:.0f} s old, expected at most {self.settings.most_age_s:g}")
+            raise NotAttested(
+                f"it is {age_s:.0f} s old, expected at most {self.settings.most_age_s:g}"
+            )
 
     def _read(self, text: str) -> Mapping[str, Any]:
-        """Decrypt and verify. Whatever is wrong with a hostile text is one error: it says nothing about keys."""
+        """Decrypt and verify. Whatever is wrong with a hostile text is one error: it says nothing
+        about keys."""
         try:
             header, wrapped, iv, sealed, tag = text.split(".")
             _expect(header, alg="A256KW", enc="A256GCM")
             key = aes_key_unwrap(self.decryption_key, _bytes(wrapped))
-            signed = AESGCM(key).decrypt(_bytes(iv), _bytes(sealed) + _bytes(tag), header.encode()).decode("ascii")
+            signed = (
+                AESGCM(key)
+                .decrypt(_bytes(iv), _bytes(sealed) + _bytes(tag), header.encode())
+                .decode("ascii")
+            )
             head, body, signature = signed.split(".")
             _expect(head, alg="ES256")
             raw = _bytes(signature)
@@ -141,7 +159,9 @@ def read_attestation(path: Path) -> PlayIntegrity:
     if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
         raise ConfigError(f"--enrol-attestation {path}: verification_key is no P-256 key")
     if len(secret) != 32:
-        raise ConfigError(f"--enrol-attestation {path}: decryption_key has {len(secret)} bytes, expected 32")
+        raise ConfigError(
+            f"--enrol-attestation {path}: decryption_key has {len(secret)} bytes, expected 32"
+        )
     return PlayIntegrity(settings, secret, key)
 
 

@@ -1,4 +1,5 @@
-"""The service's certificate authority: its key and certificate, and what it issues (SPEC.md, 'Enrolment')."""
+"""The service's certificate authority: its key and certificate, and what it issues (SPEC.md,
+'Enrolment')."""
 
 import ipaddress
 import re
@@ -29,7 +30,8 @@ from wire.topics import aggregator_role, check_name, operator_role
 
 KEY, CERTIFICATE = "ca.key", "ca.pem"
 AGGREGATOR, OPERATOR, SERVER = "aggregator.pem", "operator.pem", "enrolment.pem"
-"""Key and certificate in one file each: of the aggregator, of what bans devices at the broker, and of enrolment over HTTPS."""
+"""Key and certificate in one file each: of the aggregator, of what bans devices at the broker, and
+of enrolment over HTTPS."""
 FILES = {KEY: 0o600, CERTIFICATE: 0o644, AGGREGATOR: 0o600, OPERATOR: 0o600, SERVER: 0o600}
 """What an authority has in the service's folder, and the permissions."""
 AUTHORITY_DAYS, OWN_DAYS, DEVICE_DAYS = 3650.0, 730.0, 90.0
@@ -56,36 +58,64 @@ class Authority:
         """The SHA-256 of its certificate, which tokens carry."""
         return certificate_digest(self.certificate)
 
-    def issue_client(self, key: TlsPublicKey, name: str, now_s: float, days: float = DEVICE_DAYS) -> Certificate:
+    def issue_client(
+        self, key: TlsPublicKey, name: str, now_s: float, days: float = DEVICE_DAYS
+    ) -> Certificate:
         """A certificate with which a client connects to the broker."""
         return self._issue(key, name, now_s, days, ExtendedKeyUsageOID.CLIENT_AUTH, ())
 
     def issue_server(self, key: TlsPublicKey, hosts: Sequence[str], now_s: float) -> Certificate:
         """A certificate of a server with these names or addresses."""
-        return self._issue(key, f"{self.fleet}@{hosts[0]}"[:64], now_s, OWN_DAYS, ExtendedKeyUsageOID.SERVER_AUTH, hosts)
+        return self._issue(
+            key,
+            f"{self.fleet}@{hosts[0]}"[:64],
+            now_s,
+            OWN_DAYS,
+            ExtendedKeyUsageOID.SERVER_AUTH,
+            hosts,
+        )
 
     def _issue(
-        self, key: TlsPublicKey, name: str, now_s: float, days: float, usage: x509.ObjectIdentifier, hosts: Sequence[str]
+        self,
+        key: TlsPublicKey,
+        name: str,
+        now_s: float,
+        days: float,
+        usage: x509.ObjectIdentifier,
+        hosts: Sequence[str],
     ) -> Certificate:
         own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         builder = (
-            _begun(name, self.certificate.subject, key, now_s, days, self.certificate.not_valid_after_utc)
+            _begun(
+                name,
+                self.certificate.subject,
+                key,
+                now_s,
+                days,
+                self.certificate.not_valid_after_utc,
+            )
             .add_extension(x509.BasicConstraints(False, None), True)
             .add_extension(_key_usage(signs=True), True)
             .add_extension(x509.ExtendedKeyUsage([usage]), False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), False
+            )
         )
         if hosts:
-            builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), False)
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([_general_name(host) for host in hosts]), False
+            )
         return builder.sign(self.key, hashes.SHA256())
 
 
 def make_authority(folder: Path, fleet: str, hosts: Sequence[str], now_s: float) -> Authority:
-    """Make an authority in a service's folder, and the certificates that the service itself needs, for these names of its machine. What is
-    there already stays, so that this can be done again where it was cut short.
+    """Make an authority in a service's folder, and the certificates that the service itself needs,
+    for these names of its machine. What is there already stays, so that this can be done again
+    where it was cut short.
 
     Raises:
-        ConfigError: not a name of a fleet or a host, another fleet's authority is there, or something cannot be read or written.
+        ConfigError: not a name of a fleet or a host, another fleet's authority is there, or
+        something cannot be read or written.
     """
     check_name(fleet, "fleet name")
     for host in hosts:
@@ -93,13 +123,22 @@ def make_authority(folder: Path, fleet: str, hosts: Sequence[str], now_s: float)
     try:
         authority = read_authority(folder)
         if authority is None:
-            key = read_tls_key((folder / KEY).read_bytes()) if (folder / KEY).exists() else new_tls_key()
+            key = (
+                read_tls_key((folder / KEY).read_bytes())
+                if (folder / KEY).exists()
+                else new_tls_key()
+            )
             write_atomically(folder / KEY, tls_key_pem(key), FILES[KEY])
             certificate = _own_certificate(key, fleet, now_s)
-            write_atomically(folder / CERTIFICATE, certificate_pem(certificate).encode(), FILES[CERTIFICATE])
+            write_atomically(
+                folder / CERTIFICATE, certificate_pem(certificate).encode(), FILES[CERTIFICATE]
+            )
             authority = Authority(fleet, key, certificate)
         if authority.fleet != fleet:
-            raise ConfigError(f"{folder / CERTIFICATE}: it is the authority of the fleet {authority.fleet}, not of {fleet}")
+            raise ConfigError(
+                f"{folder / CERTIFICATE}: it is the authority of the fleet {authority.fleet}, not "
+                f"of {fleet}"
+            )
         renew_own(authority, folder, now_s, hosts)
     except OSError as error:
         raise ConfigError(f"authority in {folder}: {error.strerror}") from None
@@ -117,37 +156,57 @@ def read_authority(folder: Path) -> Authority | None:
     if not (folder / CERTIFICATE).exists():
         return None
     try:
-        certificate, key = read_certificate((folder / CERTIFICATE).read_text()), read_tls_key((folder / KEY).read_bytes())
+        certificate, key = (
+            read_certificate((folder / CERTIFICATE).read_text()),
+            read_tls_key((folder / KEY).read_bytes()),
+        )
     except OSError as error:
-        raise ConfigError(f"authority {error.filename}: {error.strerror}; restore it from a backup") from None
+        raise ConfigError(
+            f"authority {error.filename}: {error.strerror}; restore it from a backup"
+        ) from None
     except (WireError, UnicodeDecodeError) as error:
         raise ConfigError(f"authority in {folder}: {error}; restore it from a backup") from None
     if certificate.public_key() != key.public_key():
-        raise ConfigError(f"authority in {folder}: {KEY} is not the key of {CERTIFICATE}; restore both from a backup")
-    names = [str(attribute.value) for attribute in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+        raise ConfigError(
+            f"authority in {folder}: {KEY} is not the key of {CERTIFICATE}; restore both from a "
+            "backup"
+        )
+    names = [
+        str(attribute.value)
+        for attribute in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    ]
     if len(names) != 1:
         raise ConfigError(f"authority {folder / CERTIFICATE}: `shoal init --tls` has not made it")
     return Authority(names[0], key, certificate)
 
 
 def renew_own(authority: Authority, folder: Path, now_s: float, hosts: Sequence[str] = ()) -> None:
-    """Make the service's own certificates, or make them anew where a third of their time or less is left, or their names are others.
+    """Make the service's own certificates, or make them anew where a third of their time or less is
+    left, or their names are others.
 
     Raises:
         OSError: one cannot be read or written.
         Malformed: a file holds anything else.
     """
-    for name, role in ((AGGREGATOR, aggregator_role(authority.fleet)), (OPERATOR, operator_role(authority.fleet))):
+    for name, role in (
+        (AGGREGATOR, aggregator_role(authority.fleet)),
+        (OPERATOR, operator_role(authority.fleet)),
+    ):
         if _is_due(authority, folder / name, now_s, role):
             key = new_tls_key()
-            write_pair(folder / name, key, authority.issue_client(key.public_key(), role, now_s, OWN_DAYS))
+            write_pair(
+                folder / name, key, authority.issue_client(key.public_key(), role, now_s, OWN_DAYS)
+            )
     renew_server(authority, folder / SERVER, now_s, hosts)
 
 
 def renew_server(authority: Authority, path: Path, now_s: float, hosts: Sequence[str] = ()) -> bool:
-    """The same for a server's certificate; its names stay where none are given. Returns whether it was made."""
+    """The same for a server's certificate; its names stay where none are given. Returns whether it
+    was made."""
     names = list(hosts) or (hosts_of(read_certificate(path.read_text())) if path.exists() else [])
-    made = bool(names) and (_is_due(authority, path, now_s) or hosts_of(read_certificate(path.read_text())) != names)
+    made = bool(names) and (
+        _is_due(authority, path, now_s) or hosts_of(read_certificate(path.read_text())) != names
+    )
     if made:
         key = new_tls_key()
         write_pair(path, key, authority.issue_server(key.public_key(), names, now_s))
@@ -181,8 +240,13 @@ def _is_due(authority: Authority, path: Path, now_s: float, role: str = "") -> b
     if not path.exists():
         return True
     certificate = read_certificate(path.read_text())
-    begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
-    others = certificate.issuer != authority.certificate.subject or (bool(role) and common_name(certificate.subject) != role)
+    begin, end = (
+        certificate.not_valid_before_utc.timestamp(),
+        certificate.not_valid_after_utc.timestamp(),
+    )
+    others = certificate.issuer != authority.certificate.subject or (
+        bool(role) and common_name(certificate.subject) != role
+    )
     return others or now_s > begin + (end - begin) * 2 / 3
 
 
@@ -190,7 +254,9 @@ def _own_certificate(key: TlsKey, fleet: str, now_s: float) -> Certificate:
     subject = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, fleet),
-            x509.NameAttribute(NameOID.COMMON_NAME, f"Shoal authority {x509.random_serial_number():040x}"[:48]),
+            x509.NameAttribute(
+                NameOID.COMMON_NAME, f"Shoal authority {x509.random_serial_number():040x}"[:48]
+            ),
         ]
     )
     end = datetime.fromtimestamp(now_s, UTC) + timedelta(days=AUTHORITY_DAYS)
@@ -203,12 +269,16 @@ def _own_certificate(key: TlsKey, fleet: str, now_s: float) -> Certificate:
     return builder.sign(key, hashes.SHA256())
 
 
-def _begun(name: str, issuer: x509.Name, key: TlsPublicKey, now_s: float, days: float, latest: datetime) -> x509.CertificateBuilder:
+def _begun(
+    name: str, issuer: x509.Name, key: TlsPublicKey, now_s: float, days: float, latest: datetime
+) -> x509.CertificateBuilder:
     now = datetime.fromtimestamp(now_s, UTC)
     builder = x509.CertificateBuilder(issuer, None, key, x509.random_serial_number())
     if name:
         builder = builder.subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-    builder = builder.not_valid_before(now - SKEW).not_valid_after(min(now + timedelta(days=days), latest))
+    builder = builder.not_valid_before(now - SKEW).not_valid_after(
+        min(now + timedelta(days=days), latest)
+    )
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
 
 

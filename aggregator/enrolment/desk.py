@@ -1,5 +1,5 @@
-"""What whoever runs a service does about enrolment: makes tokens, approves, rejects, bans. Each is one transaction, with a line of the
-audit, and may be done while the service runs."""
+"""What whoever runs a service does about enrolment: makes tokens, approves, rejects, bans. Each is
+one transaction, with a line of the audit, and may be done while the service runs."""
 
 import secrets
 import time
@@ -7,13 +7,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from aggregator.adapters.enrolment_store import AuditRow, DeviceRow, EnrolmentStore, TokenRow, Transaction
+from aggregator.adapters.enrolment_store import (
+    AuditRow,
+    DeviceRow,
+    EnrolmentStore,
+    TokenRow,
+    Transaction,
+)
 from wire.enrolment import SECRET_BYTES, Token
 from wire.errors import ConfigError
 from wire.topics import check_name
 
 FORGET_S = 30 * 86_400.0
-"""So long after a token has expired, it is forgotten: a device that has used it may ask until then."""
+"""So long after a token has expired, it is forgotten: a device that has used it may ask until
+then."""
 MOST_S = 365 * 86_400.0
 
 
@@ -25,15 +32,18 @@ def make_token(
     device_id: str = "",
     approve: bool = False,
 ) -> Token:
-    """A token for one device, which nobody can read again. `authority`: the fingerprint of the authority. `device_id`: the only device that
-    it is for; such a token may also replace the device of that id. `approve`: whether somebody has to approve the device.
+    """A token for one device, which nobody can read again. `authority`: the fingerprint of the
+    authority. `device_id`: the only device that it is for; such a token may also replace the device
+    of that id. `approve`: whether somebody has to approve the device.
 
     Raises:
         ConfigError: not a name, or not a time of a year at most.
         StorageFailed: the database cannot be written.
     """
     if not 0 < expires_in_s <= MOST_S:
-        raise ConfigError(f"a token for {expires_in_s:g} s: expected more than 0, and a year at most")
+        raise ConfigError(
+            f"a token for {expires_in_s:g} s: expected more than 0, and a year at most"
+        )
     for tag in tags:
         check_name(tag, "tag")
     if device_id:
@@ -41,7 +51,9 @@ def make_token(
     now_s, token = time.time(), Token(secrets.token_bytes(SECRET_BYTES), authority)
     with store.transaction() as within:
         within.drop_old_tokens(now_s - FORGET_S)
-        within.add_token(TokenRow(token.hash, now_s, now_s + expires_in_s, device_id, tuple(tags), approve))
+        within.add_token(
+            TokenRow(token.hash, now_s, now_s + expires_in_s, device_id, tuple(tags), approve)
+        )
         within.note(AuditRow(now_s, "token", device_id, token.hash, ",".join(tags)))
     return token
 
@@ -58,7 +70,8 @@ def approve(store: EnrolmentStore, device_id: str) -> None:
 
 
 def reject(store: EnrolmentStore, name: str) -> str:
-    """Refuse a device that waits; or take back a token that nobody has used, named by how its hash begins. Returns what was done.
+    """Refuse a device that waits; or take back a token that nobody has used, named by how its hash
+    begins. Returns what was done.
 
     Raises:
         ConfigError: there is neither.
@@ -74,8 +87,8 @@ def reject(store: EnrolmentStore, name: str) -> str:
 
 
 def revoke(store: EnrolmentStore, device_id: str) -> None:
-    """Ban a device: its certificate is not renewed, no token enrols it, and the running service cuts it off the broker within seconds. It
-    need not be enrolled here.
+    """Ban a device: its certificate is not renewed, no token enrols it, and the running service
+    cuts it off the broker within seconds. It need not be enrolled here.
 
     Raises:
         ConfigError: not a device's id.
@@ -95,7 +108,8 @@ def restore(store: EnrolmentStore, device_id: str) -> None:
 
 
 def forget(store: EnrolmentStore, device_id: str) -> None:
-    """Forget a device and the token that it used, so that its certificate is not renewed, and another may enrol under its id. A ban stays.
+    """Forget a device and the token that it used, so that its certificate is not renewed, and
+    another may enrol under its id. A ban stays.
 
     Raises:
         StorageFailed: the database cannot be written.
@@ -111,7 +125,9 @@ def _put_ban(store: EnrolmentStore, device_id: str, lifted: bool) -> None:
     with store.transaction() as within:
         if within.is_banned(device_id) == lifted:
             within.put_ban(device_id, lifted, time.time())
-            within.note(AuditRow(time.time(), "restored" if lifted else "banned", device_id, "", ""))
+            within.note(
+                AuditRow(time.time(), "restored" if lifted else "banned", device_id, "", "")
+            )
 
 
 def _waiting(within: Transaction, device_id: str) -> DeviceRow:

@@ -1,8 +1,10 @@
-"""The ban at the broker. Mosquitto's plugin for dynamic security keeps a banned device out: what that denies, no access list grants. The
-plugin knows banned devices alone; for all others the access list decides, as without it.
+"""The ban at the broker. Mosquitto's plugin for dynamic security keeps a banned device out: what
+that denies, no access list grants. The plugin knows banned devices alone; for all others the access
+list decides, as without it.
 
-A device is banned in two steps. First the plugin denies it everything, from the next packet on. Then the service connects in its name, with
-a certificate of its own for it, and asks for an empty session: the broker ends the device's connection, and forgets what waited for it.
+A device is banned in two steps. First the plugin denies it everything, from the next packet on.
+Then the service connects in its name, with a certificate of its own for it, and asks for an empty
+session: the broker ends the device's connection, and forgets what waited for it.
 """
 
 import json
@@ -33,18 +35,27 @@ ANSWER_S = 5.0
 HOUR_DAYS = 1 / 24
 DENIED = [
     {"acltype": kind, "topic": "#", "priority": 1000, "allow": False}
-    for kind in ("publishClientSend", "publishClientReceive", "subscribePattern", "unsubscribePattern")
+    for kind in (
+        "publishClientSend",
+        "publishClientReceive",
+        "subscribePattern",
+        "unsubscribePattern",
+    )
 ]
 
 
 class Gate:
-    """Keeps banned devices out, in a thread of its own, for as long as the context is open. A broker that is away is tried again; one that
-    has lost its memory is told again."""
+    """Keeps banned devices out, in a thread of its own, for as long as the context is open. A
+    broker that is away is tried again; one that has lost its memory is told again."""
 
-    def __init__(self, authority: Authority, store: EnrolmentStore, broker: BrokerAddress, folder: Path) -> None:
+    def __init__(
+        self, authority: Authority, store: EnrolmentStore, broker: BrokerAddress, folder: Path
+    ) -> None:
         """`folder`: the service's. `broker`: the aggregator's way to the broker."""
         self._authority, self._store = authority, store
-        self._broker = replace(broker, ca=folder / "ca.pem", certificate=folder / OPERATOR, key=None)
+        self._broker = replace(
+            broker, ca=folder / "ca.pem", certificate=folder / OPERATOR, key=None
+        )
         self._role = f"shoal-{authority.fleet}-banned"
         self._told: dict[str, bool] = {}
         self._told_at_s, self._warned = 0.0, ""
@@ -63,7 +74,9 @@ class Gate:
         while not self._over.is_set():
             try:
                 name = operator_role(self._authority.fleet)
-                with closing(MqttLink(self._broker, name, give_up=self._over.is_set, persistent=False)) as link:
+                with closing(
+                    MqttLink(self._broker, name, give_up=self._over.is_set, persistent=False)
+                ) as link:
                     self._watch(link)
             except (ShoalError, StorageFailed) as error:
                 self._warn(str(error))
@@ -81,23 +94,46 @@ class Gate:
                     self._told_at_s = 0.0
             with self._store.transaction() as within:
                 bans = within.bans()
-            if bans and (bans != self._told or time.monotonic() - self._told_at_s > AGAIN_S or not self._told_at_s):
+            if bans and (
+                bans != self._told
+                or time.monotonic() - self._told_at_s > AGAIN_S
+                or not self._told_at_s
+            ):
                 self._tell(link, bans)
                 self._told, self._told_at_s, self._warned = bans, time.monotonic(), ""
 
     def _tell(self, link: MqttLink, bans: Mapping[str, bool]) -> None:
-        """Make the broker's bans those of the service. A ban that the service does not know stays: it may be of a backup's future."""
+        """Make the broker's bans those of the service. A ban that the service does not know stays:
+        it may be of a backup's future."""
         self._order(link, {"command": "createRole", "rolename": self._role, "acls": DENIED})
-        listed = self._order(link, {"command": "listClients", "verbose": True}).get("data", {}).get("clients", [])
-        there = {client["username"] for client in listed if self._role in [role["rolename"] for role in client.get("roles", [])]}
+        listed = (
+            self._order(link, {"command": "listClients", "verbose": True})
+            .get("data", {})
+            .get("clients", [])
+        )
+        there = {
+            client["username"]
+            for client in listed
+            if self._role in [role["rolename"] for role in client.get("roles", [])]
+        }
         known = {client["username"] for client in listed}
         for device_id, banned in sorted(bans.items()):
             if banned and device_id not in there:
                 roles = [{"rolename": self._role, "priority": 1000}]
                 if device_id in known:
-                    self._order(link, {"command": "addClientRole", "username": device_id, "rolename": self._role, "priority": 1000})
+                    self._order(
+                        link,
+                        {
+                            "command": "addClientRole",
+                            "username": device_id,
+                            "rolename": self._role,
+                            "priority": 1000,
+                        },
+                    )
                 else:
-                    self._order(link, {"command": "createClient", "username": device_id, "roles": roles})
+                    self._order(
+                        link, {"command": "createClient", "username": device_id, "roles": roles}
+                    )
                 self._cut(device_id)
                 log.info("banned at the broker device=%s", device_id)
             elif not banned and device_id in there:
@@ -120,10 +156,19 @@ class Gate:
             for answer in json.loads(event.payload).get("responses", []):
                 if answer.get("command") != command["command"]:
                     continue
-                if answer.get("error", "") not in ("", "Role already exists", "Client already exists"):
-                    raise LinkError(f"the broker does not carry out {command['command']}: {answer['error']}")
+                if answer.get("error", "") not in (
+                    "",
+                    "Role already exists",
+                    "Client already exists",
+                ):
+                    raise LinkError(
+                        f"the broker does not carry out {command['command']}: {answer['error']}"
+                    )
                 return dict(answer)
-        told = "bans do not hold at the broker: it needs the plugin for dynamic security, and the access list of `shoal acl`"
+        told = (
+            "bans do not hold at the broker: it needs the plugin for dynamic security, and the "
+            "access list of `shoal acl`"
+        )
         raise LinkError(f"{told} (no answer to {command['command']} in {ANSWER_S:g} s)")
 
     def _cut(self, device_id: str) -> None:
@@ -131,7 +176,11 @@ class Gate:
         key = new_tls_key()
         with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
             pair = Path(folder) / "device.pem"
-            write_pair(pair, key, self._authority.issue_client(key.public_key(), device_id, time.time(), HOUR_DAYS))
+            write_pair(
+                pair,
+                key,
+                self._authority.issue_client(key.public_key(), device_id, time.time(), HOUR_DAYS),
+            )
             MqttLink(replace(self._broker, certificate=pair), device_id, persistent=False).close()
 
     def _warn(self, text: str) -> None:

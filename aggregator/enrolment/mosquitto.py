@@ -1,4 +1,5 @@
-"""What Mosquitto needs to serve a fleet with TLS: its configuration, certificate and access list, in one folder (deploy/mosquitto)."""
+"""What Mosquitto needs to serve a fleet with TLS: its configuration, certificate and access list,
+in one folder (deploy/mosquitto)."""
 
 import getpass
 import os
@@ -49,10 +50,16 @@ def configuration(certs: Path, data: Path, acl: Path, port: int = 8883) -> str:
 
 
 def make_broker_folder(
-    authority: Authority, folder: Path, hosts: Sequence[str], port: int, now_s: float, plugin: Path | None = None
+    authority: Authority,
+    folder: Path,
+    hosts: Sequence[str],
+    port: int,
+    now_s: float,
+    plugin: Path | None = None,
 ) -> bool:
-    """Write all that Mosquitto needs into a folder, with which `mosquitto -c FOLDER/mosquitto.conf` starts it. Returns whether it has the
-    plugin by which devices are banned. `plugin`: where that is, for a broker elsewhere or in a container; looked for here when None.
+    """Write all that Mosquitto needs into a folder, with which `mosquitto -c FOLDER/mosquitto.conf`
+    starts it. Returns whether it has the plugin by which devices are banned. `plugin`: where that
+    is, for a broker elsewhere or in a container; looked for here when None.
 
     Raises:
         ConfigError: something cannot be written.
@@ -78,8 +85,11 @@ def make_broker_folder(
     return plugin is not None
 
 
-def renew_broker(authority: Authority, folder: Path, now_s: float, hosts: Sequence[str] = ()) -> bool:
-    """Make the broker's certificate, or make it anew where it is due. Returns whether it was; Mosquitto then has to be told (SIGHUP).
+def renew_broker(
+    authority: Authority, folder: Path, now_s: float, hosts: Sequence[str] = ()
+) -> bool:
+    """Make the broker's certificate, or make it anew where it is due. Returns whether it was;
+    Mosquitto then has to be told (SIGHUP).
 
     Raises:
         OSError: it cannot be written.
@@ -107,5 +117,12 @@ def broker_user(folder: Path) -> str:
 def find_plugin() -> Path | None:
     """Mosquitto's plugin for dynamic security, where Mosquitto's packages put it."""
     places = (Path("/usr/lib"), Path("/usr/local/lib"), Path("/usr/lib64"))
-    patterns = (PLUGIN_NAME, f"*/{PLUGIN_NAME}", f"*/mosquitto/{PLUGIN_NAME}", f"mosquitto/{PLUGIN_NAME}")
-    return next((path for place in places for pattern in patterns for path in place.glob(pattern)), None)
+    patterns = (
+        PLUGIN_NAME,
+        f"*/{PLUGIN_NAME}",
+        f"*/mosquitto/{PLUGIN_NAME}",
+        f"mosquitto/{PLUGIN_NAME}",
+    )
+    return next(
+        (path for place in places for pattern in patterns for path in place.glob(pattern)), None
+    )

@@ -1,7 +1,8 @@
 """Who gets a certificate: the rules of enrolment and renewal (SPEC.md, 'Enrolment').
 
-Everything that a request changes is changed in one transaction, and what it is answered with is stored in that. So a request that is made
-again, since its answer was lost or a process was killed, is answered in the same way, and a token serves one key only.
+Everything that a request changes is changed in one transaction, and what it is answered with is
+stored in that. So a request that is made again, since its answer was lost or a process was killed,
+is answered in the same way, and a token serves one key only.
 """
 
 import logging
@@ -11,7 +12,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aggregator.adapters.enrolment_store import AuditRow, DeviceRow, EnrolmentStore, TokenRow, Transaction
+from aggregator.adapters.enrolment_store import (
+    AuditRow,
+    DeviceRow,
+    EnrolmentStore,
+    TokenRow,
+    Transaction,
+)
 from aggregator.enrolment.attestation import NotAttested, PlayIntegrity
 from aggregator.enrolment.authority import DEVICE_DAYS, Authority
 from wire.certificates import (
@@ -77,9 +84,16 @@ class Office:
         is_known: Callable[[str], bool] = lambda _device_id: False,
         attester: PlayIntegrity | None = None,
     ) -> None:
-        """`days`: for how long a device's certificate is valid. `is_known`: whether the registry has a device, which may have tags of an
-        operator's; it raises `StorageFailed`. `attester`: who has to say that an app and its phone are what they seem; None: nobody."""
-        self._authority, self._store, self._offer, self._clock, self._days = authority, store, offer, clock, days
+        """`days`: for how long a device's certificate is valid. `is_known`: whether the registry
+        has a device, which may have tags of an operator's; it raises `StorageFailed`. `attester`:
+        who has to say that an app and its phone are what they seem; None: nobody."""
+        self._authority, self._store, self._offer, self._clock, self._days = (
+            authority,
+            store,
+            offer,
+            clock,
+            days,
+        )
         self._is_known, self._attester = is_known, attester
 
     @property
@@ -99,7 +113,9 @@ class Office:
         """Answer a request to renew; as `enrol`."""
         return self._decide("renew", peer, lambda within: self._renew(within, said))
 
-    def _decide(self, what: str, peer: str, decide: Callable[[Transaction], tuple[Answer, str]]) -> Answer:
+    def _decide(
+        self, what: str, peer: str, decide: Callable[[Transaction], tuple[Answer, str]]
+    ) -> Answer:
         try:
             with self._store.transaction() as within:
                 answer, device_id = decide(within)
@@ -121,7 +137,9 @@ class Office:
         if token.used_key not in ("", digest):
             raise _No("used", f"another key has used this token, as {token.used_by}")
         if not token.used_key and self._clock() > token.expires_at_s:
-            raise _No("expired", f"this token expired {self._clock() - token.expires_at_s:.0f} s ago")
+            raise _No(
+                "expired", f"this token expired {self._clock() - token.expires_at_s:.0f} s ago"
+            )
         if not token.used_key:
             self._check_attested(said, key, token)
         device_id = token.used_by or token.device_id or wanted or f"device-{digest[:12]}"
@@ -154,25 +172,39 @@ class Office:
         if self._attester is None or self._attester.is_exempt(token.tags):
             return
         try:
-            self._attester.check(said.attestation, attestation_nonce(read_token(said.token), key_digest(key)))
+            self._attester.check(
+                said.attestation, attestation_nonce(read_token(said.token), key_digest(key))
+            )
         except NotAttested as error:
             raise _No("attestation", str(error)) from None
 
     def _take(self, within: Transaction, token: TokenRow, device_id: str, digest: str) -> DeviceRow:
         """The device that uses a token, which serves no other key from now on."""
         device = within.device(device_id)
-        if device is not None and device.key != digest and (token.used_key or token.device_id != device_id):
+        if (
+            device is not None
+            and device.key != digest
+            and (token.used_key or token.device_id != device_id)
+        ):
             how = f"`shoal enrol token --device {device_id}` makes a token that may replace it"
             raise _No("taken", f"another device is enrolled as {device_id}; {how}")
         if device is None and token.used_key:
-            raise _No("used", f"{device_id} has used this token and was forgotten; it needs another one")
+            raise _No(
+                "used", f"{device_id} has used this token and was forgotten; it needs another one"
+            )
         if device is None and token.device_id != device_id and self._is_known(device_id):
-            raise _No("taken", f"{device_id} is in the registry; `shoal enrol token --device {device_id}` makes a token for it alone")
+            raise _No(
+                "taken",
+                f"{device_id} is in the registry; `shoal enrol token --device {device_id}` makes "
+                "a token for it alone",
+            )
         if not within.use_token(token.hash, digest, device_id):
             raise _No("used", "another key has used this token")
         if device is None or device.key != digest:
             state = "waiting" if token.approve else "approved"
-            device = DeviceRow(device_id, state, digest, token=token.hash, tags=token.tags, since_s=self._clock())
+            device = DeviceRow(
+                device_id, state, digest, token=token.hash, tags=token.tags, since_s=self._clock()
+            )
             within.put_device(device)
             if token.approve:
                 within.note(AuditRow(self._clock(), "waiting", device_id, token.hash, ""))
@@ -182,15 +214,21 @@ class Office:
         key, wanted = _requested(said.request)
         try:
             certificate = read_certificate(said.certificate)
-            device_id = check_name(check_issued(certificate, self._authority.certificate), "device id")
+            device_id = check_name(
+                check_issued(certificate, self._authority.certificate), "device id"
+            )
             old = public_key_of(certificate)
             check_time(certificate, self._clock())
         except (WireError, ConfigError) as error:
             raise _No("malformed", str(error)) from None
         if not has_signed(old, said.signature, renewal_text(said.request)):
-            raise _No("malformed", f"{device_id}: the key of the certificate has not signed this request")
+            raise _No(
+                "malformed", f"{device_id}: the key of the certificate has not signed this request"
+            )
         if wanted != device_id:
-            raise _No("other-name", f"the certificate is of {device_id}, not of {wanted or 'nobody'}")
+            raise _No(
+                "other-name", f"the certificate is of {device_id}, not of {wanted or 'nobody'}"
+            )
         if within.is_banned(device_id):
             raise _No("banned", f"{device_id} is banned")
         device = within.device(device_id)
@@ -198,17 +236,38 @@ class Office:
             raise _No("unknown-device", f"{device_id} is not enrolled here: it needs a token")
         before, now = key_digest(old), key_digest(key)
         if before == device.key:
-            device = self._issue(within, msgspec.structs.replace(device, key=now, previous_key=before), key, "renewed")
+            device = self._issue(
+                within,
+                msgspec.structs.replace(device, key=now, previous_key=before),
+                key,
+                "renewed",
+            )
         elif (before, now) != (device.previous_key, device.key):
-            raise _No("superseded", f"the certificate of {device_id} was renewed already, for another key: was its key copied?")
+            raise _No(
+                "superseded",
+                f"the certificate of {device_id} was renewed already, for another key: was its "
+                "key copied?",
+            )
         return Renewed(device.certificate), device_id
 
-    def _issue(self, within: Transaction, device: DeviceRow, key: TlsPublicKey, what: str) -> DeviceRow:
+    def _issue(
+        self, within: Transaction, device: DeviceRow, key: TlsPublicKey, what: str
+    ) -> DeviceRow:
         certificate = self._authority.issue_client(key, device.device_id, self._clock(), self._days)
         ends_s = certificate.not_valid_after_utc.timestamp()
-        issued = msgspec.structs.replace(device, state="enrolled", certificate=certificate_pem(certificate), not_after_s=ends_s)
+        issued = msgspec.structs.replace(
+            device, state="enrolled", certificate=certificate_pem(certificate), not_after_s=ends_s
+        )
         within.put_device(issued)
-        within.note(AuditRow(self._clock(), what, device.device_id, device.token, f"{certificate.serial_number:x}"))
+        within.note(
+            AuditRow(
+                self._clock(),
+                what,
+                device.device_id,
+                device.token,
+                f"{certificate.serial_number:x}",
+            )
+        )
         return issued
 
 

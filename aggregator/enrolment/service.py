@@ -1,4 +1,5 @@
-"""The part of a service that enrols devices: runs beside the aggregator where its folder has an authority."""
+"""The part of a service that enrols devices: runs beside the aggregator where its folder has an
+authority."""
 
 import logging
 import time
@@ -15,7 +16,14 @@ from aggregator.adapters.http_server import HttpServer
 from aggregator.adapters.registry_table import has_entry
 from aggregator.enrolment.api import create_enrolment_api
 from aggregator.enrolment.attestation import read_attestation
-from aggregator.enrolment.authority import AGGREGATOR, CERTIFICATE, DEVICE_DAYS, SERVER, read_authority, renew_own
+from aggregator.enrolment.authority import (
+    AGGREGATOR,
+    CERTIFICATE,
+    DEVICE_DAYS,
+    SERVER,
+    read_authority,
+    renew_own,
+)
 from aggregator.enrolment.gate import Gate
 from aggregator.enrolment.office import Offer, Office
 from wire.errors import ConfigError, WireError
@@ -38,11 +46,13 @@ class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
     days: float = DEVICE_DAYS
     """For how long a device's certificate is valid."""
     attestation: Path | None = None
-    """Who has to attest apps and phones that enrol (`aggregator.enrolment.attestation`, TOML); None: nobody."""
+    """Who has to attest apps and phones that enrol (`aggregator.enrolment.attestation`, TOML);
+    None: nobody."""
 
 
 class EnrolledTags:
-    """The tags that devices were given with their tokens. The database is opened when somebody has enrolled here, and stays open."""
+    """The tags that devices were given with their tokens. The database is opened when somebody has
+    enrolled here, and stays open."""
 
     def __init__(self, folder: Path, database: str) -> None:
         self._folder, self._database = folder, database
@@ -70,9 +80,15 @@ class EnrolledTags:
 
 @contextmanager
 def enrolment(
-    settings: EnrolmentSettings, folder: Path, fleet: str, broker: BrokerAddress, trust: Path, database: str = ""
+    settings: EnrolmentSettings,
+    folder: Path,
+    fleet: str,
+    broker: BrokerAddress,
+    trust: Path,
+    database: str = "",
 ) -> Iterator[None]:
-    """Enrol devices, and keep banned ones off the broker, for as long as the context is open; neither, where the folder has no authority.
+    """Enrol devices, and keep banned ones off the broker, for as long as the context is open;
+    neither, where the folder has no authority.
 
     `trust`: the file of the root keys. `database`: as in `ServeSettings`.
 
@@ -84,9 +100,14 @@ def enrolment(
         yield
         return
     if authority.fleet != fleet:
-        raise ConfigError(f"{folder / CERTIFICATE}: it is the authority of the fleet {authority.fleet}, and --fleet is {fleet}")
+        raise ConfigError(
+            f"{folder / CERTIFICATE}: it is the authority of the fleet {authority.fleet}, and "
+            f"--fleet is {fleet}"
+        )
     if not 0 < settings.days <= 3650:
-        raise ConfigError(f"--enrol-days {settings.days:g}: expected a number of days above 0, at most 3650")
+        raise ConfigError(
+            f"--enrol-days {settings.days:g}: expected a number of days above 0, at most 3650"
+        )
     attester = read_attestation(settings.attestation) if settings.attestation is not None else None
     try:
         renew_own(authority, folder, time.time())
@@ -96,7 +117,10 @@ def enrolment(
     except WireError as error:
         raise ConfigError(f"authority in {folder}: {error}") from None
     if not BrokerAddress.parse(offer.broker).tls:
-        raise ConfigError(f"devices are to be enrolled for the broker {offer.broker}: expected mqtts://, or --enrol-port 0")
+        raise ConfigError(
+            f"devices are to be enrolled for the broker {offer.broker}: expected mqtts://, or "
+            "--enrol-port 0"
+        )
     with (
         closing(open_enrolments(folder, database)) as store,
         HttpServer(settings.host, settings.port, folder / SERVER) as https,
@@ -104,19 +128,31 @@ def enrolment(
     ):
         registry = database or sqlite_url(folder / "shoal.db")
         office = Office(
-            authority, store, offer, days=settings.days, is_known=lambda device_id: has_entry(registry, device_id), attester=attester
+            authority,
+            store,
+            offer,
+            days=settings.days,
+            is_known=lambda device_id: has_entry(registry, device_id),
+            attester=attester,
         )
         https.serve(create_enrolment_api(office))
         yield
 
 
-def own_credentials(folder: Path, url: str, ca: Path | None, certificate: Path | None, key: Path | None) -> BrokerAddress:
-    """A broker's address, with the aggregator's certificate of the folder's own authority where none is given and the broker has TLS.
+def own_credentials(
+    folder: Path, url: str, ca: Path | None, certificate: Path | None, key: Path | None
+) -> BrokerAddress:
+    """A broker's address, with the aggregator's certificate of the folder's own authority where
+    none is given and the broker has TLS.
 
     Raises:
         ConfigError: not an address.
     """
-    if url.startswith("mqtts://") and not (ca or certificate or key) and (folder / AGGREGATOR).exists():
+    if (
+        url.startswith("mqtts://")
+        and not (ca or certificate or key)
+        and (folder / AGGREGATOR).exists()
+    ):
         ca, certificate = folder / CERTIFICATE, folder / AGGREGATOR
     return BrokerAddress.parse(url, ca, certificate, key)
 
@@ -128,7 +164,10 @@ def _policy(path: Path | None) -> str:
     try:
         given = tomllib.loads(text)
         if unknown := [name for name in given if name not in Policy.__struct_fields__]:
-            raise ConfigError(f"policy {path}: field {unknown[0]!r} is unknown, expected one of {', '.join(Policy.__struct_fields__)}")
+            raise ConfigError(
+                f"policy {path}: field {unknown[0]!r} is unknown, expected one of "
+                f"{', '.join(Policy.__struct_fields__)}"
+            )
         msgspec.convert(given, Policy)
     except (ValueError, msgspec.ValidationError) as error:
         raise ConfigError(f"policy {path}: {error}") from None

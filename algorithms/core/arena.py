@@ -1,4 +1,5 @@
-"""A round's models as rows of one array: how an update becomes a row, and how a row is read as named tensors."""
+"""A round's models as rows of one array: how an update becomes a row, and how a row is read as
+named tensors."""
 
 from collections.abc import Mapping
 
@@ -29,15 +30,20 @@ def views(row: Array, layout: tuple[Slice, ...]) -> Tensors:
 
 
 def write_change(row: Array, layout: tuple[Slice, ...], received: Tensors, update: Tensors) -> None:
-    """Write into a row (D,) float32 what a device changed: the ``delta/NAME`` of its update for a shared tensor, the difference from what
-    it received for a statistic, 0 for what the update does not carry: that was not trained."""
+    """Write into a row (D,) float32 what a device changed: the ``delta/NAME`` of its update for a
+    shared tensor, the difference from what it received for a statistic, 0 for what the update does
+    not carry: that was not trained."""
     if layout:
         np.concatenate([_change(part, received, update).ravel() for part in layout], out=row)
 
 
 def flatten(tensors: Tensors, layout: tuple[Slice, ...]) -> Array:
     """The tensors of a layout as one row (D,) float32, a copy."""
-    return np.concatenate([tensors[part.key].ravel() for part in layout]) if layout else np.zeros(0, np.float32)
+    return (
+        np.concatenate([tensors[part.key].ravel() for part in layout])
+        if layout
+        else np.zeros(0, np.float32)
+    )
 
 
 def _change(part: Slice, received: Tensors, update: Tensors) -> Array:

@@ -1,8 +1,8 @@
 """What an objective, a grouping, a mean, optimizers, a privacy mechanism and an algorithm are.
 
-Tensors are named ``ROLE/NAME``. On the server they are numpy float32 arrays; inside an objective they are torch tensors, because
-its functions are traced into graphs. Nothing here or below it reads a clock, a file or a global random state: the same inputs
-and seed give the same bits.
+Tensors are named ``ROLE/NAME``. On the server they are numpy float32 arrays; inside an objective
+they are torch tensors, because its functions are traced into graphs. Nothing here or below it reads
+a clock, a file or a global random state: the same inputs and seed give the same bits.
 """
 
 import math
@@ -28,27 +28,31 @@ Matrix = np.ndarray[Any, np.dtype[np.float64]]
 T = TypeVar("T")
 
 GraphFunction = Callable[[TorchTensors, TorchTensors, TorchTensors], TorchTensors]
-"""(tensors by ``ROLE/NAME``, batch by column, hyper-parameters by name) -> outputs by name: ``next/ROLE/NAME`` (the tensor's next
-value), ``metric/NAME`` (a sum over the batch) or ``output/NAME`` (one row per example). Pure; traced into graphs."""
+"""(tensors by ``ROLE/NAME``, batch by column, hyper-parameters by name) -> outputs by name:
+``next/ROLE/NAME`` (the tensor's next value), ``metric/NAME`` (a sum over the batch) or
+``output/NAME`` (one row per example). Pure; traced into graphs."""
 
 
 @dataclass(frozen=True)
 class Sgd:
-    """What a training graph is that is plain SGD with momentum on the mean cross-entropy of the model, so that it may be carried out by
-    other means than the graph: which roles' parameters it moves, and whether running statistics move."""
+    """What a training graph is that is plain SGD with momentum on the mean cross-entropy of the
+    model, so that it may be carried out by other means than the graph: which roles' parameters it
+    moves, and whether running statistics move."""
 
     roles: frozenset[str] = frozenset((names.SHARED, names.PRIVATE))
     moves_statistics: bool = True
 
 
 class Objective(Protocol):
-    """The device's half of an objective: pure functions over named tensors; written once, exported to every runtime.
+    """The device's half of an objective: pure functions over named tensors; written once, exported
+    to every runtime.
 
-    A batch holds ``x`` (batch, \\*window) float32, or int64 where the model has a vocabulary, ``y`` (batch, \\*label) as the task says, the
-    `columns` that the device has made of its examples, and the `random` inputs. A role says what happens to a tensor: ``shared`` is
-    exchanged and averaged, ``statistic`` is exchanged (BatchNorm), ``private`` stays on the device from round to round, ``slot`` starts
-    anew in every round, ``received`` comes from the server with the model; ``received/start.NAME`` is the device's own copy of
-    ``shared/NAME`` as it was received.
+    A batch holds ``x`` (batch, \\*window) float32, or int64 where the model has a vocabulary, ``y``
+    (batch, \\*label) as the task says, the `columns` that the device has made of its examples, and
+    the `random` inputs. A role says what happens to a tensor: ``shared`` is exchanged and averaged,
+    ``statistic`` is exchanged (BatchNorm), ``private`` stays on the device from round to round,
+    ``slot`` starts anew in every round, ``received`` comes from the server with the model;
+    ``received/start.NAME`` is the device's own copy of ``shared/NAME`` as it was received.
     """
 
     name: ClassVar[str]
@@ -56,61 +60,79 @@ class Objective(Protocol):
     model_answers: ClassVar[bool]
     """Whether ``evaluate`` and ``predict`` say what the model itself answers, and nothing else."""
     has_memory: ClassVar[bool]
-    """Whether ``predict``, other than ``evaluate``, answers by what the device remembers as well."""
+    """Whether ``predict``, other than ``evaluate``, answers by what the device remembers as
+    well."""
     task: "Task"
     """What is learned."""
     model: Classifier
-    """The model whose structure the functions use; its own values are never read or changed after `initial`."""
+    """The model whose structure the functions use; its own values are never read or changed after
+    `initial`."""
     hyper: Mapping[str, float]
     """Names and default values of the hyper-parameters that the graphs take."""
     columns: Mapping[str, tuple[int, ...]]
-    """Columns besides ``x`` and ``y`` that graphs read, float32, and the shape of one example's entry."""
+    """Columns besides ``x`` and ``y`` that graphs read, float32, and the shape of one example's
+    entry."""
     random: Mapping[str, tuple[int, ...]]
-    """Random inputs, drawn by the device for every batch: ``uniform/NAME`` in [0, 1) of this shape per example, or ``normal/NAME``
-    standard normal of this shape, from the device's own secret."""
+    """Random inputs, drawn by the device for every batch: ``uniform/NAME`` in [0, 1) of this shape
+    per example, or ``normal/NAME`` standard normal of this shape, from the device's own secret."""
 
     def initial(self) -> TorchTensors:
         """The tensors before the first round, by ``ROLE/NAME``."""
 
     def graphs(self) -> Mapping[str, GraphFunction]:
-        """Every function a plan may name. ``evaluate`` (``metric/loss_sum``, ``metric/num_correct``), ``predict``
-        (``output/probabilities`` (batch, classes)) and ``survey`` are always among them."""
+        """Every function a plan may name. ``evaluate`` (``metric/loss_sum``,
+        ``metric/num_correct``), ``predict`` (``output/probabilities`` (batch, classes)) and
+        ``survey`` are always among them."""
 
     def sgd(self) -> Mapping[str, Sgd]:
-        """The training graphs that are plain SGD; none where batches hold more than examples and labels."""
+        """The training graphs that are plain SGD; none where batches hold more than examples and
+        labels."""
 
 
 USUAL_PASSES = 16
-"""The passes over its training windows that an epoch of a run has at most, on a device with many more windows without labels."""
+"""The passes over its training windows that an epoch of a run has at most, on a device with many
+more windows without labels."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a run asks of its devices in every round; `hyper` takes the place of the bundle's own values."""
+    """What a run asks of its devices in every round; `hyper` takes the place of the bundle's own
+    values."""
 
     batch_size: int
     local_epochs: int
     hyper: Mapping[str, float] = field(default_factory=dict)
     most_passes: int = 1
-    """Of a device's training windows in an epoch, where it has windows without labels as well (`wire.verbs.Train`)."""
+    """Of a device's training windows in an epoch, where it has windows without labels as well
+    (`wire.verbs.Train`)."""
 
     def train(self, graph: str = "step", epochs: int | None = None, report: bool = True) -> Train:
-        """The verb that trains with one of the objective's graphs, for the run's own number of epochs where `epochs` is None."""
+        """The verb that trains with one of the objective's graphs, for the run's own number of
+        epochs where `epochs` is None."""
         count = self.local_epochs if epochs is None else epochs
-        return Train(self.batch_size, count, hyper=dict(self.hyper), graph=graph, report=report, most_passes=self.most_passes)
+        return Train(
+            self.batch_size,
+            count,
+            hyper=dict(self.hyper),
+            graph=graph,
+            report=report,
+            most_passes=self.most_passes,
+        )
 
 
 @dataclass(frozen=True)
 class ObjectiveMemory:
-    """What the server's half of an objective remembers from round to round; serialisable: arrays and JSON values."""
+    """What the server's half of an objective remembers from round to round; serialisable: arrays
+    and JSON values."""
 
     arrays: Tensors = field(default_factory=dict, repr=False)
     info: dict[str, Any] = field(default_factory=dict)
 
 
 Programs = dict[str, tuple[Verb, ...]]
-"""The verbs that devices carry out in a round. ``device:ID`` is the key of one device's own program, ``start:KEY`` that of the devices that
-start from one model, the empty string that of all other devices."""
+"""The verbs that devices carry out in a round. ``device:ID`` is the key of one device's own
+program, ``start:KEY`` that of the devices that start from one model, the empty string that of all
+other devices."""
 
 
 class Coordinator(Protocol):
@@ -119,45 +141,65 @@ class Coordinator(Protocol):
     grouping: ClassVar[str]
     """Name of the only grouping it works with; empty when any will do."""
     own_rule: ClassVar[bool]
-    """Whether what it remembers holds for models that are the mean alone, so that no server optimizer goes with it."""
+    """Whether what it remembers holds for models that are the mean alone, so that no server
+    optimizer goes with it."""
     responds: ClassVar[bool]
-    """Whether devices report measurements besides what they train: no privacy mechanism covers these."""
+    """Whether devices report measurements besides what they train: no privacy mechanism covers
+    these."""
     absorbs: ClassVar[bool]
-    """Whether `absorb` looks at the round at all; where it does not, models need not be held one by one."""
+    """Whether `absorb` looks at the round at all; where it does not, models need not be held one by
+    one."""
     keeps: ClassVar[bool]
-    """Whether `closing` makes what a device keeps out of the model that it is given: a device that comes later then needs nothing else."""
+    """Whether `closing` makes what a device keeps out of the model that it is given: a device that
+    comes later then needs nothing else."""
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        """The memory before the first round, from the bundle's initial tensors and the run's seed, for what the coordinator draws."""
+        """The memory before the first round, from the bundle's initial tensors and the run's seed,
+        for what the coordinator draws."""
 
     def preparing(self, context: ObjectiveMemory) -> bool:
-        """Whether the next round is a preparation: nobody is grouped in it, and it does not count as a round of training."""
+        """Whether the next round is a preparation: nobody is grouped in it, and it does not count
+        as a round of training."""
 
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         """What devices do in the next round."""
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        """What every device does after the last round; its last evaluation is the one that counts."""
+        """What every device does after the last round; its last evaluation is the one that
+        counts."""
 
     def absorb(
-        self, context: ObjectiveMemory, models: Sequence["LocalModel"], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+        self,
+        context: ObjectiveMemory,
+        models: Sequence["LocalModel"],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
-        """Take in a round: its local models sorted by device id, the group of every device, and the new model of each group (roles shared
-        and statistic). In a preparation everybody is in group `NEWCOMER`."""
+        """Take in a round: its local models sorted by device id, the group of every device, and the
+        new model of each group (roles shared and statistic). In a preparation everybody is in group
+        `NEWCOMER`."""
 
-    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
-        """The tensors of role received (``received/NAME``) for devices that start from the model of this key."""
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
+        """The tensors of role received (``received/NAME``) for devices that start from the model of
+        this key."""
 
-    def forget(self, context: ObjectiveMemory, device_id: str, alone: str | None) -> ObjectiveMemory:
-        """The memory without a device. `alone`: the key of the group in which it was the only one, and which is gone with it."""
+    def forget(
+        self, context: ObjectiveMemory, device_id: str, alone: str | None
+    ) -> ObjectiveMemory:
+        """The memory without a device. `alone`: the key of the group in which it was the only one,
+        and which is gone with it."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The server's view of a model: a function over its tensors, for groupings that look at what a model responds.
+    """The server's view of a model: a function over its tensors, for groupings that look at what a
+    model responds.
 
-    `run(tensors, x)` maps torch tensors by ``ROLE/NAME`` and x (batch, channels, time) to (probabilities (batch, classes), and for
-    each layer of `norm_layers` the mean and the variance per channel that x has there). Differentiable in x.
+    `run(tensors, x)` maps torch tensors by ``ROLE/NAME`` and x (batch, channels, time) to
+    (probabilities (batch, classes), and for each layer of `norm_layers` the mean and the variance
+    per channel that x has there). Differentiable in x.
     """
 
     run: Callable[[TorchTensors, Tensor], tuple[Tensor, list[tuple[Tensor, Tensor]]]]
@@ -166,7 +208,8 @@ class Probe:
     needs: tuple[str, ...]
     """The tensors it reads, as ``shared/NAME`` and ``statistic/NAME``."""
     predict: Callable[[TorchTensors, Tensor], Tensor] | None = None
-    """The probabilities alone: the same numbers as `run` gives, sooner. None where the model has no such function."""
+    """The probabilities alone: the same numbers as `run` gives, sooner. None where the model has no
+    such function."""
     predict_folded: Callable[[TorchTensors, Tensor], Tensor] | None = None
     """The same within rounding, sooner still, with BatchNorm folded into the layers before it."""
     network: Network | None = None
@@ -187,11 +230,13 @@ class LocalModel:
     start: str
     """Key of the model it started from: a group, or `NEWCOMER`."""
     tensors: Tensors = field(repr=False)
-    """Views of the round's arena, of roles shared and statistic: copy what is to be kept. Empty where models are streamed."""
+    """Views of the round's arena, of roles shared and statistic: copy what is to be kept. Empty
+    where models are streamed."""
     responses: Tensors = field(default_factory=dict, repr=False)
     """What the device measured besides: ``response/GRAPH.NAME`` (its survey, for one)."""
     update: Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
-    """Local minus received, flat (D,) float32, over the shared tensors in their order; empty unless the grouping `compares`."""
+    """Local minus received, flat (D,) float32, over the shared tensors in their order; empty unless
+    the grouping `compares`."""
     loss: float = math.nan
     """Mean loss over its training passes."""
 
@@ -212,17 +257,20 @@ class Grouped:
 
     memory: GroupingMemory
     views: dict[str, Matrix] = field(default_factory=dict, repr=False)
-    """Distance matrices by view, (M, M) in the order of `device_ids`, for the report; of a large fleet, a sample."""
+    """Distance matrices by view, (M, M) in the order of `device_ids`, for the report; of a large
+    fleet, a sample."""
     device_ids: tuple[str, ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
     extra_epochs: dict[str, int] = field(default_factory=dict)
-    """Local epochs of the next round beyond the run's own number, for devices that are to make more."""
+    """Local epochs of the next round beyond the run's own number, for devices that are to make
+    more."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The group of a device that came later, and how sure that is: from 0 to 1, the share of the devices most like it that are in it.
-    `neighbours` is how many devices with the most similar inputs were asked; 0: its inputs had no say."""
+    """The group of a device that came later, and how sure that is: from 0 to 1, the share of the
+    devices most like it that are in it. `neighbours` is how many devices with the most similar
+    inputs were asked; 0: its inputs had no say."""
 
     group: str
     sure: float
@@ -241,16 +289,20 @@ class Grouping(Protocol):
     resurvey: int
     """Rounds of training between two surveys of a device that has a group; 0 for never."""
     chooses: bool
-    """Whether devices choose among all groups' models themselves, by their training loss, at the start of every round."""
+    """Whether devices choose among all groups' models themselves, by their training loss, at the
+    start of every round."""
     compares: bool
     """Whether it reads `LocalModel.update`."""
     reads_models: bool
-    """Whether it looks at single models at all; where it does not, they need not be held one by one."""
+    """Whether it looks at single models at all; where it does not, they need not be held one by
+    one."""
     places: bool
-    """Whether `place_by_inputs` may tell, so that devices without labels are asked what their inputs are like."""
+    """Whether `place_by_inputs` may tell, so that devices without labels are asked what their
+    inputs are like."""
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
-        """Models (roles shared, statistic) by key that groups start from, besides `initial`; none for most."""
+        """Models (roles shared, statistic) by key that groups start from, besides `initial`; none
+        for most."""
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         """Whether it can work with what a model's blob holds (roles shared, statistic).
@@ -262,14 +314,18 @@ class Grouping(Protocol):
     def start(self, memory: GroupingMemory, device_id: str) -> str:
         """Key of the model that a device trains from in the next round."""
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
-        """Decide from a round's models, sorted by device id. Every device of `models` is in the new membership. Keys of groups are
-        decimal numbers. `probe` is None where the server does not hold the whole model.
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
+        """Decide from a round's models, sorted by device id. Every device of `models` is in the new
+        membership. Keys of groups are decimal numbers. `probe` is None where the server does not
+        hold the whole model.
         """
 
     def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
-        """Where a device belongs that has no labels, by what it surveyed of its inputs (``response/survey.mean.LAYER`` and
-        ``variance.LAYER``); None where the grouping cannot tell."""
+        """Where a device belongs that has no labels, by what it surveyed of its inputs
+        (``response/survey.mean.LAYER`` and ``variance.LAYER``); None where the grouping cannot
+        tell."""
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
         """The memory without a device: without its group, and without what it reported."""
@@ -291,7 +347,8 @@ class Combined:
 
     flat: Array = field(repr=False)
     weights: Array
-    """(N,) float64, the share of each device; 0 for one that was left out. NaN where shares differ between parameters."""
+    """(N,) float64, the share of each device; 0 for one that was left out. NaN where shares differ
+    between parameters."""
 
 
 class Mean(Protocol):
@@ -300,13 +357,16 @@ class Mean(Protocol):
     name: ClassVar[str]
     citation: ClassVar[str]
     averages: ClassVar[bool]
-    """Whether it is a plain average, in which nobody is left out: models can then be summed up as they come."""
+    """Whether it is a plain average, in which nobody is left out: models can then be summed up as
+    they come."""
     by_examples: ClassVar[bool]
     """Whether a model counts by its device's number of examples."""
 
-    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
-        """(N, D) float32 models and (N,) example counts to one (D,) float32 model. `layout` says which columns are which tensor
-        (``shared/NAME``, ``statistic/NAME``)."""
+    def combine(
+        self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
+    ) -> Combined:
+        """(N, D) float32 models and (N,) example counts to one (D,) float32 model. `layout` says
+        which columns are which tensor (``shared/NAME``, ``statistic/NAME``)."""
 
 
 class Optimizer(Protocol):
@@ -326,18 +386,22 @@ class Optimizer(Protocol):
         """Its hyper-parameters, which take the place of the objective's."""
 
     def slots(self, key: str, value: Tensor) -> TorchTensors:
-        """What it keeps of a trained tensor within a round, before the first step (``slot/PREFIX.NAME``)."""
+        """What it keeps of a trained tensor within a round, before the first step
+        (``slot/PREFIX.NAME``)."""
 
     def clipped(self, directions: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The directions of all tensors of a step, as far as it follows them."""
 
-    def move(self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor) -> TorchTensors:
+    def move(
+        self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor
+    ) -> TorchTensors:
         """The tensor after a step against `direction`, and its slots."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What a server optimizer makes of a change of one tensor; float64 arrays of the tensor's shape."""
+    """What a server optimizer makes of a change of one tensor; float64 arrays of the tensor's
+    shape."""
 
     step: Array = field(repr=False)
     """What is added to the tensor."""
@@ -346,7 +410,8 @@ class Moved:
 
 
 class ServerOptimizer(Protocol):
-    """How a group's model moves by the change that its devices' mean asks for. Every parameter is moved by itself."""
+    """How a group's model moves by the change that its devices' mean asks for. Every parameter is
+    moved by itself."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
@@ -358,14 +423,15 @@ class ServerOptimizer(Protocol):
         """What it remembers of a parameter, by name, each with its value before the first step."""
 
     def step(self, change: Array, moments: Tensors) -> Moved:
-        """The step for a change, the mean minus the model, of one tensor; all are float64 arrays of the tensor's shape."""
+        """The step for a change, the mean minus the model, of one tensor; all are float64 arrays of
+        the tensor's shape."""
 
 
 class Task(Protocol):
     """What a model is to learn. Traced into the graphs that train.
 
-    `scaled` are a batch's examples (batch, \\*window) as the model's first layer gets them: measurements in units of their channel's root
-    mean square over the fleet.
+    `scaled` are a batch's examples (batch, \\*window) as the model's first layer gets them:
+    measurements in units of their channel's root mean square over the fleet.
     """
 
     name: ClassVar[str]
@@ -383,42 +449,49 @@ class Task(Protocol):
 
     @property
     def balanced(self) -> bool:
-        """Whether the classes of a device are to count alike, by the device's own counts (`algorithms.tasks.balanced`)."""
+        """Whether the classes of a device are to count alike, by the device's own counts
+        (`algorithms.tasks.balanced`)."""
 
     def in_units(self, units: Units | None) -> "Task":
         """The same task, of quantities in these units; itself where it is not about quantities."""
 
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
-        """How many numbers a model gives for an example of this shape, or for each step of it, where there are so many classes."""
+        """How many numbers a model gives for an example of this shape, or for each step of it,
+        where there are so many classes."""
 
     def label(self, num_outputs: int, steps: int) -> Label:
-        """What the label of an example is, where a model gives so many numbers: of each of so many steps, or, with 0, of the whole."""
+        """What the label of an example is, where a model gives so many numbers: of each of so many
+        steps, or, with 0, of the whole."""
 
     def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
         """What the numbers of `answer` are called, where these are the classes of the data."""
 
     def check(self, num_outputs: int, steps: int) -> None:
-        """Check that it goes with a model of so many outputs, and of so many steps; 0 where it answers an example as a whole.
+        """Check that it goes with a model of so many outputs, and of so many steps; 0 where it
+        answers an example as a whole.
 
         Raises:
             ConfigError: it does not.
         """
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:
-        """What a model's outputs are held against, of examples and their labels (batch, \\*label)."""
+        """What a model's outputs are held against, of examples and their labels (batch,
+        \\*label)."""
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The loss (batch,) of each example that training minimises, of a model's outputs (batch, outputs) float32, or (batch, steps,
-        outputs), and their target."""
+        """The loss (batch,) of each example that training minimises, of a model's outputs (batch,
+        outputs) float32, or (batch, steps, outputs), and their target."""
 
     def measured(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss (batch,) of each example that is reported: without what only helps training."""
 
     def right(self, logits: Tensor, target: Tensor) -> Tensor:
-        """1 for each example (batch,) float32 that was answered rightly, else 0; of steps, their share. Accuracy is the mean."""
+        """1 for each example (batch,) float32 that was answered rightly, else 0; of steps, their
+        share. Accuracy is the mean."""
 
     def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
-        """What a device is told of its examples (batch, answers) float32, or (batch, steps, answers)."""
+        """What a device is told of its examples (batch, answers) float32, or (batch, steps,
+        answers)."""
 
 
 class Privacy(Protocol):
@@ -434,7 +507,8 @@ class Privacy(Protocol):
     """Whether `noise` adds any: the server then needs the same secret as long as a run lasts."""
 
     def in_step(self) -> dict[str, float]:
-        """The hyper-parameters that the exported step must have for it to hold; empty when the step has no part in it."""
+        """The hyper-parameters that the exported step must have for it to hold; empty when the step
+        has no part in it."""
 
     def verbs(self) -> tuple[Verb, ...]:
         """What a device does after its training, before anything leaves it."""
@@ -446,9 +520,11 @@ class Privacy(Protocol):
         """A group's mean update (D,) float32 over `num_devices` as it may be seen by others."""
 
     def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
-        """What has been spent after so many rounds like this one, at the mechanism's delta; None without a mechanism."""
+        """What has been spent after so many rounds like this one, at the mechanism's delta; None
+        without a mechanism."""
 
 
 def exchanged(tensors: Mapping[str, T]) -> dict[str, T]:
-    """What leaves a device and is averaged, the tensors of roles shared and statistic, in their order."""
+    """What leaves a device and is averaged, the tensors of roles shared and statistic, in their
+    order."""
     return names.of_role(tensors, *names.EXCHANGED)

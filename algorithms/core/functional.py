@@ -11,9 +11,12 @@ from algorithms.models.frozen import fixed_norms, frozen_slot, frozen_tensors
 from wire import names
 
 
-def functional(model: nn.Module, tensors: TorchTensors, x: Tensor, training: bool) -> tuple[Tensor, TorchTensors]:
-    """Call `model` with the parameters and running statistics given, of role shared, statistic or private, without touching the
-    model itself. Returns what the model returns, and the running statistics after the call by ``ROLE/NAME``.
+def functional(
+    model: nn.Module, tensors: TorchTensors, x: Tensor, training: bool
+) -> tuple[Tensor, TorchTensors]:
+    """Call `model` with the parameters and running statistics given, of role shared, statistic or
+    private, without touching the model itself. Returns what the model returns, and the running
+    statistics after the call by ``ROLE/NAME``.
 
     What is frozen is taken from its slot where there is one, else from the model.
     """
@@ -27,13 +30,16 @@ def functional(model: nn.Module, tensors: TorchTensors, x: Tensor, training: boo
     model.train(training)
     for layer in fixed_norms(model).values() if parts.has_frozen else ():
         layer.eval()
-    result = torch.func.functional_call(model, {**frozen, **parameters, **buffers, **counters}, (x,))
+    result = torch.func.functional_call(
+        model, {**frozen, **parameters, **buffers, **counters}, (x,)
+    )
     return result, {roles[k]: v for k, v in buffers.items()}
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a model consists of, by name; found once, for a walk through its layers takes as long as a small batch."""
+    """What a model consists of, by name; found once, for a walk through its layers takes as long as
+    a small batch."""
 
     own: tuple[nn.Parameter, ...]
     trains: tuple[bool, ...]
@@ -44,7 +50,8 @@ class _Parts:
     """Running statistics that move."""
     counters: tuple[str, ...]
     has_frozen: bool
-    """Whether anything is frozen. Its tensors are looked up at each call: `Module.to` puts others in their places."""
+    """Whether anything is frozen. Its tensors are looked up at each call: `Module.to` puts others
+    in their places."""
 
 
 _PARTS: WeakKeyDictionary[nn.Module, _Parts] = WeakKeyDictionary()
@@ -59,7 +66,9 @@ def _parts_of(model: nn.Module) -> _Parts:
             own=tuple(own.values()),
             trains=tuple(parameter.requires_grad for parameter in own.values()),
             parameters=tuple(name for name in own if name not in frozen),
-            statistics=tuple(name for name in buffers if names.is_running_statistic(name) and name not in frozen),
+            statistics=tuple(
+                name for name in buffers if names.is_running_statistic(name) and name not in frozen
+            ),
             counters=tuple(name for name in buffers if name.endswith("num_batches_tracked")),
             has_frozen=bool(frozen),
         )

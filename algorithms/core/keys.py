@@ -1,16 +1,20 @@
-"""The keys of models: a group's key is a decimal number, and one key is no group's. Without torch, for the round core too."""
+"""The keys of models: a group's key is a decimal number, and one key is no group's. Without torch,
+for the round core too."""
 
 from typing import Final
 
 RELEASED: Final = "released-"
-"""Begins the keys of models that a campaign starts from and that others have trained: one for each of their groups."""
+"""Begins the keys of models that a campaign starts from and that others have trained: one for each
+of their groups."""
 
 NEWCOMER: Final = "initial"
-"""Key of the model that a device trains from before it belongs to a group: the bundle's initial tensors."""
+"""Key of the model that a device trains from before it belongs to a group: the bundle's initial
+tensors."""
 
 
 UNLABELLED: Final = "unlabelled"
-"""Under this key of an algorithm's programs is what a device without labels does to be placed, where that tells anything."""
+"""Under this key of an algorithm's programs is what a device without labels does to be placed,
+where that tells anything."""
 
 
 def is_no_group(key: str) -> bool:

@@ -9,7 +9,8 @@ BETWEEN = "/"
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Which values an option may have. A number lies from `low` to `high`, above `above` and below `below`."""
+    """Which values an option may have. A number lies from `low` to `high`, above `above` and below
+    `below`."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -26,11 +27,16 @@ class Limits:
 
     def allow(self, text: str) -> bool:
         """Whether a text is one of them."""
-        return text in self.choices or (self.numbers and bool(read_numbers(text))) or not (self.choices or self.numbers)
+        return (
+            text in self.choices
+            or (self.numbers and bool(read_numbers(text)))
+            or not (self.choices or self.numbers)
+        )
 
 
 def read_numbers(text: str) -> tuple[float, ...]:
-    """The numbers in a text such as ``1/2/0.5``, finite, from 0 and not all 0; none where it is something else."""
+    """The numbers in a text such as ``1/2/0.5``, finite, from 0 and not all 0; none where it is
+    something else."""
     try:
         numbers = tuple(float(part) for part in text.split(BETWEEN))
     except ValueError:

@@ -1,5 +1,5 @@
-"""What a model makes of given inputs, as the server sees it: class probabilities or what its task answers, and the statistics at each
-BatchNorm layer."""
+"""What a model makes of given inputs, as the server sees it: class probabilities or what its task
+answers, and the statistics at each BatchNorm layer."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,8 +25,8 @@ PROBE_FILE = "probe.json"
 
 
 class ProbeDescription(msgspec.Struct, frozen=True):
-    """What an exported probe is besides its function; the fields are those of `Probe`, and the bundle that it goes with. The function takes
-    the tensors `needs`, in this order, then x."""
+    """What an exported probe is besides its function; the fields are those of `Probe`, and the
+    bundle that it goes with. The function takes the tensors `needs`, in this order, then x."""
 
     needs: tuple[str, ...]
     norm_layers: tuple[str, ...]
@@ -44,7 +44,8 @@ def norm_layers(model: nn.Module) -> tuple[str, ...]:
 
 @contextmanager
 def watch_norms(model: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """While the context is open, every call of `model` notes mean and variance (channels,) at the input of each BatchNorm layer."""
+    """While the context is open, every call of `model` notes mean and variance (channels,) at the
+    input of each BatchNorm layer."""
     met: dict[str, tuple[Tensor, Tensor]] = {}
 
     def note(name: str) -> "torch.utils.hooks.RemovableHandle":
@@ -65,15 +66,24 @@ def watch_norms(model: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
 def named_norms(met: Mapping[str, tuple[Tensor, Tensor]]) -> TorchTensors:
     """What `watch_norms` noted, as ``mean.LAYER`` and ``variance.LAYER``."""
     kinds = (names.MEAN_OF, names.VARIANCE_OF)
-    return {kind + layer: value for layer, pair in met.items() for kind, value in zip(kinds, pair, strict=True)}
+    return {
+        kind + layer: value
+        for layer, pair in met.items()
+        for kind, value in zip(kinds, pair, strict=True)
+    }
 
 
 def _softmax(logits: Tensor, _x: Tensor) -> Tensor:
     return torch.softmax(logits, dim=1)
 
 
-def make_probe(model: nn.Module, input_shape: tuple[int, ...], answer: Callable[[Tensor, Tensor], Tensor] = _softmax) -> Probe:
-    """The probe of a model. Its BatchNorm layers use running statistics. `answer` makes of logits and examples what the probe answers."""
+def make_probe(
+    model: nn.Module,
+    input_shape: tuple[int, ...],
+    answer: Callable[[Tensor, Tensor], Tensor] = _softmax,
+) -> Probe:
+    """The probe of a model. Its BatchNorm layers use running statistics. `answer` makes of logits
+    and examples what the probe answers."""
 
     def run(tensors: TorchTensors, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         with watch_norms(model) as met:
@@ -86,11 +96,22 @@ def make_probe(model: nn.Module, input_shape: tuple[int, ...], answer: Callable[
     folded, pairs = fold_norms(model)
 
     def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
-        return answer(functional(folded, tensors | _folded_weights(pairs, tensors), x, training=False)[0], x)
+        return answer(
+            functional(folded, tensors | _folded_weights(pairs, tensors), x, training=False)[0], x
+        )
 
     of_ids = isinstance(model, Classifier) and bool(model.vocabulary)
     network = _network_of(model, input_shape)
-    return Probe(run, input_shape, norm_layers(model), tuple(whole_model(model)), predict, predict_folded, network, of_ids)
+    return Probe(
+        run,
+        input_shape,
+        norm_layers(model),
+        tuple(whole_model(model)),
+        predict,
+        predict_folded,
+        network,
+        of_ids,
+    )
 
 
 def probe_of(objective: Objective, input_shape: tuple[int, ...]) -> Probe:
@@ -107,8 +128,9 @@ def _network_of(model: nn.Module, input_shape: tuple[int, ...]) -> Network | Non
 
 
 def fold_norms(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[str, float]]]:
-    """A copy of `model` in which every BatchNorm layer that directly follows a convolution in a sequence passes its input on; and by the
-    convolution's name the name and epsilon of that layer. With running statistics such a layer is one more scale and bias per channel."""
+    """A copy of `model` in which every BatchNorm layer that directly follows a convolution in a
+    sequence passes its input on; and by the convolution's name the name and epsilon of that layer.
+    With running statistics such a layer is one more scale and bias per channel."""
     folded = deepcopy(model)
     pairs: dict[str, tuple[str, float]] = {}
     for prefix, sequence in list(folded.named_modules()):
@@ -117,10 +139,19 @@ def fold_norms(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[str, float]
         for (before, layer), (name, norm) in pairwise(list(sequence.named_children())):
             if any(not p.requires_grad for part in (layer, norm) for p in part.parameters()):
                 continue
-            if isinstance(layer, _CONVOLUTIONS) and isinstance(norm, NORMS) and norm.affine and norm.track_running_stats:
+            if (
+                isinstance(layer, _CONVOLUTIONS)
+                and isinstance(norm, NORMS)
+                and norm.affine
+                and norm.track_running_stats
+            ):
                 at = f"{prefix}." if prefix else ""
                 pairs[at + before] = at + name, norm.eps
-                layer.bias = nn.Parameter(torch.zeros(layer.out_channels)) if layer.bias is None else layer.bias
+                layer.bias = (
+                    nn.Parameter(torch.zeros(layer.out_channels))
+                    if layer.bias is None
+                    else layer.bias
+                )
                 setattr(sequence, name, nn.Identity())
     return folded, pairs
 
@@ -129,19 +160,29 @@ def _folded_weights(pairs: dict[str, tuple[str, float]], tensors: TorchTensors) 
     """Weight and bias of each convolution that a BatchNorm layer is folded into."""
     made: TorchTensors = {}
     for conv, (norm, eps) in pairs.items():
-        mean, variance = (tensors[names.statistic(f"{norm}.{n}")] for n in (names.RUNNING_MEAN, names.RUNNING_VAR))
+        mean, variance = (
+            tensors[names.statistic(f"{norm}.{n}")] for n in (names.RUNNING_MEAN, names.RUNNING_VAR)
+        )
         scale = tensors[names.shared(f"{norm}.weight")] * (variance + eps).rsqrt()
         weight = tensors[names.shared(f"{conv}.weight")]
         made[names.shared(f"{conv}.weight")] = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
         bias = tensors.get(names.shared(f"{conv}.bias"), torch.zeros(()))
-        made[names.shared(f"{conv}.bias")] = (bias - mean) * scale + tensors[names.shared(f"{norm}.bias")]
+        made[names.shared(f"{conv}.bias")] = (bias - mean) * scale + tensors[
+            names.shared(f"{norm}.bias")
+        ]
     return made
 
 
 def whole_model(model: nn.Module) -> TorchTensors:
-    """Every parameter as ``shared/NAME`` and every running statistic as ``statistic/NAME``, whatever an objective sends of them; without
-    what is frozen."""
+    """Every parameter as ``shared/NAME`` and every running statistic as ``statistic/NAME``,
+    whatever an objective sends of them; without what is frozen."""
     frozen = frozen_tensors(model)
-    parameters = {names.shared(n): p.detach() for n, p in model.named_parameters() if n not in frozen}
-    statistics = [(n, b) for n, b in model.named_buffers() if names.is_running_statistic(n) and n not in frozen]
+    parameters = {
+        names.shared(n): p.detach() for n, p in model.named_parameters() if n not in frozen
+    }
+    statistics = [
+        (n, b)
+        for n, b in model.named_buffers()
+        if names.is_running_statistic(n) and n not in frozen
+    ]
     return parameters | {names.statistic(n): b for n, b in statistics}

@@ -9,7 +9,8 @@ T = TypeVar("T")
 
 
 def seeded(make: Callable[[], T], seed: int = 0) -> T:
-    """What `make` returns when torch's global generator starts from this seed; the generator is then as it was before."""
+    """What `make` returns when torch's global generator starts from this seed; the generator is
+    then as it was before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()

@@ -1,11 +1,13 @@
 """Models of one layout, one per row, and the three passes over them that all means are made of.
 
-The rows lie in an arena (N, D) that is written once per round; a group's models are some of its rows, taken a tile at a time and never
-copied as a whole. The arena is a numpy array, or a torch tensor on any device with float64: then the passes run there. Sums are made in
-float64; where float32 takes part, in the weighted sum, it is over `ROWS` models at a time, and the sum is off by less than 1e-6 of
-sum_i weights_i |w_i|. On the processor the weighted sum reads every value once and is as fast as that where there is a C++ compiler
-(`host.native.sums`; three times slower without). Ranks come from sorted blocks of columns, which numpy does with vector
-instructions: faster than a selection (numpy's, torch's) for up to thousands of models.
+The rows lie in an arena (N, D) that is written once per round; a group's models are some of its
+rows, taken a tile at a time and never copied as a whole. The arena is a numpy array, or a torch
+tensor on any device with float64: then the passes run there. Sums are made in float64; where
+float32 takes part, in the weighted sum, it is over `ROWS` models at a time, and the sum is off by
+less than 1e-6 of sum_i weights_i |w_i|. On the processor the weighted sum reads every value once
+and is as fast as that where there is a C++ compiler (`host.native.sums`; three times slower
+without). Ranks come from sorted blocks of columns, which numpy does with vector instructions:
+faster than a selection (numpy's, torch's) for up to thousands of models.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,12 +22,14 @@ from algorithms.core.arithmetic import NUMPY, Arithmetic, ColumnSums
 from wire.tensors import Array
 
 ASKED_FROM = 2**22
-"""Values of a stack whose sum the arithmetic is asked for: below it, calls cost as much as the sum."""
+"""Values of a stack whose sum the arithmetic is asked for: below it, calls cost as much as the
+sum."""
 ROWS = 32
 """Models that are summed in float32 before the sum goes on in float64."""
 COLUMNS = 4096
-"""Columns taken at a time. A tile of 32 by 4,096 stays in the cache, and is small enough that BLAS makes it on one thread: threads take
-columns instead (`each`), which costs less where other work is on the machine, and gives the same bits for any number of threads."""
+"""Columns taken at a time. A tile of 32 by 4,096 stays in the cache, and is small enough that BLAS
+makes it on one thread: threads take columns instead (`each`), which costs less where other work is
+on the machine, and gives the same bits for any number of threads."""
 TO_SORT, TO_SORT_ELSEWHERE = 2**18, 2**26
 """Values that are sorted at a time: 1 MB on the processor, 256 MB on another device."""
 FEWEST_COLUMNS = 128
@@ -38,7 +42,9 @@ Made = TypeVar("Made")
 class Stack:
     """Models (N, D) float32: the rows of `arena`, or those of them named by `rows`, ascending."""
 
-    def __init__(self, arena: Array | Tensor, rows: Array | None = None, arithmetic: Arithmetic = NUMPY) -> None:
+    def __init__(
+        self, arena: Array | Tensor, rows: Array | None = None, arithmetic: Arithmetic = NUMPY
+    ) -> None:
         self.arithmetic = arithmetic
         self.arena, self.rows = arena, np.arange(len(arena)) if rows is None else rows
         self.size = int(arena.shape[1])
@@ -53,8 +59,13 @@ class Stack:
         return Stack(self.arena, self.rows[members], self.arithmetic)
 
     def tile(self, start: int, stop: int, columns: slice) -> Any:
-        """Models `start` to `stop` in these columns: a view where they lie side by side, else a copy."""
-        taken: Any = slice(int(self.rows[start]), int(self.rows[start]) + stop - start) if self._together else self.rows[start:stop]
+        """Models `start` to `stop` in these columns: a view where they lie side by side, else a
+        copy."""
+        taken: Any = (
+            slice(int(self.rows[start]), int(self.rows[start]) + stop - start)
+            if self._together
+            else self.rows[start:stop]
+        )
         return self.arena[taken, columns]
 
     def weighted_sum(self, weights: Array) -> Array:
@@ -79,26 +90,33 @@ class Stack:
         return np.asarray(np.clip(as_numpy(total), -LARGEST, LARGEST).astype(np.float32))
 
     def mean_of_ranks(self, low: int, high: int, within: Array | None = None) -> Array:
-        """For each column the mean (D,) float64 of its values from rank `low` (the least has 0) to below rank `high`. With a mask
-        `within` (D,) columns outside it may be 0 instead."""
+        """For each column the mean (D,) float64 of its values from rank `low` (the least has 0) to
+        below rank `high`. With a mask `within` (D,) columns outside it may be 0 instead."""
         found = np.zeros(self.size)
 
         def fold(columns: slice) -> None:
             found[columns] = as_numpy(self._ordered(columns, low, high))
 
-        budget = TO_SORT_ELSEWHERE if isinstance(self.arena, Tensor) and self.arena.device.type != "cpu" else TO_SORT
+        budget = (
+            TO_SORT_ELSEWHERE
+            if isinstance(self.arena, Tensor) and self.arena.device.type != "cpu"
+            else TO_SORT
+        )
         blocks = column_blocks(self.size, max(FEWEST_COLUMNS, budget // max(len(self), 1)), within)
         each(fold, blocks)
         return found
 
     def median(self, within: Array | None = None) -> Array:
-        """The median (D,) float64 of every column; of an even number the mean of the two in the middle. `within` as above."""
+        """The median (D,) float64 of every column; of an even number the mean of the two in the
+        middle. `within` as above."""
         return self.mean_of_ranks((len(self) - 1) // 2, len(self) // 2 + 1, within)
 
     def gram(self, within: Array | None = None) -> Array:
-        """Inner products (N, N) float64 of the models' differences from their median, over all columns or those of a mask (D,).
+        """Inner products (N, N) float64 of the models' differences from their median, over all
+        columns or those of a mask (D,).
 
-        Taken around the median and not the mean, so that a model of enormous values leaves the products of all others exact.
+        Taken around the median and not the mean, so that a model of enormous values leaves the
+        products of all others exact.
         """
         products = self._zeros(len(self), len(self))
         centre = self._like_arena(self.median(within))
@@ -110,16 +128,23 @@ class Stack:
         return as_numpy(products)
 
     def columns_as_rows(self, columns: slice) -> Array:
-        """The models' values in these columns on the processor, (columns, N) in memory of their own."""
+        """The models' values in these columns on the processor, (columns, N) in memory of their
+        own."""
         made = np.empty((columns.stop - columns.start, len(self)), np.float32)
-        for start in range(0, len(self), ROWS):  # a few rows at a time stay in the cache while they are turned
+        for start in range(
+            0, len(self), ROWS
+        ):  # a few rows at a time stay in the cache while they are turned
             stop = min(start + ROWS, len(self))
             made[:, start:stop] = as_numpy(self.tile(start, stop, columns)).T
         return made
 
     def _column_sums(self, factors: Any) -> ColumnSums | None:
         """The arithmetic's own, where it pays and there is one."""
-        if not isinstance(self.arena, np.ndarray) or len(self) * self.size < ASKED_FROM or not self.arena.flags.c_contiguous:
+        if (
+            not isinstance(self.arena, np.ndarray)
+            or len(self) * self.size < ASKED_FROM
+            or not self.arena.flags.c_contiguous
+        ):
             return None
         return self.arithmetic.column_sums(self.arena, self.rows, factors)
 
@@ -137,18 +162,23 @@ class Stack:
         return np.zeros(shape)
 
     def _like_arena(self, values: Array) -> Any:
-        return torch.from_numpy(values).to(self.arena.device) if isinstance(self.arena, Tensor) else values
+        return (
+            torch.from_numpy(values).to(self.arena.device)
+            if isinstance(self.arena, Tensor)
+            else values
+        )
 
 
 def column_blocks(size: int, width: int, within: Array | None = None) -> Iterator[slice]:
-    """The columns of a stack, `width` at a time; without the blocks in which a mask `within` (D,) names none."""
+    """The columns of a stack, `width` at a time; without the blocks in which a mask `within` (D,)
+    names none."""
     blocks = (slice(start, min(start + width, size)) for start in range(0, size, width))
     return blocks if within is None else (block for block in blocks if within[block].any())
 
 
 def each(work: Callable[[slice], Made], blocks: Iterator[slice]) -> list[Made]:
-    """What `work` makes of every block, in their order; on as many threads as torch may use (``torch.set_num_threads``). The columns of
-    one block must not depend on another's."""
+    """What `work` makes of every block, in their order; on as many threads as torch may use
+    (``torch.set_num_threads``). The columns of one block must not depend on another's."""
     threads = torch.get_num_threads()
     if threads == 1:
         return [work(block) for block in blocks]

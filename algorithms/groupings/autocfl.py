@@ -1,24 +1,33 @@
-"""AutoCFL: first make small and large devices' models comparable by local epochs, then cluster once, by weighted voting.
+"""AutoCFL: first make small and large devices' models comparable by local epochs, then cluster
+once, by weighted voting.
 
-B. Gong, T. Xing, Z. Liu, W. Xi, X. Chen. Adaptive Client Clustering for Efficient Federated Learning over Non-IID and Imbalanced Data.
-IEEE Transactions on Big Data, 2022. Section 4.2 (local training adjustment, Eq. 7 to 9), section 4.3 (clustering, Eq. 6 and 10 to 13,
-Algorithm 1). Legend: E_m local epochs and D_m examples of device m, CL_m its cumulative loss, s* the device with most examples,
-M[m, n] the distance between the last layers' weights of m and n.
+B. Gong, T. Xing, Z. Liu, W. Xi, X. Chen. Adaptive Client Clustering for Efficient Federated
+Learning over Non-IID and Imbalanced Data. IEEE Transactions on Big Data, 2022. Section 4.2 (local
+training adjustment, Eq. 7 to 9), section 4.3 (clustering, Eq. 6 and 10 to 13, Algorithm 1). Legend:
+E_m local epochs and D_m examples of device m, CL_m its cumulative loss, s* the device with most
+examples, M[m, n] the distance between the last layers' weights of m and n.
 
-Until the devices are clustered there is one global model, group ``0``, as in Fig. 6. Where the paper leaves something open:
+Until the devices are clustered there is one global model, group ``0``, as in Fig. 6. Where the
+paper leaves something open:
 
-- The devices are clustered in the first round, from round `earliest` on, in which the variance of the cumulative losses is larger than
-  in the round before, from the models of that round, and in round LATEST in any case. The paper looks at 'the first five rounds'
-  (section 5.1) and needs 3 to 6, mostly 5 (Table 3); the variance of a sum grows from the second round on wherever losses differ
+- The devices are clustered in the first round, from round `earliest` on, in which the variance of
+  the cumulative losses is larger than in the round before, from the models of that round, and in
+  round LATEST in any case. The paper looks at 'the first five rounds' (section 5.1) and needs 3 to
+  6, mostly 5 (Table 3); the variance of a sum grows from the second round on wherever losses differ
   lastingly between devices, when the models are not yet told apart.
-- E_m counts from the run's own number of local epochs, and is rounded for the device. After the clustering every device makes the
-  run's number again: the adjustment is there to make the distances comparable.
-- A device that misses a round is given its last loss for it, one that comes later its first loss for the rounds before.
-- The row of Algorithm 1 holds M[m, m] = 0; the gap between 0 and the nearest other device is no demarcation, or every device of an
-  IID fleet would be a cluster by itself (Table 3 has one). Equal scores go to the representative with more examples.
+- E_m counts from the run's own number of local epochs, and is rounded for the device. After the
+  clustering every device makes the run's number again: the adjustment is there to make the
+  distances comparable.
+- A device that misses a round is given its last loss for it, one that comes later its first loss
+  for the rounds before.
+- The row of Algorithm 1 holds M[m, m] = 0; the gap between 0 and the nearest other device is no
+  demarcation, or every device of an IID fleet would be a cluster by itself (Table 3 has one). Equal
+  scores go to the representative with more examples.
 - Unweighted voting (Table 5) puts the same weight for every device into Eq. 12.
-- A device in the cluster of a representative that itself belongs to another's cluster goes there with it.
-- Devices that come after the clustering, or were away, are placed as `base` says, by the last layer's weights.
+- A device in the cluster of a representative that itself belongs to another's cluster goes there
+  with it.
+- Devices that come after the clustering, or were away, are placed as `base` says, by the last
+  layer's weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +46,8 @@ from wire.tensors import Array, Tensors
 
 Vote = Literal["weighted", "unweighted"]
 LATEST = 10
-"""The devices are clustered after so many rounds in any case: the longest that the paper lets the adjustment run (section 5.3)."""
+"""The devices are clustered after so many rounds in any case: the longest that the paper lets the
+adjustment run (section 5.3)."""
 MOST_EPOCHS = 10_000
 """What a plan can ask for."""
 
@@ -53,7 +63,9 @@ class AutoCFL(Defaults):
         "earliest": AT_LEAST_ONE,
     }
 
-    def __init__(self, vote: Vote = "weighted", alpha: float = 0.5, adjust: bool = True, earliest: int = 5) -> None:
+    def __init__(
+        self, vote: Vote = "weighted", alpha: float = 0.5, adjust: bool = True, earliest: int = 5
+    ) -> None:
         if vote not in ("weighted", "unweighted"):
             raise ConfigError(f"vote {vote!r}: expected weighted or unweighted")
         if not 0 < alpha < float("inf"):
@@ -65,12 +77,17 @@ class AutoCFL(Defaults):
     def check(self, model: Tensors, probe: Probe | None) -> None:
         last_layer(model)
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
         layer = last_layer(models[0].tensors)
         arrays = remember_first(memory.arrays, models, lambda model: model.tensors[layer])
         ids = tuple(model.device_id for model in models)
         if "clustered" in memory.info:
-            return Grouped(GroupingMemory(settle(memory.membership, models, arrays), arrays, memory.info), device_ids=ids)
+            return Grouped(
+                GroupingMemory(settle(memory.membership, models, arrays), arrays, memory.info),
+                device_ids=ids,
+            )
         info = cumulate(memory.info, models)
         variances = info["variances"]
         notes: dict[str, Any] = {"variances": [round(v, 6) for v in variances]}
@@ -79,23 +96,41 @@ class AutoCFL(Defaults):
         due = rising or len(variances) >= max(LATEST, self.earliest)
         if len(models) < 3 or not due:  # of two devices, neither is nearer than another
             info["extra"], extra = self._adjusted(memory.info.get("extra", {}), info)
-            return Grouped(GroupingMemory(together, arrays, info), device_ids=ids, notes=notes, extra_epochs=extra)
+            return Grouped(
+                GroupingMemory(together, arrays, info),
+                device_ids=ids,
+                notes=notes,
+                extra_epochs=extra,
+            )
         distances = distance_matrix([model.tensors[layer] for model in models])
-        labels = vote_for_clusters(distances, np.array([model.num_examples for model in models]), self.vote)
+        labels = vote_for_clusters(
+            distances, np.array([model.num_examples for model in models]), self.vote
+        )
         membership = keep_names(ids, labels, together)
         away = [device_id for device_id in together if device_id not in membership]
         membership |= place(away, membership, arrays)
         notes["clustered"] = len(variances)
-        return Grouped(GroupingMemory(membership, arrays, {"clustered": len(variances)}), {"last layer": distances}, ids, notes)
+        return Grouped(
+            GroupingMemory(membership, arrays, {"clustered": len(variances)}),
+            {"last layer": distances},
+            ids,
+            notes,
+        )
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
         """Without its group, its sketch and its losses."""
         kept = super().forget(memory, device_id)
-        info = {k: {d: v for d, v in held.items() if d != device_id} if isinstance(held, dict) else held for k, held in kept.info.items()}
+        info = {
+            k: {d: v for d, v in held.items() if d != device_id} if isinstance(held, dict) else held
+            for k, held in kept.info.items()
+        }
         return GroupingMemory(kept.membership, kept.arrays, info)
 
-    def _adjusted(self, before: dict[str, float], info: dict[str, Any]) -> tuple[dict[str, float], dict[str, int]]:
-        """E_m for the next round (Eq. 8 and 9), less the run's own number, and what devices are told of it."""
+    def _adjusted(
+        self, before: dict[str, float], info: dict[str, Any]
+    ) -> tuple[dict[str, float], dict[str, int]]:
+        """E_m for the next round (Eq. 8 and 9), less the run's own number, and what devices are
+        told of it."""
         losses, cumulative, counts = info["losses"], info["cumulative"], info["num_examples"]
         if not self.adjust or not counts:
             return {}, {}
@@ -121,12 +156,16 @@ def last_layer(tensors: Tensors) -> str:
     layers = [key for key in shared if key.endswith("weight") and tensors[key].ndim == 2]
     if not layers:
         got = ", ".join(shared) or "none"
-        raise ConfigError(f"autocfl compares the weights of the last linear layer: expected one among the shared tensors, which are {got}")
+        raise ConfigError(
+            "autocfl compares the weights of the last linear layer: expected one among the "
+            f"shared tensors, which are {got}"
+        )
     return layers[-1]
 
 
 def cumulate(info: dict[str, Any], models: Sequence[LocalModel]) -> dict[str, Any]:
-    """Take a round's losses in: the last loss and CL_m (Eq. 7) of every device so far, and the variance of CL_m after each round.
+    """Take a round's losses in: the last loss and CL_m (Eq. 7) of every device so far, and the
+    variance of CL_m after each round.
 
     Raises:
         ConfigError: no device has ever reported a loss.
@@ -135,19 +174,34 @@ def cumulate(info: dict[str, Any], models: Sequence[LocalModel]) -> dict[str, An
     cumulative, variances = dict(info.get("cumulative", {})), list(info.get("variances", []))
     for model in models:
         if np.isfinite(model.loss):  # a model that diverged has none
-            losses[model.device_id], counts[model.device_id] = float(model.loss), max(1, model.num_examples)
+            losses[model.device_id], counts[model.device_id] = (
+                float(model.loss),
+                max(1, model.num_examples),
+            )
             cumulative.setdefault(model.device_id, model.loss * len(variances))
     if not losses:
-        raise ConfigError("autocfl needs the training losses: expected that devices report them, and none of them did")
-    cumulative = {device_id: cumulative[device_id] + losses[device_id] for device_id in sorted(losses)}
+        raise ConfigError(
+            "autocfl needs the training losses: expected that devices report them, and none of "
+            "them did"
+        )
+    cumulative = {
+        device_id: cumulative[device_id] + losses[device_id] for device_id in sorted(losses)
+    }
     variances.append(float(np.var(list(cumulative.values()))))
-    return {"losses": losses, "num_examples": counts, "cumulative": cumulative, "variances": variances}
+    return {
+        "losses": losses,
+        "num_examples": counts,
+        "cumulative": cumulative,
+        "variances": variances,
+    }
 
 
 def distance_matrix(weights: Sequence[Array]) -> Matrix:
     """M (Eq. 6): Euclidean distance, divided by the number of weights."""
     rows = np.stack([w.ravel().astype(np.float64) for w in weights])
-    return np.asarray(scipy.spatial.distance.squareform(scipy.spatial.distance.pdist(rows)) / rows.shape[1])
+    return np.asarray(
+        scipy.spatial.distance.squareform(scipy.spatial.distance.pdist(rows)) / rows.shape[1]
+    )
 
 
 def vote_for_clusters(distances: Matrix, num_examples: Array, vote: Vote = "weighted") -> Array:
@@ -168,7 +222,8 @@ def vote_for_clusters(distances: Matrix, num_examples: Array, vote: Vote = "weig
 
 
 def _near_part(row: Matrix, own: int) -> Array:
-    """P_1: the device itself and those before the largest gap in its row; all of them if there is no gap."""
+    """P_1: the device itself and those before the largest gap in its row; all of them if there is
+    no gap."""
     others = np.argsort(row, kind="stable")
     others = others[others != own]
     gaps = np.diff(row[others])

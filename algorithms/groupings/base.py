@@ -1,8 +1,10 @@
 """What most groupings have in common, and how a device that comes later gets its group.
 
-Most groupings let the device choose nothing, ask for no survey, and begin from one model. A device that comes after the fleet was split
-trains one round from the bundle's initial model. Every device of the first round did the same, and the memory holds short sketches of
-those first models. The new device is compared with these sketches: its model has too little in common with the groups' later models.
+Most groupings let the device choose nothing, ask for no survey, and begin from one model. A device
+that comes after the fleet was split trains one round from the bundle's initial model. Every device
+of the first round did the same, and the memory holds short sketches of those first models. The new
+device is compared with these sketches: its model has too little in common with the groups' later
+models.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +21,8 @@ from wire.tensors import Array, Tensors
 FIRST = "first/"
 """Prefix of the sketches in a memory's arrays: ``first/DEVICE``."""
 SKETCH = 2048
-"""Numbers in a sketch: distances and cosines between sketches are off by about 1 / sqrt(SKETCH), 2 %."""
+"""Numbers in a sketch: distances and cosines between sketches are off by about 1 / sqrt(SKETCH), 2
+%."""
 
 
 class Defaults:
@@ -41,7 +44,8 @@ class Defaults:
         """Nothing is needed but the updates."""
 
     def start(self, memory: GroupingMemory, device_id: str) -> str:
-        """The device's group; the only group, if there is one; else the initial model, whose training shows where it belongs."""
+        """The device's group; the only group, if there is one; else the initial model, whose
+        training shows where it belongs."""
         return group_of(memory.membership, device_id)
 
     def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
@@ -51,11 +55,16 @@ class Defaults:
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
         """Without its group and its sketch."""
         membership = {d: group for d, group in memory.membership.items() if d != device_id}
-        return replace(memory, membership=membership, arrays={k: v for k, v in memory.arrays.items() if k != FIRST + device_id})
+        return replace(
+            memory,
+            membership=membership,
+            arrays={k: v for k, v in memory.arrays.items() if k != FIRST + device_id},
+        )
 
 
 def group_of(membership: Mapping[str, str], device_id: str) -> str:
-    """The device's group; for a device without one the only group, or `NEWCOMER` where there are none or several."""
+    """The device's group; for a device without one the only group, or `NEWCOMER` where there are
+    none or several."""
     if device_id in membership:
         return membership[device_id]
     groups = set(membership.values())
@@ -70,12 +79,14 @@ def check_shared(name: str, model: Tensors) -> None:
     """
     if not names.of_role(model, names.SHARED):
         raise ConfigError(
-            f"{name} compares devices' updates: expected at least one shared tensor, the objective keeps all of them on the device"
+            f"{name} compares devices' updates: expected at least one shared tensor, the "
+            "objective keeps all of them on the device"
         )
 
 
 def sketch(values: Array) -> Array:
-    """A count sketch (<= SKETCH,) float32 of a tensor: the same random sums of the same entries for every tensor of this size.
+    """A count sketch (<= SKETCH,) float32 of a tensor: the same random sums of the same entries for
+    every tensor of this size.
 
     M. Charikar, K. Chen, M. Farach-Colton. Finding frequent items in data streams. ICALP 2002.
     """
@@ -87,32 +98,55 @@ def sketch(values: Array) -> Array:
     return np.bincount(buckets, signs * flat, SKETCH).astype(np.float32)
 
 
-def remember_first(arrays: Tensors, models: Sequence[LocalModel], look: Callable[[LocalModel], Array]) -> Tensors:
-    """`arrays` with the sketches of what `look` sees in the models that started from the initial one."""
+def remember_first(
+    arrays: Tensors, models: Sequence[LocalModel], look: Callable[[LocalModel], Array]
+) -> Tensors:
+    """`arrays` with the sketches of what `look` sees in the models that started from the initial
+    one."""
     return arrays | {FIRST + m.device_id: sketch(look(m)) for m in models if m.start == NEWCOMER}
 
 
-def place(device_ids: Iterable[str], membership: Mapping[str, str], arrays: Tensors, directions: bool = False) -> dict[str, str]:
-    """The group of each device that has a sketch: the one whose members' sketches have the nearest mean; with `directions` their
-    lengths do not count. Devices without a sketch, and all if no group has one, are left out.
+def place(
+    device_ids: Iterable[str],
+    membership: Mapping[str, str],
+    arrays: Tensors,
+    directions: bool = False,
+) -> dict[str, str]:
+    """The group of each device that has a sketch: the one whose members' sketches have the nearest
+    mean; with `directions` their lengths do not count. Devices without a sketch, and all if no
+    group has one, are left out.
     """
-    rows = {k.removeprefix(FIRST): _row(v, directions) for k, v in arrays.items() if k.startswith(FIRST)}
+    rows = {
+        k.removeprefix(FIRST): _row(v, directions) for k, v in arrays.items() if k.startswith(FIRST)
+    }
     groups = sorted({g for d, g in membership.items() if d in rows}, key=int)
     if not groups:
         return {}
-    centres = np.stack([np.mean([rows[d] for d in sorted(rows) if membership.get(d) == g], axis=0) for g in groups])
+    centres = np.stack(
+        [np.mean([rows[d] for d in sorted(rows) if membership.get(d) == g], axis=0) for g in groups]
+    )
     if directions:
         centres = np.stack([_row(c, True) for c in centres])
-    return {d: groups[int(((centres - rows[d]) ** 2).sum(1).argmin())] for d in device_ids if d in rows}
+    return {
+        d: groups[int(((centres - rows[d]) ** 2).sum(1).argmin())] for d in device_ids if d in rows
+    }
 
 
-def settle(membership: Mapping[str, str], models: Sequence[LocalModel], arrays: Tensors, directions: bool = False) -> dict[str, str]:
-    """`membership` with every device of `models` in it: by its sketch, else in the group it started from, else in the largest."""
+def settle(
+    membership: Mapping[str, str],
+    models: Sequence[LocalModel],
+    arrays: Tensors,
+    directions: bool = False,
+) -> dict[str, str]:
+    """`membership` with every device of `models` in it: by its sketch, else in the group it started
+    from, else in the largest."""
     new = [m for m in models if m.device_id not in membership]
     placed = place([m.device_id for m in new], membership, arrays, directions)
     groups = sorted(membership.values(), key=int)
     largest = max(dict.fromkeys(groups), key=groups.count, default="0")
-    return dict(membership) | {m.device_id: placed.get(m.device_id, m.start if m.start in groups else largest) for m in new}
+    return dict(membership) | {
+        m.device_id: placed.get(m.device_id, m.start if m.start in groups else largest) for m in new
+    }
 
 
 def _row(values: Array, directions: bool) -> Matrix:

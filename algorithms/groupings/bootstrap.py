@@ -1,11 +1,14 @@
-"""Is a set of points more grouped than one Gaussian population would be? A parametric bootstrap of Ward's tree.
+"""Is a set of points more grouped than one Gaussian population would be? A parametric bootstrap of
+Ward's tree.
 
-The tree is cut into k = 2, 3, ... groups, and the part of the spread that stays inside groups, W_k / W_1, is compared with what one
-Gaussian population of the same covariance would show, in which a device with fewer examples is noisier.
+The tree is cut into k = 2, 3, ... groups, and the part of the spread that stays inside groups, W_k
+/ W_1, is compared with what one Gaussian population of the same covariance would show, in which a
+device with fewer examples is noisier.
 
-R. Tibshirani, G. Walther, T. Hastie. Estimating the number of clusters in a data set via the gap statistic. JRSS B 63, 2001.
-Y. Liu, D. N. Hayes, A. Nobel, J. S. Marron. Statistical significance of clustering for high-dimension, low-sample size data. JASA 2008.
-J. Besag, P. Clifford. Sequential Monte Carlo p-values. Biometrika 78(2), 1991.
+R. Tibshirani, G. Walther, T. Hastie. Estimating the number of clusters in a data set via the gap
+statistic. JRSS B 63, 2001. Y. Liu, D. N. Hayes, A. Nobel, J. S. Marron. Statistical significance of
+clustering for high-dimension, low-sample size data. JASA 2008. J. Besag, P. Clifford. Sequential
+Monte Carlo p-values. Biometrika 78(2), 1991.
 """
 
 from dataclasses import dataclass
@@ -21,7 +24,8 @@ from wire.tensors import Array
 MOST_GROUPS = 8
 """Groups in one split; more are found because each part is tested again."""
 NOTHING = 1e-6
-"""Directions in which points vary less than this part of the widest one are left out of what is drawn."""
+"""Directions in which points vary less than this part of the widest one are left out of what is
+drawn."""
 BATCH = 49
 """Populations between two looks of a test that may stop early."""
 
@@ -30,8 +34,9 @@ BATCH = 49
 class Draws:
     """How many bootstrap populations a test draws.
 
-    `most` resolves p to 1 / (most + 1). With `enough` the test stops as soon as so many populations were as grouped as the points: then p
-    is about enough / draws, far from significant, and more draws would not change that (Besag and Clifford).
+    `most` resolves p to 1 / (most + 1). With `enough` the test stops as soon as so many populations
+    were as grouped as the points: then p is about enough / draws, far from significant, and more
+    draws would not change that (Besag and Clifford).
     """
 
     most: int
@@ -50,7 +55,12 @@ class Test:
 
     def note(self) -> dict[str, Any]:
         """What a report shows of it."""
-        return {"view": self.view, "devices": self.num_devices, "p": round(self.p, 4), "z": round(self.z, 2)}
+        return {
+            "view": self.view,
+            "devices": self.num_devices,
+            "p": round(self.p, 4),
+            "z": round(self.z, 2),
+        }
 
 
 def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: Draws) -> Test:
@@ -59,7 +69,9 @@ def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: 
     points = euclidean_coordinates(points)
     noise = np.sqrt(num_examples.mean() / num_examples)
     even = points / noise[:, None]
-    deviations = np.linalg.svd(even - even.mean(0), compute_uv=False)[: size - 1] / np.sqrt(size - 1)
+    deviations = np.linalg.svd(even - even.mean(0), compute_uv=False)[: size - 1] / np.sqrt(
+        size - 1
+    )
     deviations = deviations[deviations > NOTHING * deviations.max()]
     noise = np.sort(noise)[:, None]
     observed, tree = _log_within(scipy.spatial.distance.pdist(points), size)
@@ -67,19 +79,30 @@ def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: 
     pairs = np.triu_indices(size, 1)
     null = np.empty((draws.most, len(observed)))
     for done in range(1, draws.most + 1):
-        null[done - 1] = _log_within(_lengths(rng.standard_normal((size, len(deviations))) * deviations * noise, pairs), size)[0]
+        null[done - 1] = _log_within(
+            _lengths(rng.standard_normal((size, len(deviations))) * deviations * noise, pairs), size
+        )[0]
         if done == draws.most or (draws.enough is not None and done % BATCH == 0):
             as_grouped, z, gap, sd = _compare(observed, null[:done])
             if done == draws.most or (draws.enough is not None and as_grouped >= draws.enough):
                 break
     best = int(gap.argmax())
-    fewest = 2 + int(np.argmax(gap >= gap[best] - sd[best]))  # the fewest groups within one deviation of the largest gap
-    return Test(view, size, (1 + as_grouped) / (done + 1), z, scipy.cluster.hierarchy.fcluster(tree, fewest, "maxclust") - 1)
+    fewest = 2 + int(
+        np.argmax(gap >= gap[best] - sd[best])
+    )  # the fewest groups within one deviation of the largest gap
+    return Test(
+        view,
+        size,
+        (1 + as_grouped) / (done + 1),
+        z,
+        scipy.cluster.hierarchy.fcluster(tree, fewest, "maxclust") - 1,
+    )
 
 
 def _compare(observed: Matrix, null: Matrix) -> tuple[int, float, Matrix, Matrix]:
-    """Compares the points with the populations: the number of populations that are as grouped, by how many deviations the points are more
-    grouped than the populations' mean, and for each k the gap and its deviation."""
+    """Compares the points with the populations: the number of populations that are as grouped, by
+    how many deviations the points are more grouped than the populations' mean, and for each k the
+    gap and its deviation."""
     mean, sd = null.mean(0), null.std(0) + 1e-12
     gap = mean - observed
     z = float((gap / sd).max())
@@ -95,7 +118,8 @@ def _log_within(distances: Matrix, size: int) -> tuple[Matrix, Matrix]:
 
 
 def _lengths(points: Matrix, pairs: tuple[Array, ...]) -> Matrix:
-    """Distances of each pair of points, by one matrix product: four times as fast as `pdist` for 256 points."""
+    """Distances of each pair of points, by one matrix product: four times as fast as `pdist` for
+    256 points."""
     gram = points @ points.T
     squares = np.diagonal(gram)
     return np.sqrt(np.maximum((squares[:, None] + squares - 2 * gram)[pairs], 0.0))

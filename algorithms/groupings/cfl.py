@@ -1,19 +1,24 @@
-"""Clustered federated learning: a group whose mean has converged while its members still pull apart is cut in two.
+"""Clustered federated learning: a group whose mean has converged while its members still pull apart
+is cut in two.
 
-F. Sattler, K.-R. Mueller, W. Samek. Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
-Constraints. IEEE Transactions on Neural Networks and Learning Systems 32(8), 2021. AutoCFL calls it MTCFL. Legend: u_i the update of
-device i in a round, a_ij the cosine between u_i and u_j. A group of at least three devices is cut when
+F. Sattler, K.-R. Mueller, W. Samek. Clustered Federated Learning: Model-Agnostic Distributed
+Multitask Optimization under Privacy Constraints. IEEE Transactions on Neural Networks and Learning
+Systems 32(8), 2021. AutoCFL calls it MTCFL. Legend: u_i the update of device i in a round, a_ij the
+cosine between u_i and u_j. A group of at least three devices is cut when
 
 - its mean update is short, with a length below eps1 s: sum_i n_i u_i / sum_i n_i,
 - the longest of its members' updates is not: it has a length above eps2 s,
-- and its best cut separates: gamma < sqrt((1 - a_cross) / 2), where a_cross is the largest a_ij between the two halves.
+- and its best cut separates: gamma < sqrt((1 - a_cross) / 2), where a_cross is the largest a_ij
+  between the two halves.
 
-The cut is the one with the least a_cross (the paper's Algorithm 1, which is single linkage); the authors' code, which does not look at
-gamma, uses complete linkage. Halves are cut again in later rounds.
+The cut is the one with the least a_cross (the paper's Algorithm 1, which is single linkage); the
+authors' code, which does not look at gamma, uses complete linkage. Halves are cut again in later
+rounds.
 
-Norms of updates depend on the model and the learning rate. The authors' code has 0.4 and 1.6 for its own model; the paper advises a
-tenth of the largest mean update for eps1, and 1 to 10 times eps1 for eps2. Here s is the largest norm that the mean update of the
-uncut fleet has had. A tenth is not reached by small fleets: with 20 devices the noise of SGD alone keeps the mean at 0.13 to 0.2 of s
+Norms of updates depend on the model and the learning rate. The authors' code has 0.4 and 1.6 for
+its own model; the paper advises a tenth of the largest mean update for eps1, and 1 to 10 times eps1
+for eps2. Here s is the largest norm that the mean update of the uncut fleet has had. A tenth is not
+reached by small fleets: with 20 devices the noise of SGD alone keeps the mean at 0.13 to 0.2 of s
 over 40 rounds, so that eps1 is 0.4; eps2 is the upper end of the advice, s itself.
 """
 
@@ -50,10 +55,14 @@ class Cfl(Defaults):
         "linkage": Limits(choices=LINKAGES),
     }
 
-    def __init__(self, eps1: float = 0.4, eps2: float = 1.0, gamma: float = 0.5, linkage: Linkage = "single") -> None:
+    def __init__(
+        self, eps1: float = 0.4, eps2: float = 1.0, gamma: float = 0.5, linkage: Linkage = "single"
+    ) -> None:
         for option, value in (("eps1", eps1), ("eps2", eps2)):
             if not 0 <= value < float("inf"):
-                raise ConfigError(f"{option} = {value}: expected a share of the largest mean update, 0 or more")
+                raise ConfigError(
+                    f"{option} = {value}: expected a share of the largest mean update, 0 or more"
+                )
         if not 0 <= gamma <= 1:
             raise ConfigError(f"gamma = {gamma}: expected 0 to 1")
         if linkage not in LINKAGES:
@@ -63,7 +72,9 @@ class Cfl(Defaults):
     def check(self, model: Tensors, probe: Probe | None) -> None:
         check_shared(self.name, model)
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
         arrays = remember_first(memory.arrays, models, lambda model: model.update)
         before = settle(memory.membership, models, arrays, directions=True)
         groups = sorted(set(before.values()), key=int)
@@ -74,23 +85,50 @@ class Cfl(Defaults):
         halves: dict[str, int] = {}
         for group in groups:
             origin = group if memory.membership else NEWCOMER
-            rows = np.array([i for i, m in enumerate(models) if before[m.device_id] == group and m.start == origin], np.int64)
+            rows = np.array(
+                [
+                    i
+                    for i, m in enumerate(models)
+                    if before[m.device_id] == group and m.start == origin
+                ],
+                np.int64,
+            )
             if not len(rows):
                 continue
-            mean, largest = mean_norm(updates[rows], [models[i].num_examples for i in rows]), float(norms[rows].max())
+            mean, largest = (
+                mean_norm(updates[rows], [models[i].num_examples for i in rows]),
+                float(norms[rows].max()),
+            )
             scale = max(scale, mean) if len(groups) == 1 else scale
             labels, separation = bipartition(cosines[np.ix_(rows, rows)], self.linkage)
-            converged = len(rows) >= FEWEST_DEVICES and mean < self.eps1 * scale and largest > self.eps2 * scale
+            converged = (
+                len(rows) >= FEWEST_DEVICES
+                and mean < self.eps1 * scale
+                and largest > self.eps2 * scale
+            )
             if cut := converged and separation > self.gamma:
-                halves |= {models[i].device_id: int(label) for i, label in zip(rows, labels, strict=True)}
-            notes[group] = {"mean": round(mean, 6), "max": round(largest, 6), "separation": round(separation, 4), "cut": cut}
+                halves |= {
+                    models[i].device_id: int(label) for i, label in zip(rows, labels, strict=True)
+                }
+            notes[group] = {
+                "mean": round(mean, 6),
+                "max": round(largest, 6),
+                "separation": round(separation, 4),
+                "cut": cut,
+            }
         membership = settle(_cut(before, halves, arrays), models, arrays, directions=True)
         ids = tuple(model.device_id for model in models)
-        return Grouped(GroupingMemory(membership, arrays, {"scale": scale}), {"cosine": 1.0 - cosines}, ids, {"groups": notes})
+        return Grouped(
+            GroupingMemory(membership, arrays, {"scale": scale}),
+            {"cosine": 1.0 - cosines},
+            ids,
+            {"groups": notes},
+        )
 
 
 def compare(updates: Array) -> tuple[Array, Matrix]:
-    """Norms (N,) of the updates (N, D), and the cosines (N, N) between them; 0 to an update that is zero."""
+    """Norms (N,) of the updates (N, D), and the cosines (N, N) between them; 0 to an update that is
+    zero."""
     norms = np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64))
     units = updates / np.where(norms > 0, norms, 1.0).astype(np.float32)[:, None]
     cosines = np.clip((units @ units.T).astype(np.float64), -1.0, 1.0)
@@ -105,24 +143,38 @@ def mean_norm(updates: Array, num_examples: Sequence[int]) -> float:
 
 
 def bipartition(cosines: Matrix, method: Linkage = "single") -> tuple[Array, float]:
-    """The two halves (N,) of a group by agglomeration, and their separation sqrt((1 - a_cross) / 2); (zeros, 0) of less than two."""
+    """The two halves (N,) of a group by agglomeration, and their separation sqrt((1 - a_cross) /
+    2); (zeros, 0) of less than two."""
     if len(cosines) < 2:
         return np.zeros(len(cosines), np.int64), 0.0
     labels = scipy.cluster.hierarchy.cut_tree(
-        scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(1.0 - cosines, checks=False), method), n_clusters=2
+        scipy.cluster.hierarchy.linkage(
+            scipy.spatial.distance.squareform(1.0 - cosines, checks=False), method
+        ),
+        n_clusters=2,
     ).ravel()
     cross = float(cosines[labels == 0][:, labels == 1].max())
     return labels, float(np.sqrt((1.0 - cross) / 2))
 
 
 def _cut(before: Mapping[str, str], halves: Mapping[str, int], arrays: Tensors) -> dict[str, str]:
-    """`before` after the groups of the devices in `halves` were cut. Their other devices, which were away or have only just come, go
-    to the half that they are nearer to; those that cannot be compared begin anew."""
-    labels = {device_id: str(2 * int(group) + halves.get(device_id, 0)) for device_id, group in before.items()}
+    """`before` after the groups of the devices in `halves` were cut. Their other devices, which
+    were away or have only just come, go to the half that they are nearer to; those that cannot be
+    compared begin anew."""
+    labels = {
+        device_id: str(2 * int(group) + halves.get(device_id, 0))
+        for device_id, group in before.items()
+    }
     for group in {before[device_id] for device_id in halves}:
         known = {device_id: labels[device_id] for device_id in halves if before[device_id] == group}
-        others = [device_id for device_id, name in before.items() if name == group and device_id not in halves]
+        others = [
+            device_id
+            for device_id, name in before.items()
+            if name == group and device_id not in halves
+        ]
         placed = place(others, known, arrays, directions=True)
-        labels = {d: placed.get(d, label) for d, label in labels.items() if d in placed or d not in others}
+        labels = {
+            d: placed.get(d, label) for d, label in labels.items() if d in placed or d not in others
+        }
     ids = sorted(labels)
     return keep_names(ids, np.array([int(labels[device_id]) for device_id in ids]), before)

@@ -1,27 +1,36 @@
-"""DistFL: groups of devices with the same data distribution, found from the models, averaged one by one.
+"""DistFL: groups of devices with the same data distribution, found from the models, averaged one by
+one.
 
-B. Liu et al. DistFL: Distribution-aware Federated Learning for Mobile Scenarios. IMWUT 5(4), 2021, Fig. 2 and section 4.
+B. Liu et al. DistFL: Distribution-aware Federated Learning for Mobile Scenarios. IMWUT 5(4), 2021,
+Fig. 2 and section 4.
 
 What a device is known by is its signature, of one or several views:
 
-- ``responses`` (the paper's): the local models' answers to the knowledge extracted from their pre-aggregate, compared by KL;
+- ``responses`` (the paper's): the local models' answers to the knowledge extracted from their
+  pre-aggregate, compared by KL;
 - ``noise`` (the paper's ablation): the same, with plain noise for knowledge;
-- ``statistics``: the mean that the device's own data have at the input of every BatchNorm layer of the initial model;
-- ``labels``: the gradient of the cross-entropy by the last layer's weights at the initial model, over the device's own data.
+- ``statistics``: the mean that the device's own data have at the input of every BatchNorm layer of
+  the initial model;
+- ``labels``: the gradient of the cross-entropy by the last layer's weights at the initial model,
+  over the device's own data.
 
-The paper leaves the threshold to the eye (section 4.3); here `significance` decides, for every view alike, with no number set by hand.
-The paper's rule, made exact, is the option ``cut=gap``: a threshold in the largest gap between the responses' divergences (`gap`). The
-authors' code trains one model for 5 rounds, groups once by a fixed divergence, 0.2, and keeps the groups: ``cut=fixed``, with `after`
-and `threshold`. A device that comes later joins the group of the nearest device of its round, if it is that near.
+The paper leaves the threshold to the eye (section 4.3); here `significance` decides, for every view
+alike, with no number set by hand. The paper's rule, made exact, is the option ``cut=gap``: a
+threshold in the largest gap between the responses' divergences (`gap`). The authors' code trains
+one model for 5 rounds, groups once by a fixed divergence, 0.2, and keeps the groups: ``cut=fixed``,
+with `after` and `threshold`. A device that comes later joins the group of the nearest device of its
+round, if it is that near.
 
-``statistics`` and ``labels`` come from a survey: one pass over the training windows with the *initial* model, before training, made
-when a device has no group yet. The running statistics of a trained model say the same less well: they mix the received
-statistics, the number of local steps and the drift of the weights into the data's own mean, so that with unequal numbers of
-examples devices are grouped by size. A survey is comparable for ever: before and after groups have models of their own, and for
-devices that join late.
+``statistics`` and ``labels`` come from a survey: one pass over the training windows with the
+*initial* model, before training, made when a device has no group yet. The running statistics of a
+trained model say the same less well: they mix the received statistics, the number of local steps
+and the drift of the weights into the data's own mean, so that with unequal numbers of examples
+devices are grouped by size. A survey is comparable for ever: before and after groups have models of
+their own, and for devices that join late.
 
-In a fleet of more than SAMPLE devices (`significance`) few newcomers, and devices that are surveyed again, are placed by the groups'
-centres; the fleet is tested anew when it has grown by a share GROWN since the last test, or when devices fit into no group.
+In a fleet of more than SAMPLE devices (`significance`) few newcomers, and devices that are surveyed
+again, are placed by the groups' centres; the fleet is tested anew when it has grown by a share
+GROWN since the last test, or when devices fit into no group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,13 +54,14 @@ from wire.tensors import Tensors
 
 Signature = Literal["responses", "noise", "statistics", "labels", "both"]
 SIGNATURES: tuple[Signature, ...] = ("responses", "noise", "statistics", "labels", "both")
-"""``both`` is every view but noise: what the data are (statistics, labels) and, in fleets that are tested as a whole, what the models made
-of them (responses)."""
+"""``both`` is every view but noise: what the data are (statistics, labels) and, in fleets that are
+tested as a whole, what the models made of them (responses)."""
 Cut = Literal["test", "gap", "fixed"]
 CUTS: tuple[Cut, ...] = ("test", "gap", "fixed")
 
 GROWN = 0.1
-"""Newcomers since the last test of a large fleet, as a share of those tested, that call for another test."""
+"""Newcomers since the last test of a large fleet, as a share of those tested, that call for another
+test."""
 VIEWED = SAMPLE
 """Of so many devices, at most, distances are shown to people."""
 AT_ONCE = 256
@@ -90,61 +100,106 @@ class DistFL(Defaults):
     ) -> None:
         if signature not in SIGNATURES:
             raise ConfigError(f"signature {signature!r}: expected one of {', '.join(SIGNATURES)}")
-        self.signature, self.extraction = signature, Extraction(num_inputs, channel_share, iterations, lr)
+        self.signature, self.extraction = (
+            signature,
+            Extraction(num_inputs, channel_share, iterations, lr),
+        )
         self.surveys = self.places = signature in ("statistics", "labels", "both")
         if resurvey < 0 or (resurvey and not self.surveys):
             raise ConfigError(
-                f"resurvey {resurvey} with signature {signature!r}: expected rounds between two surveys, 0 for never or without surveys"
+                f"resurvey {resurvey} with signature {signature!r}: expected rounds between two "
+                "surveys, 0 for never or without surveys"
             )
         self.resurvey = resurvey
         if cut not in CUTS or (cut != "test" and self.surveys):
-            raise ConfigError(f"cut {cut!r} with signature {signature!r}: expected test, or gap or fixed with signature responses or noise")
+            raise ConfigError(
+                f"cut {cut!r} with signature {signature!r}: expected test, or gap or fixed with "
+                "signature responses or noise"
+            )
         self.cut, self.threshold, self.after = cut, threshold, after
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         if self.signature == "statistics" and probe is not None and not probe.norm_layers:
-            raise ConfigError("distfl with signature 'statistics': the model has no BatchNorm layer whose inputs could be surveyed")
+            raise ConfigError(
+                "distfl with signature 'statistics': the model has no BatchNorm layer whose "
+                "inputs could be surveyed"
+            )
         if not self.surveys and probe is None:
             raise ConfigError(
-                f"distfl with signature {self.signature!r}: the server must hold the whole model, and devices keep a part of it; "
-                "or windows are ids, of which it cannot make up any; or the task has no classes, by which it could compare answers"
+                f"distfl with signature {self.signature!r}: the server must hold the whole model, "
+                "and devices keep a part of it; "
+                "or windows are ids, of which it cannot make up any; or the task has no classes, "
+                "by which it could compare answers"
             )
         if self.signature == "responses" and probe is not None and not fitted_layers(model, probe):
-            raise ConfigError("distfl with signature 'responses': the model has no BatchNorm layer to extract knowledge from")
+            raise ConfigError(
+                "distfl with signature 'responses': the model has no BatchNorm layer to extract "
+                "knowledge from"
+            )
 
     def start(self, memory: GroupingMemory, device_id: str) -> str:
         group = group_of(memory.membership, device_id)
         return NEWCOMER if self.surveys and device_id not in memory.membership else group
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
-        """Every round by responses alone; with surveys, when there are devices that were not there before or that report again."""
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
+        """Every round by responses alone; with surveys, when there are devices that were not there
+        before or that report again."""
         if not self.surveys:
             assert probe is not None, "checked before the first round"
             if self.cut == "fixed":
                 return self._once(memory, models, probe, seed)
             return self._by_responses(memory, models, probe, seed)
-        reports = [m for m in models if self.resurvey or m.start == NEWCOMER or m.device_id not in memory.membership]
+        reports = [
+            m
+            for m in models
+            if self.resurvey or m.start == NEWCOMER or m.device_id not in memory.membership
+        ]
         before = Surveys.of(memory)
         surveys = before.with_reports(reports)
         if missing := [m.device_id for m in models if m.device_id not in surveys.positions]:
-            raise ValueError(f"device {missing[0]} has no survey: its plan must ask for one before it trains")
+            raise ValueError(
+                f"device {missing[0]} has no survey: its plan must ask for one before it trains"
+            )
         if surveys is before:
             return Grouped(memory, device_ids=tuple(sorted(memory.membership)))
         info = {"device_ids": list(surveys.device_ids), "num_examples": list(surveys.num_examples)}
         if placed := self._place(memory, before, surveys, reports):
-            kept = GroupingMemory(memory.membership | placed, surveys.arrays, info | {"num_tested": memory.info["num_tested"]})
-            return Grouped(kept, device_ids=tuple(sorted(kept.membership)), notes={"placed": len(placed)})
+            kept = GroupingMemory(
+                memory.membership | placed,
+                surveys.arrays,
+                info | {"num_tested": memory.info["num_tested"]},
+            )
+            return Grouped(
+                kept, device_ids=tuple(sorted(kept.membership)), notes={"placed": len(placed)}
+            )
         ids = surveys.device_ids
         views = self._views(surveys)
         notes: dict[str, Any] = {}
-        first = tuple(m.device_id for m in models) == ids and {m.start for m in models} == {NEWCOMER}
-        few = len(ids) <= SAMPLE  # the responses of trained models have long tails: large fleets would be split too often
-        if self.signature == "both" and first and few and probe is not None and fitted_layers(models[0].tensors, probe):
+        first = tuple(m.device_id for m in models) == ids and {m.start for m in models} == {
+            NEWCOMER
+        }
+        few = (
+            len(ids) <= SAMPLE
+        )  # the responses of trained models have long tails: large fleets would be split too often
+        if (
+            self.signature == "both"
+            and first
+            and few
+            and probe is not None
+            and fitted_layers(models[0].tensors, probe)
+        ):
             views["responses"], notes = self._responses(models, probe, seed)
         labels, tests = find_groups(views, np.array(surveys.num_examples))
         notes["tests"] = [test.note() for test in tests]
         membership = keep_names(ids, labels, memory.membership)
-        return _show(GroupingMemory(membership, surveys.arrays, info | {"num_tested": len(ids)}), views, ids, notes)
+        return _show(
+            GroupingMemory(membership, surveys.arrays, info | {"num_tested": len(ids)}),
+            views,
+            ids,
+            notes,
+        )
 
     def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
         """The group that most of the devices with the nearest inputs are in."""
@@ -161,10 +216,20 @@ class DistFL(Defaults):
 
     def _views(self, surveys: Surveys, scale: Surveys | None = None) -> dict[str, View]:
         rows = surveys.rows(scale)
-        return {name: Points(rows[name]) for name in (rows if self.signature == "both" else (self.signature,))}
+        return {
+            name: Points(rows[name])
+            for name in (rows if self.signature == "both" else (self.signature,))
+        }
 
-    def _place(self, memory: GroupingMemory, before: Surveys, surveys: Surveys, reports: Sequence[LocalModel]) -> dict[str, str] | None:
-        """The groups of those who report, by the groups' centres before they did; None where the fleet is to be tested instead."""
+    def _place(
+        self,
+        memory: GroupingMemory,
+        before: Surveys,
+        surveys: Surveys,
+        reports: Sequence[LocalModel],
+    ) -> dict[str, str] | None:
+        """The groups of those who report, by the groups' centres before they did; None where the
+        fleet is to be tested instead."""
         tested = memory.info.get("num_tested", 0)
         if len(before.device_ids) <= SAMPLE or len(surveys.device_ids) - tested >= GROWN * tested:
             return None
@@ -177,14 +242,20 @@ class DistFL(Defaults):
             self._views(before),
             np.array(before.num_examples),
             labels,
-            {name: Points(view.rows[told]) for name, view in self._views(surveys, before).items() if isinstance(view, Points)},
+            {
+                name: Points(view.rows[told])
+                for name, view in self._views(surveys, before).items()
+                if isinstance(view, Points)
+            },
             np.array(surveys.num_examples)[told],
         )
         if (~fits).sum() >= FEWEST_MEMBERS:
             return None
         return {d: names[g] for d, g in zip(ids, placed, strict=True)}
 
-    def _by_responses(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe, seed: int) -> Grouped:
+    def _by_responses(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe, seed: int
+    ) -> Grouped:
         view, notes = self._responses(models, probe, seed)
         views: dict[str, View] = {self.signature: view}
         if self.cut == "gap":
@@ -196,45 +267,69 @@ class DistFL(Defaults):
         membership = memory.membership | keep_names(ids, labels, memory.membership)
         return _show(GroupingMemory(membership), views, ids, notes)
 
-    def _once(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe, seed: int) -> Grouped:
+    def _once(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe, seed: int
+    ) -> Grouped:
         """One group for `after` rounds, then the groups by the fixed threshold, which stay."""
         ids, rounds = tuple(model.device_id for model in models), memory.info.get("rounds", 0) + 1
         info = {"rounds": rounds}
         fresh = [d for d in ids if d not in memory.membership]
         if rounds < self.after:
-            return Grouped(GroupingMemory(memory.membership | dict.fromkeys(fresh, "0"), info=info), device_ids=ids)
+            return Grouped(
+                GroupingMemory(memory.membership | dict.fromkeys(fresh, "0"), info=info),
+                device_ids=ids,
+            )
         if rounds > self.after and not fresh:
             return Grouped(GroupingMemory(memory.membership, info=info), device_ids=ids)
         view, notes = self._responses(models, probe, seed)
         apart = view.distances(np.arange(len(models)))
         if rounds == self.after:
             labels = connect(apart, self.threshold)
-            membership = {d: g for d, g in memory.membership.items() if d not in ids} | keep_names(ids, labels, memory.membership)
+            membership = {d: g for d, g in memory.membership.items() if d not in ids} | keep_names(
+                ids, labels, memory.membership
+            )
         else:
             membership = dict(memory.membership)
             for device in fresh:
                 at = ids.index(device)
-                near = {min(apart[at, i], apart[i, at]): membership[d] for i, d in enumerate(ids) if d in membership}
+                near = {
+                    min(apart[at, i], apart[i, at]): membership[d]
+                    for i, d in enumerate(ids)
+                    if d in membership
+                }
                 least = min(near, default=np.inf)
                 new = str(1 + max(map(int, membership.values()), default=-1))
                 membership[device] = near[least] if least < self.threshold else new
         return _show(GroupingMemory(membership, info=info), {self.signature: view}, ids, notes)
 
-    def _responses(self, models: Sequence[LocalModel], probe: Probe, seed: int) -> tuple[Responses, dict[str, Any]]:
+    def _responses(
+        self, models: Sequence[LocalModel], probe: Probe, seed: int
+    ) -> tuple[Responses, dict[str, Any]]:
         """Eq. 3 to 5: pre-aggregate, extract, respond."""
         notes: dict[str, Any] = {}
         if self.signature == "noise":
             inputs = plain_noise(probe, self.extraction.num_inputs, seed)
         else:
             inputs, losses = extract_knowledge(pre_aggregate(models), probe, self.extraction, seed)
-            notes["knowledge"] = {"objective_first": round(losses[0], 4), "objective_last": round(losses[-1], 4)}
+            notes["knowledge"] = {
+                "objective_first": round(losses[0], 4),
+                "objective_last": round(losses[-1], 4),
+            }
         return Responses(respond(models, probe, inputs)), notes
 
 
-def _show(memory: GroupingMemory, views: dict[str, View], ids: tuple[str, ...], notes: dict[str, Any]) -> Grouped:
-    """With the distances of all devices, or of as many as can be looked at, evenly taken from the order of their ids."""
+def _show(
+    memory: GroupingMemory, views: dict[str, View], ids: tuple[str, ...], notes: dict[str, Any]
+) -> Grouped:
+    """With the distances of all devices, or of as many as can be looked at, evenly taken from the
+    order of their ids."""
     shown = np.linspace(0, len(ids) - 1, min(len(ids), VIEWED)).astype(np.int64)
-    return Grouped(memory, {name: view.distances(shown) for name, view in views.items()}, tuple(ids[i] for i in shown), notes)
+    return Grouped(
+        memory,
+        {name: view.distances(shown) for name, view in views.items()},
+        tuple(ids[i] for i in shown),
+        notes,
+    )
 
 
 def pre_aggregate(models: Sequence[LocalModel]) -> Tensors:
@@ -243,6 +338,8 @@ def pre_aggregate(models: Sequence[LocalModel]) -> Tensors:
     for key, like in models[0].tensors.items():
         total = np.zeros(like.size)
         for at in range(0, len(models), AT_ONCE):
-            total += np.stack([model.tensors[key].ravel() for model in models[at : at + AT_ONCE]]).sum(0, dtype=np.float64)
+            total += np.stack(
+                [model.tensors[key].ravel() for model in models[at : at + AT_ONCE]]
+            ).sum(0, dtype=np.float64)
         average[key] = (total / len(models)).astype(np.float32).reshape(like.shape)
     return average

@@ -1,9 +1,12 @@
-"""DistFL's own ways from SIM to groups: a threshold that lies in the gap between near and far models (section 4.3), or is fixed.
+"""DistFL's own ways from SIM to groups: a threshold that lies in the gap between near and far
+models (section 4.3), or is fixed.
 
-The paper finds the threshold by eye, since the values are 'close in the iid group while varying greatly between two groups'; here it is
-the middle of the largest gap between the sorted values. Every pair of devices counts: time and memory are quadratic in their number.
+The paper finds the threshold by eye, since the values are 'close in the iid group while varying
+greatly between two groups'; here it is the middle of the largest gap between the sorted values.
+Every pair of devices counts: time and memory are quadratic in their number.
 
-The authors' code (github.com/YikFungTsai/DistFL) has a fixed threshold, 0.2, and joins devices over any chain of near ones (`connect`).
+The authors' code (github.com/YikFungTsai/DistFL) has a fixed threshold, 0.2, and joins devices over
+any chain of near ones (`connect`).
 """
 
 import numpy as np
@@ -13,9 +16,11 @@ from wire.tensors import Array
 
 
 def group_by_gap(divergences: Matrix) -> tuple[Array, float]:
-    """Groups 0..G-1 of N devices (N,), and the threshold, from SIM (N, N), whose two directions are averaged.
+    """Groups 0..G-1 of N devices (N,), and the threshold, from SIM (N, N), whose two directions are
+    averaged.
 
-    The first device that is in no group yet forms one with all others that are in none and nearer to it than the threshold.
+    The first device that is in no group yet forms one with all others that are in none and nearer
+    to it than the threshold.
     """
     apart = (divergences + divergences.T) / 2
     values = np.sort(apart[np.triu_indices(len(apart), 1)])
@@ -34,8 +39,9 @@ def group_by_gap(divergences: Matrix) -> tuple[Array, float]:
 
 
 def connect(divergences: Matrix, threshold: float) -> Array:
-    """Groups 0..G-1 of N devices (N,), from SIM (N, N): two devices are in one if a chain of devices leads from one to the other, each
-    with a divergence below the threshold to the next, in either direction."""
+    """Groups 0..G-1 of N devices (N,), from SIM (N, N): two devices are in one if a chain of
+    devices leads from one to the other, each with a divergence below the threshold to the next, in
+    either direction."""
     within = divergences < threshold
     near = within | within.T
     groups = np.full(len(near), -1, np.int64)

@@ -1,11 +1,15 @@
-"""FL+HC: some rounds of federated averaging, then one agglomerative clustering of the updates; each cluster goes on by itself.
+"""FL+HC: some rounds of federated averaging, then one agglomerative clustering of the updates; each
+cluster goes on by itself.
 
-C. Briggs, Z. Fan, P. Andras. Federated learning with hierarchical clustering of local updates to improve training on non-IID data.
-IJCNN 2020. The round is the fifth, as in AutoCFL's experiments (section 5.1).
+C. Briggs, Z. Fan, P. Andras. Federated learning with hierarchical clustering of local updates to
+improve training on non-IID data. IJCNN 2020. The round is the fifth, as in AutoCFL's experiments
+(section 5.1).
 
-The paper leaves the distance at which the tree is cut to the user, and no distance fits every model. Without a threshold, this file cuts
-the tree at JUMP times the median height of its merges. As long as most merges join devices of one cluster, the median is the height of
-noise, in any unit. Under Ward all merges inside a cluster have about the same height, but a merge of two clusters grows with their sizes.
+The paper leaves the distance at which the tree is cut to the user, and no distance fits every
+model. Without a threshold, this file cuts the tree at JUMP times the median height of its merges.
+As long as most merges join devices of one cluster, the median is the height of noise, in any unit.
+Under Ward all merges inside a cluster have about the same height, but a merge of two clusters grows
+with their sizes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,13 +31,15 @@ Metric = Literal["euclidean", "cosine", "manhattan"]
 METRICS: tuple[Metric, ...] = ("euclidean", "cosine", "manhattan")
 """``cosine`` is the Euclidean distance between updates of length 1, sqrt(2 - 2 cos)."""
 JUMP: dict[Linkage, float] = {"ward": 3.0, "complete": 2.0, "average": 1.5, "single": 1.5}
-"""Of 20 devices with equal data (digits, rounds 3 and 5) the last merge was at most 2.3, 1.8, 1.4 times the median under ward, complete
-and average; with four groups of labels or two rotations the merges of groups were from 3.6, 2.0, 1.6 times it. Unequal numbers of
-examples spread updates as groups do: AutoCFL reports two clusters of FL+HC for such a fleet (Table 3), and so it is here."""
+"""Of 20 devices with equal data (digits, rounds 3 and 5) the last merge was at most 2.3, 1.8, 1.4
+times the median under ward, complete and average; with four groups of labels or two rotations the
+merges of groups were from 3.6, 2.0, 1.6 times it. Unequal numbers of examples spread updates as
+groups do: AutoCFL reports two clusters of FL+HC for such a fleet (Table 3), and so it is here."""
 
 
 class Hierarchical(Defaults):
-    """Agglomerative clustering of the updates, once. `threshold` is a distance, in the unit of `metric`."""
+    """Agglomerative clustering of the updates, once. `threshold` is a distance, in the unit of
+    `metric`."""
 
     name: ClassVar[str] = "hierarchical"
     citation: ClassVar[str] = "Briggs et al., IJCNN 2020"
@@ -45,7 +51,13 @@ class Hierarchical(Defaults):
         "metric": Limits(choices=METRICS),
     }
 
-    def __init__(self, rounds: int = 5, threshold: float | None = None, linkage: Linkage = "ward", metric: Metric = "euclidean") -> None:
+    def __init__(
+        self,
+        rounds: int = 5,
+        threshold: float | None = None,
+        linkage: Linkage = "ward",
+        metric: Metric = "euclidean",
+    ) -> None:
         if rounds < 1:
             raise ConfigError(f"rounds = {rounds}: expected at least 1")
         if threshold is not None and not 0 < threshold < float("inf"):
@@ -55,17 +67,24 @@ class Hierarchical(Defaults):
         if metric not in METRICS:
             raise ConfigError(f"metric {metric!r}: expected one of {', '.join(METRICS)}")
         if linkage == "ward" and metric == "manhattan":
-            raise ConfigError("linkage 'ward' with metric 'manhattan': ward expects euclidean or cosine")
+            raise ConfigError(
+                "linkage 'ward' with metric 'manhattan': ward expects euclidean or cosine"
+            )
         self.rounds, self.threshold, self.linkage, self.metric = rounds, threshold, linkage, metric
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         check_shared(self.name, model)
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
         arrays = remember_first(memory.arrays, models, lambda model: model.update)
         ids = tuple(model.device_id for model in models)
         if "clustered" in memory.info:
-            return Grouped(GroupingMemory(settle(memory.membership, models, arrays), arrays, memory.info), device_ids=ids)
+            return Grouped(
+                GroupingMemory(settle(memory.membership, models, arrays), arrays, memory.info),
+                device_ids=ids,
+            )
         rounds = int(memory.info.get("rounds", 0)) + 1
         together = memory.membership | dict.fromkeys(ids, "0")
         if rounds < self.rounds or len(models) < 2:
@@ -77,7 +96,10 @@ class Hierarchical(Defaults):
         membership |= place(away, membership, arrays)
         notes: dict[str, Any] = {"clustered": rounds, "threshold": round(threshold, 6)}
         return Grouped(
-            GroupingMemory(membership, arrays, {"clustered": rounds}), {"updates": scipy.spatial.distance.squareform(distances)}, ids, notes
+            GroupingMemory(membership, arrays, {"clustered": rounds}),
+            {"updates": scipy.spatial.distance.squareform(distances)},
+            ids,
+            notes,
         )
 
 
@@ -92,7 +114,8 @@ def pairwise(updates: Array, metric: Metric) -> Matrix:
 
 
 def cut(distances: Matrix, method: Linkage, threshold: float | None) -> tuple[Array, float]:
-    """Labels (N,) of the clusters below `threshold`, or below JUMP times the median merge, and that threshold."""
+    """Labels (N,) of the clusters below `threshold`, or below JUMP times the median merge, and that
+    threshold."""
     tree = scipy.cluster.hierarchy.linkage(distances, method)
     height = JUMP[method] * float(np.median(tree[:, 2])) if threshold is None else threshold
     return scipy.cluster.hierarchy.fcluster(tree, height, "distance") - 1, height

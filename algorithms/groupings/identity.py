@@ -1,4 +1,5 @@
-"""Groups keep their identity: new groups take the names of the old ones they share most devices with."""
+"""Groups keep their identity: new groups take the names of the old ones they share most devices
+with."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,11 +9,14 @@ import scipy
 from wire.tensors import Array
 
 
-def keep_names(device_ids: Sequence[str], labels: Array, before: Mapping[str, str]) -> dict[str, str]:
-    """Name each group of `labels` (N,), so that as many devices as possible keep the name they had in `before`.
+def keep_names(
+    device_ids: Sequence[str], labels: Array, before: Mapping[str, str]
+) -> dict[str, str]:
+    """Name each group of `labels` (N,), so that as many devices as possible keep the name they had
+    in `before`.
 
-    A group that shares no device with an old one gets the next number that was never used in `before`. Groups without a past are
-    numbered by their first device.
+    A group that shares no device with an old one gets the next number that was never used in
+    `before`. Groups without a past are numbered by their first device.
     """
     order = list(dict.fromkeys(int(g) for g in labels))
     names = sorted(set(before.values()), key=int)
@@ -28,4 +32,6 @@ def keep_names(device_ids: Sequence[str], labels: Array, before: Mapping[str, st
         if label not in kept:
             kept[label] = str(fresh)
             fresh += 1
-    return {device_id: kept[int(label)] for device_id, label in zip(device_ids, labels, strict=True)}
+    return {
+        device_id: kept[int(label)] for device_id, label in zip(device_ids, labels, strict=True)
+    }

@@ -1,7 +1,9 @@
-"""IFCA, the iterative federated clustering algorithm: k models, and every device trains the one that fits its data best.
+"""IFCA, the iterative federated clustering algorithm: k models, and every device trains the one
+that fits its data best.
 
-A. Ghosh, J. Chung, D. Yin, K. Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020, Algorithm 1, option II
-(model averaging). DistFL calls the same method K-Cluster. The number of groups has to be known.
+A. Ghosh, J. Chung, D. Yin, K. Ramchandran. An Efficient Framework for Clustered Federated Learning.
+NeurIPS 2020, Algorithm 1, option II (model averaging). DistFL calls the same method K-Cluster. The
+number of groups has to be known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,8 @@ from wire.tensors import Array, Tensors
 
 
 class Ifca(Defaults):
-    """k groups ``0`` to ``k - 1``; a device belongs to the one whose model it chose, by the least training loss, before it trained."""
+    """k groups ``0`` to ``k - 1``; a device belongs to the one whose model it chose, by the least
+    training loss, before it trained."""
 
     name: ClassVar[str] = "ifca"
     citation: ClassVar[str] = "Ghosh et al., NeurIPS 2020, Algorithm 1"
@@ -31,32 +34,50 @@ class Ifca(Defaults):
 
     def __init__(self, k: int = 2) -> None:
         if not 1 <= k <= MOST_CHOICES:
-            raise ConfigError(f"k = {k}: expected 1 to {MOST_CHOICES} groups, one of which a device can be asked to choose")
+            raise ConfigError(
+                f"k = {k}: expected 1 to {MOST_CHOICES} groups, one of which a device can be "
+                "asked to choose"
+            )
         self.k = k
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
-        """``0`` is the initial model, the others are drawn anew: normal, with each tensor's own mean and standard deviation."""
+        """``0`` is the initial model, the others are drawn anew: normal, with each tensor's own
+        mean and standard deviation."""
         model = dict(sorted(exchanged(initial).items()))
         models = {"0": {key: value.copy() for key, value in model.items()}}
         for number in range(1, self.k):
             rng = np.random.default_rng([seed, number])
             models[str(number)] = {key: _drawn(key, value, rng) for key, value in model.items()}
-        return {number: {key: tensors[key] for key in initial if key in tensors} for number, tensors in models.items()}
+        return {
+            number: {key: tensors[key] for key in initial if key in tensors}
+            for number, tensors in models.items()
+        }
 
     def start(self, memory: GroupingMemory, device_id: str) -> str:
         """The model it chose last; it chooses again before it trains."""
         return memory.membership.get(device_id, "0")
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
         """Membership is the choice. A device that was away keeps its last one."""
-        chosen = {model.device_id: "0" if model.start == NEWCOMER else model.start for model in models}
+        chosen = {
+            model.device_id: "0" if model.start == NEWCOMER else model.start for model in models
+        }
         if unknown := [d for d, key in chosen.items() if key not in map(str, range(self.k))]:
-            raise ValueError(f"device {unknown[0]} started from model {chosen[unknown[0]]!r}: expected one of 0 to {self.k - 1}")
-        return Grouped(replace(memory, membership=memory.membership | chosen), device_ids=tuple(chosen))
+            raise ValueError(
+                f"device {unknown[0]} started from model {chosen[unknown[0]]!r}: expected one of "
+                f"0 to {self.k - 1}"
+            )
+        return Grouped(
+            replace(memory, membership=memory.membership | chosen), device_ids=tuple(chosen)
+        )
 
 
 def _drawn(key: str, value: Array, rng: np.random.Generator) -> Array:
     if names.role_of(key) == names.STATISTIC or value.dtype.kind != "f":
         return value.copy()
-    drawn = value.mean(dtype=np.float64) + value.std(dtype=np.float64) * rng.standard_normal(value.shape)
+    drawn = value.mean(dtype=np.float64) + value.std(dtype=np.float64) * rng.standard_normal(
+        value.shape
+    )
     return np.asarray(drawn, value.dtype)

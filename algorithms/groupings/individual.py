@@ -1,4 +1,5 @@
-"""No exchange: every device trains a model of its own ('Local' in DistFL, section 5.1.3, and in AutoCFL, Table 2)."""
+"""No exchange: every device trains a model of its own ('Local' in DistFL, section 5.1.3, and in
+AutoCFL, Table 2)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,9 @@ class Individual(Defaults):
     def start(self, memory: GroupingMemory, device_id: str) -> str:
         return memory.membership.get(device_id, NEWCOMER)
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
         ids = tuple(model.device_id for model in models)
         fresh = 1 + max((int(number) for number in memory.membership.values()), default=-1)
         new = (device_id for device_id in ids if device_id not in memory.membership)

@@ -1,8 +1,10 @@
-"""Distribution knowledge: inputs made from a model alone, such that the statistics at its BatchNorm layers are the stored ones.
+"""Distribution knowledge: inputs made from a model alone, such that the statistics at its BatchNorm
+layers are the stored ones.
 
-B. Liu, Y. Cai, Z. Zhang, Y. Li, L. Wang, D. Li, Y. Guo, X. Chen. DistFL: Distribution-aware Federated Learning for Mobile
-Scenarios. IMWUT 5(4), 2021, section 4.2. Legend: z inputs (`num_inputs`), E % of the channels of each BatchNorm layer with the largest
-scaling factor (`channel_share`), mu_i and sigma_i^2 the mean and variance at the input of layer i (Eq. 2, 4).
+B. Liu, Y. Cai, Z. Zhang, Y. Li, L. Wang, D. Li, Y. Guo, X. Chen. DistFL: Distribution-aware
+Federated Learning for Mobile Scenarios. IMWUT 5(4), 2021, section 4.2. Legend: z inputs
+(`num_inputs`), E % of the channels of each BatchNorm layer with the largest scaling factor
+(`channel_share`), mu_i and sigma_i^2 the mean and variance at the input of layer i (Eq. 2, 4).
 """
 
 from collections.abc import Collection
@@ -19,7 +21,8 @@ from wire.tensors import Array, Tensors
 
 @dataclass(frozen=True)
 class Extraction:
-    """Settings of the extraction. z and E are the paper's (section 5.1.5); it does not say how it descends: Adam, this rate."""
+    """Settings of the extraction. z and E are the paper's (section 5.1.5); it does not say how it
+    descends: Adam, this rate."""
 
     num_inputs: int = 200
     channel_share: float = 0.5
@@ -33,32 +36,48 @@ def as_torch(tensors: Tensors) -> TorchTensors:
 
 
 def plain_noise(probe: Probe, num_inputs: int, seed: int) -> Array:
-    """Standard normal inputs (z, \\*input_shape) float32: the extraction's start, and the paper's ablation (Fig. 6, left)."""
+    """Standard normal inputs (z, \\*input_shape) float32: the extraction's start, and the paper's
+    ablation (Fig. 6, left)."""
     rng = np.random.default_rng(seed)
     return rng.standard_normal((num_inputs, *probe.input_shape)).astype(np.float32)
 
 
 def fitted_layers(model: Collection[str], probe: Probe) -> list[str]:
-    """The BatchNorm layers whose running statistics a model's tensors hold, by ``ROLE/NAME``: not those that are frozen."""
-    return [layer for layer in probe.norm_layers if names.statistic(f"{layer}.{names.RUNNING_MEAN}") in model]
+    """The BatchNorm layers whose running statistics a model's tensors hold, by ``ROLE/NAME``: not
+    those that are frozen."""
+    return [
+        layer
+        for layer in probe.norm_layers
+        if names.statistic(f"{layer}.{names.RUNNING_MEAN}") in model
+    ]
 
 
-def extract_knowledge(model: Tensors, probe: Probe, settings: Extraction, seed: int) -> tuple[Array, list[float]]:
-    """Descend Eq. 4 from noise. Returns the inputs (z, \\*input_shape) float32 and the objective after each iteration.
+def extract_knowledge(
+    model: Tensors, probe: Probe, settings: Extraction, seed: int
+) -> tuple[Array, list[float]]:
+    """Descend Eq. 4 from noise. Returns the inputs (z, \\*input_shape) float32 and the objective
+    after each iteration.
 
     Raises:
         ValueError: the model has no BatchNorm layer, so that there is nothing to fit.
     """
     if not (layers := fitted_layers(model, probe)):
-        raise ValueError("the model has no BatchNorm layer: DistFL's knowledge cannot be extracted from it")
+        raise ValueError(
+            "the model has no BatchNorm layer: DistFL's knowledge cannot be extracted from it"
+        )
     tensors = as_torch(model)
     targets = []
     for layer in layers:
-        mean, variance = (tensors[names.statistic(f"{layer}.{n}")] for n in (names.RUNNING_MEAN, names.RUNNING_VAR))
+        mean, variance = (
+            tensors[names.statistic(f"{layer}.{n}")]
+            for n in (names.RUNNING_MEAN, names.RUNNING_VAR)
+        )
         scale = tensors.get(names.shared(f"{layer}.weight"), torch.ones_like(mean)).abs()
         chosen = torch.topk(scale, max(1, round(settings.channel_share * len(scale)))).indices
         targets.append((probe.norm_layers.index(layer), chosen, mean[chosen], variance[chosen]))
-    adam = Adam(settings.lr)  # torch.optim's loads torch's compiler, 1.6 s of work, of which it needs nothing
+    adam = Adam(
+        settings.lr
+    )  # torch.optim's loads torch's compiler, 1.6 s of work, of which it needs nothing
     hyper = {name: torch.tensor(value) for name, value in adam.hyper.items()}
     inputs = torch.from_numpy(plain_noise(probe, settings.num_inputs, seed))
     held = {names.X: inputs} | adam.slots(names.X, inputs)
@@ -69,7 +88,11 @@ def extract_knowledge(model: Tensors, probe: Probe, settings: Extraction, seed: 
         loss = torch.zeros(())
         for layer_at, chosen, running_mean, running_var in targets:
             mean, variance = met[layer_at]
-            loss = loss + (mean[chosen] - running_mean).norm() + (variance[chosen] - running_var).norm()
+            loss = (
+                loss
+                + (mean[chosen] - running_mean).norm()
+                + (variance[chosen] - running_var).norm()
+            )
         (gradient,) = torch.autograd.grad(loss, inputs)
         with torch.no_grad():
             held |= adam.move(names.X, gradient, held, hyper, hyper["lr"])

@@ -1,12 +1,14 @@
-"""How many groups do N devices form, and who is in each? Decided by a significance test, without a preset number or threshold.
+"""How many groups do N devices form, and who is in each? Decided by a significance test, without a
+preset number or threshold.
 
-Devices are seen in one or several views (what their inputs look like, what their labels look like, how their models respond). If the
-fleet is more grouped, in some view, than all but a share ALPHA of populations without groups would be (`bootstrap`), it is split, and
-each part is tested again.
+Devices are seen in one or several views (what their inputs look like, what their labels look like,
+how their models respond). If the fleet is more grouped, in some view, than all but a share ALPHA of
+populations without groups would be (`bootstrap`), it is split, and each part is tested again.
 
-Of more than SAMPLE devices, a random sample is tested, and everybody joins the nearest of the groups that were found in it; each part
-is then tested with a sample of its own. What is too rare for a sample shows as devices that are farther from the centre than chance
-explains: where there are such outliers, they are tested among a sample of the others. Time and memory are linear in N.
+Of more than SAMPLE devices, a random sample is tested, and everybody joins the nearest of the
+groups that were found in it; each part is then tested with a sample of its own. What is too rare
+for a sample shows as devices that are farther from the centre than chance explains: where there are
+such outliers, they are tested among a sample of the others. Time and memory are linear in N.
 """
 
 from collections.abc import Mapping
@@ -33,20 +35,28 @@ DRAWS_OF_SAMPLES = Draws(199, enough=10)
 """For the many tests that a fleet larger than SAMPLE needs: p is resolved to 1 / 200."""
 
 
-def find_groups(views: Mapping[str, View | Array], num_examples: Array, seed: int = 0) -> tuple[Array, list[Test]]:
+def find_groups(
+    views: Mapping[str, View | Array], num_examples: Array, seed: int = 0
+) -> tuple[Array, list[Test]]:
     """Group labels 0..G-1 of N devices, and the tests that led there.
 
-    `views` maps a name to a view of N devices, or to rows (N, d); `num_examples` (N,). Devices are to be given in the order of their ids:
-    then the result does not depend on the order in which they arrived.
+    `views` maps a name to a view of N devices, or to rows (N, d); `num_examples` (N,). Devices are
+    to be given in the order of their ids: then the result does not depend on the order in which
+    they arrived.
     """
     n = np.asarray(num_examples, np.float64)
-    seen: dict[str, View] = {name: Points(view) if isinstance(view, np.ndarray) else view for name, view in sorted(views.items())}
+    seen: dict[str, View] = {
+        name: Points(view) if isinstance(view, np.ndarray) else view
+        for name, view in sorted(views.items())
+    }
     everybody = np.arange(len(n))
     if len(n) < FEWEST_DEVICES:
         return np.zeros(len(n), np.int64), []
     if len(n) > SAMPLE:
         return _partition(seen, n, everybody, seed, DRAWS_OF_SAMPLES)
-    once: dict[str, View] = {name: Points(_coordinates(view, everybody)) for name, view in seen.items()}
+    once: dict[str, View] = {
+        name: Points(_coordinates(view, everybody)) for name, view in seen.items()
+    }
     return _partition(once, n, everybody, seed, DRAWS)
 
 
@@ -55,7 +65,9 @@ def _coordinates(view: View, members: Array) -> Matrix:
     return euclidean_coordinates(points) if isinstance(view, Points) else points
 
 
-def _partition(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws) -> tuple[Array, list[Test]]:
+def _partition(
+    views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws
+) -> tuple[Array, list[Test]]:
     one_group = np.zeros(len(members), np.int64)
     if len(members) < FEWEST_DEVICES:
         return one_group, []
@@ -72,7 +84,9 @@ def _partition(views: Mapping[str, View], n: Matrix, members: Array, seed: int, 
     return result, tests
 
 
-def _split(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws) -> tuple[Array | None, list[Test]]:
+def _split(
+    views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws
+) -> tuple[Array | None, list[Test]]:
     """The groups that the members fall into, if they do."""
     if len(members) <= SAMPLE:
         found, tests = _test(views, n, members, seed, draws)
@@ -86,7 +100,9 @@ def _split(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draw
             return None, tests
         usual = chosen
         far = rng.permutation(far)[: SAMPLE // 2]
-        chosen = np.sort(np.concatenate([far, rng.permutation(np.setdiff1d(members, far))[: SAMPLE - len(far)]]))
+        chosen = np.sort(
+            np.concatenate([far, rng.permutation(np.setdiff1d(members, far))[: SAMPLE - len(far)]])
+        )
         found, more = _test(views, n, chosen, seed, draws)
         tests += more
         if found is not None:
@@ -98,11 +114,17 @@ def _split(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draw
 
 
 def _keep_compact(view: View, n: Matrix, usual: Array, chosen: Array, labels: Array) -> Array:
-    """Labels without the groups that are only the rim of a population with long tails. Such a group has fewer than half of FEWEST_DEVICES
-    devices, or its median distance from its own centre is larger than all but a share ALPHA of the distances in a usual sample."""
+    """Labels without the groups that are only the rim of a population with long tails. Such a group
+    has fewer than half of FEWEST_DEVICES devices, or its median distance from its own centre is
+    larger than all but a share ALPHA of the distances in a usual sample."""
     bound = np.quantile(_roots(_own_distances(view, usual), n[usual], n[usual]), 1 - ALPHA)
     groups = [chosen[labels == g] for g in range(labels.max() + 1)]
-    kept = [g for g in groups if len(g) >= FEWEST_DEVICES // 2 and np.median(_roots(_own_distances(view, g), n[g], n[usual])) <= bound]
+    kept = [
+        g
+        for g in groups
+        if len(g) >= FEWEST_DEVICES // 2
+        and np.median(_roots(_own_distances(view, g), n[g], n[usual])) <= bound
+    ]
     result = np.zeros_like(labels)
     for g, group in enumerate(sorted(kept, key=len, reverse=True)):
         result[np.isin(chosen, group)] = g
@@ -114,8 +136,11 @@ def _own_distances(view: View, group: Array) -> Matrix:
     return view.squared_distances(group, view.centre(group)[None])[:, 0]
 
 
-def _test(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws) -> tuple[tuple[str, Array] | None, list[Test]]:
-    """The view that shows groups most clearly and the group of each member, if one is significant; and the test of each view."""
+def _test(
+    views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws
+) -> tuple[tuple[str, Array] | None, list[Test]]:
+    """The view that shows groups most clearly and the group of each member, if one is significant;
+    and the test of each view."""
     points = {name: view.points(members) for name, view in views.items()}
     tests = [run_test(name, seen, n[members], seed, draws) for name, seen in points.items()]
     best = min(tests, key=lambda test: (test.p, -test.z))
@@ -126,62 +151,90 @@ def _test(views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws
 
 
 def _absorb(points: Matrix, labels: Array) -> Array:
-    """Give the members of too small groups to the nearest remaining centre, and number the groups anew."""
+    """Give the members of too small groups to the nearest remaining centre, and number the groups
+    anew."""
     kept = [g for g in np.unique(labels) if (labels == g).sum() >= FEWEST_MEMBERS]
     if len(kept) < 2:
         return np.zeros_like(labels)
     centres = np.stack([points[labels == g].mean(0) for g in kept])
     nearest = ((points[:, None] - centres) ** 2).sum(2).argmin(1)
-    return np.array([kept.index(g) if g in kept else nearest[i] for i, g in enumerate(labels)], np.int64)
+    return np.array(
+        [kept.index(g) if g in kept else nearest[i] for i, g in enumerate(labels)], np.int64
+    )
 
 
 def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:
-    """Labels of all members by the nearest of the groups found in a sample; the sample keeps its labels.
+    """Labels of all members by the nearest of the groups found in a sample; the sample keeps its
+    labels.
 
-    The mean of m sampled devices is off its group's centre by a share 1 / m of their spread, which makes small groups look farther away
-    than they are, the more so the more dimensions there are. That much is taken off.
+    The mean of m sampled devices is off its group's centre by a share 1 / m of their spread, which
+    makes small groups look farther away than they are, the more so the more dimensions there are.
+    That much is taken off.
     """
     groups = [chosen[labels == g] for g in range(labels.max() + 1)]
     centres = np.stack([view.centre(group) for group in groups])
-    spreads = [view.squared_distances(group, centres[g : g + 1]).sum() / (len(group) - 1) for g, group in enumerate(groups)]
-    nearest = (view.squared_distances(members, centres) - np.array(spreads) / [len(group) for group in groups]).argmin(1)
+    spreads = [
+        view.squared_distances(group, centres[g : g + 1]).sum() / (len(group) - 1)
+        for g, group in enumerate(groups)
+    ]
+    nearest = (
+        view.squared_distances(members, centres)
+        - np.array(spreads) / [len(group) for group in groups]
+    ).argmin(1)
     nearest[np.searchsorted(members, chosen)] = labels
     return np.asarray(nearest)
 
 
 def _outliers(views: Mapping[str, View], n: Matrix, members: Array, chosen: Array) -> Array:
-    """Members that are farther from the centre of a sample than any of them should be, in some view."""
+    """Members that are farther from the centre of a sample than any of them should be, in some
+    view."""
     far = np.zeros(len(members), bool)
     chance = ALPHA / (len(views) * len(members))
     for view in views.values():
         centre = view.centre(chosen)[None]
         distances = view.squared_distances(members, centre)[:, 0]
-        far |= _roots(distances, n[members], n[chosen]) > _bound(_roots(_own_distances(view, chosen), n[chosen], n[chosen]), chance)
+        far |= _roots(distances, n[members], n[chosen]) > _bound(
+            _roots(_own_distances(view, chosen), n[chosen], n[chosen]), chance
+        )
     return members[far]
 
 
 def _roots(squared: Matrix, n: Matrix, usual: Matrix) -> Matrix:
-    """Cube roots of squared distances. A device with few examples may be far by its noise: its distance counts less."""
+    """Cube roots of squared distances. A device with few examples may be far by its noise: its
+    distance counts less."""
     return np.asarray(np.cbrt(squared * np.minimum(1.0, n / usual.mean())))
 
 
 def _bound(roots: Matrix, chance: float) -> float:
-    """The cube root of a squared distance that one more device of the same population exceeds with probability `chance`.
+    """The cube root of a squared distance that one more device of the same population exceeds with
+    probability `chance`.
 
-    Squared distances are a sum of many squares, so that their cube root is nearly normal (E. B. Wilson, M. M. Hilferty. The distribution of
-    chi-square. PNAS 17, 1931); its median and quartiles are the sample's, which a few outliers in the sample do not move.
+    Squared distances are a sum of many squares, so that their cube root is nearly normal (E. B.
+    Wilson, M. M. Hilferty. The distribution of chi-square. PNAS 17, 1931); its median and quartiles
+    are the sample's, which a few outliers in the sample do not move.
     """
     low, middle, high = np.quantile(roots, (0.25, 0.5, 0.75))
-    return float(middle + (high - low) / (scipy.special.ndtri(0.75) - scipy.special.ndtri(0.25)) * -scipy.special.ndtri(chance))
+    return float(
+        middle
+        + (high - low)
+        / (scipy.special.ndtri(0.75) - scipy.special.ndtri(0.25))
+        * -scipy.special.ndtri(chance)
+    )
 
 
 def join_groups(
-    views: Mapping[str, View], num_examples: Array, labels: Array, new: Mapping[str, View], new_examples: Array
+    views: Mapping[str, View],
+    num_examples: Array,
+    labels: Array,
+    new: Mapping[str, View],
+    new_examples: Array,
 ) -> tuple[Array, Array]:
-    """For M devices the nearest of the groups that N others form, (M,) int, and whether they fit there, (M,) bool.
+    """For M devices the nearest of the groups that N others form, (M,) int, and whether they fit
+    there, (M,) bool.
 
-    The nearest by the squared distance to the groups' centres, in all views together, each over its spread. A device fits if in no view it
-    is farther from the centre than any of M devices of that group should be. `labels` (N,) are 0..G-1; both mappings have the same views.
+    The nearest by the squared distance to the groups' centres, in all views together, each over its
+    spread. A device fits if in no view it is farther from the centre than any of M devices of that
+    group should be. `labels` (N,) are 0..G-1; both mappings have the same views.
     """
     groups = [np.flatnonzero(labels == g) for g in range(labels.max() + 1)]
     n, new_n = np.asarray(num_examples, np.float64), np.asarray(new_examples, np.float64)
@@ -190,12 +243,20 @@ def join_groups(
     for name, view in views.items():
         centres = np.stack([view.centre(group) for group in groups])
         distances[name] = new[name].squared_distances(newcomers, centres)
-    nearest = np.sum([distances[k] / max(float(_own_distances(v, everybody).mean()), 1e-300) for k, v in views.items()], 0).argmin(1)
+    nearest = np.sum(
+        [
+            distances[k] / max(float(_own_distances(v, everybody).mean()), 1e-300)
+            for k, v in views.items()
+        ],
+        0,
+    ).argmin(1)
     fits = np.ones(len(new_n), bool)
     chance = ALPHA / (len(views) * len(new_n))
     for g in np.unique(nearest):
         group, at = groups[g], np.flatnonzero(nearest == g)
-        apart = (len(group) + 1) / max(1, len(group) - 1)  # a group's own centre is nearer to its members than to one more device
+        apart = (len(group) + 1) / max(
+            1, len(group) - 1
+        )  # a group's own centre is nearer to its members than to one more device
         for name, view in views.items():
             bound = _bound(_roots(_own_distances(view, group) * apart, n[group], n[group]), chance)
             fits[at] &= _roots(distances[name][at, g], new_n[at], n[group]) <= bound

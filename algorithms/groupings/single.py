@@ -15,6 +15,10 @@ class SingleGroup(Defaults):
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
     reads_models = False
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
         ids = tuple(model.device_id for model in models)
-        return Grouped(replace(memory, membership=memory.membership | dict.fromkeys(ids, "0")), device_ids=ids)
+        return Grouped(
+            replace(memory, membership=memory.membership | dict.fromkeys(ids, "0")), device_ids=ids
+        )

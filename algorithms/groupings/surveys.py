@@ -1,4 +1,5 @@
-"""What devices reported of their data, kept as one array (N, D) per quantity: ``mean.LAYER``, ``variance.LAYER`` and ``gradient``."""
+"""What devices reported of their data, kept as one array (N, D) per quantity: ``mean.LAYER``,
+``variance.LAYER`` and ``gradient``."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,8 @@ GRADIENT = "gradient"
 NEIGHBOURS = 5
 """Devices that are asked where a newcomer without labels belongs."""
 SHORT = 512
-"""Numbers kept of a gradient in a fleet of more than SAMPLE devices: distances between them are off by about 1 / sqrt(SHORT), 4 %."""
+"""Numbers kept of a gradient in a fleet of more than SAMPLE devices: distances between them are off
+by about 1 / sqrt(SHORT), 4 %."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class Surveys:
     def of(cls, memory: GroupingMemory) -> "Surveys":
         """What a memory holds."""
         info = memory.info
-        return cls(tuple(info.get("device_ids", ())), tuple(info.get("num_examples", ())), memory.arrays)
+        return cls(
+            tuple(info.get("device_ids", ())), tuple(info.get("num_examples", ())), memory.arrays
+        )
 
     @cached_property
     def positions(self) -> dict[str, int]:
@@ -47,7 +51,9 @@ class Surveys:
         reports = [m for m in models if any(k.startswith(PREFIX) for k in m.responses)]
         if not reports:
             return self
-        counts = dict(zip(self.device_ids, self.num_examples, strict=True)) | {m.device_id: max(1, m.num_examples) for m in reports}
+        counts = dict(zip(self.device_ids, self.num_examples, strict=True)) | {
+            m.device_id: max(1, m.num_examples) for m in reports
+        }
         ids = tuple(sorted(counts))
         rows = {device_id: row for row, device_id in enumerate(ids)}
         kept = np.array([rows[d] for d in self.device_ids], np.int64)
@@ -55,7 +61,9 @@ class Surveys:
         arrays: Tensors = {}
         for key in sorted(k for k in reports[0].responses if k.startswith(PREFIX)):
             name = key.removeprefix(PREFIX)
-            new = np.stack([m.responses[key].ravel() for m in reports]).astype(np.float32, copy=False)
+            new = np.stack([m.responses[key].ravel() for m in reports]).astype(
+                np.float32, copy=False
+            )
             old = self.arrays.get(name, np.empty((0, new.shape[1]), np.float32))
             if name == GRADIENT and (len(ids) > SAMPLE or old.shape[1] < new.shape[1]):
                 new = shorten(new)
@@ -69,11 +77,17 @@ class Surveys:
     def without(self, device_id: str) -> "Surveys":
         """Those of the others."""
         kept = np.array([row for row, d in enumerate(self.device_ids) if d != device_id], np.int64)
-        ids, counts = tuple(self.device_ids[row] for row in kept), tuple(self.num_examples[row] for row in kept)
-        return Surveys(ids, counts, {name: rows[kept] for name, rows in self.arrays.items()} if ids else {})
+        ids, counts = (
+            tuple(self.device_ids[row] for row in kept),
+            tuple(self.num_examples[row] for row in kept),
+        )
+        return Surveys(
+            ids, counts, {name: rows[kept] for name, rows in self.arrays.items()} if ids else {}
+        )
 
     def means(self, scale: "Surveys | None" = None) -> Array:
-        """BatchNorm means, all layers together (N, D), divided by the pooled deviation (of `scale`, if given); D is 0 without a layer."""
+        """BatchNorm means, all layers together (N, D), divided by the pooled deviation (of `scale`,
+        if given); D is 0 without a layer."""
         parts = [np.empty((len(self.device_ids), 0), np.float32)]
         for name in (n for n in sorted(self.arrays) if n.startswith(names.MEAN_OF)):
             variances = (scale or self).arrays[names.VARIANCE_OF + name.removeprefix(names.MEAN_OF)]
@@ -85,34 +99,48 @@ class Surveys:
         gradients = self.arrays[GRADIENT]
         lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
         means = self.means(scale)
-        return ({"statistics": means} if means.size else {}) | {"labels": gradients / np.maximum(lengths, 1e-12)}
+        return ({"statistics": means} if means.size else {}) | {
+            "labels": gradients / np.maximum(lengths, 1e-12)
+        }
 
 
-def nearest_group(surveys: Surveys, membership: Mapping[str, str], survey: Tensors) -> Placement | None:
-    """The group of most of the `NEIGHBOURS` devices whose inputs have the nearest means, of equally many the nearest one's; None where the
-    survey lacks a layer, as that of a model without BatchNorm."""
+def nearest_group(
+    surveys: Surveys, membership: Mapping[str, str], survey: Tensors
+) -> Placement | None:
+    """The group of most of the `NEIGHBOURS` devices whose inputs have the nearest means, of equally
+    many the nearest one's; None where the survey lacks a layer, as that of a model without
+    BatchNorm."""
     layers = [name for name in surveys.arrays if name.startswith(names.MEAN_OF)]
     members = [row for row, device_id in enumerate(surveys.device_ids) if device_id in membership]
     if not layers or not members or any(PREFIX + name not in survey for name in layers):
         return None
     own = Surveys(("",), (1,), {name: survey[PREFIX + name].reshape(1, -1) for name in layers})
     distances = np.square(surveys.means()[members] - own.means(surveys)).sum(1, dtype=np.float64)
-    nearest = [membership[surveys.device_ids[members[i]]] for i in np.argsort(distances, kind="stable")[:NEIGHBOURS]]
+    nearest = [
+        membership[surveys.device_ids[members[i]]]
+        for i in np.argsort(distances, kind="stable")[:NEIGHBOURS]
+    ]
     counts = Counter(nearest)
     group = max(nearest, key=lambda g: counts[g])  # of equal ones the first, which is the nearest
     return Placement(group, counts[group] / len(nearest), len(nearest))
 
 
 def shorten(rows: Array) -> Array:
-    """Count sketches (N, <= SHORT) float32 of rows (N, D): the same random sums of the same columns for every row of this length.
+    """Count sketches (N, <= SHORT) float32 of rows (N, D): the same random sums of the same columns
+    for every row of this length.
 
     M. Charikar, K. Chen, M. Farach-Colton. Finding frequent items in data streams. ICALP 2002.
     """
-    return rows if rows.shape[1] <= SHORT else np.asarray(rows @ _buckets(rows.shape[1]), np.float32)
+    return (
+        rows if rows.shape[1] <= SHORT else np.asarray(rows @ _buckets(rows.shape[1]), np.float32)
+    )
 
 
 @lru_cache(maxsize=4)
 def _buckets(size: int) -> Any:
     rng = np.random.default_rng(size)
-    columns, signs = rng.integers(SHORT, size=size), rng.choice(np.array([-1, 1], np.float32), size=size)
+    columns, signs = (
+        rng.integers(SHORT, size=size),
+        rng.choice(np.array([-1, 1], np.float32), size=size),
+    )
     return scipy.sparse.csr_array((signs, (np.arange(size), columns)), shape=(size, SHORT))

@@ -1,7 +1,8 @@
-"""What a grouping sees of N devices: rows to be compared by their distance, or responses to be compared by divergence.
+"""What a grouping sees of N devices: rows to be compared by their distance, or responses to be
+compared by divergence.
 
-A view hands out points for a few devices at a time, and distances of any number of devices to a few centres. Nothing here is N x N for
-the N of a whole fleet.
+A view hands out points for a few devices at a time, and distances of any number of devices to a few
+centres. Nothing here is N x N for the N of a whole fleet.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from algorithms.groupings.responses import divergence, divergence_to
 from wire.tensors import Array
 
 CHUNK = 4096
-"""Devices whose distances are computed at once: what is in memory besides the rows themselves does not grow with the fleet."""
+"""Devices whose distances are computed at once: what is in memory besides the rows themselves does
+not grow with the fleet."""
 
 
 class View(Protocol):
@@ -26,7 +28,8 @@ class View(Protocol):
         """N."""
 
     def points(self, members: Array) -> Matrix:
-        """Points (m, d) that are as far apart as the members are. For a few hundred members: may be quadratic in m."""
+        """Points (m, d) that are as far apart as the members are. For a few hundred members: may be
+        quadratic in m."""
 
     def centre(self, members: Array) -> Array:
         """The mean of the members, in the view's own terms."""
@@ -62,17 +65,23 @@ class Points:
         result = np.empty((len(members), len(centres)))
         for at, part in zip(range(0, len(members), CHUNK), _chunks(members), strict=True):
             rows = self.rows[part] - origin
-            result[at : at + len(part)] = (rows * rows).sum(1)[:, None] - 2 * rows @ moved.T + (moved * moved).sum(1)
+            result[at : at + len(part)] = (
+                (rows * rows).sum(1)[:, None] - 2 * rows @ moved.T + (moved * moved).sum(1)
+            )
         return np.maximum(result, 0.0)
 
     def distances(self, members: Array) -> Matrix:
-        return np.asarray(scipy.spatial.distance.squareform(scipy.spatial.distance.pdist(self.rows[members].astype(np.float64))))
+        return np.asarray(
+            scipy.spatial.distance.squareform(
+                scipy.spatial.distance.pdist(self.rows[members].astype(np.float64))
+            )
+        )
 
 
 @dataclass(frozen=True)
 class Responses:
-    """Class probabilities (N, z, classes). They are compared by the Kullback-Leibler divergence in both directions, which stands in for a
-    squared distance."""
+    """Class probabilities (N, z, classes). They are compared by the Kullback-Leibler divergence in
+    both directions, which stands in for a squared distance."""
 
     responses: Array
 
@@ -87,20 +96,24 @@ class Responses:
         return np.asarray(self.responses[members].mean(0))
 
     def squared_distances(self, members: Array, centres: Array) -> Matrix:
-        return np.concatenate([divergence_to(self.responses[part], centres) for part in _chunks(members)])
+        return np.concatenate(
+            [divergence_to(self.responses[part], centres) for part in _chunks(members)]
+        )
 
     def distances(self, members: Array) -> Matrix:
         return divergence(self.responses[members])
 
 
 def euclidean_coordinates(rows: Array) -> Matrix:
-    """Points (N, <= N) with the same distances between them as the rows (N, D) have: the test costs nothing for large D."""
+    """Points (N, <= N) with the same distances between them as the rows (N, D) have: the test costs
+    nothing for large D."""
     centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
     return _from_gram(centred @ centred.T)
 
 
 def coordinates_of_distances(squared: Matrix) -> Matrix:
-    """Points (N, <= N) whose squared distances are as close as can be to a symmetric matrix (N, N): classical scaling."""
+    """Points (N, <= N) whose squared distances are as close as can be to a symmetric matrix (N, N):
+    classical scaling."""
     centring = np.eye(len(squared)) - 1.0 / len(squared)
     return _from_gram(-0.5 * centring @ squared @ centring)
 

@@ -1,20 +1,25 @@
-"""Credit: an auto-encoder over the convolution weights tells normal models from others; what it cannot rebuild counts less.
+"""Credit: an auto-encoder over the convolution weights tells normal models from others; what it
+cannot rebuild counts less.
 
-S. Li, Y. Cheng, Y. Liu, W. Wang, T. Chen. Abnormal Client Behavior Detection in Federated Learning. arXiv 1910.09933, 2019 (a deep
-auto-encoder, trained beforehand on models that were trained on public data). With the same authors: Learning to Detect Malicious
-Clients for Robust Federated Learning. arXiv 2002.00211, 2020.
-P. Baldi, K. Hornik. Neural networks and principal component analysis. Neural Networks 2, 1989 (the best linear auto-encoder).
+S. Li, Y. Cheng, Y. Liu, W. Wang, T. Chen. Abnormal Client Behavior Detection in Federated Learning.
+arXiv 1910.09933, 2019 (a deep auto-encoder, trained beforehand on models that were trained on
+public data). With the same authors: Learning to Detect Malicious Clients for Robust Federated
+Learning. arXiv 2002.00211, 2020. P. Baldi, K. Hornik. Neural networks and principal component
+analysis. Neural Networks 2, 1989 (the best linear auto-encoder).
 
-What is different here. There is no public data, so the auto-encoder is trained on the round's own models. It is linear, which for
-squared error is a principal component analysis: exact, without a random start, and it works on inner products, whatever the size of
-the model. An auto-encoder that has seen the attackers rebuilds them best; therefore it is trained on the better half of the models
-only (first the half nearest to the coordinate-wise median, then the half that it rebuilds best, until that half stays the same),
-and a model never on itself. So, unlike the original, it needs more than half of the devices to be honest. The papers' own formula of
-the credit could not be looked up; this one is 1 up to the median error and falls with a power of the error beyond. How many examples a
+What is different here. There is no public data, so the auto-encoder is trained on the round's own
+models. It is linear, which for squared error is a principal component analysis: exact, without a
+random start, and it works on inner products, whatever the size of the model. An auto-encoder that
+has seen the attackers rebuilds them best; therefore it is trained on the better half of the models
+only (first the half nearest to the coordinate-wise median, then the half that it rebuilds best,
+until that half stays the same), and a model never on itself. So, unlike the original, it needs more
+than half of the devices to be honest. The papers' own formula of the credit could not be looked up;
+this one is 1 up to the median error and falls with a power of the error beyond. How many examples a
 device has does not count: it is what the device itself says.
 
-Like the original it looks at convolutions, and does not see an attack on other layers. BatchNorm's running statistics, which false values
-ruin as surely as weights, have an auto-encoder of their own; the lesser credit counts.
+Like the original it looks at convolutions, and does not see an attack on other layers. BatchNorm's
+running statistics, which false values ruin as surely as weights, have an auto-encoder of their own;
+the lesser credit counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +38,12 @@ from wire.tensors import Array
 MOST_ROUNDS = 10
 """Times the half to train on is chosen anew; in practice it stays the same after two or three."""
 MOST_LEFT_OUT = 64
-"""With at most so many models to train on, a model's error comes from an auto-encoder that has not seen this model. With more, a single
-model changes nothing."""
+"""With at most so many models to train on, a model's error comes from an auto-encoder that has not
+seen this model. With more, a single model changes nothing."""
 
 ROUNDING = 1e-10
-"""A squared error below this share of a model's squared distance from the others' mean is none: it was rebuilt."""
+"""A squared error below this share of a model's squared distance from the others' mean is none: it
+was rebuilt."""
 
 
 class Credit:
@@ -50,40 +56,52 @@ class Credit:
     limits: ClassVar[Mapping[str, Limits]] = {"num_components": NOT_NEGATIVE, "power": AT_LEAST_ONE}
 
     def __init__(self, *, num_components: int = 2, power: float = 2.0) -> None:
-        """`num_components`: width of the auto-encoder's bottleneck. `power`: how fast credit falls; from 1 on, an attack cannot grow by
-        growing its weights."""
+        """`num_components`: width of the auto-encoder's bottleneck. `power`: how fast credit falls;
+        from 1 on, an attack cannot grow by growing its weights."""
         if num_components < 0:
             raise ConfigError(f"credit with {num_components} components: expected 0 or more")
         if not power >= 1:
-            raise ConfigError(f"credit with power {power}: expected 1 or more, below that larger weights do more harm")
+            raise ConfigError(
+                f"credit with power {power}: expected 1 or more, below that larger weights do "
+                "more harm"
+            )
         self.num_components, self.power = num_components, power
 
-    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(
+        self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
+    ) -> Combined:
         """Two models have full credit: neither is more normal than the other."""
         credit = np.ones(len(stack))
         for columns in watched_columns(layout, stack.size) if len(stack) > 2 else ():
             errors = reconstruction_errors(stack.gram(columns), self.num_components)
             beyond = errors > np.median(errors)
-            credit[beyond] = np.minimum(credit[beyond], (np.median(errors) / errors[beyond]) ** self.power)
+            credit[beyond] = np.minimum(
+                credit[beyond], (np.median(errors) / errors[beyond]) ** self.power
+            )
         return average(stack, shares(credit))
 
 
 def watched_columns(layout: Sequence[Slice], size: int) -> list[Array]:
-    """Masks (size,) bool of the columns that are weights of convolutions, or all weights of a model without any; and, if there are any, of
-    those that are statistics."""
+    """Masks (size,) bool of the columns that are weights of convolutions, or all weights of a model
+    without any; and, if there are any, of those that are statistics."""
     weights, statistics = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
     for entry in layout:
-        weights[entry.start : entry.stop] = names.role_of(entry.key) == names.SHARED and len(entry.shape) >= 3
+        weights[entry.start : entry.stop] = (
+            names.role_of(entry.key) == names.SHARED and len(entry.shape) >= 3
+        )
         statistics[entry.start : entry.stop] = names.role_of(entry.key) == names.STATISTIC
     return [weights if weights.any() else ~statistics, *([statistics] if statistics.any() else [])]
 
 
 def reconstruction_errors(gram: Matrix, num_components: int) -> Array:
-    """Euclidean distance (N,) of each model from what the auto-encoder of the better half makes of it, from inner products (N, N)."""
+    """Euclidean distance (N,) of each model from what the auto-encoder of the better half makes of
+    it, from inner products (N, N)."""
     half = len(gram) // 2 + 1
     trusted = np.sort(np.argsort(np.diag(gram), kind="stable")[:half])
     errors = np.zeros(len(gram))
-    for _ in range(MOST_ROUNDS if half > 2 else 1):  # of two, each has the other's error: nothing to choose by
+    for _ in range(
+        MOST_ROUNDS if half > 2 else 1
+    ):  # of two, each has the other's error: nothing to choose by
         errors = _errors(gram, trusted, num_components)
         better = np.sort(np.argsort(errors, kind="stable")[:half])
         if np.array_equal(better, trusted):
@@ -93,7 +111,11 @@ def reconstruction_errors(gram: Matrix, num_components: int) -> Array:
 
 
 def _errors(gram: Matrix, trusted: Array, num_components: int) -> Array:
-    inside = np.isin(np.arange(len(gram)), trusted) if len(trusted) <= MOST_LEFT_OUT else np.zeros(len(gram), dtype=bool)
+    inside = (
+        np.isin(np.arange(len(gram)), trusted)
+        if len(trusted) <= MOST_LEFT_OUT
+        else np.zeros(len(gram), dtype=bool)
+    )
     errors = np.empty(len(gram))
     errors[~inside] = _distances(gram, trusted, np.flatnonzero(~inside), num_components)
     for i in np.flatnonzero(inside):
@@ -109,6 +131,10 @@ def _distances(gram: Matrix, seen: Array, asked: Array, num_components: int) -> 
     values, vectors = np.linalg.eigh(inner - columns[:, None] - columns[None, :] + whole)
     kept = np.arange(len(seen)) >= len(seen) - min(num_components, len(seen) - 1)
     kept &= values > 1e-12 * max(values[-1], 0.0)
-    codes = (cross - columns - cross.mean(1, keepdims=True) + whole) @ vectors[:, kept] / np.sqrt(values[kept])
+    codes = (
+        (cross - columns - cross.mean(1, keepdims=True) + whole)
+        @ vectors[:, kept]
+        / np.sqrt(values[kept])
+    )
     left = squared - (codes**2).sum(1)
     return np.sqrt(np.where(left > ROUNDING * squared, left, 0.0))

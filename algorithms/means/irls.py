@@ -1,15 +1,19 @@
-"""IRLS: a robust line through the sorted values of every parameter says which devices are far off it.
+"""IRLS: a robust line through the sorted values of every parameter says which devices are far off
+it.
 
-S. Fu, C. Xie, B. Li, Q. Chen. Attack-Resistant Federated Learning with Residual-based Reweighting. arXiv 1912.11464, 2019, with the
-repeated medians of A. F. Siegel. Robust regression using repeated medians. Biometrika 69, 1982.
+S. Fu, C. Xie, B. Li, Q. Chen. Attack-Resistant Federated Learning with Residual-based Reweighting.
+arXiv 1912.11464, 2019, with the repeated medians of A. F. Siegel. Robust regression using repeated
+medians. Biometrika 69, 1982.
 
-For each parameter the N values are sorted, y over the rank x = 0 .. N-1, and a line is laid through them by repeated medians.
-Residuals are divided by a robust scale, confidence is 1 within lambda * sqrt(2/N) of it (corrected for the leverage of the rank) and
-falls as 1/|residual| beyond. A value with confidence below delta is replaced by the line's. A device's confidences are summed over
-all parameters, each weighted by the standard deviation of its confidences, divided by the largest and squared: its weight in the mean.
+For each parameter the N values are sorted, y over the rank x = 0 .. N-1, and a line is laid through
+them by repeated medians. Residuals are divided by a robust scale, confidence is 1 within lambda *
+sqrt(2/N) of it (corrected for the leverage of the rank) and falls as 1/|residual| beyond. A value
+with confidence below delta is replaced by the line's. A device's confidences are summed over all
+parameters, each weighted by the standard deviation of its confidences, divided by the largest and
+squared: its weight in the mean.
 
-Devices with exactly the same value of a parameter get the mean of their confidences, so that their order does not count. Time grows
-as N^2 D: 1.8 s for 100 models of 50,000 parameters on one core.
+Devices with exactly the same value of a parameter get the mean of their confidences, so that their
+order does not count. Time grows as N^2 D: 1.8 s for 100 models of 50,000 parameters on one core.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +29,15 @@ from wire.errors import ConfigError
 from wire.tensors import Array
 
 SMALLEST_SCALE = 1e-7
-"""Added to the scale of residuals, as the authors' code does: values that are the same for most devices have none."""
+"""Added to the scale of residuals, as the authors' code does: values that are the same for most
+devices have none."""
 VALUES = 2**17
 """Values taken at a time: 1 MB in float64."""
 
 
 class ResidualReweighting:
-    """The mean of corrected models, weighted by the devices' confidence. Two models are averaged: any line fits them."""
+    """The mean of corrected models, weighted by the devices' confidence. Two models are averaged:
+    any line fits them."""
 
     name: ClassVar[str] = "irls"
     citation: ClassVar[str] = "Fu et al., arXiv 1912.11464, 2019"
@@ -40,14 +46,19 @@ class ResidualReweighting:
     limits: ClassVar[Mapping[str, Limits]] = {"interval": POSITIVE, "threshold": PART}
 
     def __init__(self, *, interval: float = 2.0, threshold: float = 0.1) -> None:
-        """`interval`: the paper's lambda, the width of full confidence. `threshold`: its delta, in [0, 1)."""
+        """`interval`: the paper's lambda, the width of full confidence. `threshold`: its delta, in
+        [0, 1)."""
         if not interval > 0:
             raise ConfigError(f"IRLS with interval {interval}: expected more than 0")
         if not 0 <= threshold < 1:
-            raise ConfigError(f"IRLS with threshold {threshold}: expected at least 0 and less than 1")
+            raise ConfigError(
+                f"IRLS with threshold {threshold}: expected at least 0 and less than 1"
+            )
         self.interval, self.threshold = interval, threshold
 
-    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(
+        self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
+    ) -> Combined:
         num = len(stack)
         if num < 3:
             return average(stack, shares(np.ones(num)))
@@ -59,10 +70,14 @@ class ResidualReweighting:
             return np.asarray((confidence * confidence.std(1, ddof=1, keepdims=True)).sum(0))
 
         total = np.sum(each(weigh, column_blocks(stack.size, max(16, VALUES // num))), axis=0)
-        return average(Stack(corrected, arithmetic=stack.arithmetic), shares((total / max(total.max(), np.finfo(float).tiny)) ** 2))
+        return average(
+            Stack(corrected, arithmetic=stack.arithmetic),
+            shares((total / max(total.max(), np.finfo(float).tiny)) ** 2),
+        )
 
     def correct(self, values: Array) -> tuple[Array, Array]:
-        """Values (columns, N) with those of too little confidence replaced, and all confidences (columns, N)."""
+        """Values (columns, N) with those of too little confidence replaced, and all confidences
+        (columns, N)."""
         num = values.shape[1]
         order = np.argsort(values, axis=1, kind="stable")
         y = np.take_along_axis(values, order, axis=1)
@@ -70,7 +85,10 @@ class ResidualReweighting:
         leverage = np.sqrt(1 - 1 / num - rank**2 / (rank**2).sum())
         line = middle(y)[:, None] + repeated_median_slope(y)[:, None] * rank
         residuals = np.abs(y - line)
-        scale = 1.4826 * (1 + 5 / (num - 1)) * middle(np.sort(residuals, axis=1)[:, 1:])[:, None] + SMALLEST_SCALE
+        scale = (
+            1.4826 * (1 + 5 / (num - 1)) * middle(np.sort(residuals, axis=1)[:, 1:])[:, None]
+            + SMALLEST_SCALE
+        )
         limit = self.interval * np.sqrt(2 / num) * leverage * scale
         confidence = np.minimum(1.0, limit / np.maximum(residuals, limit))
         fixed = np.where(confidence < self.threshold, line, y)
@@ -80,7 +98,8 @@ class ResidualReweighting:
 
 
 def repeated_median_slope(y: Array) -> Array:
-    """Siegel's slope of y (columns, N) over 0 .. N-1: the median over points of the median slope to the other points."""
+    """Siegel's slope of y (columns, N) over 0 .. N-1: the median over points of the median slope to
+    the other points."""
     num = y.shape[1]
     slopes, to_others = np.empty_like(y), np.empty_like(y)
     ranks = np.arange(num, dtype=np.float64)

@@ -1,9 +1,10 @@
 """Krum and Multi-Krum: keep the models that lie closest to their nearest others.
 
-Distances are over whole models, running statistics included: what is not measured could be attacked freely.
+Distances are over whole models, running statistics included: what is not measured could be attacked
+freely.
 
-P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer. Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent.
-NeurIPS 2017, section 4 (Krum) and section 5 (m-Krum).
+P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer. Machine Learning with Adversaries:
+Byzantine Tolerant Gradient Descent. NeurIPS 2017, section 4 (Krum) and section 5 (m-Krum).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,8 @@ def squared_distances(stack: Stack) -> Matrix:
 
 
 def krum_scores(squared: Matrix, num_attackers: int) -> Array:
-    """For each model the sum of its squared distances to its N - f - 2 nearest others, at least one."""
+    """For each model the sum of its squared distances to its N - f - 2 nearest others, at least
+    one."""
     others = np.sort(squared + np.diag(np.full(len(squared), np.inf)), axis=1)
     nearest = min(max(len(squared) - num_attackers - 2, 1), len(squared) - 1)
     return np.asarray(others[:, :nearest].sum(1))
@@ -41,10 +43,13 @@ class _Krum:
     limits: ClassVar[Mapping[str, Limits]] = {"num_attackers": NOT_NEGATIVE}
 
     def __init__(self, *, num_attackers: int | None = None) -> None:
-        """`num_attackers`: how many of a group's devices may be attackers. At most (N - 3) // 2, the most for which Krum's guarantee
-        holds, are assumed, whatever is asked; that many by default."""
+        """`num_attackers`: how many of a group's devices may be attackers. At most (N - 3) // 2,
+        the most for which Krum's guarantee holds, are assumed, whatever is asked; that many by
+        default."""
         if num_attackers is not None and (num_attackers < 0 or num_attackers % 1):
-            raise ConfigError(f"Krum against {num_attackers} attackers: expected 0 or more, a whole number")
+            raise ConfigError(
+                f"Krum against {num_attackers} attackers: expected 0 or more, a whole number"
+            )
         self.num_attackers = num_attackers
 
     def attackers(self, num_devices: int) -> int:
@@ -54,33 +59,45 @@ class _Krum:
 
 
 class Krum(_Krum):
-    """The model with the least score. Models of the same score share: two models, and the closest two of three, are averaged."""
+    """The model with the least score. Models of the same score share: two models, and the closest
+    two of three, are averaged."""
 
     name: ClassVar[str] = "krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 4"
 
-    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(
+        self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
+    ) -> Combined:
         scores = krum_scores(squared_distances(stack), self.attackers(len(stack)))
         return average(stack, shares(scores == scores.min()))
 
 
 class MultiKrum(_Krum):
-    """The mean of the `num_selected` models with the least scores; all of up to four, among which no attacker could be told apart."""
+    """The mean of the `num_selected` models with the least scores; all of up to four, among which
+    no attacker could be told apart."""
 
     name: ClassVar[str] = "multi-krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 5"
     limits: ClassVar[Mapping[str, Limits]] = {"num_selected": AT_LEAST_ONE}
 
-    def __init__(self, *, num_attackers: int | None = None, num_selected: int | None = None) -> None:
+    def __init__(
+        self, *, num_attackers: int | None = None, num_selected: int | None = None
+    ) -> None:
         """`num_selected`: m, at most N; N - f by default."""
         super().__init__(num_attackers=num_attackers)
         if num_selected is not None and (num_selected < 1 or num_selected % 1):
-            raise ConfigError(f"Multi-Krum of {num_selected} models: expected 1 or more, a whole number")
+            raise ConfigError(
+                f"Multi-Krum of {num_selected} models: expected 1 or more, a whole number"
+            )
         self.num_selected = num_selected
 
-    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(
+        self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
+    ) -> Combined:
         attackers = self.attackers(len(stack))
         scores = krum_scores(squared_distances(stack), attackers)
         selected = np.zeros(len(stack))
-        selected[np.argsort(scores, kind="stable")[: self.num_selected or len(stack) - attackers]] = 1.0
+        selected[
+            np.argsort(scores, kind="stable")[: self.num_selected or len(stack) - attackers]
+        ] = 1.0
         return average(stack, shares(selected))

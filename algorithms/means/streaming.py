@@ -1,7 +1,9 @@
-"""The mean of models that come one at a time, whose bits do not depend on who sums up which of them.
+"""The mean of models that come one at a time, whose bits do not depend on who sums up which of
+them.
 
-Every device has a place, and places are the leaves of a binary tree: models of one place are summed in the order in which they come,
-branches in pairs. So a branch can be summed up on any machine, and what travels is one sum instead of many models.
+Every device has a place, and places are the leaves of a binary tree: models of one place are summed
+in the order in which they come, branches in pairs. So a branch can be summed up on any machine, and
+what travels is one sum instead of many models.
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,8 +27,9 @@ def place_of(device_id: str) -> int:
 
 @dataclass
 class Branch:
-    """The sum over the places [index, index + 1) * 2^level: `total` (D,) float64 is the models times their examples; where no model has
-    any (`weight` 0), the plain sum of `count` models; anything before the first has come."""
+    """The sum over the places [index, index + 1) * 2^level: `total` (D,) float64 is the models
+    times their examples; where no model has any (`weight` 0), the plain sum of `count` models;
+    anything before the first has come."""
 
     level: int
     index: int
@@ -36,7 +39,9 @@ class Branch:
 
     def add(self, model: Array, num_examples: int) -> None:
         """Take in one model. Its products with a count are exact in float64."""
-        fresh = not self.count or (num_examples and not self.weight)  # models without examples count only where no model has any
+        fresh = not self.count or (
+            num_examples and not self.weight
+        )  # models without examples count only where no model has any
         factor = float(num_examples or 1)
         if fresh:
             np.multiply(model, factor, out=self.total, dtype=np.float64)
@@ -63,8 +68,9 @@ class Branch:
 
 
 class StreamingMean:
-    """What `WeightedMean` (or `UniformMean`, where every count given is 1) makes of models, in memory for a few models, however many come.
-    It is of use where nobody looks at the models besides: see `Algorithm.streams`. Sums are made in float64.
+    """What `WeightedMean` (or `UniformMean`, where every count given is 1) makes of models, in
+    memory for a few models, however many come. It is of use where nobody looks at the models
+    besides: see `Algorithm.streams`. Sums are made in float64.
     """
 
     def __init__(self, size: int) -> None:
@@ -74,10 +80,13 @@ class StreamingMean:
         self._unused: list[Array] = []
 
     def add(self, model: Array, num_examples: int, place: int = 0) -> None:
-        """Take in a model (D,) float32 that was trained on so many examples; it is not kept. Places must ascend."""
+        """Take in a model (D,) float32 that was trained on so many examples; it is not kept. Places
+        must ascend."""
         last = self._branches[-1] if self._branches else None
         if last is None or (last.level, last.index) != (0, place):
-            self._append(Branch(0, place, self._unused.pop() if self._unused else np.empty(self._size)))
+            self._append(
+                Branch(0, place, self._unused.pop() if self._unused else np.empty(self._size))
+            )
         self._branches[-1].add(model, num_examples)
 
     def join(self, branch: Branch) -> None:
@@ -95,7 +104,10 @@ class StreamingMean:
         while self._branches[-1].level < level:
             self._raise()
         if len(self._branches) > 1:
-            raise ValueError(f"places up to {self._branches[-1].begin} are not within one branch of level {level}")
+            raise ValueError(
+                f"places up to {self._branches[-1].begin} are not within one branch of level "
+                f"{level}"
+            )
         return self._branches[0]
 
     def result(self) -> Array:
@@ -109,15 +121,24 @@ class StreamingMean:
 
     def _append(self, branch: Branch) -> None:
         if self._branches and branch.begin < self._branches[-1].begin:
-            raise ValueError(f"place {branch.begin} after place {self._branches[-1].begin}: expected them to ascend")
-        while self._branches and (last := self._branches[-1]).index >> 1 != branch.begin >> (last.level + 1):
+            raise ValueError(
+                f"place {branch.begin} after place {self._branches[-1].begin}: expected them to "
+                "ascend"
+            )
+        while self._branches and (last := self._branches[-1]).index >> 1 != branch.begin >> (
+            last.level + 1
+        ):
             self._raise()
         self._branches.append(branch)
 
     def _raise(self) -> None:
-        """The last branch becomes the one above it, together with that beside it if there is one."""
+        """The last branch becomes the one above it, together with that beside it if there is
+        one."""
         last = self._branches.pop()
-        if self._branches and (self._branches[-1].level, self._branches[-1].index) == (last.level, last.index ^ 1):
+        if self._branches and (self._branches[-1].level, self._branches[-1].index) == (
+            last.level,
+            last.index ^ 1,
+        ):
             left = self._branches.pop()
             left.absorb(last)
             self._unused.append(last.total)

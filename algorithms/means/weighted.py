@@ -1,4 +1,5 @@
-"""Averages: FedAvg's, weighted by examples, and DistFL's, in which every model of a group counts the same."""
+"""Averages: FedAvg's, weighted by examples, and DistFL's, in which every model of a group counts
+the same."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -29,7 +30,9 @@ class WeightedMean:
     averages: ClassVar[bool] = True
     by_examples: ClassVar[bool] = True
 
-    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(
+        self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
+    ) -> Combined:
         return average(stack, shares(num_examples))
 
 
@@ -41,5 +44,7 @@ class UniformMean:
     averages: ClassVar[bool] = True
     by_examples: ClassVar[bool] = False
 
-    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(
+        self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
+    ) -> Combined:
         return average(stack, shares(np.ones(len(stack))))

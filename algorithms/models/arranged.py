@@ -1,4 +1,5 @@
-"""Results in another arrangement, as `algorithms.models.reader` reads them: channels behind the samples, all in a row, or their mean."""
+"""Results in another arrangement, as `algorithms.models.reader` reads them: channels behind the
+samples, all in a row, or their mean."""
 
 from dataclasses import replace
 from math import prod
@@ -51,11 +52,19 @@ def reshaped(reader: "Reader", name: str, x: Value, *shape: Any) -> Any:
     return flattened(reader, x, 1) if flat and not x.last else views.moved(name, x, *shape)
 
 
-def mean(reader: "Reader", x: Value, dim: int | tuple[int, ...] = (), keepdim: bool = False) -> Value:
+def mean(
+    reader: "Reader", x: Value, dim: int | tuple[int, ...] = (), keepdim: bool = False
+) -> Value:
     """Over the samples or the pixels of each channel."""
     given = (dim,) if isinstance(dim, int) else tuple(dim)
     over = {1} if x.last else set(range(2, len(x.sizes) + 2))
     if {d % (len(x.sizes) + 2) for d in given} != over or keepdim or not x.sizes:
         raise Unsupported(f"over {dim}: only over all but examples and channels")
-    pooled = x if x.grid == (1, 1) else reader.add("avg_pool", x, x.channels, (1,), (1, 1), kernel=x.grid)
-    return replace(flattened(reader, replace(pooled, sizes=(1,), last=False), 1), channels=x.channels)
+    pooled = (
+        x
+        if x.grid == (1, 1)
+        else reader.add("avg_pool", x, x.channels, (1,), (1, 1), kernel=x.grid)
+    )
+    return replace(
+        flattened(reader, replace(pooled, sizes=(1,), last=False), 1), channels=x.channels
+    )

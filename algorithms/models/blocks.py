@@ -1,7 +1,7 @@
 """Parts that several models share, in one dimension (time windows) and in two (images).
 
-All of them lower to ONNX with their gradients: convolutions without groups, BatchNorm and GroupNorm, ReLU, max-pooling,
-average-pooling to one value per channel, linear layers.
+All of them lower to ONNX with their gradients: convolutions without groups, BatchNorm and
+GroupNorm, ReLU, max-pooling, average-pooling to one value per channel, linear layers.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,14 @@ GROUPS = 8
 
 
 def conv(
-    dims: int, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1, bias: bool = True
+    dims: int,
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    bias: bool = True,
 ) -> nn.Module:
     """A convolution over `dims` dimensions."""
     layer = nn.Conv1d if dims == 1 else nn.Conv2d
@@ -35,7 +42,11 @@ def norm(dims: int, channels: int, kind: Norm = "batch") -> nn.Module:
     """A normalisation of `channels` channels; ``none`` passes its input on."""
     if kind == "batch":
         return nn.BatchNorm1d(channels) if dims == 1 else nn.BatchNorm2d(channels)
-    return nn.GroupNorm(next(g for g in range(GROUPS, 0, -1) if channels % g == 0), channels) if kind == "group" else nn.Identity()
+    return (
+        nn.GroupNorm(next(g for g in range(GROUPS, 0, -1) if channels % g == 0), channels)
+        if kind == "group"
+        else nn.Identity()
+    )
 
 
 def pool(dims: int) -> nn.Module:
@@ -44,12 +55,18 @@ def pool(dims: int) -> nn.Module:
 
 
 def average(dims: int) -> nn.Module:
-    """One value per channel: the mean over everything else. (batch, channels, ...) -> (batch, channels)"""
-    return nn.Sequential(nn.AdaptiveAvgPool1d(1) if dims == 1 else nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    """One value per channel: the mean over everything else. (batch, channels, ...) -> (batch,
+    channels)"""
+    return nn.Sequential(
+        nn.AdaptiveAvgPool1d(1) if dims == 1 else nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
 
 
-def conv_stack(dims: int, widths: Sequence[int], kernel: int, padding: int = 0, kind: Norm = "none") -> nn.Sequential:
-    """For each step of `widths` a convolution, a normalisation, ReLU and max-pooling by 2, named ``conv1``, ``norm1`` .. ; then flatten."""
+def conv_stack(
+    dims: int, widths: Sequence[int], kernel: int, padding: int = 0, kind: Norm = "none"
+) -> nn.Sequential:
+    """For each step of `widths` a convolution, a normalisation, ReLU and max-pooling by 2, named
+    ``conv1``, ``norm1`` .. ; then flatten."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for i in range(1, len(widths)):
         layers[f"conv{i}"] = conv(dims, widths[i - 1], widths[i], kernel, padding=padding)
@@ -79,14 +96,20 @@ def count_features(name: str, window: Window, extractor: nn.Module) -> int:
         features = 0
     extractor.train()
     if not features:
-        raise ConfigError(f"model {name}: examples of {' x '.join(map(str, window.shape))} are too small for it")
+        raise ConfigError(
+            f"model {name}: examples of {' x '.join(map(str, window.shape))} are too small for it"
+        )
     return features
 
 
-def split_linear(features: int, widths: Sequence[int], num_classes: int, cut: Cut) -> tuple[list[nn.Module], nn.Linear | nn.Sequential]:
-    """Linear layers of `widths` units with ReLU, then one of the classes: those that belong to the extractor, and the head.
+def split_linear(
+    features: int, widths: Sequence[int], num_classes: int, cut: Cut
+) -> tuple[list[nn.Module], nn.Linear | nn.Sequential]:
+    """Linear layers of `widths` units with ReLU, then one of the classes: those that belong to the
+    extractor, and the head.
 
-    `cut` is where the model is split: ``last`` before the last layer, ``convolutions`` before the first.
+    `cut` is where the model is split: ``last`` before the last layer, ``convolutions`` before the
+    first.
     """
     layers: list[nn.Module] = []
     for before, width in zip((features, *widths), widths, strict=False):
@@ -95,7 +118,9 @@ def split_linear(features: int, widths: Sequence[int], num_classes: int, cut: Cu
     return (layers, last) if cut == "last" else ([], nn.Sequential(*layers, last))
 
 
-def assemble(name: str, window: Window, num_classes: int, size: Tensor, extractor: nn.Module) -> Classifier:
+def assemble(
+    name: str, window: Window, num_classes: int, size: Tensor, extractor: nn.Module
+) -> Classifier:
     """A classifier around an extractor; `size` (channels,) is what every channel is divided by.
 
     Raises:

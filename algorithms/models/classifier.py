@@ -1,6 +1,8 @@
-"""What every model is: a fixed scaling, an extractor f and a head g, so that objectives can tell body from head.
+"""What every model is: a fixed scaling, an extractor f and a head g, so that objectives can tell
+body from head.
 
-The head is one linear layer, or a ``Sequential`` that ends in one: where a model is split decides what is averaged, kept or shifted.
+The head is one linear layer, or a ``Sequential`` that ends in one: where a model is split decides
+what is averaged, kept or shifted.
 """
 
 from collections.abc import Iterator
@@ -14,12 +16,14 @@ from wire.errors import ConfigError
 
 
 class Scale(nn.Module):
-    """x / size per channel, with fixed values, so that a device feeds raw sensor units and cannot scale them wrongly."""
+    """x / size per channel, with fixed values, so that a device feeds raw sensor units and cannot
+    scale them wrongly."""
 
     size: Tensor
 
     def __init__(self, size: Tensor, num_dims: int = 1) -> None:
-        """`size`: (channels,) float32, positive, in the sensor's units; `num_dims` dimensions follow the channels."""
+        """`size`: (channels,) float32, positive, in the sensor's units; `num_dims` dimensions
+        follow the channels."""
         super().__init__()
         self.register_buffer("size", size.reshape(-1, *[1] * num_dims))
 
@@ -28,14 +32,17 @@ class Scale(nn.Module):
 
 
 LOUDEST = 64.0
-"""A channel of a window whose mean square is above so many times that of the channel is a glitch of the sensor. Real ones stay far below:
-the loudest of the sensor sets that were looked at has 21 times."""
+"""A channel of a window whose mean square is above so many times that of the channel is a glitch of
+the sensor. Real ones stay far below: the loudest of the sensor sets that were looked at has 21
+times."""
 
 
 class Classifier(nn.Module):
-    """x (batch, \\*window) -> scale -> extractor -> representation (batch, K) -> head -> logits (batch, classes).
+    """x (batch, \\*window) -> scale -> extractor -> representation (batch, K) -> head -> logits
+    (batch, classes).
 
-    A model of steps makes a representation (batch, steps, K), of which the head makes logits (batch, steps, classes).
+    A model of steps makes a representation (batch, steps, K), of which the head makes logits
+    (batch, steps, classes).
     """
 
     scale: nn.Module
@@ -44,26 +51,35 @@ class Classifier(nn.Module):
     shape: tuple[int, ...] = ()
     """Shape of one example, where it is known."""
     vocabulary: int = 0
-    """How many ids there are, where examples are ids, int64; 0 where they are measurements, float32."""
+    """How many ids there are, where examples are ids, int64; 0 where they are measurements,
+    float32."""
     steps: int = 0
     """Of how many steps of an example it gives the logits; 0 where it gives those of the whole."""
 
-    def __init__(self, scale: nn.Module, extractor: nn.Module, head: nn.Linear | nn.Sequential) -> None:
+    def __init__(
+        self, scale: nn.Module, extractor: nn.Module, head: nn.Linear | nn.Sequential
+    ) -> None:
         """
         Raises:
-            ConfigError: the head does not begin and end with a linear layer, or has running statistics.
+            ConfigError: the head does not begin and end with a linear layer, or has running
+            statistics.
         """
         super().__init__()
         self.scale, self.extractor, self.head = scale, extractor, head
         self._ends()
         if any(True for _ in self.head.buffers()):
-            raise ConfigError("a model's head: expected no BatchNorm in it, whose running statistics belong to the extractor")
+            raise ConfigError(
+                "a model's head: expected no BatchNorm in it, whose running statistics belong to "
+                "the extractor"
+            )
 
     def _ends(self) -> tuple[nn.Linear, nn.Linear]:
         """The first layer of the head and the last."""
         layers = list(self.head) if isinstance(self.head, nn.Sequential) else [self.head]
         if not (isinstance(layers[0], nn.Linear) and isinstance(layers[-1], nn.Linear)):
-            raise ConfigError("a model's head: expected Linear, or a Sequential that begins and ends with Linear")
+            raise ConfigError(
+                "a model's head: expected Linear, or a Sequential that begins and ends with Linear"
+            )
         return layers[0], layers[-1]
 
     @property
@@ -78,7 +94,8 @@ class Classifier(nn.Module):
 
     @property
     def last_layer(self) -> str:
-        """Name of the linear layer that gives the logits: ``head``, or ``head.N`` of a `Sequential`."""
+        """Name of the linear layer that gives the logits: ``head``, or ``head.N`` of a
+        `Sequential`."""
         return f"head.{len(self.head) - 1}" if isinstance(self.head, nn.Sequential) else "head"
 
     def linear_head(self, why: str) -> nn.Linear:
@@ -89,7 +106,10 @@ class Classifier(nn.Module):
         """
         if isinstance(self.head, nn.Linear):
             return self.head
-        raise ConfigError(f"{why}: expected a head of one linear layer, the model's has {len(self.head)} layers (split it with cut=last)")
+        raise ConfigError(
+            f"{why}: expected a head of one linear layer, the model's has {len(self.head)} layers "
+            "(split it with cut=last)"
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.extractor(self.scale(x)))
@@ -97,8 +117,9 @@ class Classifier(nn.Module):
 
 
 def plausible(model: Classifier, x: Tensor) -> Tensor:
-    r"""Windows x (batch, channels, \*shape) of which a channel of a window is made smaller where its mean square is above `LOUDEST` of the
-    channel's own: the more, the further, so that one glitch of a sensor is not in all statistics. Ids stay as they are."""
+    r"""Windows x (batch, channels, \*shape) of which a channel of a window is made smaller where
+    its mean square is above `LOUDEST` of the channel's own: the more, the further, so that one
+    glitch of a sensor is not in all statistics. Ids stay as they are."""
     if model.vocabulary:
         return x
     loud: Tensor = model.scale(x).square().flatten(2).mean(2)
@@ -107,7 +128,8 @@ def plausible(model: Classifier, x: Tensor) -> Tensor:
 
 @contextmanager
 def watch_representation(model: Classifier) -> Iterator[list[Tensor]]:
-    """While the context is open, every call of `model` notes the representation (batch, K) that enters its head."""
+    """While the context is open, every call of `model` notes the representation (batch, K) that
+    enters its head."""
     seen: list[Tensor] = []
 
     def note(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -121,6 +143,11 @@ def watch_representation(model: Classifier) -> Iterator[list[Tensor]]:
 
 
 def answers_of_head(model: Classifier, parameters: dict[str, Tensor], features: Tensor) -> Tensor:
-    """Logits (batch, classes) of the head with these parameters, by their names in the model, for a representation (batch, K)."""
-    logits: Tensor = functional_call(model.head, {name.removeprefix("head."): value for name, value in parameters.items()}, (features,))
+    """Logits (batch, classes) of the head with these parameters, by their names in the model, for a
+    representation (batch, K)."""
+    logits: Tensor = functional_call(
+        model.head,
+        {name.removeprefix("head."): value for name, value in parameters.items()},
+        (features,),
+    )
     return logits

@@ -1,4 +1,5 @@
-"""Refuses functions that draw random numbers themselves: a graph draws nothing, its random numbers are inputs."""
+"""Refuses functions that draw random numbers themselves: a graph draws nothing, its random numbers
+are inputs."""
 
 import random
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ class _Draws(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled under it: torch would otherwise load its compiler, 1.6 s of work, at the first operator."""
+        """Nothing is compiled under it: torch would otherwise load its compiler, 1.6 s of work, at
+        the first operator."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -33,10 +35,12 @@ class _Draws(TorchDispatchMode):
 
 @contextmanager
 def no_draws(what: str, expected: str) -> Iterator[None]:
-    """Run what draws nothing, by the operators that graphs have; torch's global generator stays as it is.
+    """Run what draws nothing, by the operators that graphs have; torch's global generator stays as
+    it is.
 
     Raises:
-        ConfigError: it drew, from torch's, Python's or numpy's global generator; `what` and `expected` are the parts of the text before and
+        ConfigError: it drew, from torch's, Python's or numpy's global generator; `what` and
+        `expected` are the parts of the text before and
             after the operator or the generator.
     """
     before = _elsewhere()
@@ -51,4 +55,7 @@ def no_draws(what: str, expected: str) -> Iterator[None]:
 def _elsewhere() -> dict[str, Any]:
     """Where the global generators outside of torch are."""
     state: Any = np.random.get_state(legacy=False)["state"]
-    return {"Python's random": random.getstate(), "numpy.random": (bytes(state["key"]), state["pos"])}
+    return {
+        "Python's random": random.getstate(),
+        "numpy.random": (bytes(state["key"]), state["pos"]),
+    }

@@ -1,4 +1,5 @@
-"""A user's own model from a Python file: ``FILE.py:FUNCTION``. The one place in this package that reads a file: it runs it."""
+"""A user's own model from a Python file: ``FILE.py:FUNCTION``. The one place in this package that
+reads a file: it runs it."""
 
 import runpy
 from pathlib import Path
@@ -22,20 +23,26 @@ def is_file(name: str) -> bool:
 def model_from_file(name: str, window: Window, num_classes: int, size: Tensor) -> Classifier:
     """A fresh model by a user's own function; torch's global generator decides its weights.
 
-    FUNCTION(shape, num_classes) gets the shape of one example, (channels, time) or (channels, height, width), and returns a module up to
-    the logits (`algorithms.models.adopt`); inputs are divided by `size` (channels,) float32 before the first.
+    FUNCTION(shape, num_classes) gets the shape of one example, (channels, time) or (channels,
+    height, width), and returns a module up to the logits (`algorithms.models.adopt`); inputs are
+    divided by `size` (channels,) float32 before the first.
 
     Raises:
-        ConfigError: no such file or function, it fails, or what it returns is no classifier of these examples.
+        ConfigError: no such file or function, it fails, or what it returns is no classifier of
+        these examples.
     """
     check_file(name)
     file, _, function = name.rpartition(":")
-    return as_classifier(name, _called(Path(file), function, window.shape, num_classes), window, num_classes, size)
+    return as_classifier(
+        name, _called(Path(file), function, window.shape, num_classes), window, num_classes, size
+    )
 
 
-def as_classifier(name: str, made: object, window: Window, num_classes: int, size: Tensor) -> Classifier:
-    """A user's own model of this name as a classifier; inputs are divided by `size` (channels,) float32 before the first layer of what is
-    none yet.
+def as_classifier(
+    name: str, made: object, window: Window, num_classes: int, size: Tensor
+) -> Classifier:
+    """A user's own model of this name as a classifier; inputs are divided by `size` (channels,)
+    float32 before the first layer of what is none yet.
 
     Raises:
         ConfigError: it is no classifier of these examples.
@@ -45,7 +52,8 @@ def as_classifier(name: str, made: object, window: Window, num_classes: int, siz
 
 
 def check_file(name: str) -> None:
-    """Check that there is the file that a model's name says; its function is looked for when the model is made.
+    """Check that there is the file that a model's name says; its function is looked for when the
+    model is made.
 
     Raises:
         ConfigError: there is none.

@@ -1,8 +1,9 @@
-"""Classifiers that learn two small layers on a frozen, pre-trained extractor: gated units with a conditioning of the device, or ReLU.
+"""Classifiers that learn two small layers on a frozen, pre-trained extractor: gated units with a
+conditioning of the device, or ReLU.
 
-L. Rieger, R. M. Th. Høegh, L. K. Hansen. Client Adaptation improves Federated Learning with Simulated Non-IID Clients. FL-ICML
-workshop 2020, Eq. 1. Legend: Wf, Wg the weights of filter and gate, vf, vg the device's columns of Vf and Vg (``filter_shift``,
-``gate_shift``).
+L. Rieger, R. M. Th. Høegh, L. K. Hansen. Client Adaptation improves Federated Learning with
+Simulated Non-IID Clients. FL-ICML workshop 2020, Eq. 1. Legend: Wf, Wg the weights of filter and
+gate, vf, vg the device's columns of Vf and Vg (``filter_shift``, ``gate_shift``).
 """
 
 import copy
@@ -16,19 +17,23 @@ from wire import names
 from wire.errors import ConfigError
 
 MODULATION, EXPRESSION = "filter_shift", "gate_shift"
-"""Last part of the names of the two conditionings: what a device makes of a feature, and whether the feature is there."""
+"""Last part of the names of the two conditionings: what a device makes of a feature, and whether
+the feature is there."""
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class GatedUnits(nn.Module):
-    """z = tanh(Wf^T x + vf) * sigmoid(Wg^T x + vg), each sum with a shared bias besides; without conditioning vf and vg are left out."""
+    """z = tanh(Wf^T x + vf) * sigmoid(Wg^T x + vg), each sum with a shared bias besides; without
+    conditioning vf and vg are left out."""
 
     def __init__(self, num_features: int, num_units: int, conditioned: bool = True) -> None:
         super().__init__()
         self.filter, self.gate = glorot(num_features, num_units), glorot(num_features, num_units)
         for name in (MODULATION, EXPRESSION):
-            self.register_parameter(name, nn.Parameter(torch.zeros(num_units)) if conditioned else None)
+            self.register_parameter(
+                name, nn.Parameter(torch.zeros(num_units)) if conditioned else None
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         filtered, gated = self.filter(x), self.gate(x)
@@ -51,27 +56,42 @@ class PlainUnits(nn.Module):
 class OnFrozen(Classifier):
     """A classifier of two or another number of layers on the frozen extractor of another one.
 
-    `extractor` maps x to the last layer's units: first what is frozen, whose weights are buffers, so that they are neither trained nor
-    exchanged, then ``units1``, ``units2`` ..., each of `units` units.
+    `extractor` maps x to the last layer's units: first what is frozen, whose weights are buffers,
+    so that they are neither trained nor exchanged, then ``units1``, ``units2`` ..., each of `units`
+    units.
     """
 
     head: nn.Linear
 
-    def __init__(self, pretrained: Classifier, layers: list[nn.Module], units: int, num_classes: int) -> None:
+    def __init__(
+        self, pretrained: Classifier, layers: list[nn.Module], units: int, num_classes: int
+    ) -> None:
         frozen = nn.Sequential()
         frozen.add_module("frozen", freeze(pretrained.extractor))
         frozen.add_module("flatten", nn.Identity() if pretrained.steps else nn.Flatten())
         for i, layer in enumerate(layers, start=1):
             frozen.add_module(f"units{i}", layer)
         super().__init__(freeze(pretrained.scale), frozen, glorot(units, num_classes))
-        self.shape, self.vocabulary, self.steps = pretrained.shape, pretrained.vocabulary, pretrained.steps
+        self.shape, self.vocabulary, self.steps = (
+            pretrained.shape,
+            pretrained.vocabulary,
+            pretrained.steps,
+        )
         self.units = {f"units{i}": units for i in range(1, len(layers) + 1)}
 
 
 class GatedClassifier(OnFrozen):
-    """Layers of conditional gated activation units (CGAU); `conditioned=False` leaves the device's own vectors out."""
+    """Layers of conditional gated activation units (CGAU); `conditioned=False` leaves the device's
+    own vectors out."""
 
-    def __init__(self, pretrained: Classifier, num_classes: int, units: int = 64, layers: int = 2, conditioned: bool = True) -> None:
+    def __init__(
+        self,
+        pretrained: Classifier,
+        num_classes: int,
+        units: int = 64,
+        layers: int = 2,
+        conditioned: bool = True,
+    ) -> None:
         widths = [pretrained.num_features] + [units] * layers
         made: list[nn.Module] = [GatedUnits(widths[i], units, conditioned) for i in range(layers)]
         super().__init__(pretrained, made, units, num_classes)
@@ -80,15 +100,18 @@ class GatedClassifier(OnFrozen):
 class PlainClassifier(OnFrozen):
     """The paper's baseline: the same with ReLU units, without gates and conditioning."""
 
-    def __init__(self, pretrained: Classifier, num_classes: int, units: int = 64, layers: int = 2) -> None:
+    def __init__(
+        self, pretrained: Classifier, num_classes: int, units: int = 64, layers: int = 2
+    ) -> None:
         widths = [pretrained.num_features] + [units] * layers
         made: list[nn.Module] = [PlainUnits(widths[i], units) for i in range(layers)]
         super().__init__(pretrained, made, units, num_classes)
 
 
 def glorot(num_features: int, num_units: int) -> nn.Linear:
-    """A linear layer with the initial weights of the authors' framework (Glorot and Bengio, AISTATS 2010): torch's own are smaller, and
-    two layers of gated units barely start to learn from them."""
+    """A linear layer with the initial weights of the authors' framework (Glorot and Bengio, AISTATS
+    2010): torch's own are smaller, and two layers of gated units barely start to learn from them.
+    """
     layer = nn.Linear(num_features, num_units)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -105,7 +128,9 @@ class FixedNorm(nn.Module):
         super().__init__()
         assert isinstance(norm, _NORMS)
         if norm.running_mean is None or norm.running_var is None:
-            raise ConfigError("a frozen extractor: one of its BatchNorm layers has no running statistics")
+            raise ConfigError(
+                "a frozen extractor: one of its BatchNorm layers has no running statistics"
+            )
         weight = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight.detach()
         bias = torch.zeros_like(norm.running_mean) if norm.bias is None else norm.bias.detach()
         factor = weight / (norm.running_var + norm.eps).sqrt()
@@ -118,8 +143,8 @@ class FixedNorm(nn.Module):
 
 
 def freeze(module: nn.Module) -> nn.Module:
-    """A copy that always works as `module` does outside training: its parameters are buffers, BatchNorm uses its running statistics as
-    they are now, nothing is dropped.
+    """A copy that always works as `module` does outside training: its parameters are buffers,
+    BatchNorm uses its running statistics as they are now, nothing is dropped.
 
     Raises:
         ConfigError: running statistics of a layer that is not BatchNorm.
@@ -130,7 +155,9 @@ def freeze(module: nn.Module) -> nn.Module:
             delattr(part, name)
             part.register_buffer(name, value.detach().clone())
     if moving := [name for name, _ in frozen.named_buffers() if names.is_running_statistic(name)]:
-        raise ConfigError(f"a frozen extractor: {moving[0]} belongs to a layer that is not BatchNorm")
+        raise ConfigError(
+            f"a frozen extractor: {moving[0]} belongs to a layer that is not BatchNorm"
+        )
     return frozen
 
 

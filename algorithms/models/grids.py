@@ -1,5 +1,5 @@
-"""Layers that look at the samples of a window, or the pixels of an image, as a grid, as `algorithms.models.reader` reads them:
-convolutions, BatchNorm and pools."""
+"""Layers that look at the samples of a window, or the pixels of an image, as a grid, as
+`algorithms.models.reader` reads them: convolutions, BatchNorm and pools."""
 
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,29 @@ def conv(reader: "Reader", name: str, module: nn.Conv1d | nn.Conv2d, x: Value) -
     dims = _dimensions(reader, name, module, x)
     reader.require(name, module, groups=1, padding_mode="zeros")
     reader.expect(name, module, module.in_channels, x)
-    kernel, stride, dilation = (pair(getattr(module, option), dims, 1) for option in ("kernel_size", "stride", "dilation"))
+    kernel, stride, dilation = (
+        pair(getattr(module, option), dims, 1) for option in ("kernel_size", "stride", "dilation")
+    )
     around = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     if module.padding == "same":
         before: Pair = (around[0] // 2, around[1] // 2)
         after: Pair = (around[0] - before[0], around[1] - before[1])
     else:
-        before = after = (0, 0) if isinstance(module.padding, str) else pair(module.padding, dims, 0)
-    lines, columns = ((n + b + a - r - 1) // s + 1 for n, b, a, r, s in zip(x.grid, before, after, around, stride, strict=True))
+        before = after = (
+            (0, 0) if isinstance(module.padding, str) else pair(module.padding, dims, 0)
+        )
+    lines, columns = (
+        (n + b + a - r - 1) // s + 1
+        for n, b, a, r, s in zip(x.grid, before, after, around, stride, strict=True)
+    )
     sizes, grid = _after(reader, name, x, (lines, columns), dims)
-    looks = {"kernel": kernel, "stride": stride, "before": before, "after": after, "dilation": dilation}
+    looks = {
+        "kernel": kernel,
+        "stride": stride,
+        "before": before,
+        "after": after,
+        "dilation": dilation,
+    }
     outputs, tensors = module.out_channels, reader.tensors(name, module)
     return reader.add("conv", x, outputs, sizes, grid, outputs=outputs, tensors=tensors, **looks)
 
@@ -38,9 +51,21 @@ def norm(reader: "Reader", name: str, module: nn.BatchNorm1d | nn.BatchNorm2d, x
         _dimensions(reader, name, module, x)
     reader.expect(name, module, module.num_features, x)
     if module.momentum is None or not module.track_running_stats:
-        raise Unsupported(f"{name} is {type(module).__name__} without running statistics that move by a fixed momentum")
+        raise Unsupported(
+            f"{name} is {type(module).__name__} without running statistics that move by a fixed "
+            "momentum"
+        )
     tensors = reader.tensors(name, module, (names.RUNNING_MEAN, names.RUNNING_VAR))
-    return reader.add("norm", x, x.channels, x.sizes, x.grid, eps=module.eps, momentum=module.momentum, tensors=tensors)
+    return reader.add(
+        "norm",
+        x,
+        x.channels,
+        x.sizes,
+        x.grid,
+        eps=module.eps,
+        momentum=module.momentum,
+        tensors=tensors,
+    )
 
 
 def max_pool(reader: "Reader", name: str, module: nn.MaxPool1d | nn.MaxPool2d, x: Value) -> Value:
@@ -61,7 +86,9 @@ def avg_pool(reader: "Reader", name: str, module: nn.AvgPool1d | nn.AvgPool2d, x
     return _pool(reader, name, "avg_pool", x, pair(module.kernel_size, dims, 1), dims)
 
 
-def adaptive(reader: "Reader", name: str, module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d, x: Value) -> Value:
+def adaptive(
+    reader: "Reader", name: str, module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d, x: Value
+) -> Value:
     """Over everything."""
     dims = _dimensions(reader, name, module, x)
     reader.require(name, module, output_size=1)
@@ -74,11 +101,16 @@ def _dimensions(reader: "Reader", name: str, module: nn.Module, x: Value) -> int
     if not x.sizes:
         raise Unsupported(f"{name} is {type(module).__name__} after Flatten")
     if len(x.sizes) != dims or prod(x.grid) != prod(x.sizes) or (dims == 1 and x.grid[0] != 1):
-        raise Unsupported(f"{name} is {type(module).__name__}, and gets {x.channels} channels of {' x '.join(map(str, x.sizes))}")
+        raise Unsupported(
+            f"{name} is {type(module).__name__}, and gets {x.channels} channels of "
+            f"{' x '.join(map(str, x.sizes))}"
+        )
     return dims
 
 
-def _after(reader: "Reader", name: str, x: Value, grid: Pair, dims: int) -> tuple[tuple[int, ...], Pair]:
+def _after(
+    reader: "Reader", name: str, x: Value, grid: Pair, dims: int
+) -> tuple[tuple[int, ...], Pair]:
     if min(grid) < 1:
         raise Unsupported(f"{name} leaves nothing of {' x '.join(map(str, x.sizes))} samples")
     return grid[2 - dims :], grid
@@ -92,10 +124,14 @@ def _pool(reader: "Reader", name: str, kind: str, x: Value, kernel: Pair, dims: 
 def _require_apart(reader: "Reader", name: str, module: Any, dims: int) -> None:
     """Pools that do not overlap, and leave nothing between them."""
     if pair(module.stride, dims, 1) != pair(module.kernel_size, dims, 1):
-        raise Unsupported(f"{name} is {type(module).__name__} with stride={module.stride}: only that of its kernel, {module.kernel_size}")
+        raise Unsupported(
+            f"{name} is {type(module).__name__} with stride={module.stride}: only that of its "
+            f"kernel, {module.kernel_size}"
+        )
 
 
 def pair(value: int | tuple[int, ...], dims: int, one: int) -> Pair:
-    """An option of a layer by lines and columns; `one` is that of the only line of a time window."""
+    """An option of a layer by lines and columns; `one` is that of the only line of a time
+    window."""
     given = (value,) * dims if isinstance(value, int) else tuple(value)
     return (one, given[0]) if dims == 1 else (given[0], given[1])

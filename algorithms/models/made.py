@@ -1,10 +1,13 @@
-"""MADE: an autoencoder with one hidden layer whose output d sees only the inputs before d, so that it estimates a density.
+"""MADE: an autoencoder with one hidden layer whose output d sees only the inputs before d, so that
+it estimates a density.
 
-M. Germain, K. Gregor, I. Murray, H. Larochelle. MADE: Masked Autoencoder for Distribution Estimation. ICML 2015, Eq. 8 and 9. Legend: D
-values, m(k) the last value that hidden unit k may see.
+M. Germain, K. Gregor, I. Murray, H. Larochelle. MADE: Masked Autoencoder for Distribution
+Estimation. ICML 2015, Eq. 8 and 9. Legend: D values, m(k) the last value that hidden unit k may
+see.
 
-m(k) is spread evenly over 1 .. D - 1 instead of drawn, and the values keep their order: all devices have the same masks without being
-told. Values lie in [0, 1] and are taken as Bernoulli probabilities (Eq. 2 there).
+m(k) is spread evenly over 1 .. D - 1 instead of drawn, and the values keep their order: all devices
+have the same masks without being told. Values lie in [0, 1] and are taken as Bernoulli
+probabilities (Eq. 2 there).
 """
 
 from math import prod
@@ -15,18 +18,25 @@ from torch import Tensor, nn
 
 
 class UnitInputs(nn.Module):
-    """x (batch, \\*shape) -> (batch, D) in [0, 1]: images as they are, sensor windows as (1 + tanh) / 2 of their scaled values.
+    """x (batch, \\*shape) -> (batch, D) in [0, 1]: images as they are, sensor windows as (1 + tanh)
+    / 2 of their scaled values.
 
-    An example of more than `most` values is first averaged over neighbours (in time, or in height and width) by the smallest whole
-    factor that makes it fit; samples that are left over at the end are not looked at.
+    An example of more than `most` values is first averaged over neighbours (in time, or in height
+    and width) by the smallest whole factor that makes it fit; samples that are left over at the end
+    are not looked at.
     """
 
     def __init__(self, scale: nn.Module, shape: tuple[int, ...], most: int) -> None:
-        """`shape`: (channels, time), or (channels, height, width) of an image; `scale` brings sensor units to the order of 1."""
+        """`shape`: (channels, time), or (channels, height, width) of an image; `scale` brings
+        sensor units to the order of 1."""
         super().__init__()
         channels, *sides = shape
         self.scale, self.is_image = scale, len(sides) == 2
-        self.factor = next(f for f in range(1, max(sides) + 1) if f == max(sides) or channels * prod(_fewer(sides, f)) <= most)
+        self.factor = next(
+            f
+            for f in range(1, max(sides) + 1)
+            if f == max(sides) or channels * prod(_fewer(sides, f)) <= most
+        )
         self.sides = _fewer(sides, self.factor)
         self.num_values = channels * prod(self.sides)
 
@@ -35,7 +45,11 @@ class UnitInputs(nn.Module):
         if self.factor > 1:
             for axis, side in enumerate(self.sides, start=2):
                 width = min(self.factor, values.shape[axis])
-                values = values.narrow(axis, 0, side * width).unflatten(axis, (side, width)).mean(axis + 1)
+                values = (
+                    values.narrow(axis, 0, side * width)
+                    .unflatten(axis, (side, width))
+                    .mean(axis + 1)
+                )
         return values.flatten(1)
 
 
@@ -51,10 +65,15 @@ class Made(nn.Module):
 
     def __init__(self, num_values: int, num_hidden: int) -> None:
         super().__init__()
-        self.hidden, self.output = nn.Linear(num_values, num_hidden), nn.Linear(num_hidden, num_values)
+        self.hidden, self.output = (
+            nn.Linear(num_values, num_hidden),
+            nn.Linear(num_hidden, num_values),
+        )
         value = torch.arange(1, num_values + 1)
         last_seen = torch.linspace(1, max(1, num_values - 1), num_hidden).round()
-        self.register_buffer("hidden_mask", (last_seen[:, None] >= value[None, :]).to(torch.float32))
+        self.register_buffer(
+            "hidden_mask", (last_seen[:, None] >= value[None, :]).to(torch.float32)
+        )
         self.register_buffer("output_mask", (value[:, None] > last_seen[None, :]).to(torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,5 +82,6 @@ class Made(nn.Module):
 
 
 def negative_log_likelihood(logits: Tensor, x: Tensor) -> Tensor:
-    """-log p(x) (batch,): the Bernoulli cross-entropy, summed over the D values; of x in [0, 1] and logits (batch, D)."""
+    """-log p(x) (batch,): the Bernoulli cross-entropy, summed over the D values; of x in [0, 1] and
+    logits (batch, D)."""
     return (F.softplus(logits) - x * logits).sum(1)

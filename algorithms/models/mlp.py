@@ -13,4 +13,10 @@ from wire.bundle import Window
 def mlp(window: Window, num_classes: int, size: Tensor, hidden: int = 200) -> Classifier:
     """Flatten, one linear layer of `hidden` units, ReLU, then the classes."""
     values = len(window.channels) * window.length * max(1, window.height)
-    return assemble("mlp", window, num_classes, size, nn.Sequential(nn.Flatten(), nn.Linear(values, hidden), nn.ReLU()))
+    return assemble(
+        "mlp",
+        window,
+        num_classes,
+        size,
+        nn.Sequential(nn.Flatten(), nn.Linear(values, hidden), nn.ReLU()),
+    )

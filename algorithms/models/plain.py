@@ -1,4 +1,5 @@
-"""Functions of torch whose operators differ between machines, or that ask for the number of examples as a number, as plain operators."""
+"""Functions of torch whose operators differ between machines, or that ask for the number of
+examples as a number, as plain operators."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from wire.errors import ConfigError
 
 
 class PlainOperators(TorchFunctionMode):
-    """While it is entered, `linear` of more than two dimensions and `scaled_dot_product_attention` are what is written here."""
+    """While it is entered, `linear` of more than two dimensions and `scaled_dot_product_attention`
+    are what is written here."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _PLAIN.get(func, func)(*args, **(kwargs or {}))
@@ -23,7 +25,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (batch, \\*sizes, inputs) to (batch, \\*sizes, outputs), as one product of two matrices."""
     if x.dim() <= 2:
         return F.linear(x, weight, bias)
-    return F.linear(x.reshape(-1, x.shape[-1]), weight, bias).view(-1, *x.shape[1:-1], weight.shape[0])
+    return F.linear(x.reshape(-1, x.shape[-1]), weight, bias).view(
+        -1, *x.shape[1:-1], weight.shape[0]
+    )
 
 
 def attention(
@@ -36,26 +40,42 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(q k^T * scale) v, q (..., L, d), k (..., S, d), v (..., S, e); as that of `torch.nn.functional`.
+    """softmax(q k^T * scale) v, q (..., L, d), k (..., S, d), v (..., S, e); as that of
+    `torch.nn.functional`.
 
     Raises:
         ConfigError: it is to drop, whose random numbers could not be inputs; or heads share keys.
     """
     if dropout_p or enable_gqa:
         option = f"dropout_p={dropout_p}" if dropout_p else "enable_gqa=True"
-        raise ConfigError(f"scaled_dot_product_attention with {option}: expected none; torch.nn.Dropout layers can drop")
-    scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+        raise ConfigError(
+            f"scaled_dot_product_attention with {option}: expected none; torch.nn.Dropout layers "
+            "can drop"
+        )
+    scores = (
+        query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    )
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     if attn_mask is not None:
-        scores = scores + additive(~attn_mask if attn_mask.dtype == torch.bool else attn_mask, scores)
+        scores = scores + additive(
+            ~attn_mask if attn_mask.dtype == torch.bool else attn_mask, scores
+        )
     made: Tensor = torch.softmax(scores, -1) @ value
     return made
 
 
 def additive(mask: Tensor, scores: Tensor) -> Tensor:
-    """What is added to scores: minus infinity where a mask of truths says that nobody may look; another mask as it is."""
-    return torch.zeros_like(mask, dtype=scores.dtype).masked_fill(mask, -math.inf) if mask.dtype == torch.bool else mask
+    """What is added to scores: minus infinity where a mask of truths says that nobody may look;
+    another mask as it is."""
+    return (
+        torch.zeros_like(mask, dtype=scores.dtype).masked_fill(mask, -math.inf)
+        if mask.dtype == torch.bool
+        else mask
+    )
 
 
-_PLAIN: dict[Any, Callable[..., Any]] = {F.linear: linear, F.scaled_dot_product_attention: attention}
+_PLAIN: dict[Any, Callable[..., Any]] = {
+    F.linear: linear,
+    F.scaled_dot_product_attention: attention,
+}

@@ -1,4 +1,5 @@
-"""Follows the calls of a model's forward pass, and notes the layers that the native engine has to carry out."""
+"""Follows the calls of a model's forward pass, and notes the layers that the native engine has to
+carry out."""
 
 import operator
 from collections.abc import Callable
@@ -34,7 +35,17 @@ OF_SAMPLES = (
     Dropped,
 )
 """Layers that take channels behind the samples."""
-OF_VIEWS = (operator.add, operator.iadd, torch.add, "add", operator.getitem, torch.cat, F.scaled_dot_product_attention, getattr, "size")
+OF_VIEWS = (
+    operator.add,
+    operator.iadd,
+    torch.add,
+    "add",
+    operator.getitem,
+    torch.cat,
+    F.scaled_dot_product_attention,
+    getattr,
+    "size",
+)
 """Functions that take parameters and constants, and what a layer gives in another order."""
 
 
@@ -86,7 +97,9 @@ class Reader:
             torch.transpose: partial(arranged.transposed, self),
             "transpose": partial(arranged.transposed, self),
             torch.permute: partial(arranged.permuted, self),
-            "permute": lambda x, *order: arranged.permuted(self, x, order[0] if len(order) == 1 else order),
+            "permute": lambda x, *order: arranged.permuted(
+                self, x, order[0] if len(order) == 1 else order
+            ),
             "squeeze": partial(recurrent.squeezed, self),
             "view": partial(arranged.reshaped, self, "view"),
             "reshape": partial(arranged.reshaped, self, "reshape"),
@@ -99,7 +112,8 @@ class Reader:
         }
 
     def read(self, whole: Whole) -> Value:
-        """What the model gives. It is followed in training and in evaluation, which must be alike."""
+        """What the model gives. It is followed in training and in evaluation, which must be
+        alike."""
         modes = {module: module.training for module in whole.modules()}
         found = []
         try:
@@ -120,15 +134,22 @@ class Reader:
     def _check_heads(self) -> None:
         """What queries, keys and values are cut from is laid out for attention alone."""
         for layer in self.layers:
-            if layer.kind == "attention" and sum(layer.inputs[0] in other.inputs for other in self.layers) > 1:
+            if (
+                layer.kind == "attention"
+                and sum(layer.inputs[0] in other.inputs for other in self.layers) > 1
+            ):
                 raise Unsupported("queries, keys and values are read by others than attention")
 
     def network(self, made: Value, size: tuple[float, ...] | None) -> Network:
         """What was met."""
         if unused := self.parameters.keys() - self.shapes.keys():
             raise Unsupported(f"{min(unused)} is a parameter of no layer")
-        order = [n for n in self.parameters if n in self.shapes] + [n for n in self.shapes if n not in self.parameters]
-        return Network(self.window, made.channels, size, tuple(self.layers), {n: self.shapes[n] for n in order})
+        order = [n for n in self.parameters if n in self.shapes] + [
+            n for n in self.shapes if n not in self.parameters
+        ]
+        return Network(
+            self.window, made.channels, size, tuple(self.layers), {n: self.shapes[n] for n in order}
+        )
 
     def _follow(self, whole: Whole, graph: fx.Graph) -> Value:
         values: dict[fx.Node, Any] = {}
@@ -145,7 +166,9 @@ class Reader:
             elif node.op == "get_attr":
                 values[node] = self._held(whole, str(node.target))
             elif node.op == "call_module":
-                values[node] = self.call(str(node.target), whole.get_submodule(node.target), *args, **kwargs)
+                values[node] = self.call(
+                    str(node.target), whole.get_submodule(node.target), *args, **kwargs
+                )
             else:
                 values[node] = self._apply(place(node), node.target, *args, **kwargs)
         raise AssertionError("a graph without an output")
@@ -154,7 +177,11 @@ class Reader:
         """A parameter that belongs to no layer, or a constant."""
         path, _, own = name.rpartition(".")
         value = getattr(whole.get_submodule(path), own)
-        if isinstance(value, Tensor) and value.dtype == torch.float32 and not names.is_running_statistic(name):
+        if (
+            isinstance(value, Tensor)
+            and value.dtype == torch.float32
+            and not names.is_running_statistic(name)
+        ):
             if name in self.parameters:
                 return views.viewed(name, value.shape)
             if not isinstance(value, nn.Parameter):
@@ -187,7 +214,12 @@ class Reader:
     def call(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """What a layer of this name makes of what it is given."""
         kind = type(module)
-        if isinstance(module, Attention) and len(args) == 3 and args[0] is args[1] is args[2] and kwargs.keys() <= {"need_weights"}:
+        if (
+            isinstance(module, Attention)
+            and len(args) == 3
+            and args[0] is args[1] is args[2]
+            and kwargs.keys() <= {"need_weights"}
+        ):
             return encoder.attention(self, name, module, args[0]), None
         if kind not in self._modules:
             raise Unsupported(f"{name} is {kind.__name__}")
@@ -200,7 +232,11 @@ class Reader:
     def _apply(self, place: str, target: Any, *args: Any, **kwargs: Any) -> Any:
         called = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         function = self._functions.get(target)
-        if called in views.MOVING and args and (isinstance(args[0], View) or (function is None and isinstance(args[0], Value))):
+        if (
+            called in views.MOVING
+            and args
+            and (isinstance(args[0], View) or (function is None and isinstance(args[0], Value)))
+        ):
             function = partial(views.moved, called)
         elif target not in OF_VIEWS and any(isinstance(given, View) for given in args):
             function = None
@@ -209,15 +245,26 @@ class Reader:
         try:
             return function(*args, **kwargs)
         except TypeError:
-            raise Unsupported(f"{place} calls {called} with other arguments than the engine knows") from None
+            raise Unsupported(
+                f"{place} calls {called} with other arguments than the engine knows"
+            ) from None
         except Unsupported as error:
             raise Unsupported(f"{place} calls {called} {error}") from None
 
-    def add(self, kind: str, x: Value, channels: int, sizes: tuple[int, ...], grid: Pair, **others: Any) -> Value:
+    def add(
+        self, kind: str, x: Value, channels: int, sizes: tuple[int, ...], grid: Pair, **others: Any
+    ) -> Value:
         self.layers.append(Layer(kind, (x.layer,), **others))
         return Value(len(self.layers) - 1, channels, sizes, grid)
 
-    def tensors(self, name: str, module: nn.Module, statistics: tuple[str, ...] = (), prefix: str = "", suffix: str = "") -> dict[str, str]:
+    def tensors(
+        self,
+        name: str,
+        module: nn.Module,
+        statistics: tuple[str, ...] = (),
+        prefix: str = "",
+        suffix: str = "",
+    ) -> dict[str, str]:
         """The names of a layer's tensors by what they are to it, whose shapes are noted."""
         found: dict[str, str] = {}
         for part in ("weight", "bias", *statistics):
@@ -237,23 +284,41 @@ class Reader:
     def require(self, name: str, module: nn.Module, **expected: object) -> None:
         for option, value in expected.items():
             if (found := getattr(module, option)) not in (value, (value,), (value, value)):
-                raise Unsupported(f"{name} is {module._get_name()} with {option}={found}: only {value}")
+                raise Unsupported(
+                    f"{name} is {module._get_name()} with {option}={found}: only {value}"
+                )
 
     def expect(self, name: str, module: nn.Module, channels: int, x: Value) -> None:
         if channels != x.channels:
-            raise Unsupported(f"{name} is {module._get_name()} of {channels} inputs, and gets {x.channels}")
+            raise Unsupported(
+                f"{name} is {module._get_name()} of {channels} inputs, and gets {x.channels}"
+            )
 
     def linear(self, name: str, module: nn.Linear, x: Value) -> Value:
         if x.last:  # of every sample: a convolution of one
             self.expect(name, module, module.in_features, x)
             made = self.add(
-                "conv", x, module.out_features, x.sizes, x.grid, outputs=module.out_features, tensors=self.tensors(name, module)
+                "conv",
+                x,
+                module.out_features,
+                x.sizes,
+                x.grid,
+                outputs=module.out_features,
+                tensors=self.tensors(name, module),
             )
             return replace(made, last=True)
         if x.sizes:
             raise Unsupported(f"{name} is Linear before Flatten")
         self.expect(name, module, module.in_features, x)
-        return self.add("linear", x, module.out_features, (), (1, 1), outputs=module.out_features, tensors=self.tensors(name, module))
+        return self.add(
+            "linear",
+            x,
+            module.out_features,
+            (),
+            (1, 1),
+            outputs=module.out_features,
+            tensors=self.tensors(name, module),
+        )
 
     def relu(self, x: Value, inplace: bool = False) -> Value:
         del inplace  # see traced.in_place
@@ -269,7 +334,10 @@ class Reader:
         else:
             raise Unsupported(f"{name} drops {list(module.shape)}, and gets {list(shape)}")
         dropping = {"drops": name, "drawn": module.shape, "share": module.share}
-        return replace(self.add("dropout", x, x.channels, x.sizes, x.grid, stride=stride, **dropping), last=x.last)
+        return replace(
+            self.add("dropout", x, x.channels, x.sizes, x.grid, stride=stride, **dropping),
+            last=x.last,
+        )
 
     def _gelu(self, name: str, module: nn.GELU, x: Value) -> Value:
         try:
@@ -285,7 +353,9 @@ class Reader:
         if not isinstance(x, Value) or not isinstance(other, Value):
             raise Unsupported("with what is no layer's result")
         if replace(x, layer=0) != replace(other, layer=0):
-            raise Unsupported(f"of {x.channels} channels of {x.sizes} and {other.channels} of {other.sizes}")
+            raise Unsupported(
+                f"of {x.channels} channels of {x.sizes} and {other.channels} of {other.sizes}"
+            )
         self.layers.append(Layer("sum", (x.layer, other.layer)))
         return replace(x, layer=len(self.layers) - 1)
 

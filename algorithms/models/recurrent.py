@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 
 class States(tuple[Value, ...]):
-    """The states of each layer of recurrent units, as they follow each other; torch has the last of each, (layers, batch, channels)."""
+    """The states of each layer of recurrent units, as they follow each other; torch has the last of
+    each, (layers, batch, channels)."""
 
 
 def gru(reader: "Reader", name: str, module: nn.GRU | Stacked, x: Value) -> Any:
-    """The states of every sample, and of each layer: a convolution of the inputs, and then the units one sample after another."""
+    """The states of every sample, and of each layer: a convolution of the inputs, and then the
+    units one sample after another."""
     if module.mode != "GRU":
         raise Unsupported(f"{name} is {module._get_name()}")
     if not x.last or x.grid[0] > 1:
@@ -30,9 +32,14 @@ def gru(reader: "Reader", name: str, module: nn.GRU | Stacked, x: Value) -> Any:
     units, states = module.hidden_size, []
     for number in range(module.num_layers):
         tensors = reader.tensors(name, module, suffix=f"_ih_l{number}")
-        x = reader.add("conv", x, 3 * units, x.sizes, x.grid, outputs=3 * units, parts=3, tensors=tensors)
+        x = reader.add(
+            "conv", x, 3 * units, x.sizes, x.grid, outputs=3 * units, parts=3, tensors=tensors
+        )
         tensors = reader.tensors(name, module, suffix=f"_hh_l{number}")
-        x = replace(reader.add("gru", x, units, x.sizes, x.grid, outputs=units, parts=3, tensors=tensors), last=True)
+        x = replace(
+            reader.add("gru", x, units, x.sizes, x.grid, outputs=units, parts=3, tensors=tensors),
+            last=True,
+        )
         states.append(x)
         if isinstance(module, Stacked) and number < module.num_layers - 1:
             drop = f"drop_l{number}"
@@ -51,7 +58,11 @@ def item(reader: "Reader", x: Any, at: Any) -> Any:
     whole = slice(None)
     if isinstance(x, Value) and isinstance(at, tuple) and len(x.sizes) == 1:
         *others, sample = at[:2] if x.last else at
-        if isinstance(sample, int) and others == [whole] * (1 if x.last else 2) and at[2:] in ((), (whole,), (sample,)):
+        if (
+            isinstance(sample, int)
+            and others == [whole] * (1 if x.last else 2)
+            and at[2:] in ((), (whole,), (sample,))
+        ):
             return pick(reader, x, sample)
     raise Unsupported(f"of {at}: only one sample of a window")
 

@@ -1,5 +1,5 @@
-"""Every model by name, with its options. All but those of ids take time windows and images alike; docs/simulate.md says what they were made
-for."""
+"""Every model by name, with its options. All but those of ids take time windows and images alike;
+docs/simulate.md says what they were made for."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -25,7 +25,8 @@ from wire.errors import ConfigError
 from wire.tasks import RECONSTRUCTION, SEQUENCE
 
 Builder = Callable[..., Classifier]
-"""(window, number of classes, size (channels,) float32 that every channel is divided by, \\**options) -> a fresh model."""
+"""(window, number of classes, size (channels,) float32 that every channel is divided by,
+\\**options) -> a fresh model."""
 
 
 MODELS: dict[str, Builder] = {
@@ -49,16 +50,26 @@ MODELS: dict[str, Builder] = {
 OF_IDS = ("text-mlp", "text-cnn", "text-tcn")
 """The models of sequences of ids. All others are of measurements."""
 OF_STEPS = ("tcn", "text-tcn")
-"""The models that answer each step of a window where it has some. All others answer the window as a whole."""
-_CUT = Option("last", "where the head begins: with the last layer, or right after the convolutions", **vars(Limits(choices=CUTS)))
+"""The models that answer each step of a window where it has some. All others answer the window as a
+whole."""
+_CUT = Option(
+    "last",
+    "where the head begins: with the last layer, or right after the convolutions",
+    **vars(Limits(choices=CUTS)),
+)
 _UNITS = Option(16, "units of the bottleneck", low=1)
-OPTIONS: dict[str, Options] = {"har-cnn-dbe": {"cut": _CUT}, "cnn4": {"cut": _CUT}, "autoencoder": {"units": _UNITS}}
+OPTIONS: dict[str, Options] = {
+    "har-cnn-dbe": {"cut": _CUT},
+    "cnn4": {"cut": _CUT},
+    "autoencoder": {"units": _UNITS},
+}
 """The options of the models that have any, as in ``har-cnn-dbe:cut=convolutions``."""
 
 
 def default_model(window: Window, task: Task | None = None) -> str:
-    """The model that data get when nobody names one: DistFL's two-layer CNN, for ids a convolution over their embeddings, to label steps a
-    temporal convolutional network, and to give windows back an autoencoder; all have the BatchNorm statistics that groupings read."""
+    """The model that data get when nobody names one: DistFL's two-layer CNN, for ids a convolution
+    over their embeddings, to label steps a temporal convolutional network, and to give windows back
+    an autoencoder; all have the BatchNorm statistics that groupings read."""
     if task is not None and task.of == RECONSTRUCTION:
         return "autoencoder"
     if task is not None and task.of == SEQUENCE:
@@ -74,11 +85,15 @@ def read_model(name: str) -> Choice:
     """
     own = name.partition(":")[0].strip()
     if own.endswith(".py"):
-        raise ConfigError(f"model {name!r}: expected FILE.py:FUNCTION, the function in it that makes the model")
+        raise ConfigError(
+            f"model {name!r}: expected FILE.py:FUNCTION, the function in it that makes the model"
+        )
     if own not in MODELS:
         near = get_close_matches(own, MODELS)
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ConfigError(f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION{meant}")
+        raise ConfigError(
+            f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION{meant}"
+        )
     return read(name, {known: OPTIONS.get(known, {}) for known in MODELS}, "model")
 
 
@@ -86,16 +101,30 @@ def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Cla
     """A fresh model, by its name and options; torch's global generator decides its weights.
 
     Raises:
-        ConfigError: no such model or option, or examples that are too small for it, or of another kind.
+        ConfigError: no such model or option, or examples that are too small for it, or of another
+        kind.
     """
     choice = read_model(name)
     if (choice.name in OF_IDS) != bool(window.vocabulary):
-        takes, have = ("ids", "measurements") if choice.name in OF_IDS else ("measurements", f"ids of a vocabulary of {window.vocabulary}")
-        fitting = ", ".join(OF_IDS) if window.vocabulary else "one of the others, or data with a `vocabulary`"
-        raise ConfigError(f"model {choice.name} takes {takes}, and the windows hold {have}: expected {fitting}")
+        takes, have = (
+            ("ids", "measurements")
+            if choice.name in OF_IDS
+            else ("measurements", f"ids of a vocabulary of {window.vocabulary}")
+        )
+        fitting = (
+            ", ".join(OF_IDS)
+            if window.vocabulary
+            else "one of the others, or data with a `vocabulary`"
+        )
+        raise ConfigError(
+            f"model {choice.name} takes {takes}, and the windows hold {have}: expected {fitting}"
+        )
     if window.steps and choice.name not in OF_STEPS:
         known = "text-tcn" if window.vocabulary else "tcn"
-        raise ConfigError(f"model {choice.name} answers a window as a whole, and the task is to label its steps: expected {known}")
+        raise ConfigError(
+            f"model {choice.name} answers a window as a whole, and the task is to label its "
+            f"steps: expected {known}"
+        )
     model: Classifier = MODELS[choice.name](window, num_classes, size, **dict(choice.given))
     model.shape, model.vocabulary, model.steps = window.shape, window.vocabulary, window.steps
     return model

@@ -1,4 +1,5 @@
-"""Layers of torch that others stand in for, which draw nothing by themselves or which every runtime of devices has."""
+"""Layers of torch that others stand in for, which draw nothing by themselves or which every runtime
+of devices has."""
 
 from torch import nn
 
@@ -7,11 +8,17 @@ from wire.errors import ConfigError
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether somebody looks at what goes through a layer, or comes back."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 def check_replaceable(name: str, layer: nn.Module, *kinds: type[nn.Module]) -> None:
-    """Check that a layer does what these `kinds` of torch do, and nothing else: what stands in for it would not do the rest.
+    """Check that a layer does what these `kinds` of torch do, and nothing else: what stands in for
+    it would not do the rest.
 
     Raises:
         ConfigError: it is of a derived class, or has hooks.
@@ -20,4 +27,7 @@ def check_replaceable(name: str, layer: nn.Module, *kinds: type[nn.Module]) -> N
     if type(layer) not in kinds or hooked:
         has = "hooks" if hooked else "a class of its own"
         known = " or ".join(kind.__name__ for kind in kinds)
-        raise ConfigError(f"layer {name!r} is {type(layer).__name__} with {has}, which would be lost: expected torch's own {known}")
+        raise ConfigError(
+            f"layer {name!r} is {type(layer).__name__} with {has}, which would be lost: expected "
+            f"torch's own {known}"
+        )

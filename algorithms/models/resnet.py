@@ -1,7 +1,8 @@
 """ResNet-18 for small images.
 
-K. He, X. Zhang, S. Ren, J. Sun, CVPR 2016. DistFL and DBE use it on images of 32 and 64 pixels; as is usual there, it begins with one
-convolution of 3 instead of one of 7 with stride 2 and a max-pooling.
+K. He, X. Zhang, S. Ren, J. Sun, CVPR 2016. DistFL and DBE use it on images of 32 and 64 pixels; as
+is usual there, it begins with one convolution of 3 instead of one of 7 with stride 2 and a
+max-pooling.
 """
 
 import torch
@@ -15,7 +16,8 @@ WIDTHS = (64, 128, 256, 512)
 
 
 class Residual(nn.Module):
-    """relu(x + norm(conv(relu(norm(conv(x)))))), x through a convolution of 1 where its shape changes."""
+    """relu(x + norm(conv(relu(norm(conv(x)))))), x through a convolution of 1 where its shape
+    changes."""
 
     def __init__(self, dims: int, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -27,17 +29,27 @@ class Residual(nn.Module):
             norm(dims, outputs),
         )
         same = stride == 1 and inputs == outputs
-        self.way = nn.Identity() if same else nn.Sequential(conv(dims, inputs, outputs, 1, stride, bias=False), norm(dims, outputs))
+        self.way = (
+            nn.Identity()
+            if same
+            else nn.Sequential(
+                conv(dims, inputs, outputs, 1, stride, bias=False), norm(dims, outputs)
+            )
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.way(x) + self.body(x))
 
 
 def resnet18(window: Window, num_classes: int, size: Tensor, share: float = 1.0) -> Classifier:
-    """A convolution, eight residual blocks in four stages, the mean of every channel, one linear layer. With a
-    `share` below 1 every layer has only this share of its channels."""
+    """A convolution, eight residual blocks in four stages, the mean of every channel, one linear
+    layer. With a `share` below 1 every layer has only this share of its channels."""
     dims, inputs = dimensions(window), max(1, round(share * WIDTHS[0]))
-    layers: list[nn.Module] = [conv(dims, len(window.channels), inputs, 3, padding=1, bias=False), norm(dims, inputs), nn.ReLU()]
+    layers: list[nn.Module] = [
+        conv(dims, len(window.channels), inputs, 3, padding=1, bias=False),
+        norm(dims, inputs),
+        nn.ReLU(),
+    ]
     for stage, width in enumerate(WIDTHS):
         outputs = max(1, round(share * width))
         for block in range(2):

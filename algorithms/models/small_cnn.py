@@ -1,31 +1,46 @@
 """The papers' small convolutional networks of two convolutions.
 
-`cnn2_bn`: B. Liu et al., DistFL, IMWUT 2021, section 5.1. `cnn4`: J. Zhang et al., DBE, NeurIPS 2023, section 5, after McMahan et al.,
-AISTATS 2017; the sizes are those of the authors' library PFLlib. `autocfl`: AutoCFL, section 5.1.
+`cnn2_bn`: B. Liu et al., DistFL, IMWUT 2021, section 5.1. `cnn4`: J. Zhang et al., DBE, NeurIPS
+2023, section 5, after McMahan et al., AISTATS 2017; the sizes are those of the authors' library
+PFLlib. `autocfl`: AutoCFL, section 5.1.
 """
 
 from torch import Tensor
 
-from algorithms.models.blocks import Cut, Norm, assemble, conv_stack, count_features, dimensions, split_linear
+from algorithms.models.blocks import (
+    Cut,
+    Norm,
+    assemble,
+    conv_stack,
+    count_features,
+    dimensions,
+    split_linear,
+)
 from algorithms.models.classifier import Classifier, Scale
 from wire.bundle import Window
 
 
 def cnn2(window: Window, num_classes: int, size: Tensor, kind: Norm = "batch") -> Classifier:
-    """Two times (convolution of 5, 32 and 64 channels, normalisation, ReLU, max-pool 2), then one linear layer."""
-    extractor = conv_stack(dimensions(window), (len(window.channels), 32, 64), 5, padding=2, kind=kind)
+    """Two times (convolution of 5, 32 and 64 channels, normalisation, ReLU, max-pool 2), then one
+    linear layer."""
+    extractor = conv_stack(
+        dimensions(window), (len(window.channels), 32, 64), 5, padding=2, kind=kind
+    )
     return assemble("cnn2", window, num_classes, size, extractor)
 
 
 def cnn4(window: Window, num_classes: int, size: Tensor, cut: Cut = "last") -> Classifier:
-    """Two convolutions of 5 without padding (32 and 64 channels, ReLU, max-pool 2), then linear layers of 512 and of the classes."""
+    """Two convolutions of 5 without padding (32 and 64 channels, ReLU, max-pool 2), then linear
+    layers of 512 and of the classes."""
     extractor = conv_stack(dimensions(window), (len(window.channels), 32, 64), 5)
     layers, head = split_linear(count_features("cnn4", window, extractor), (512,), num_classes, cut)
     return Classifier(Scale(size, dimensions(window)), extractor.extend(layers), head)
 
 
-def autocfl(window: Window, num_classes: int, size: Tensor, widths: tuple[int, int] = (20, 50)) -> Classifier:
-    """Two convolutions of 5 without padding (ReLU, max-pool 2), then one linear layer. The paper's `widths` are 20 and 50 for MNIST,
-    16 and 32 for Fashion-MNIST, 6 and 16 for CIFAR-10."""
+def autocfl(
+    window: Window, num_classes: int, size: Tensor, widths: tuple[int, int] = (20, 50)
+) -> Classifier:
+    """Two convolutions of 5 without padding (ReLU, max-pool 2), then one linear layer. The paper's
+    `widths` are 20 and 50 for MNIST, 16 and 32 for Fashion-MNIST, 6 and 16 for CIFAR-10."""
     extractor = conv_stack(dimensions(window), (len(window.channels), *widths), 5)
     return assemble("autocfl", window, num_classes, size, extractor)

@@ -1,9 +1,11 @@
-"""A temporal convolutional network that answers each step of a window: residual convolutions whose dilation doubles.
+"""A temporal convolutional network that answers each step of a window: residual convolutions whose
+dilation doubles.
 
-Y. Abu Farha, J. Gall. MS-TCN: Multi-Stage Temporal Convolutional Network for Action Segmentation. CVPR 2019, section 3.1: one stage of it.
-A layer sees as much before a sample as after it. Here BatchNorm follows each dilated convolution, whose statistics groupings read, and
-there are 6 layers of 32 channels, which see 127 samples; a step is the mean over its samples. Where windows have no steps, or are images,
-the whole of one is.
+Y. Abu Farha, J. Gall. MS-TCN: Multi-Stage Temporal Convolutional Network for Action Segmentation.
+CVPR 2019, section 3.1: one stage of it. A layer sees as much before a sample as after it. Here
+BatchNorm follows each dilated convolution, whose statistics groupings read, and there are 6 layers
+of 32 channels, which see 127 samples; a step is the mean over its samples. Where windows have no
+steps, or are images, the whole of one is.
 """
 
 from torch import Tensor, nn
@@ -18,12 +20,23 @@ CHANNELS, LAYERS, KERNEL = 32, 6, 3
 
 
 class Dilated(nn.Module):
-    """x (batch, channels, ...) plus what a dilated convolution, BatchNorm, ReLU and a convolution of one sample make of it."""
+    """x (batch, channels, ...) plus what a dilated convolution, BatchNorm, ReLU and a convolution
+    of one sample make of it."""
 
     def __init__(self, dims: int, channels: int, dilation: int) -> None:
         super().__init__()
-        wide = conv(dims, channels, channels, KERNEL, padding=dilation * (KERNEL // 2), dilation=dilation, bias=False)
-        self.layers = nn.Sequential(wide, norm(dims, channels), nn.ReLU(), conv(dims, channels, channels, 1))
+        wide = conv(
+            dims,
+            channels,
+            channels,
+            KERNEL,
+            padding=dilation * (KERNEL // 2),
+            dilation=dilation,
+            bias=False,
+        )
+        self.layers = nn.Sequential(
+            wide, norm(dims, channels), nn.ReLU(), conv(dims, channels, channels, 1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = x + self.layers(x)
@@ -31,15 +44,19 @@ class Dilated(nn.Module):
 
 
 class Steps(nn.Module):
-    """x (batch, channels, time) to the mean over the samples of each step, (batch, steps, channels); with 0 steps, x (batch, channels, ...)
-    to the mean over all, (batch, channels)."""
+    """x (batch, channels, time) to the mean over the samples of each step, (batch, steps,
+    channels); with 0 steps, x (batch, channels, ...) to the mean over all, (batch, channels)."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
         self.steps = steps
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.unflatten(2, (self.steps, -1)).mean(3).transpose(1, 2) if self.steps else x.flatten(2).mean(2)
+        return (
+            x.unflatten(2, (self.steps, -1)).mean(3).transpose(1, 2)
+            if self.steps
+            else x.flatten(2).mean(2)
+        )
 
 
 def tcn(window: Window, num_classes: int, size: Tensor) -> Classifier:
@@ -48,7 +65,11 @@ def tcn(window: Window, num_classes: int, size: Tensor) -> Classifier:
     Raises:
         ConfigError: steps are no equal parts of a window.
     """
-    return Classifier(Scale(size, dimensions(window)), _extractor("tcn", window, len(window.channels)), nn.Linear(CHANNELS, num_classes))
+    return Classifier(
+        Scale(size, dimensions(window)),
+        _extractor("tcn", window, len(window.channels)),
+        nn.Linear(CHANNELS, num_classes),
+    )
 
 
 def text_tcn(window: Window, num_classes: int, size: Tensor) -> Classifier:
@@ -58,13 +79,18 @@ def text_tcn(window: Window, num_classes: int, size: Tensor) -> Classifier:
         ConfigError: steps are no equal parts of a window.
     """
     layers = _extractor("text-tcn", window, WIDTH * len(window.channels))
-    return Classifier(nn.Identity(), nn.Sequential(Embedded(window.vocabulary, WIDTH), *layers), nn.Linear(CHANNELS, num_classes))
+    return Classifier(
+        nn.Identity(),
+        nn.Sequential(Embedded(window.vocabulary, WIDTH), *layers),
+        nn.Linear(CHANNELS, num_classes),
+    )
 
 
 def _extractor(name: str, window: Window, inputs: int) -> nn.Sequential:
     if window.steps and (window.height or window.length % window.steps):
         raise ConfigError(
-            f"model {name}: examples {' x '.join(map(str, window.shape))} in {window.steps} steps: expected windows that so many divide"
+            f"model {name}: examples {' x '.join(map(str, window.shape))} in {window.steps} "
+            "steps: expected windows that so many divide"
         )
     dims = dimensions(window)
     layers = [Dilated(dims, CHANNELS, 2**layer) for layer in range(LAYERS)]

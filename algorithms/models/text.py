@@ -1,8 +1,10 @@
 """Small networks for sequences of ids: words, characters, events.
 
-``text-mlp``: the mean of the embeddings and one hidden layer, as fastText but for that layer (A. Joulin et al., Bag of Tricks for
-Efficient Text Classification, EACL 2017). ``text-cnn``: a convolution of 5 positions over the embeddings, BatchNorm, ReLU and the mean over
-time; after Y. Kim, Convolutional Neural Networks for Sentence Classification, EMNLP 2014, which takes the maximum, of several widths.
+``text-mlp``: the mean of the embeddings and one hidden layer, as fastText but for that layer (A.
+Joulin et al., Bag of Tricks for Efficient Text Classification, EACL 2017). ``text-cnn``: a
+convolution of 5 positions over the embeddings, BatchNorm, ReLU and the mean over time; after Y.
+Kim, Convolutional Neural Networks for Sentence Classification, EMNLP 2014, which takes the maximum,
+of several widths.
 """
 
 from torch import Tensor, nn
@@ -16,7 +18,8 @@ WIDTH, HIDDEN, KERNEL = 32, 64, 5
 
 
 class Embedded(nn.Module):
-    """x (batch, channels, time) int64 to the embeddings of its ids, (batch, channels * width, time). All channels have one vocabulary."""
+    """x (batch, channels, time) int64 to the embeddings of its ids, (batch, channels * width,
+    time). All channels have one vocabulary."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -24,18 +27,31 @@ class Embedded(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         embedded: Tensor = self.embedding(x)
-        return embedded.transpose(2, 3).contiguous().flatten(1, 2)  # in the order of the time: pooling would else go another way
+        return (
+            embedded.transpose(2, 3).contiguous().flatten(1, 2)
+        )  # in the order of the time: pooling would else go another way
 
 
 def text_mlp(window: Window, num_classes: int, size: Tensor) -> Classifier:
     """Embeddings, their mean over time, a hidden layer with ReLU, then the classes."""
     width = WIDTH * len(window.channels)
-    extractor = nn.Sequential(Embedded(window.vocabulary, WIDTH), average(1), nn.Linear(width, HIDDEN), nn.ReLU())
+    extractor = nn.Sequential(
+        Embedded(window.vocabulary, WIDTH), average(1), nn.Linear(width, HIDDEN), nn.ReLU()
+    )
     return Classifier(nn.Identity(), extractor, nn.Linear(HIDDEN, num_classes))
 
 
 def text_cnn(window: Window, num_classes: int, size: Tensor) -> Classifier:
     """Embeddings, a convolution with BatchNorm and ReLU, the mean over time, then the classes."""
     inputs = WIDTH * len(window.channels)
-    layers = conv(1, inputs, HIDDEN, KERNEL, padding=KERNEL // 2), norm(1, HIDDEN), nn.ReLU(), average(1)
-    return Classifier(nn.Identity(), nn.Sequential(Embedded(window.vocabulary, WIDTH), *layers), nn.Linear(HIDDEN, num_classes))
+    layers = (
+        conv(1, inputs, HIDDEN, KERNEL, padding=KERNEL // 2),
+        norm(1, HIDDEN),
+        nn.ReLU(),
+        average(1),
+    )
+    return Classifier(
+        nn.Identity(),
+        nn.Sequential(Embedded(window.vocabulary, WIDTH), *layers),
+        nn.Linear(HIDDEN, num_classes),
+    )

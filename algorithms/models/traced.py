@@ -29,7 +29,9 @@ class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, (Dropped, Attention, Stacked)) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (Dropped, Attention, Stacked)) or super().is_leaf_module(
+            m, module_qualified_name
+        )
 
 
 def trace(whole: Whole) -> fx.Graph:
@@ -40,7 +42,14 @@ def trace(whole: Whole) -> fx.Graph:
     """
     try:
         graph = _Tracer().trace(whole)
-    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError) as error:
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        LookupError,
+        NotImplementedError,
+    ) as error:
         said = next(iter(str(error).splitlines()), type(error).__name__)
         raise Unsupported(f"what the model does cannot be followed: {said}") from None
     fx.GraphModule(whole, graph).graph.eliminate_dead_code()
@@ -51,7 +60,11 @@ def in_place(node: fx.Node, whole: nn.Module) -> bool:
     """Whether a call overwrites its first input."""
     if node.op == "call_module":
         return bool(getattr(whole.get_submodule(str(node.target)), "inplace", False))
-    return node.target is operator.iadd or bool(node.kwargs.get("inplace")) or (node.target is F.relu and len(node.args) > 1)
+    return (
+        node.target is operator.iadd
+        or bool(node.kwargs.get("inplace"))
+        or (node.target is F.relu and len(node.args) > 1)
+    )
 
 
 def alone(node: Any, whole: nn.Module) -> bool:
@@ -60,7 +73,9 @@ def alone(node: Any, whole: nn.Module) -> bool:
         return False
     layer = type(whole.get_submodule(node.target)) if node.op == "call_module" else None
     called = getattr(node.target, "__name__", node.target)
-    view = layer in (nn.Identity, nn.Flatten) or (node.op != "call_module" and called in (*views.MOVING, "contiguous", "getitem"))
+    view = layer in (nn.Identity, nn.Flatten) or (
+        node.op != "call_module" and called in (*views.MOVING, "contiguous", "getitem")
+    )
     return not view or alone(node.args[0], whole)
 
 

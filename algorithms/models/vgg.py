@@ -1,6 +1,7 @@
 """VGG-11 with BatchNorm, and with global average pooling in place of its fully connected layers.
 
-K. Simonyan, A. Zisserman, ICLR 2015, configuration A; as B. Liu et al., DistFL, IMWUT 2021, section 5.1, change it for CIFAR-10.
+K. Simonyan, A. Zisserman, ICLR 2015, configuration A; as B. Liu et al., DistFL, IMWUT 2021, section
+5.1, change it for CIFAR-10.
 """
 
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ BLOCKS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
 def vgg11(window: Window, num_classes: int, size: Tensor, share: float = 1.0) -> Classifier:
-    """Eight convolutions of 3 with BatchNorm and ReLU, max-pool 2 after each block while there is something to halve, the mean of every
-    channel, one linear layer. `share` of the channels makes a narrower one."""
+    """Eight convolutions of 3 with BatchNorm and ReLU, max-pool 2 after each block while there is
+    something to halve, the mean of every channel, one linear layer. `share` of the channels makes a
+    narrower one."""
     dims, inputs, smallest = dimensions(window), len(window.channels), min(window.shape[1:])
     layers: list[nn.Module] = []
     for block in BLOCKS:

@@ -1,10 +1,13 @@
-"""APFL: a device uses a mixture of the exchanged model and one of its own, and learns how much of each.
+"""APFL: a device uses a mixture of the exchanged model and one of its own, and learns how much of
+each.
 
-Y. Deng, M. M. Kamani, M. Mahdavi. Adaptive Personalized Federated Learning. arXiv:2003.13461, 2020, Algorithm 1. Legend: w the exchanged
-model, v the device's (``private/personal.NAME``), a the share of v (``private/alpha``), m = a * v + (1 - a) * w the mixture.
+Y. Deng, M. M. Kamani, M. Mahdavi. Adaptive Personalized Federated Learning. arXiv:2003.13461, 2020,
+Algorithm 1. Legend: w the exchanged model, v the device's (``private/personal.NAME``), a the share
+of v (``private/alpha``), m = a * v + (1 - a) * w the mixture.
 
-w <- w - lr * gradient at w; v <- v - lr * a * gradient at m; a <- a - alpha_lr * <v - w, gradient at m>, within [0, 1]. All three take the
-same batch, as they were before it; w and v with momentum. Beside v are kept the running statistics that m meets.
+w <- w - lr * gradient at w; v <- v - lr * a * gradient at m; a <- a - alpha_lr * <v - w, gradient
+at m>, within [0, 1]. All three take the same batch, as they were before it; w and v with momentum.
+Beside v are kept the running statistics that m meets.
 """
 
 from collections.abc import Mapping
@@ -54,26 +57,41 @@ class Apfl(Supervised):
     def initial(self) -> TorchTensors:
         tensors = super().initial()
         personal = copy_as_personal_model(tensors)
-        return tensors | personal | self.slots(personal, personal_parameters(tensors)) | {_ALPHA: torch.tensor(float(self.alpha))}
+        return (
+            tensors
+            | personal
+            | self.slots(personal, personal_parameters(tensors))
+            | {_ALPHA: torch.tensor(float(self.alpha))}
+        )
 
     def mixed(self, tensors: TorchTensors) -> TorchTensors:
         """The mixture in the place of the exchanged model."""
         alpha = tensors[_ALPHA]
         shared = names.of_role(tensors, names.SHARED)
-        mixture = {key: alpha * tensors[personal_key(key)] + (1 - alpha) * tensors[key] for key in shared}
+        mixture = {
+            key: alpha * tensors[personal_key(key)] + (1 - alpha) * tensors[key] for key in shared
+        }
         return {**as_model(tensors), **mixture}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        def mixture(tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+        def mixture(
+            tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+        ) -> tuple[Tensor, Pass]:
             made = self.forward(self.mixed(tensors), batch, training=True)
             return self.mean_loss(made.logits, tensors, batch), made
 
-        gradients, _, exchanged = differentiate(self.loss, self.trained(tensors), tensors, batch, hyper)
-        own, loss, made = differentiate(mixture, [*personal_parameters(tensors), _ALPHA], tensors, batch, hyper)
+        gradients, _, exchanged = differentiate(
+            self.loss, self.trained(tensors), tensors, batch, hyper
+        )
+        own, loss, made = differentiate(
+            mixture, [*personal_parameters(tensors), _ALPHA], tensors, batch, hyper
+        )
         alpha = (tensors[_ALPHA] - hyper["alpha_lr"] * own.pop(_ALPHA)).clamp(0.0, 1.0)
         moved = self.descend(gradients | own, tensors, hyper) | {_ALPHA: alpha}
         following = exchanged.following | as_personal_model(made.following)
-        return following_values(following | moved) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
+        return following_values(following | moved) | self.metrics(
+            made.logits, batch, loss * batch["x"].shape[0]
+        )
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         return super().answer(self.mixed(tensors), x)

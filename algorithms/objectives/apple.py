@@ -1,15 +1,20 @@
-"""APPLE: a device learns with which weights to add up the core models of all devices, together with its own core model.
+"""APPLE: a device learns with which weights to add up the core models of all devices, together with
+its own core model.
 
-J. Luo, S. Wu. Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning. IJCAI 2022, Algorithm 1. Legend: w_j the
-core model of device j (the one exchanged, and ``received/others.NAME``), p the directed relationship vector, own place first (kept as its
-distance from p_0, ``private/relation``), p_0 each device's share of the examples (``received/prior``), lambda the schedule from the global
-to the local objective (``received/schedule``), mu the weight of the tie to p_0, dr_lr the rate of p.
+J. Luo, S. Wu. Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning.
+IJCAI 2022, Algorithm 1. Legend: w_j the core model of device j (the one exchanged, and
+``received/others.NAME``), p the directed relationship vector, own place first (kept as its distance
+from p_0, ``private/relation``), p_0 each device's share of the examples (``received/prior``),
+lambda the schedule from the global to the local objective (``received/schedule``), mu the weight of
+the tie to p_0, dr_lr the rate of p.
 
-The model that a device uses is sum_j p_j w_j. It minimises cross-entropy + lambda * mu / 2 * |p - p_0|^2 by its own w and p. lambda falls
-from 1 to 0 over `schedule_rounds` rounds along half a cosine.
+The model that a device uses is sum_j p_j w_j. It minimises cross-entropy + lambda * mu / 2 * |p -
+p_0|^2 by its own w and p. lambda falls from 1 to 0 over `schedule_rounds` rounds along half a
+cosine.
 
-Not as in the paper: a device gets M core models, chosen once, so that the places of p keep their meaning (as many as there are others
-is the paper's cross-silo setting). BatchNorm statistics are the device's own; ``settle`` takes them anew when other core models have come.
+Not as in the paper: a device gets M core models, chosen once, so that the places of p keep their
+meaning (as many as there are others is the paper's cross-silo setting). BatchNorm statistics are
+the device's own; ``settle`` takes them anew when other core models have come.
 """
 
 import math
@@ -21,17 +26,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
+from algorithms.core.contract import (
+    GraphFunction,
+    LocalModel,
+    ObjectiveMemory,
+    Programs,
+    TorchTensors,
+    Work,
+)
 from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
+from algorithms.objectives.peer_models import (
+    PRESENT,
+    known_groups,
+    no_peer_models,
+    peer_key,
+    stack_peer_models,
+)
 from algorithms.objectives.supervised import LR, Pass, Supervised, differentiate, following_values
 from wire import names
 from wire.messages import Evaluate, Train, Verb
 from wire.tensors import Tensors
 
-_RELATION, _PRIOR, _SCHEDULE = names.private("relation"), names.received("prior"), names.received("schedule")
+_RELATION, _PRIOR, _SCHEDULE = (
+    names.private("relation"),
+    names.received("prior"),
+    names.received("schedule"),
+)
 
 
 class Apple(Supervised):
@@ -42,7 +64,11 @@ class Apple(Supervised):
     follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "dr_lr": 0.001, "mu": 0.1}
-    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE, "dr_lr": NOT_NEGATIVE, "mu": NOT_NEGATIVE}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "num_others": AT_LEAST_ONE,
+        "dr_lr": NOT_NEGATIVE,
+        "mu": NOT_NEGATIVE,
+    }
 
     def __init__(self, model: Classifier, num_others: int = 5) -> None:
         super().__init__(model)
@@ -54,7 +80,11 @@ class Apple(Supervised):
     def initial(self) -> TorchTensors:
         tensors = super().initial()
         prior = torch.cat([torch.ones(1), torch.zeros(self.num_others)])
-        own = {_RELATION: torch.zeros(1 + self.num_others), _PRIOR: prior, _SCHEDULE: torch.ones(())}
+        own = {
+            _RELATION: torch.zeros(1 + self.num_others),
+            _PRIOR: prior,
+            _SCHEDULE: torch.ones(()),
+        }
         return tensors | own | no_peer_models(tensors, self.num_others)
 
     def graphs(self) -> Mapping[str, GraphFunction]:
@@ -64,27 +94,46 @@ class Apple(Supervised):
         """The model that the device uses in the place of its core model."""
         weights = tensors[_PRIOR] + tensors[_RELATION]
         peers = weights[1:] * tensors[PRESENT]
-        shared = [(k, tensors[k], tensors[peer_key(k)]) for k in names.of_role(tensors, names.SHARED)]
-        return {**tensors, **{k: weights[0] * w + (peers.reshape(-1, *[1] * w.dim()) * stack).sum(0) for k, w, stack in shared}}
+        shared = [
+            (k, tensors[k], tensors[peer_key(k)]) for k in names.of_role(tensors, names.SHARED)
+        ]
+        return {
+            **tensors,
+            **{
+                k: weights[0] * w + (peers.reshape(-1, *[1] * w.dim()) * stack).sum(0)
+                for k, w, stack in shared
+            },
+        }
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
         return super().forward(self.personal_model(tensors), batch, training)
 
-    def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+    def loss(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
         return loss + tensors[_SCHEDULE] * hyper["mu"] / 2 * tensors[_RELATION].square().sum(), made
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """The core model with momentum, p without."""
-        gradients, loss, made = differentiate(self.loss, [*self.trained(tensors), _RELATION], tensors, batch, hyper)
+        gradients, loss, made = differentiate(
+            self.loss, [*self.trained(tensors), _RELATION], tensors, batch, hyper
+        )
         relation = tensors[_RELATION] - hyper["dr_lr"] * gradients.pop(_RELATION)
         moved = self.descend(gradients, tensors, hyper) | {_RELATION: relation}
-        return following_values(made.following | moved) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
+        return following_values(made.following | moved) | self.metrics(
+            made.logits, batch, loss * batch["x"].shape[0]
+        )
 
-    def settle(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Only the running statistics move: other core models have arrived since they were taken."""
+    def settle(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """Only the running statistics move: other core models have arrived since they were
+        taken."""
         loss, made = self.loss(tensors, batch, hyper)
-        return following_values(made.following) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
+        return following_values(made.following) | self.metrics(
+            made.logits, batch, loss * batch["x"].shape[0]
+        )
 
 
 class AppleServer(DefaultCoordinator):
@@ -104,29 +153,68 @@ class AppleServer(DefaultCoordinator):
         return (self._settle(work), Evaluate())
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        return ObjectiveMemory(info={"round": 0, "num_others": len(initial[PRESENT]), "known": [], "others": {}, "examples": {}})
+        return ObjectiveMemory(
+            info={
+                "round": 0,
+                "num_others": len(initial[PRESENT]),
+                "known": [],
+                "others": {},
+                "examples": {},
+            }
+        )
 
     def absorb(
-        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
         info = context.info
         examples = {**info["examples"], **{membership[m.device_id]: m.num_examples for m in models}}
         known = known_groups(info["known"], membership)
         peers = {}
-        for place, key in enumerate(known):  # those that follow it, so that all are chosen equally often; what was chosen stays
+        for place, key in enumerate(
+            known
+        ):  # those that follow it, so that all are chosen equally often; what was chosen stays
             before = info["others"].get(key, [])
             fresh = [k for k in (*known[place + 1 :], *known[:place]) if k not in before]
             peers[key] = [*before, *fresh][: info["num_others"]]
-        return ObjectiveMemory(context.arrays, {**info, "round": info["round"] + 1, "known": known, "others": peers, "examples": examples})
+        return ObjectiveMemory(
+            context.arrays,
+            {
+                **info,
+                "round": info["round"] + 1,
+                "known": known,
+                "others": peers,
+                "examples": examples,
+            },
+        )
 
-    def forget(self, context: ObjectiveMemory, device_id: str, alone: str | None) -> ObjectiveMemory:
+    def forget(
+        self, context: ObjectiveMemory, device_id: str, alone: str | None
+    ) -> ObjectiveMemory:
         kept = super().forget(context, device_id, alone)
         info = kept.info
-        others = {key: [k for k in peers if k != alone] for key, peers in info["others"].items() if key != alone}
+        others = {
+            key: [k for k in peers if k != alone]
+            for key, peers in info["others"].items()
+            if key != alone
+        }
         examples = {key: count for key, count in info["examples"].items() if key != alone}
-        return replace(kept, info={**info, "known": [k for k in info["known"] if k != alone], "others": others, "examples": examples})
+        return replace(
+            kept,
+            info={
+                **info,
+                "known": [k for k in info["known"] if k != alone],
+                "others": others,
+                "examples": examples,
+            },
+        )
 
-    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
         info = context.info
         peers = info["others"].get(key, [])
         stacks = stack_peer_models(models, models[key], peers, info["num_others"])
@@ -134,8 +222,13 @@ class AppleServer(DefaultCoordinator):
         counts[0] = info["examples"].get(key, 1)
         counts[1 : 1 + len(peers)] = [info["examples"].get(peer, 0) for peer in peers]
         counts[1:] *= stacks[PRESENT]
-        schedule = (math.cos(math.pi * min(1.0, info["round"] / max(1, self.schedule_rounds))) + 1) / 2
-        return stacks | {_PRIOR: (counts / counts.sum()).astype(np.float32), _SCHEDULE: np.asarray(schedule, np.float32)}
+        schedule = (
+            math.cos(math.pi * min(1.0, info["round"] / max(1, self.schedule_rounds))) + 1
+        ) / 2
+        return stacks | {
+            _PRIOR: (counts / counts.sum()).astype(np.float32),
+            _SCHEDULE: np.asarray(schedule, np.float32),
+        }
 
     def _settle(self, work: Work) -> Train:
         return work.train("settle", epochs=1, report=False)

@@ -10,7 +10,8 @@ from wire.tensors import Tensors
 
 
 class DefaultCoordinator:
-    """Every round: evaluate the model received, then train. After the last: evaluate. Nothing is sent besides the model."""
+    """Every round: evaluate the model received, then train. After the last: evaluate. Nothing is
+    sent besides the model."""
 
     grouping: ClassVar[str] = ""
     own_rule: ClassVar[bool] = False
@@ -21,11 +22,16 @@ class DefaultCoordinator:
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         return ObjectiveMemory()
 
-    def forget(self, context: ObjectiveMemory, device_id: str, alone: str | None) -> ObjectiveMemory:
+    def forget(
+        self, context: ObjectiveMemory, device_id: str, alone: str | None
+    ) -> ObjectiveMemory:
         """Without what is kept for the device's own group."""
         if alone is None:
             return context
-        return replace(context, arrays={k: v for k, v in context.arrays.items() if not k.startswith(f"{alone}/")})
+        return replace(
+            context,
+            arrays={k: v for k, v in context.arrays.items() if not k.startswith(f"{alone}/")},
+        )
 
     def preparing(self, context: ObjectiveMemory) -> bool:
         return False
@@ -41,9 +47,15 @@ class DefaultCoordinator:
         return (Evaluate(),)
 
     def absorb(
-        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
         return context
 
-    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
         return {}

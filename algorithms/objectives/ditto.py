@@ -1,8 +1,8 @@
 """Ditto: FedAvg, and beside it a personal model that is held near the received one.
 
-T. Li, S. Hu, A. Beirami, V. Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021, Algorithm 1.
-Legend: v the personal model (``private/personal.NAME``, with BatchNorm statistics of its own), w the received one, lambda the
-strength of the tie.
+T. Li, S. Hu, A. Beirami, V. Smith. Ditto: Fair and Robust Federated Learning Through
+Personalization. ICML 2021, Algorithm 1. Legend: v the personal model (``private/personal.NAME``,
+with BatchNorm statistics of its own), w the received one, lambda the strength of the tie.
 
 v <- v - lr * (gradient of the cross-entropy at v + lambda * (v - w)). The device uses v.
 """
@@ -49,31 +49,50 @@ class Ditto(Supervised):
     def initial(self) -> TorchTensors:
         tensors = super().initial()
         personal = copy_as_personal_model(tensors)
-        return tensors | start_copies(tensors) | personal | self.slots(personal, personal_parameters(tensors))
+        return (
+            tensors
+            | start_copies(tensors)
+            | personal
+            | self.slots(personal, personal_parameters(tensors))
+        )
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "personal": self.personal}
 
-    def personal(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def personal(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """A step of the personal model."""
 
-        def tied(tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+        def tied(
+            tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+        ) -> tuple[Tensor, Pass]:
             made = self.forward(as_model(tensors), batch, training=True)
             starts = {k: v for k, v in tensors.items() if names.is_start(k)}
-            apart = [(tensors[personal_key(names.started_from(k))] - v).square().sum() for k, v in starts.items()]
-            return self.mean_loss(made.logits, tensors, batch) + hyper["lambda"] / 2 * torch.stack(apart).sum(), made
+            apart = [
+                (tensors[personal_key(names.started_from(k))] - v).square().sum()
+                for k, v in starts.items()
+            ]
+            return self.mean_loss(made.logits, tensors, batch) + hyper["lambda"] / 2 * torch.stack(
+                apart
+            ).sum(), made
 
-        gradients, loss, made = differentiate(tied, personal_parameters(tensors), tensors, batch, hyper)
+        gradients, loss, made = differentiate(
+            tied, personal_parameters(tensors), tensors, batch, hyper
+        )
         moved = self.descend(gradients, tensors, hyper)
         size = batch["y"].shape[0]
-        return following_values(as_personal_model(made.following) | moved) | self.metrics(made.logits, batch, loss * size)
+        return following_values(as_personal_model(made.following) | moved) | self.metrics(
+            made.logits, batch, loss * size
+        )
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         return super().answer(as_model(tensors), x)
 
 
 class DittoServer(DefaultCoordinator):
-    """Every round: `personal_epochs` passes of the personal model (0: as many as the run's), then the run's passes of what is exchanged."""
+    """Every round: `personal_epochs` passes of the personal model (0: as many as the run's), then
+    the run's passes of what is exchanged."""
 
     limits: ClassVar[Mapping[str, Limits]] = {"personal_epochs": Limits(low=0, high=MOST_EPOCHS)}
 
@@ -81,4 +100,7 @@ class DittoServer(DefaultCoordinator):
         self.personal_epochs = personal_epochs
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (work.train("personal", epochs=self.personal_epochs or None, report=False), *super().training(context, work))
+        return (
+            work.train("personal", epochs=self.personal_epochs or None, report=False),
+            *super().training(context, work),
+        )

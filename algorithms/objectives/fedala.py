@@ -1,14 +1,18 @@
-"""FedALA: a device starts a round from its own last layer, moved towards the received one by a learned amount for every weight.
+"""FedALA: a device starts a round from its own last layer, moved towards the received one by a
+learned amount for every weight.
 
-J. Zhang, Y. Hua, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan. FedALA: Adaptive Local Aggregation for Personalized Federated Learning. AAAI
-2023, Eq. 4 to 6 and Algorithm 1. Legend: Theta the received model, Theta_i the device's of the round before (its last layer:
-``private/before.NAME``), W_i as many weights from 0 to 1 as the last layer has (``private/toward.NAME``).
+J. Zhang, Y. Hua, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan. FedALA: Adaptive Local Aggregation for
+Personalized Federated Learning. AAAI 2023, Eq. 4 to 6 and Algorithm 1. Legend: Theta the received
+model, Theta_i the device's of the round before (its last layer: ``private/before.NAME``), W_i as
+many weights from 0 to 1 as the last layer has (``private/toward.NAME``).
 
-The start is Theta below and Theta_i + (Theta - Theta_i) * W_i in the last layer, the paper's p = 1. W_i goes against the gradient of the
-loss at that start with the rate `toward_lr`, and is cut off at 0 and 1. Then follow the round's usual steps from there.
+The start is Theta below and Theta_i + (Theta - Theta_i) * W_i in the last layer, the paper's p = 1.
+W_i goes against the gradient of the loss at that start with the rate `toward_lr`, and is cut off at
+0 and 1. Then follow the round's usual steps from there.
 
-Not as in the paper: W_i is learned on all windows of the device, not on 80 % of them drawn anew; and by as many passes in every round,
-where the paper's second round goes on until the loss stands still.
+Not as in the paper: W_i is learned on all windows of the device, not on 80 % of them drawn anew;
+and by as many passes in every round, where the paper's second round goes on until the loss stands
+still.
 """
 
 from collections.abc import Mapping
@@ -17,16 +21,32 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, ObjectiveMemory, Programs, Sgd, TorchTensors, Work, exchanged
+from algorithms.core.contract import (
+    GraphFunction,
+    ObjectiveMemory,
+    Programs,
+    Sgd,
+    TorchTensors,
+    Work,
+    exchanged,
+)
 from algorithms.core.limits import NOT_NEGATIVE, Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, differentiate, following_values
+from algorithms.objectives.supervised import (
+    LR,
+    MOMENTUM,
+    Pass,
+    Supervised,
+    differentiate,
+    following_values,
+)
 from wire import names
 from wire.messages import MOST_EPOCHS, Apply, Evaluate, Verb
 
 
 class FedAla(Supervised):
-    """``toward`` moves W alone, ``start`` makes the start, ``step`` is local SGD, ``remember`` keeps the last layer."""
+    """``toward`` moves W alone, ``start`` makes the start, ``step`` is local SGD, ``remember``
+    keeps the last layer."""
 
     name: ClassVar[str] = "fedala"
     citation: ClassVar[str] = "Zhang et al., AAAI 2023, Algorithm 1"
@@ -39,40 +59,72 @@ class FedAla(Supervised):
         tensors = super().initial()
         own = {key: tensors[key] for key in self.adapted(tensors)}
         before = {_before(key): value.clone() for key, value in own.items()}
-        return tensors | before | {_toward(key): torch.ones_like(value) for key, value in own.items()}
+        return (
+            tensors | before | {_toward(key): torch.ones_like(value) for key, value in own.items()}
+        )
 
     def adapted(self, tensors: TorchTensors) -> list[str]:
         """The parameters of the last layer."""
         layer = f"{self.model.last_layer}."
-        return [key for key in names.of_role(tensors, names.SHARED) if names.name_of(key).startswith(layer)]
+        return [
+            key
+            for key in names.of_role(tensors, names.SHARED)
+            if names.name_of(key).startswith(layer)
+        ]
 
     def graphs(self) -> Mapping[str, GraphFunction]:
-        return {**super().graphs(), "toward": self.toward, "start": self.start, "remember": self.remember}
+        return {
+            **super().graphs(),
+            "toward": self.toward,
+            "start": self.start,
+            "remember": self.remember,
+        }
 
     def started(self, tensors: TorchTensors) -> TorchTensors:
         """The start in the place of the received model (Eq. 4)."""
         apart = {key: tensors[key] - tensors[_before(key)] for key in self.adapted(tensors)}
-        return {**tensors, **{key: tensors[_before(key)] + value * tensors[_toward(key)] for key, value in apart.items()}}
+        return {
+            **tensors,
+            **{
+                key: tensors[_before(key)] + value * tensors[_toward(key)]
+                for key, value in apart.items()
+            },
+        }
 
-    def toward(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def toward(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """A step of W (Eq. 5); the model and its running statistics stand still."""
 
-        def at_start(tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+        def at_start(
+            tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+        ) -> tuple[Tensor, Pass]:
             return self.loss(self.started(tensors), batch, hyper)
 
         weights = [_toward(key) for key in self.adapted(tensors)]
         gradients, loss, made = differentiate(at_start, weights, tensors, batch, hyper)
-        moved = {key: (tensors[key] - hyper["toward_lr"] * value).clamp(0.0, 1.0) for key, value in gradients.items()}
-        return following_values(moved) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
+        moved = {
+            key: (tensors[key] - hyper["toward_lr"] * value).clamp(0.0, 1.0)
+            for key, value in gradients.items()
+        }
+        return following_values(moved) | self.metrics(
+            made.logits, batch, loss * batch["x"].shape[0]
+        )
 
-    def start(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def start(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """Go to the start."""
         made = self.started(tensors)
         return following_values({key: torch.clone(made[key]) for key in exchanged(tensors)})
 
-    def remember(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def remember(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """The last layer after its training is the one that the next round begins with."""
-        return following_values({_before(key): torch.clone(tensors[key]) for key in self.adapted(tensors)})
+        return following_values(
+            {_before(key): torch.clone(tensors[key]) for key in self.adapted(tensors)}
+        )
 
 
 def _before(key: str) -> str:
@@ -84,8 +136,9 @@ def _toward(key: str) -> str:
 
 
 class FedAlaServer(DefaultCoordinator):
-    """Every round: `toward_epochs` passes of W over the device's windows, the start, its evaluation, the usual training. In the first round
-    all devices have the same last layer, and W stays as it is."""
+    """Every round: `toward_epochs` passes of W over the device's windows, the start, its
+    evaluation, the usual training. In the first round all devices have the same last layer, and W
+    stays as it is."""
 
     limits: ClassVar[Mapping[str, Limits]] = {"toward_epochs": Limits(low=1, high=MOST_EPOCHS)}
 
@@ -102,4 +155,6 @@ class FedAlaServer(DefaultCoordinator):
         return (*self._to_start(work), Evaluate())
 
     def _to_start(self, work: Work) -> tuple[Verb, ...]:
-        return work.train("toward", epochs=self.toward_epochs, report=False), Apply("start", report=False)
+        return work.train("toward", epochs=self.toward_epochs, report=False), Apply(
+            "start", report=False
+        )

@@ -1,7 +1,7 @@
 """FedAvg: every device minimises the cross-entropy of the shared model by SGD.
 
-B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-Efficient Learning of Deep Networks from
-Decentralized Data. AISTATS 2017, Algorithm 1.
+B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-Efficient Learning of
+Deep Networks from Decentralized Data. AISTATS 2017, Algorithm 1.
 """
 
 from collections.abc import Mapping

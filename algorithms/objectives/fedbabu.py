@@ -1,6 +1,8 @@
-"""FedBABU: only the body is trained and exchanged; the head has its initial values until the whole model is fine-tuned at the end.
+"""FedBABU: only the body is trained and exchanged; the head has its initial values until the whole
+model is fine-tuned at the end.
 
-J. Oh, S. Kim, S.-Y. Yun. FedBABU: Toward Enhanced Representation for Federated Image Classification. ICLR 2022, Algorithm 1.
+J. Oh, S. Kim, S.-Y. Yun. FedBABU: Toward Enhanced Representation for Federated Image
+Classification. ICLR 2022, Algorithm 1.
 """
 
 from collections.abc import Mapping
@@ -14,19 +16,29 @@ from wire import names
 
 
 class FedBABU(FedPer):
-    """``step`` moves the body, ``tune`` body and head. The head is private, and the same on every device until then."""
+    """``step`` moves the body, ``tune`` body and head. The head is private, and the same on every
+    device until then."""
 
     name: ClassVar[str] = "fedbabu"
     citation: ClassVar[str] = "Oh et al., ICLR 2022, Algorithm 1"
     follows_task: ClassVar[bool] = True
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd(frozenset((names.SHARED,))), "tune": Sgd()}
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {
+        "step": Sgd(frozenset((names.SHARED,))),
+        "tune": Sgd(),
+    }
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "tune": self.tune}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the body."""
-        return step_over(self, [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED], tensors, batch, hyper)
+        return step_over(
+            self,
+            [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED],
+            tensors,
+            batch,
+            hyper,
+        )
 
     def tune(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of body and head."""

@@ -1,7 +1,7 @@
 """FedBN: BatchNorm stays on the device, its scale and shift as well as its running statistics.
 
-X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou. FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021,
-Algorithm 1.
+X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou. FedBN: Federated Learning on Non-IID Features via Local
+Batch Normalization. ICLR 2021, Algorithm 1.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,15 @@
-"""FedDisk: examples count by the ratio of the fleet's density to the device's own, so that every device minimises the fleet's risk.
+"""FedDisk: examples count by the ratio of the fleet's density to the device's own, so that every
+device minimises the fleet's risk.
 
-H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights. IEEE Transactions on Artificial
-Intelligence, 2023. Legend: gd the global MADE (``shared/made``), ld_k the local one (``slot/best_made``), h the binary classifier
-(``slot/ratio``), alpha the weights (`example_weights`).
+H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights.
+IEEE Transactions on Artificial Intelligence, 2023. Legend: gd the global MADE (``shared/made``),
+ld_k the local one (``slot/best_made``), h the binary classifier (``slot/ratio``), alpha the weights
+(`example_weights`).
 
-Phase 1 (Algorithm 1): the fleet trains gd by FedAvg until its validation loss rises; these rounds are preparations. Then every device, once
-and by itself: trains ld_k, trains h to tell gd's output vectors from ld_k's, and stores alpha = p / (1 - p) (Eq. 16), p = h(ld_k(x)). Phase
-2: FedAvg on the weighted loss (Eq. 10). A device that joins later catches up in its first round.
+Phase 1 (Algorithm 1): the fleet trains gd by FedAvg until its validation loss rises; these rounds
+are preparations. Then every device, once and by itself: trains ld_k, trains h to tell gd's output
+vectors from ld_k's, and stores alpha = p / (1 - p) (Eq. 16), p = h(ld_k(x)). Phase 2: FedAvg on the
+weighted loss (Eq. 10). A device that joins later catches up in its first round.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +22,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
+from algorithms.core.contract import (
+    GraphFunction,
+    LocalModel,
+    ObjectiveMemory,
+    Programs,
+    TorchTensors,
+    Work,
+)
 from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
@@ -34,7 +44,12 @@ from wire.tensors import Tensors
 _NOT_YET = 1e30
 """The least validation loss before there was one."""
 _VALIDATION = names.response("validate", "loss")
-_FLEET, _LOCAL, _BEST, _CLASSIFIER = names.shared("made."), names.slot("local_made."), names.slot("best_made."), names.slot("ratio.")
+_FLEET, _LOCAL, _BEST, _CLASSIFIER = (
+    names.shared("made."),
+    names.slot("local_made."),
+    names.slot("best_made."),
+    names.slot("ratio."),
+)
 _LEAST_LOSS = names.slot("least_loss")
 
 
@@ -44,26 +59,53 @@ class FedDisk(Weighted):
     name: ClassVar[str] = "feddisk"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, Algorithm 1"
     hyper: Mapping[str, float] = {**Weighted.hyper, "density_lr": 0.01}
-    limits: ClassVar[Mapping[str, Limits]] = {"density_units": AT_LEAST_ONE, "density_lr": NOT_NEGATIVE}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "density_units": AT_LEAST_ONE,
+        "density_lr": NOT_NEGATIVE,
+    }
 
-    def __init__(self, model: Classifier, density_units: int = 50, density_features: int = 784, max_weight: float = 100.0) -> None:
-        """`density_units`: hidden units of the density models; `density_features`: how many values of an example they see at most."""
+    def __init__(
+        self,
+        model: Classifier,
+        density_units: int = 50,
+        density_features: int = 784,
+        max_weight: float = 100.0,
+    ) -> None:
+        """`density_units`: hidden units of the density models; `density_features`: how many values
+        of an example they see at most."""
         super().__init__(model, density_features, max_weight)
         size = self.inputs.num_values
         self.made = seeded(lambda: Made(size, density_units))
-        self.ratio = seeded(lambda: nn.Sequential(nn.Linear(size, RATIO_UNITS), nn.ReLU(), nn.Linear(RATIO_UNITS, 2)))
+        self.ratio = seeded(
+            lambda: nn.Sequential(
+                nn.Linear(size, RATIO_UNITS), nn.ReLU(), nn.Linear(RATIO_UNITS, 2)
+            )
+        )
 
     def initial(self) -> TorchTensors:
-        own = {key: value for prefix in (_FLEET, _LOCAL, _BEST) for key, value in tensors_of(self.made, prefix).items()}
-        return super().initial() | own | tensors_of(self.ratio, _CLASSIFIER) | {_LEAST_LOSS: torch.tensor(_NOT_YET)}
+        own = {
+            key: value
+            for prefix in (_FLEET, _LOCAL, _BEST)
+            for key, value in tensors_of(self.made, prefix).items()
+        }
+        return (
+            super().initial()
+            | own
+            | tensors_of(self.ratio, _CLASSIFIER)
+            | {_LEAST_LOSS: torch.tensor(_NOT_YET)}
+        )
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {
             **super().graphs(),
             "density": lambda tensors, batch, hyper: self.fit(tensors, batch, hyper, _FLEET),
-            "validate": lambda tensors, batch, hyper: {names.metric("loss"): self.misfit(tensors, batch, _FLEET).sum()},
+            "validate": lambda tensors, batch, hyper: {
+                names.metric("loss"): self.misfit(tensors, batch, _FLEET).sum()
+            },
             "local_density": lambda tensors, batch, hyper: self.fit(tensors, batch, hyper, _LOCAL),
-            "local_validate": lambda tensors, batch, hyper: {names.metric("loss"): self.misfit(tensors, batch, _LOCAL).sum()},
+            "local_validate": lambda tensors, batch, hyper: {
+                names.metric("loss"): self.misfit(tensors, batch, _LOCAL).sum()
+            },
             "keep_best": self.keep_best,
         }
 
@@ -72,7 +114,9 @@ class FedDisk(Weighted):
         x = self.inputs(batch["x"])
         return negative_log_likelihood(call(self.made, tensors, prefix, x), x)
 
-    def fit(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors, prefix: str) -> TorchTensors:
+    def fit(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors, prefix: str
+    ) -> TorchTensors:
         """A step of one of the density models."""
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, Tensor]:
@@ -80,9 +124,11 @@ class FedDisk(Weighted):
 
         return plain_step(loss_of, prefix, tensors, hyper["density_lr"], batch)
 
-    def keep_best(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The local density model becomes the best one if its validation loss is the least so far; the latest of several such, as where
-        nothing is held out."""
+    def keep_best(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """The local density model becomes the best one if its validation loss is the least so far;
+        the latest of several such, as where nothing is held out."""
         loss = tensors[names.response("local_validate", "loss")]
         better = loss <= tensors[_LEAST_LOSS]
         kept = {_LEAST_LOSS: torch.where(better, loss, tensors[_LEAST_LOSS])}
@@ -94,12 +140,17 @@ class FedDisk(Weighted):
         """The conditional probabilities (batch, D) that one of the density models gives."""
         return torch.sigmoid(call(self.made, tensors, prefix, self.inputs(batch["x"])))
 
-    def tell_apart(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def tell_apart(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """The mean cross-entropy over the outputs of both density models for the same examples."""
         fleet, device = self.outputs(tensors, batch, _FLEET), self.outputs(tensors, batch, _BEST)
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, Tensor]:
-            one, zero = odds_of(call(self.ratio, weights, _CLASSIFIER, fleet)), odds_of(call(self.ratio, weights, _CLASSIFIER, device))
+            one, zero = (
+                odds_of(call(self.ratio, weights, _CLASSIFIER, fleet)),
+                odds_of(call(self.ratio, weights, _CLASSIFIER, device)),
+            )
             return (F.softplus(-one).mean() + F.softplus(zero).mean()) / 2, count_right(one, zero)
 
         return plain_step(loss_of, _CLASSIFIER, tensors, hyper["ratio_lr"], batch)
@@ -109,9 +160,10 @@ class FedDisk(Weighted):
 
 
 class FedDiskServer(WeightedServer):
-    """Lets the fleet train the global density model, until its validation loss has not fallen for `patience` rounds, at most
-    `preparations` rounds. A share `holdout` of the training windows validates; the local density model is validated `local_checks`
-    times, every `local_epochs` passes, and its best state counts.
+    """Lets the fleet train the global density model, until its validation loss has not fallen for
+    `patience` rounds, at most `preparations` rounds. A share `holdout` of the training windows
+    validates; the local density model is validated `local_checks` times, every `local_epochs`
+    passes, and its best state counts.
     """
 
     responds: ClassVar[bool] = True
@@ -137,7 +189,8 @@ class FedDiskServer(WeightedServer):
         super().__init__(ratio_epochs, mean_one)
         if not 0 < holdout < 1 or preparations < 1 or patience < 1:
             raise ConfigError(
-                f"feddisk: holdout={holdout}, preparations={preparations}, patience={patience}: expected 0 < holdout < 1, others >= 1"
+                f"feddisk: holdout={holdout}, preparations={preparations}, patience={patience}: "
+                "expected 0 < holdout < 1, others >= 1"
             )
         self.holdout, self.preparations, self.patience = holdout, preparations, patience
         self.local_checks, self.local_epochs = local_checks, local_epochs
@@ -152,25 +205,54 @@ class FedDiskServer(WeightedServer):
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         if not self.preparing(context):
             return super().programs(context, work)
-        return {"": (Evaluate("holdout", "validate", holdout=self.holdout), self._fit("density", work, work.local_epochs, report=True))}
+        return {
+            "": (
+                Evaluate("holdout", "validate", holdout=self.holdout),
+                self._fit("density", work, work.local_epochs, report=True),
+            )
+        }
 
     def weighing(self, work: Work) -> tuple[Verb, ...]:
         validate = Evaluate("holdout", "local_validate", holdout=self.holdout, report=False)
-        check = (self._fit("local_density", work, self.local_epochs, report=False), validate, Apply("keep_best"))
+        check = (
+            self._fit("local_density", work, self.local_epochs, report=False),
+            validate,
+            Apply("keep_best"),
+        )
         return (*check * self.local_checks, *super().weighing(work))
 
     def absorb(
-        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
         if not self.preparing(context):
             return super().absorb(context, models, membership, averages)
         losses: list[float | None] = [*context.info["losses"], validation_loss(models)]
         known = [loss for loss in losses if loss is not None]
-        rising = len(known) > self.patience and min(known[-self.patience :]) >= min(known[: -self.patience])
-        return ObjectiveMemory(context.arrays, {**context.info, "losses": losses, "prepared": rising or len(losses) >= self.preparations})
+        rising = len(known) > self.patience and min(known[-self.patience :]) >= min(
+            known[: -self.patience]
+        )
+        return ObjectiveMemory(
+            context.arrays,
+            {
+                **context.info,
+                "losses": losses,
+                "prepared": rising or len(losses) >= self.preparations,
+            },
+        )
 
     def _fit(self, graph: str, work: Work, epochs: int, report: bool) -> Train:
-        return Train(work.batch_size, epochs, hyper=dict(work.hyper), graph=graph, report=report, holdout=self.holdout)
+        return Train(
+            work.batch_size,
+            epochs,
+            hyper=dict(work.hyper),
+            graph=graph,
+            report=report,
+            holdout=self.holdout,
+        )
 
 
 def tensors_of(module: nn.Module, prefix: str) -> TorchTensors:
@@ -180,7 +262,11 @@ def tensors_of(module: nn.Module, prefix: str) -> TorchTensors:
 
 def call(module: nn.Module, tensors: TorchTensors, prefix: str, x: Tensor) -> Tensor:
     """What a module makes of x with the parameters of this prefix."""
-    made: Tensor = functional_call(module, {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}, (x,))
+    made: Tensor = functional_call(
+        module,
+        {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)},
+        (x,),
+    )
     return made
 
 
@@ -190,12 +276,22 @@ def odds_of(logits: Tensor) -> Tensor:
 
 
 def count_right(fleet: Tensor, device: Tensor) -> Tensor:
-    """How many of each pair of vectors, given their log odds, are told right, as a number of examples."""
+    """How many of each pair of vectors, given their log odds, are told right, as a number of
+    examples."""
     return ((fleet > 0).to(torch.float32).sum() + (device <= 0).to(torch.float32).sum()) / 2
 
 
 def validation_loss(models: Sequence[LocalModel]) -> float | None:
-    """The mean of what devices measured on the model they received, weighted by examples; None where nothing finite was measured."""
-    measured = [(float(m.responses[_VALIDATION]), m.num_examples) for m in models if _VALIDATION in m.responses]
+    """The mean of what devices measured on the model they received, weighted by examples; None
+    where nothing finite was measured."""
+    measured = [
+        (float(m.responses[_VALIDATION]), m.num_examples)
+        for m in models
+        if _VALIDATION in m.responses
+    ]
     finite = [(loss, count) for loss, count in measured if isfinite(loss)]
-    return float(np.average([loss for loss, _ in finite], weights=[count for _, count in finite])) if finite else None
+    return (
+        float(np.average([loss for loss, _ in finite], weights=[count for _, count in finite]))
+        if finite
+        else None
+    )

@@ -1,13 +1,16 @@
-"""FedDisk's ablation: the binary classifier sees the raw examples themselves, and there is no density model.
+"""FedDisk's ablation: the binary classifier sees the raw examples themselves, and there is no
+density model.
 
-H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights. IEEE Transactions on Artificial
-Intelligence, 2023, section VI.
+H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights.
+IEEE Transactions on Artificial Intelligence, 2023, section VI.
 
-The paper pools the raw data of all clients on one machine. Here they stay where they are. With label 1 for the fleet, 0 for the
-device and p = a^T phi(x), the squared loss E_fleet (1 - p)^2 + E_device p^2 needs no more of the fleet than the mean of phi phi^T: an
-average, weighted by examples, found in a preparation and the same as over pooled data. So of the paper's classifier the 100
-ReLU units phi keep their random weights, and only their output layer is trained, by that loss instead of the
-cross-entropy. The server sends the average as a matrix W that makes it the unit matrix, for SGD to converge: psi = W phi.
+The paper pools the raw data of all clients on one machine. Here they stay where they are. With
+label 1 for the fleet, 0 for the device and p = a^T phi(x), the squared loss E_fleet (1 - p)^2 +
+E_device p^2 needs no more of the fleet than the mean of phi phi^T: an average, weighted by
+examples, found in a preparation and the same as over pooled data. So of the paper's classifier the
+100 ReLU units phi keep their random weights, and only their output layer is trained, by that loss
+instead of the cross-entropy. The server sends the average as a matrix W that makes it the unit
+matrix, for SGD to converge: psi = W phi.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, TorchTensors, Work
+from algorithms.core.contract import (
+    GraphFunction,
+    LocalModel,
+    ObjectiveMemory,
+    Programs,
+    TorchTensors,
+    Work,
+)
 from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import freeze
@@ -36,19 +46,26 @@ _RIDGE = 1e-4
 
 
 class FedDiskAb(Weighted):
-    """Examples count by weights that a classifier with random hidden units finds from the examples themselves."""
+    """Examples count by weights that a classifier with random hidden units finds from the examples
+    themselves."""
 
     name: ClassVar[str] = "feddisk-ab"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, section VI"
 
-    def __init__(self, model: Classifier, density_features: int = 784, max_weight: float = 100.0) -> None:
+    def __init__(
+        self, model: Classifier, density_features: int = 784, max_weight: float = 100.0
+    ) -> None:
         """`density_features`: how many values of an example the binary classifier sees at most."""
         super().__init__(model, density_features, max_weight)
         self.hidden = seeded(lambda: freeze(nn.Linear(self.inputs.num_values, RATIO_UNITS)))
 
     def initial(self) -> TorchTensors:
         size = RATIO_UNITS + 1
-        own = {_WHITENING: torch.zeros(size, size), _FLEET_MEAN: torch.zeros(size), _RATIO: torch.zeros(size)}
+        own = {
+            _WHITENING: torch.zeros(size, size),
+            _FLEET_MEAN: torch.zeros(size),
+            _RATIO: torch.zeros(size),
+        }
         return super().initial() | own
 
     def graphs(self) -> Mapping[str, GraphFunction]:
@@ -59,7 +76,9 @@ class FedDiskAb(Weighted):
         hidden = torch.relu(self.hidden(self.inputs(batch["x"])))
         return torch.cat([torch.ones_like(hidden[:, :1]), hidden], dim=1)
 
-    def moments(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def moments(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """The sum of phi phi^T over a batch; its first row is the sum of phi."""
         units = self.units(batch)
         return {names.metric("second"): units.T @ units}
@@ -68,7 +87,9 @@ class FedDiskAb(Weighted):
         """p = a^T psi (batch,)."""
         return (self.units(batch) @ tensors[_WHITENING].T) @ tensors[_RATIO]
 
-    def tell_apart(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def tell_apart(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         def loss_of(weights: TorchTensors) -> tuple[Tensor, Tensor]:
             a, p = weights[_RATIO], self.probabilities({**tensors, **weights}, batch)
             fleet = 1 - 2 * (a * tensors[_FLEET_MEAN]).sum() + a.square().sum()
@@ -82,22 +103,34 @@ class FedDiskAb(Weighted):
 
 
 class DensityRatioServer(WeightedServer):
-    """The server's half of `FedDiskAb`: one preparation, in which it averages what devices say of their units."""
+    """The server's half of `FedDiskAb`: one preparation, in which it averages what devices say of
+    their units."""
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        return ObjectiveMemory(names.of_role(initial, names.RECEIVED), super().begin(initial, seed).info | {"prepared": False})
+        return ObjectiveMemory(
+            names.of_role(initial, names.RECEIVED),
+            super().begin(initial, seed).info | {"prepared": False},
+        )
 
     def preparing(self, context: ObjectiveMemory) -> bool:
         return not context.info["prepared"]
 
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
-        return {"": (Evaluate("train", "moments"),)} if self.preparing(context) else super().programs(context, work)
+        return (
+            {"": (Evaluate("train", "moments"),)}
+            if self.preparing(context)
+            else super().programs(context, work)
+        )
 
     def absorb(
-        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
         if not self.preparing(context):
             return super().absorb(context, models, membership, averages)
@@ -106,8 +139,12 @@ class DensityRatioServer(WeightedServer):
         values, vectors = np.linalg.eigh((second + second.T) / 2)
         whitening = vectors.T / np.sqrt(np.maximum(values, 0.0) + _RIDGE * values[-1])[:, None]
         arrays = {_WHITENING: whitening, _FLEET_MEAN: whitening @ second[0]}
-        held = {k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()}  # in the order of a file, or a restart would change bits
+        held = {
+            k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()
+        }  # in the order of a file, or a restart would change bits
         return ObjectiveMemory(held, {**context.info, "prepared": True})
 
-    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
         return dict(context.arrays)

@@ -1,13 +1,17 @@
-"""FedFomo: a device mixes in the models of others, each by how much better it does on the device's held-out data, per distance.
+"""FedFomo: a device mixes in the models of others, each by how much better it does on the device's
+held-out data, per distance.
 
-M. Zhang, K. Sapra, S. Fidler, S. Yeung, J. M. Alvarez. Personalized Federated Learning with First Order Model Optimization. ICLR 2021,
-section 3. Legend: theta_i the device's model, theta_n another's, L_i the loss on the device's held-out data, w_n the weight of theta_n, P
-the server's running sum of what devices found each other's models worth.
+M. Zhang, K. Sapra, S. Fidler, S. Yeung, J. M. Alvarez. Personalized Federated Learning with First
+Order Model Optimization. ICLR 2021, section 3. Legend: theta_i the device's model, theta_n
+another's, L_i the loss on the device's held-out data, w_n the weight of theta_n, P the server's
+running sum of what devices found each other's models worth.
 
 w_n = (L_i(theta_i) - L_i(theta_n)) / |theta_n - theta_i|, 0 where negative, divided by their sum;
-theta_i <- theta_i + sum_n w_n (theta_n - theta_i), BatchNorm statistics alike; then local SGD on the other data.
+theta_i <- theta_i + sum_n w_n (theta_n - theta_i), BatchNorm statistics alike; then local SGD on
+the other data.
 
-The server sends each device the M models that P favours, and with probability epsilon another one in a place.
+The server sends each device the M models that P favours, and with probability epsilon another one
+in a place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,11 +23,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Sgd, TorchTensors, Work, exchanged
+from algorithms.core.contract import (
+    GraphFunction,
+    LocalModel,
+    ObjectiveMemory,
+    Sgd,
+    TorchTensors,
+    Work,
+    exchanged,
+)
 from algorithms.core.limits import AT_LEAST_ONE, SHARE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.peer_models import PRESENT, known_groups, no_peer_models, peer_key, stack_peer_models
+from algorithms.objectives.peer_models import (
+    PRESENT,
+    known_groups,
+    no_peer_models,
+    peer_key,
+    stack_peer_models,
+)
 from algorithms.objectives.supervised import Supervised, following_values
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
@@ -34,7 +52,8 @@ _SMALLEST = 1e-12
 
 
 class FedFomo(Supervised):
-    """``candidates`` measures the own model and the others, ``mix`` moves towards the better ones, ``step`` is local SGD."""
+    """``candidates`` measures the own model and the others, ``mix`` moves towards the better ones,
+    ``step`` is local SGD."""
 
     name: ClassVar[str] = "fedfomo"
     citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
@@ -52,25 +71,43 @@ class FedFomo(Supervised):
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "candidates": self.candidates, "mix": self.mix}
 
-    def candidates(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def candidates(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """The sum of the loss under the own model and under each of the others, (1 + M,)."""
-        peers = [{**tensors, **{k: tensors[peer_key(k)][n] for k in exchanged(tensors)}} for n in range(self.num_others)]
-        return {names.metric("loss"): torch.stack([self._loss_sum(held, batch) for held in (tensors, *peers)])}
+        peers = [
+            {**tensors, **{k: tensors[peer_key(k)][n] for k in exchanged(tensors)}}
+            for n in range(self.num_others)
+        ]
+        return {
+            names.metric("loss"): torch.stack(
+                [self._loss_sum(held, batch) for held in (tensors, *peers)]
+            )
+        }
 
     def mix(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Move towards the others. The weights as they are, negative ones included, are reported."""
+        """Move towards the others. The weights as they are, negative ones included, are
+        reported."""
         apart = {key: tensors[peer_key(key)] - value for key, value in exchanged(tensors).items()}
-        squares = [v.square().reshape(self.num_others, -1).sum(1) for v in names.of_role(apart, names.SHARED).values()]
+        squares = [
+            v.square().reshape(self.num_others, -1).sum(1)
+            for v in names.of_role(apart, names.SHARED).values()
+        ]
         distances = torch.stack(squares).sum(0).clamp(min=_SMALLEST).sqrt()
         losses, present = tensors[_LOSSES], tensors[PRESENT]
         weights = (losses[0] - losses[1:]) / distances * present
         useful = weights.clamp(min=0.0)
         shares = useful / useful.sum().clamp(min=_SMALLEST)
-        mixed = {k: tensors[k] + (shares.reshape(-1, *[1] * (v.dim() - 1)) * v).sum(0) for k, v in apart.items()}
+        mixed = {
+            k: tensors[k] + (shares.reshape(-1, *[1] * (v.dim() - 1)) * v).sum(0)
+            for k, v in apart.items()
+        }
         return following_values(mixed) | {names.metric("weights"): weights}
 
     def _loss_sum(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        return self.task.measured(self.forward(tensors, batch, training=False).logits, self.target(batch)).sum()
+        return self.task.measured(
+            self.forward(tensors, batch, training=False).logits, self.target(batch)
+        ).sum()
 
 
 class FedFomoServer(DefaultCoordinator):
@@ -82,45 +119,91 @@ class FedFomoServer(DefaultCoordinator):
     limits: ClassVar[Mapping[str, Limits]] = {"holdout": Limits(above=0, below=1), "epsilon": SHARE}
 
     def __init__(self, holdout: float = 0.2, epsilon: float = 0.3) -> None:
-        """`holdout`: share of a device's training data that models are weighed on, and not trained on; `epsilon`: how often a model is sent
-        that P does not favour."""
+        """`holdout`: share of a device's training data that models are weighed on, and not trained
+        on; `epsilon`: how often a model is sent that P does not favour."""
         self.holdout, self.epsilon = holdout, epsilon
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        return ObjectiveMemory(info={"round": 0, "seed": seed, "num_others": len(initial[PRESENT]), "known": [], "affinity": {}})
+        return ObjectiveMemory(
+            info={
+                "round": 0,
+                "seed": seed,
+                "num_others": len(initial[PRESENT]),
+                "known": [],
+                "affinity": {},
+            }
+        )
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         train = msgspec.structs.replace(work.train(), holdout=self.holdout)
         return (Evaluate("holdout", "candidates", holdout=self.holdout), Apply("mix"), train)
 
     def absorb(
-        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
-        affinity: dict[str, dict[str, float]] = {own: dict(row) for own, row in context.info["affinity"].items()}
+        affinity: dict[str, dict[str, float]] = {
+            own: dict(row) for own, row in context.info["affinity"].items()
+        }
         for model in models:
             row = affinity.setdefault(membership[model.device_id], {})
-            for other, weight in zip(self.sent(context, model.start), model.responses[_WEIGHTS], strict=False):
+            for other, weight in zip(
+                self.sent(context, model.start), model.responses[_WEIGHTS], strict=False
+            ):
                 row[other] = row.get(other, 0.0) + float(weight)
         known = known_groups(context.info["known"], membership)
-        return ObjectiveMemory(context.arrays, {**context.info, "round": context.info["round"] + 1, "known": known, "affinity": affinity})
+        return ObjectiveMemory(
+            context.arrays,
+            {
+                **context.info,
+                "round": context.info["round"] + 1,
+                "known": known,
+                "affinity": affinity,
+            },
+        )
 
-    def forget(self, context: ObjectiveMemory, device_id: str, alone: str | None) -> ObjectiveMemory:
+    def forget(
+        self, context: ObjectiveMemory, device_id: str, alone: str | None
+    ) -> ObjectiveMemory:
         kept = super().forget(context, device_id, alone)
-        affinity = {own: {k: w for k, w in row.items() if k != alone} for own, row in kept.info["affinity"].items() if own != alone}
-        return replace(kept, info={**kept.info, "known": [k for k in kept.info["known"] if k != alone], "affinity": affinity})
+        affinity = {
+            own: {k: w for k, w in row.items() if k != alone}
+            for own, row in kept.info["affinity"].items()
+            if own != alone
+        }
+        return replace(
+            kept,
+            info={
+                **kept.info,
+                "known": [k for k in kept.info["known"] if k != alone],
+                "affinity": affinity,
+            },
+        )
 
-    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
-        return stack_peer_models(models, models[key], self.sent(context, key), context.info["num_others"])
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
+        return stack_peer_models(
+            models, models[key], self.sent(context, key), context.info["num_others"]
+        )
 
     def sent(self, context: ObjectiveMemory, key: str) -> list[str]:
-        """Whose models go to the device of this key in the next round, at most M; nobody's to a newcomer."""
+        """Whose models go to the device of this key in the next round, at most M; nobody's to a
+        newcomer."""
         info: dict[str, Any] = context.info
         if key not in info["known"]:
             return []
         rng = np.random.default_rng([info["seed"], info["round"], int(key)])
         worth = info["affinity"].get(key, {})
-        left = sorted((k for k in info["known"] if k != key), key=lambda k: (-worth.get(k, 0.0), int(k)))
+        left = sorted(
+            (k for k in info["known"] if k != key), key=lambda k: (-worth.get(k, 0.0), int(k))
+        )
         chosen: list[str] = []
         while left and len(chosen) < info["num_others"]:
-            chosen.append(left.pop(int(rng.integers(len(left))) if rng.random() < self.epsilon else 0))
+            chosen.append(
+                left.pop(int(rng.integers(len(left))) if rng.random() < self.epsilon else 0)
+            )
         return chosen

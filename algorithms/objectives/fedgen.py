@@ -1,16 +1,20 @@
-"""FedGen: the server learns to generate representations of a class that the fleet's heads agree on, and devices train on them too.
+"""FedGen: the server learns to generate representations of a class that the fleet's heads agree on,
+and devices train on them too.
 
-Z. Zhu, J. Hong, J. Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021, Algorithm 1, with the terms
-and settings of the authors' code. Legend: G the generator, noise and label to representation; g_k the head of device k, g the model's;
-n_kc device k's examples of class c.
+Z. Zhu, J. Hong, J. Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated Learning.
+ICML 2021, Algorithm 1, with the terms and settings of the authors' code. Legend: G the generator,
+noise and label to representation; g_k the head of device k, g the model's; n_kc device k's examples
+of class c.
 
-Server, after every round, for each group: sum_k n_kc / n_c * cross-entropy(g_k(G(noise, c)), c) + diversity of what G makes of different
-noise (`diversity`), by Adam. Device: cross-entropy + s * (alpha * cross-entropy(g(G(noise, c)), c), c among the classes that the fleet has,
+Server, after every round, for each group: sum_k n_kc / n_c * cross-entropy(g_k(G(noise, c)), c) +
+diversity of what G makes of different noise (`diversity`), by Adam. Device: cross-entropy + s *
+(alpha * cross-entropy(g(G(noise, c)), c), c among the classes that the fleet has,
 + beta * KL(g(G(noise, y)) || model(x))); s = 0.98^round, 0 in the first.
 
-Not as in the paper: a device does not get G but a bank of what it generates, ``received/bank`` (rows, classes, K), of which a step takes
-some rows in turn, as ``slot/cursor`` counts; every class is then drawn equally often. Adam starts anew in every round. alpha is 1 and
-beta 0 where the authors' code has 10 and 10: with these, training diverges at learning rates that FedAvg takes well.
+Not as in the paper: a device does not get G but a bank of what it generates, ``received/bank``
+(rows, classes, K), of which a step takes some rows in turn, as ``slot/cursor`` counts; every class
+is then drawn equally often. Adam starts anew in every round. alpha is 1 and beta 0 where the
+authors' code has 10 and 10: with these, training diverges at learning rates that FedAvg takes well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,34 +59,52 @@ class FedGen(Supervised):
     }
 
     def __init__(self, model: Classifier, bank_size: int = 256, generated_batch: int = 32) -> None:
-        """`bank_size` representations are received; a step takes `generated_batch` of them, in whole rows of one for each class."""
+        """`bank_size` representations are received; a step takes `generated_batch` of them, in
+        whole rows of one for each class."""
         super().__init__(model)
-        classes = model.linear_head("fedgen generates what a head reads, and the server asks the heads itself").out_features
+        classes = model.linear_head(
+            "fedgen generates what a head reads, and the server asks the heads itself"
+        ).out_features
         self.rows = ceil(bank_size / classes)
         self.rows_per_step = min(self.rows, max(1, round(generated_batch / classes)))
 
     def initial(self) -> TorchTensors:
         classes, width = self.model.num_classes, self.model.num_features
-        bank = {_BANK: torch.zeros(self.rows, classes, width), _CLASSES: torch.zeros(classes), _STRENGTH: torch.zeros(())}
+        bank = {
+            _BANK: torch.zeros(self.rows, classes, width),
+            _CLASSES: torch.zeros(classes),
+            _STRENGTH: torch.zeros(()),
+        }
         return super().initial() | bank | {_CURSOR: torch.zeros(())}
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "labels": self.labels}
 
-    def labels(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def labels(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """The examples of each class."""
         return {names.metric("share"): count_labels(batch["y"], self.model.num_classes)}
 
-    def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+    def loss(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
         cursor = tensors[_CURSOR]
-        regulariser = hyper["alpha"] * self._drawn(tensors, cursor) + hyper["beta"] * self._alike(tensors, cursor, made, batch["y"])
-        return loss + tensors[_STRENGTH] * regulariser, Pass(made.logits, made.features, {**made.following, _CURSOR: cursor + 1})
+        regulariser = hyper["alpha"] * self._drawn(tensors, cursor) + hyper["beta"] * self._alike(
+            tensors, cursor, made, batch["y"]
+        )
+        return loss + tensors[_STRENGTH] * regulariser, Pass(
+            made.logits, made.features, {**made.following, _CURSOR: cursor + 1}
+        )
 
     def _drawn(self, tensors: TorchTensors, cursor: Tensor) -> Tensor:
-        """The head's cross-entropy on generated representations of the classes that the fleet has."""
+        """The head's cross-entropy on generated representations of the classes that the fleet
+        has."""
         classes = self.model.num_classes
-        rows = torch.remainder(cursor * self.rows_per_step + torch.arange(self.rows_per_step), self.rows).to(torch.int64)
+        rows = torch.remainder(
+            cursor * self.rows_per_step + torch.arange(self.rows_per_step), self.rows
+        ).to(torch.int64)
         logits = self._head(tensors, tensors[_BANK].index_select(0, rows))
         labels = torch.arange(classes).repeat(self.rows_per_step)
         each = F.cross_entropy(logits.reshape(-1, classes), labels, reduction="none")
@@ -90,7 +112,8 @@ class FedGen(Supervised):
         return (each * weights).sum() / weights.sum().clamp(min=1.0)
 
     def _alike(self, tensors: TorchTensors, cursor: Tensor, made: Pass, y: Tensor) -> Tensor:
-        """KL from what the head says of a generated representation of an example's class to what the model says of the example."""
+        """KL from what the head says of a generated representation of an example's class to what
+        the model says of the example."""
         bank = tensors[_BANK]
         rows = torch.remainder(cursor + torch.arange(y.shape[0]), self.rows).to(torch.int64)
         generated = bank.reshape(-1, bank.shape[2]).index_select(0, rows * bank.shape[1] + y)
@@ -99,7 +122,11 @@ class FedGen(Supervised):
         return (each * tensors[_CLASSES].index_select(0, y)).mean()
 
     def _head(self, tensors: TorchTensors, features: Tensor) -> Tensor:
-        return F.linear(features, tensors[self.key(tensors, "head.weight")], tensors[self.key(tensors, "head.bias")])
+        return F.linear(
+            features,
+            tensors[self.key(tensors, "head.weight")],
+            tensors[self.key(tensors, "head.bias")],
+        )
 
 
 class FedGenServer(DefaultCoordinator):
@@ -116,30 +143,50 @@ class FedGenServer(DefaultCoordinator):
     }
 
     def __init__(
-        self, generator_steps: int = 50, generator_lr: float = 3e-4, generator_batch: int = 128, noise_dim: int = 32, hidden_dim: int = 256
+        self,
+        generator_steps: int = 50,
+        generator_lr: float = 3e-4,
+        generator_batch: int = 128,
+        noise_dim: int = 32,
+        hidden_dim: int = 256,
     ) -> None:
         self.steps, self.lr, self.batch = generator_steps, generator_lr, generator_batch
         self.noise_dim, self.hidden_dim = noise_dim, hidden_dim
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        return ObjectiveMemory({f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT}, {"round": 0, "seed": seed})
+        return ObjectiveMemory(
+            {f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT},
+            {"round": 0, "seed": seed},
+        )
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (Evaluate("train", "labels"), *super().training(context, work))
 
     def absorb(
-        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
         arrays, number = dict(context.arrays), context.info["round"] + 1
         shape = arrays[f"{NEWCOMER}/bank"].shape
         for group in sorted({membership[m.device_id] for m in models}):
             members = [m for m in models if membership[m.device_id] == group]
-            counts = np.stack([m.responses[_SHARE].astype(np.float64) * m.num_examples for m in members])
+            counts = np.stack(
+                [m.responses[_SHARE].astype(np.float64) * m.num_examples for m in members]
+            )
             prefix = f"{group}/generator."
             before = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
             rng = np.random.default_rng([context.info["seed"], number, crc32(group.encode())])
-            generator = Generator(before or first_generator(rng, self.noise_dim, shape[1], self.hidden_dim, shape[2]), shape[1])
-            heads = [(m.tensors[names.shared("head.weight")], m.tensors[names.shared("head.bias")]) for m in members]
+            generator = Generator(
+                before or first_generator(rng, self.noise_dim, shape[1], self.hidden_dim, shape[2]),
+                shape[1],
+            )
+            heads = [
+                (m.tensors[names.shared("head.weight")], m.tensors[names.shared("head.bias")])
+                for m in members
+            ]
             generator.train(heads, counts, rng, self.steps, self.lr, self.batch)
             arrays |= {f"{prefix}{name}": value for name, value in generator.arrays().items()}
             arrays[f"{group}/bank"] = generator.bank(rng, shape[0])
@@ -147,20 +194,25 @@ class FedGenServer(DefaultCoordinator):
             arrays[f"{group}/strength"] = np.asarray(DECAY**number, np.float32)
         return ObjectiveMemory(arrays, {**context.info, "round": number})
 
-    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
         group = key if f"{key}/bank" in context.arrays else NEWCOMER
         return {names.received(name): context.arrays[f"{group}/{name}"] for name in _SENT}
 
 
 class Generator:
-    """Noise and label -> linear, BatchNorm, ReLU, linear -> representation, as the authors' code has it."""
+    """Noise and label -> linear, BatchNorm, ReLU, linear -> representation, as the authors' code
+    has it."""
 
     _MOVING: ClassVar[tuple[str, ...]] = (names.RUNNING_MEAN, names.RUNNING_VAR)
 
     def __init__(self, arrays: Tensors, num_classes: int) -> None:
         self.num_classes = num_classes
         self._tensors = {k: torch.from_numpy(v.copy()) for k, v in arrays.items()}
-        self._parameters = [v.requires_grad_() for k, v in self._tensors.items() if k not in self._MOVING]
+        self._parameters = [
+            v.requires_grad_() for k, v in self._tensors.items() if k not in self._MOVING
+        ]
 
     def arrays(self) -> Tensors:
         """Its parameters and running statistics."""
@@ -170,24 +222,42 @@ class Generator:
         held = self._tensors
         inputs = torch.cat([noise, F.one_hot(labels, self.num_classes).to(torch.float32)], dim=1)
         hidden = F.linear(inputs, held["in.weight"], held["in.bias"])
-        hidden = F.batch_norm(hidden, held[names.RUNNING_MEAN], held[names.RUNNING_VAR], held["norm.weight"], held["norm.bias"], training)
+        hidden = F.batch_norm(
+            hidden,
+            held[names.RUNNING_MEAN],
+            held[names.RUNNING_VAR],
+            held["norm.weight"],
+            held["norm.bias"],
+            training,
+        )
         return F.linear(F.relu(hidden), held["out.weight"], held["out.bias"])
 
     def train(
-        self, heads: Sequence[tuple[Array, Array]], counts: Array, rng: np.random.Generator, steps: int, lr: float, batch: int
+        self,
+        heads: Sequence[tuple[Array, Array]],
+        counts: Array,
+        rng: np.random.Generator,
+        steps: int,
+        lr: float,
+        batch: int,
     ) -> None:
-        """Adam on the heads' loss and on diversity. For a class, a head counts by its device's number of examples of this class (`counts`
-        (devices, classes))."""
+        """Adam on the heads' loss and on diversity. For a class, a head counts by its device's
+        number of examples of this class (`counts` (devices, classes))."""
         classes = np.flatnonzero(counts.sum(0) > 0)
         shares = torch.from_numpy((counts / np.maximum(counts.sum(0), 1.0)).astype(np.float32))
         weight, bias = (torch.from_numpy(np.stack(parts)) for parts in zip(*heads, strict=True))
         optimiser = torch.optim.Adam(self._parameters, lr=lr, weight_decay=WEIGHT_DECAY)
         with torch.enable_grad():
             for _ in range(steps):
-                labels, noise = torch.from_numpy(rng.choice(classes, batch)), self._noise(rng, batch)
+                labels, noise = (
+                    torch.from_numpy(rng.choice(classes, batch)),
+                    self._noise(rng, batch),
+                )
                 made = self(noise, labels, training=True)
                 logits = torch.einsum("bk,dck->dbc", made, weight) + bias.unsqueeze(1)
-                each = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none").reshape(len(heads), batch)
+                each = F.cross_entropy(
+                    logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none"
+                ).reshape(len(heads), batch)
                 loss = (each * shares[:, labels]).sum(0).mean() + diversity(noise, made)
                 optimiser.zero_grad()
                 loss.backward()
@@ -205,7 +275,9 @@ class Generator:
         return torch.from_numpy(rng.standard_normal((size, width), np.float32))
 
 
-def first_generator(rng: np.random.Generator, noise_dim: int, num_classes: int, hidden_dim: int, width: int) -> Tensors:
+def first_generator(
+    rng: np.random.Generator, noise_dim: int, num_classes: int, hidden_dim: int, width: int
+) -> Tensors:
     """Its tensors before the first round; linear layers as torch begins them."""
 
     def uniform(*shape: int, fan_in: int) -> Array:
@@ -225,7 +297,8 @@ def first_generator(rng: np.random.Generator, noise_dim: int, num_classes: int, 
 
 
 def diversity(noise: Tensor, made: Tensor) -> Tensor:
-    """exp(-mean over pairs of (mean square distance of the noises * mean absolute distance of what came of them))."""
+    """exp(-mean over pairs of (mean square distance of the noises * mean absolute distance of what
+    came of them))."""
     apart = (noise.unsqueeze(0) - noise.unsqueeze(1)).square().mean(2)
     differ = torch.cdist(made, made, p=1) / made.shape[1]
     return torch.exp(-(apart * differ).mean())

@@ -1,15 +1,19 @@
-"""FedPCL: devices exchange nothing but the mean representation of each class, and learn by contrasting with these prototypes.
+"""FedPCL: devices exchange nothing but the mean representation of each class, and learn by
+contrasting with these prototypes.
 
-Y. Tan, G. Long, J. Ma, L. Liu, T. Zhou, J. Jiang. Federated Learning from Pre-trained Models: A Contrastive Learning Approach.
-NeurIPS 2022, Algorithm 1. Legend: z the representation, divided by its length; C_c the prototype of class c, the mean of z over a
-device's examples; tau the temperature.
+Y. Tan, G. Long, J. Ma, L. Liu, T. Zhou, J. Jiang. Federated Learning from Pre-trained Models: A
+Contrastive Learning Approach. NeurIPS 2022, Algorithm 1. Legend: z the representation, divided by
+its length; C_c the prototype of class c, the mean of z over a device's examples; tau the
+temperature.
 
-L = L_g + L_p, each the cross-entropy of softmax_c(cos(z, C_c) / tau): L_g with the global prototypes (the mean over the devices,
-weighted by their examples of the class), L_p the mean over the prototype sets of M devices, where a class that a set lacks takes its
-global prototype. A device predicts the class of the nearest of its own prototypes, as the authors' code does.
+L = L_g + L_p, each the cross-entropy of softmax_c(cos(z, C_c) / tau): L_g with the global
+prototypes (the mean over the devices, weighted by their examples of the class), L_p the mean over
+the prototype sets of M devices, where a class that a set lacks takes its global prototype. A device
+predicts the class of the nearest of its own prototypes, as the authors' code does.
 
-Not as in the paper: there, frozen pre-trained networks come before a trained projection; here the whole extractor is trained. The
-softmax runs over all known classes. The first prototypes come from a preparation, under the initial model.
+Not as in the paper: there, frozen pre-trained networks come before a trained projection; here the
+whole extractor is trained. The softmax runs over all known classes. The first prototypes come from
+a preparation, under the initial model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +24,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, Programs, Sgd, TorchTensors, Work
+from algorithms.core.contract import (
+    GraphFunction,
+    LocalModel,
+    ObjectiveMemory,
+    Programs,
+    Sgd,
+    TorchTensors,
+    Work,
+)
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.limits import AT_LEAST_ONE, POSITIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.local import Local
-from algorithms.objectives.supervised import Pass, count_labels, following_values, metrics_of_answers
+from algorithms.objectives.supervised import (
+    Pass,
+    count_labels,
+    following_values,
+    metrics_of_answers,
+)
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 from wire.tensors import Array, Tensors
@@ -64,17 +81,25 @@ class FedPCL(Local):
         return super().initial() | own | everyone | others
 
     def trained(self, tensors: TorchTensors) -> list[str]:
-        return [key for key in super().trained(tensors) if not key.startswith(names.private("head."))]
+        return [
+            key for key in super().trained(tensors) if not key.startswith(names.private("head."))
+        ]
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "prototypes": self.prototypes, "keep": self.keep}
 
-    def prototypes(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The sum of the representations of each class (classes, K), and its examples (classes,)."""
+    def prototypes(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """The sum of the representations of each class (classes, K), and its examples
+        (classes,)."""
         classes = self.model.num_classes
         features = F.normalize(self.forward(tensors, batch, training=False).features, dim=1)
         members = (batch["y"].unsqueeze(1) == torch.arange(classes)).to(torch.float32)
-        return {names.metric("sum"): members.t() @ features, names.metric("share"): count_labels(batch["y"], classes)}
+        return {
+            names.metric("sum"): members.t() @ features,
+            names.metric("share"): count_labels(batch["y"], classes),
+        }
 
     def keep(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Remember the own prototypes."""
@@ -87,7 +112,9 @@ class FedPCL(Local):
         cosines = F.normalize(features, dim=1) @ F.normalize(prototypes, dim=1).t()
         return torch.where(known > 0, cosines / self.tau, _OUT)
 
-    def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+    def loss(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> tuple[Tensor, Pass]:
         made = self.forward(tensors, batch, training=True)
         mean, known = tensors[_MEAN], tensors[_MEAN_KNOWN]
         logits = self.compare(made.features, mean, known)
@@ -98,7 +125,9 @@ class FedPCL(Local):
         sets = []
         for number in range(self.num_others):
             completed = torch.where(held_known[number].unsqueeze(1) > 0, held[number], mean)
-            each = F.cross_entropy(self.compare(made.features, completed, known), batch["y"], reduction="none")
+            each = F.cross_entropy(
+                self.compare(made.features, completed, known), batch["y"], reduction="none"
+            )
             sets.append((each * countable).mean() * present[number])
         loss = loss + torch.stack(sets).sum() / present.sum().clamp(min=1.0)
         return loss, Pass(logits, made.features, made.following)
@@ -112,13 +141,17 @@ class FedPCL(Local):
 
 
 class FedPclServer(DefaultCoordinator):
-    """Averages prototypes, and hands on the sets of M devices of the group, others in every round."""
+    """Averages prototypes, and hands on the sets of M devices of the group, others in every
+    round."""
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        empty = {f"{NEWCOMER}/{name}": value for name, value in names.part(initial, names.RECEIVED).items()}
+        empty = {
+            f"{NEWCOMER}/{name}": value
+            for name, value in names.part(initial, names.RECEIVED).items()
+        }
         return ObjectiveMemory(empty, {"round": 0})
 
     def preparing(self, context: ObjectiveMemory) -> bool:
@@ -131,11 +164,17 @@ class FedPclServer(DefaultCoordinator):
         return (*super().training(context, work), *self._collect())
 
     def absorb(
-        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
         arrays, number = dict(context.arrays), context.info["round"]
         num_others = len(arrays[f"{NEWCOMER}/others.known"])
-        for group in sorted({NEWCOMER, *(membership[m.device_id] for m in models)}):  # newcomers begin with what the whole fleet knows
+        for group in sorted(
+            {NEWCOMER, *(membership[m.device_id] for m in models)}
+        ):  # newcomers begin with what the whole fleet knows
             sets = [_prototypes(m) for m in models if group in (NEWCOMER, membership[m.device_id])]
             total = np.maximum(sum(count for _, count in sets), _SMALLEST)[:, None]
             mean = sum(means.astype(np.float64) * count[:, None] for means, count in sets) / total
@@ -145,15 +184,27 @@ class FedPclServer(DefaultCoordinator):
             found = {
                 "prototypes": mean,
                 "known": sum(count for _, count in sets) > 0,
-                "others.prototypes": np.stack([*(means for means, _ in chosen), *[np.zeros_like(mean)] * missing]),
-                "others.known": np.stack([*(count > 0 for _, count in chosen), *[np.zeros(len(mean), bool)] * missing]),
+                "others.prototypes": np.stack(
+                    [*(means for means, _ in chosen), *[np.zeros_like(mean)] * missing]
+                ),
+                "others.known": np.stack(
+                    [*(count > 0 for _, count in chosen), *[np.zeros(len(mean), bool)] * missing]
+                ),
             }
-            arrays |= {f"{group}/{name}": np.asarray(value, np.float32) for name, value in found.items()}
+            arrays |= {
+                f"{group}/{name}": np.asarray(value, np.float32) for name, value in found.items()
+            }
         return ObjectiveMemory(arrays, {**context.info, "round": number + 1})
 
-    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
         prefix = f"{key}/" if f"{key}/known" in context.arrays else f"{NEWCOMER}/"
-        return {names.received(k.removeprefix(prefix)): v for k, v in context.arrays.items() if k.startswith(prefix)}
+        return {
+            names.received(k.removeprefix(prefix)): v
+            for k, v in context.arrays.items()
+            if k.startswith(prefix)
+        }
 
     def _collect(self) -> tuple[Verb, ...]:
         return Evaluate("train", "prototypes"), Apply("keep")
@@ -162,4 +213,6 @@ class FedPclServer(DefaultCoordinator):
 def _prototypes(model: LocalModel) -> tuple[Array, Array]:
     """A device's prototypes (classes, K) and how many examples are behind each (classes,)."""
     share = model.responses[_SHARE]
-    return model.responses[_SUM] / np.maximum(share, _SMALLEST)[:, None], share.astype(np.float64) * model.num_examples
+    return model.responses[_SUM] / np.maximum(share, _SMALLEST)[:, None], share.astype(
+        np.float64
+    ) * model.num_examples

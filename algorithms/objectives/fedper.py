@@ -1,7 +1,7 @@
 """FedPer: the head stays on the device; body and head are trained together.
 
-M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary. Federated Learning with Personalization Layers. arXiv:1912.00818, 2019,
-Algorithms 1 and 2.
+M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary. Federated Learning with Personalization
+Layers. arXiv:1912.00818, 2019, Algorithms 1 and 2.
 """
 
 from collections.abc import Mapping

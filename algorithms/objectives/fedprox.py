@@ -1,6 +1,7 @@
 """FedProx: FedAvg with a proximal term that holds the local model near the received one.
 
-T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020, Eq. 2.
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith. Federated Optimization in
+Heterogeneous Networks. MLSys 2020, Eq. 2.
 """
 
 from collections.abc import Mapping
@@ -16,8 +17,11 @@ from wire import names
 
 
 def start_copies(tensors: TorchTensors) -> TorchTensors:
-    """``received/start.NAME`` for every shared tensor: the device fills them with what it received."""
-    return {names.received_start(n): v.clone() for n, v in names.part(tensors, names.SHARED).items()}
+    """``received/start.NAME`` for every shared tensor: the device fills them with what it
+    received."""
+    return {
+        names.received_start(n): v.clone() for n, v in names.part(tensors, names.SHARED).items()
+    }
 
 
 def squared_distance(tensors: TorchTensors) -> Tensor:
@@ -42,6 +46,8 @@ class FedProx(Supervised):
         tensors = super().initial()
         return tensors | start_copies(tensors)
 
-    def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+    def loss(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
         return loss + hyper["mu"] / 2 * squared_distance(tensors), made

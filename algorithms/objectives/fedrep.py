@@ -1,9 +1,11 @@
-"""FedRep: a private head is trained first, on a body that stands still; then the body, under the head found.
+"""FedRep: a private head is trained first, on a body that stands still; then the body, under the
+head found.
 
-L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. Exploiting Shared Representations for Personalized Federated Learning. ICML
-2021, Algorithm 1.
+L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. Exploiting Shared Representations for
+Personalized Federated Learning. ICML 2021, Algorithm 1.
 
-While the head is trained, BatchNorm normalises by the batch, and its running statistics stand still with the body.
+While the head is trained, BatchNorm normalises by the batch, and its running statistics stand still
+with the body.
 """
 
 from collections.abc import Mapping
@@ -19,14 +21,23 @@ from wire.messages import MOST_EPOCHS, Verb
 
 
 def step_over(
-    objective: Supervised, trained: list[str], tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors, *, body: bool = True
+    objective: Supervised,
+    trained: list[str],
+    tensors: TorchTensors,
+    batch: TorchTensors,
+    hyper: TorchTensors,
+    *,
+    body: bool = True,
 ) -> TorchTensors:
-    """A step of SGD that moves only these tensors, and what a pass changes (running statistics) unless the body stands still."""
+    """A step of SGD that moves only these tensors, and what a pass changes (running statistics)
+    unless the body stands still."""
     gradients, loss, made = differentiate(objective.loss, trained, tensors, batch, hyper)
     directions, others = objective.correct(gradients, tensors, hyper)
     moved = objective.descend(directions, tensors, hyper)
     changed = made.following if body else {}
-    return following_values(changed | others | moved) | objective.metrics(made.logits, batch, loss * batch["x"].shape[0])
+    return following_values(changed | others | moved) | objective.metrics(
+        made.logits, batch, loss * batch["x"].shape[0]
+    )
 
 
 class FedRep(FedPer):
@@ -50,7 +61,13 @@ class FedRep(FedPer):
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the body."""
-        return step_over(self, [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED], tensors, batch, hyper)
+        return step_over(
+            self,
+            [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED],
+            tensors,
+            batch,
+            hyper,
+        )
 
 
 class FedRepServer(DefaultCoordinator):
@@ -62,4 +79,7 @@ class FedRepServer(DefaultCoordinator):
         self.head_epochs = head_epochs
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (work.train("head", epochs=self.head_epochs, report=False), *super().training(context, work))
+        return (
+            work.train("head", epochs=self.head_epochs, report=False),
+            *super().training(context, work),
+        )

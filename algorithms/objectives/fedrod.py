@@ -1,11 +1,13 @@
-"""FedROD: a generic head learns every class alike; a private head corrects it for the device, without a say in the representation.
+"""FedROD: a generic head learns every class alike; a private head corrects it for the device,
+without a say in the representation.
 
-H.-Y. Chen, W.-L. Chao. On Bridging Generic and Personalized Federated Learning for Image Classification. ICLR 2022, section 4 (with the
-linear personal head). Legend: G the generic head (the model's own), H the personal one (``private/personal.head``), n_c the device's
-examples of class c (as a share, ``private/share``; counted in every round, it never leaves the device).
+H.-Y. Chen, W.-L. Chao. On Bridging Generic and Personalized Federated Learning for Image
+Classification. ICLR 2022, section 4 (with the linear personal head). Legend: G the generic head
+(the model's own), H the personal one (``private/personal.head``), n_c the device's examples of
+class c (as a share, ``private/share``; counted in every round, it never leaves the device).
 
-cross-entropy of G(f(x)) + log n_c, and cross-entropy of G(f(x)) + H(f(x)), by which H alone is moved. The device predicts with the sum.
-H starts at zero, that is with the generic prediction.
+cross-entropy of G(f(x)) + log n_c, and cross-entropy of G(f(x)) + H(f(x)), by which H alone is
+moved. The device predicts with the sum. H starts at zero, that is with the generic prediction.
 """
 
 from collections.abc import Mapping
@@ -17,12 +19,20 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, count_labels, following_values
+from algorithms.objectives.supervised import (
+    LR,
+    MOMENTUM,
+    Pass,
+    Supervised,
+    count_labels,
+    following_values,
+)
 from wire import names
 from wire.messages import Apply, Evaluate, Verb
 
 SMALLEST_SHARE = 1e-8
-"""Share of a class that a device has no example of: its logit is lowered by 18, and its logarithm is still finite."""
+"""Share of a class that a device has no example of: its logit is lowered by 18, and its logarithm
+is still finite."""
 
 _WEIGHT, _BIAS = names.private("personal.head.weight"), names.private("personal.head.bias")
 _SHARE, _COUNTED = names.private("share"), names.response("labels", "share")
@@ -40,7 +50,12 @@ class FedRod(Supervised):
         tensors = super().initial()
         head = self.model.linear_head("fedrod puts a linear head on top of the model's")
         zeros = {_WEIGHT: torch.zeros(head.weight.shape), _BIAS: torch.zeros(head.out_features)}
-        return tensors | zeros | self.slots(zeros, zeros) | {_SHARE: torch.full((head.out_features,), 1 / head.out_features)}
+        return (
+            tensors
+            | zeros
+            | self.slots(zeros, zeros)
+            | {_SHARE: torch.full((head.out_features,), 1 / head.out_features)}
+        )
 
     def trained(self, tensors: TorchTensors) -> list[str]:
         return [*super().trained(tensors), *(key for key in (_WEIGHT, _BIAS) if key in tensors)]
@@ -48,7 +63,9 @@ class FedRod(Supervised):
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "labels": self.labels, "keep": self.keep}
 
-    def labels(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def labels(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """The examples of each class."""
         return {names.metric("share"): count_labels(batch["y"], self.model.num_classes)}
 
@@ -58,13 +75,21 @@ class FedRod(Supervised):
 
     def personal_logits(self, tensors: TorchTensors, made: Pass) -> Tensor:
         """Logits of both heads, as constants to all but the personal head."""
-        return made.logits.detach() + F.linear(made.features.detach(), tensors[_WEIGHT], tensors[_BIAS])
+        return made.logits.detach() + F.linear(
+            made.features.detach(), tensors[_WEIGHT], tensors[_BIAS]
+        )
 
-    def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+    def loss(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> tuple[Tensor, Pass]:
         made = self.forward(tensors, batch, training=True)
-        generic = self.mean_loss(made.logits + tensors[_SHARE].clamp(min=SMALLEST_SHARE).log(), tensors, batch)
+        generic = self.mean_loss(
+            made.logits + tensors[_SHARE].clamp(min=SMALLEST_SHARE).log(), tensors, batch
+        )
         logits = self.personal_logits(tensors, made)
-        return generic + self.mean_loss(logits, tensors, batch), Pass(logits, made.features, made.following)
+        return generic + self.mean_loss(logits, tensors, batch), Pass(
+            logits, made.features, made.following
+        )
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         made = super().answer(tensors, x)
@@ -75,4 +100,8 @@ class FedRodServer(DefaultCoordinator):
     """A device counts its labels, for itself, before it trains."""
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (Evaluate("train", "labels", report=False), Apply("keep"), *super().training(context, work))
+        return (
+            Evaluate("train", "labels", report=False),
+            Apply("keep"),
+            *super().training(context, work),
+        )

@@ -1,8 +1,10 @@
-"""LG-Net: federate, then fine-tune the model on every device, as DistFL describes its baseline; also known as FedAvg-FT.
+"""LG-Net: federate, then fine-tune the model on every device, as DistFL describes its baseline;
+also known as FedAvg-FT.
 
-B. Liu, Y. Guo, X. Chen et al. DistFL. IMWUT 2021, section 5.1.4: 'first learns a global model by traditional FL and then fine-tunes
-the model with the data in each client'. The paper it refers to (P. P. Liang et al., Think Locally, Act Globally, arXiv:2001.01523)
-keeps the lower layers on the devices; DistFL's wording is followed here.
+B. Liu, Y. Guo, X. Chen et al. DistFL. IMWUT 2021, section 5.1.4: 'first learns a global model by
+traditional FL and then fine-tunes the model with the data in each client'. The paper it refers to
+(P. P. Liang et al., Think Locally, Act Globally, arXiv:2001.01523) keeps the lower layers on the
+devices; DistFL's wording is followed here.
 """
 
 from collections.abc import Mapping
@@ -23,7 +25,8 @@ class LgNet(FedAvg):
 
 
 class FineTuned(DefaultCoordinator):
-    """After the last round every device trains on for itself, with the graph `tuning`, and evaluates what came of it."""
+    """After the last round every device trains on for itself, with the graph `tuning`, and
+    evaluates what came of it."""
 
     tuning: ClassVar[str] = "step"
     limits: ClassVar[Mapping[str, Limits]] = {"fine_tune_epochs": Limits(low=0, high=MOST_EPOCHS)}
@@ -32,7 +35,11 @@ class FineTuned(DefaultCoordinator):
         self.fine_tune_epochs = fine_tune_epochs
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        tune = (work.train(self.tuning, epochs=self.fine_tune_epochs, report=False),) if self.fine_tune_epochs else ()
+        tune = (
+            (work.train(self.tuning, epochs=self.fine_tune_epochs, report=False),)
+            if self.fine_tune_epochs
+            else ()
+        )
         return (*tune, *super().closing(context, work))
 
 

@@ -1,4 +1,5 @@
-"""Local: every device trains alone and nothing leaves it, the lower bound that federated methods are measured by.
+"""Local: every device trains alone and nothing leaves it, the lower bound that federated methods
+are measured by.
 
 B. Liu, Y. Guo, X. Chen et al. DistFL. IMWUT 2021, section 5.1.4 ('Local').
 """

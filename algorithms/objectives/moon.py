@@ -1,6 +1,8 @@
-"""MOON: contrasts the representation of a batch under the local model with those under the received and the device's previous model.
+"""MOON: contrasts the representation of a batch under the local model with those under the received
+and the device's previous model.
 
-Q. Li, B. He, D. Song. Model-Contrastive Federated Learning. CVPR 2021, Eq. 3 and 4. Legend: mu the term's weight, tau its temperature.
+Q. Li, B. He, D. Song. Model-Contrastive Federated Learning. CVPR 2021, Eq. 3 and 4. Legend: mu the
+term's weight, tau its temperature.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +22,8 @@ from wire.messages import Apply, Verb
 
 
 class Moon(Supervised):
-    """loss + mu * -log(exp(sim(z, z_received) / tau) / (exp(sim(z, z_received) / tau) + exp(sim(z, z_previous) / tau)))."""
+    """loss + mu * -log(exp(sim(z, z_received) / tau) / (exp(sim(z, z_received) / tau) + exp(sim(z,
+    z_previous) / tau)))."""
 
     name: ClassVar[str] = "moon"
     citation: ClassVar[str] = "Li et al., CVPR 2021, Eq. 3 and 4"
@@ -37,22 +40,36 @@ class Moon(Supervised):
         return {**super().graphs(), "remember": self.remember}
 
     def other(self, tensors: TorchTensors, named: Callable[[str], str]) -> TorchTensors:
-        """The tensors of another model of the same structure, under this one's names; `named` says how it names NAME."""
-        renamed = {k: tensors.get(named(names.name_of(k)), v).detach() for k, v in exchanged(tensors).items()}
+        """The tensors of another model of the same structure, under this one's names; `named` says
+        how it names NAME."""
+        renamed = {
+            k: tensors.get(named(names.name_of(k)), v).detach()
+            for k, v in exchanged(tensors).items()
+        }
         return {**tensors, **renamed}
 
-    def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+    def loss(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
-        received = self.forward(self.other(tensors, names.received_start), batch, training=True).features.detach()
-        previous = self.forward(self.other(tensors, _previous), batch, training=True).features.detach()
+        received = self.forward(
+            self.other(tensors, names.received_start), batch, training=True
+        ).features.detach()
+        previous = self.forward(
+            self.other(tensors, _previous), batch, training=True
+        ).features.detach()
         near = F.cosine_similarity(made.features, received, dim=-1) / hyper["tau"]
         far = F.cosine_similarity(made.features, previous, dim=-1) / hyper["tau"]
         return loss + hyper["mu"] * F.softplus(far - near).mean(), made
 
-    def remember(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def remember(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """The model after its training becomes the previous one."""
         own = {_previous(names.name_of(key)): value for key, value in exchanged(tensors).items()}
-        return following_values({key: torch.clone(value) for key, value in own.items() if key in tensors})
+        return following_values(
+            {key: torch.clone(value) for key, value in own.items() if key in tensors}
+        )
 
 
 def _previous(name: str) -> str:

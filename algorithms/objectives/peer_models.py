@@ -1,7 +1,8 @@
-"""What objectives need whose devices look at the models of M other devices, their peers, each device being a group of its own.
+"""What objectives need whose devices look at the models of M other devices, their peers, each
+device being a group of its own.
 
-A device receives them stacked as ``received/others.NAME`` (M, \\*shape), and ``received/present`` (M,): 1 where there is one, 0
-where there are fewer than M; the tensors of those are zero.
+A device receives them stacked as ``received/others.NAME`` (M, \\*shape), and ``received/present``
+(M,): 1 where there is one, 0 where there are fewer than M; the tensors of those are zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +29,11 @@ def no_peer_models(tensors: TorchTensors, num_peers: int) -> TorchTensors:
     return stacks | {PRESENT: torch.zeros(num_peers)}
 
 
-def stack_peer_models(models: Mapping[str, Tensors], own: Tensors, peers: Sequence[str], num_peers: int) -> Tensors:
-    """What the server sends of the models with these keys, in their order; a key without a model is absent."""
+def stack_peer_models(
+    models: Mapping[str, Tensors], own: Tensors, peers: Sequence[str], num_peers: int
+) -> Tensors:
+    """What the server sends of the models with these keys, in their order; a key without a model is
+    absent."""
     stacks = {peer_key(k): np.zeros((num_peers, *v.shape), np.float32) for k, v in own.items()}
     present = np.zeros(num_peers, np.float32)
     for place, peer in enumerate(peers):

@@ -1,14 +1,18 @@
-"""Per-FedAvg: trains a model that is good after one step of adaptation on a device's own data (MAML).
+"""Per-FedAvg: trains a model that is good after one step of adaptation on a device's own data
+(MAML).
 
-A. Fallah, A. Mokhtari, A. Ozdaglar. Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach.
-NeurIPS 2020, Algorithm 1. Legend: a the rate of adaptation (``inner_lr``), b that of the model (``lr``), d the distance at which
-``hessian=free`` (Per-FedAvg HF) takes differences (``delta``); ``hessian=none`` is the first-order approximation (FO).
+A. Fallah, A. Mokhtari, A. Ozdaglar. Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach. NeurIPS 2020, Algorithm 1. Legend: a the rate of adaptation
+(``inner_lr``), b that of the model (``lr``), d the distance at which ``hessian=free`` (Per-FedAvg
+HF) takes differences (``delta``); ``hessian=none`` is the first-order approximation (FO).
 
-w <- w - b * (I - a * H) g, where g is the gradient, on one half of the batch, at w - a * (gradient on the other half); H is the Hessian on
-that other half. FO drops H g; HF sets it to (gradient at w + d * g - gradient at w - d * g) / (2 * d).
+w <- w - b * (I - a * H) g, where g is the gradient, on one half of the batch, at w - a * (gradient
+on the other half); H is the Hessian on that other half. FO drops H g; HF sets it to (gradient at w
++ d * g - gradient at w - d * g) / (2 * d).
 
-Not as in the paper: it draws two or three batches where there are halves of one here (every other example), and BatchNorm normalises by
-the whole batch in each pass, since no graph can be captured for half of a batch of any size.
+Not as in the paper: it draws two or three batches where there are halves of one here (every other
+example), and BatchNorm normalises by the whole batch in each pass, since no graph can be captured
+for half of a batch of any size.
 """
 
 from collections.abc import Mapping
@@ -36,7 +40,11 @@ class PerFedAvg(Supervised):
     citation: ClassVar[str] = "Fallah et al., NeurIPS 2020, Algorithm 1"
     follows_task: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "inner_lr": 0.01, "delta": 0.001}
-    limits: ClassVar[Mapping[str, Limits]] = {"hessian": Limits(choices=("none", "free")), "inner_lr": NOT_NEGATIVE, "delta": POSITIVE}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "hessian": Limits(choices=("none", "free")),
+        "inner_lr": NOT_NEGATIVE,
+        "delta": POSITIVE,
+    }
 
     def __init__(self, model: Classifier, hessian: Hessian = "none") -> None:
         """
@@ -56,36 +64,58 @@ class PerFedAvg(Supervised):
         half = torch.remainder(torch.arange(y.shape[0]), 2).to(torch.float32)
         first, second = _only(batch, 1 - half), _only(batch, half)
         gradients, loss, made = differentiate(self.loss, keys, tensors, first, hyper)
-        adapted = {**tensors, **made.following, **{k: tensors[k] - hyper["inner_lr"] * gradients[k] for k in keys}}
+        adapted = {
+            **tensors,
+            **made.following,
+            **{k: tensors[k] - hyper["inner_lr"] * gradients[k] for k in keys},
+        }
         directions, loss_after, made_after = differentiate(self.loss, keys, adapted, second, hyper)
         if self.hessian == "free":
-            ahead, behind = (self._gradients_at(keys, tensors, directions, first, hyper, sign) for sign in (1.0, -1.0))
+            ahead, behind = (
+                self._gradients_at(keys, tensors, directions, first, hyper, sign)
+                for sign in (1.0, -1.0)
+            )
             curvature = {k: (ahead[k] - behind[k]) / (2 * hyper["delta"]) for k in keys}
             directions = {k: directions[k] - hyper["inner_lr"] * curvature[k] for k in keys}
         moved = self.descend(directions, tensors, hyper)
-        logits = torch.where(half.reshape(-1, *[1] * (made.logits.dim() - 1)) > 0, made_after.logits, made.logits)
+        logits = torch.where(
+            half.reshape(-1, *[1] * (made.logits.dim() - 1)) > 0, made_after.logits, made.logits
+        )
         loss_sum = loss * (1 - half).sum() + loss_after * half.sum()
-        return following_values(made.following | made_after.following | moved) | self.metrics(logits, batch, loss_sum)
+        return following_values(made.following | made_after.following | moved) | self.metrics(
+            logits, batch, loss_sum
+        )
 
-    def adapt(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def adapt(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """w <- w - alpha * gradient."""
         keys = self.trained(tensors)
         gradients, loss, made = differentiate(self.loss, keys, tensors, batch, hyper)
         moved = {key: tensors[key] - hyper["inner_lr"] * gradients[key] for key in keys}
-        return following_values(made.following | moved) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
+        return following_values(made.following | moved) | self.metrics(
+            made.logits, batch, loss * batch["x"].shape[0]
+        )
 
     def _gradients_at(
-        self, keys: list[str], tensors: TorchTensors, along: TorchTensors, batch: TorchTensors, hyper: TorchTensors, sign: float
+        self,
+        keys: list[str],
+        tensors: TorchTensors,
+        along: TorchTensors,
+        batch: TorchTensors,
+        hyper: TorchTensors,
+        sign: float,
     ) -> TorchTensors:
         there = {**tensors, **{k: tensors[k] + sign * hyper["delta"] * along[k] for k in keys}}
         return differentiate(self.loss, keys, there, batch, hyper)[0]
 
 
 class PerFedAvgServer(FineTuned):
-    """Devices adapt the model after the last round; before, it is the model to be adapted that they evaluate.
+    """Devices adapt the model after the last round; before, it is the model to be adapted that they
+    evaluate.
 
-    They go over their windows `fine_tune_epochs` times, or take `adapt_steps` batches of them: one, as PFLlib does, is the paper's
-    single step.
+    They go over their windows `fine_tune_epochs` times, or take `adapt_steps` batches of them: one,
+    as PFLlib does, is the paper's single step.
     """
 
     tuning: ClassVar[str] = "adapt"
@@ -100,10 +130,16 @@ class PerFedAvgServer(FineTuned):
         if not self.adapt_steps:
             return verbs
         others = tuple(verb for verb in verbs if not isinstance(verb, Train))
-        return (msgspec.structs.replace(work.train(self.tuning, epochs=1, report=False), steps=self.adapt_steps), *others)
+        return (
+            msgspec.structs.replace(
+                work.train(self.tuning, epochs=1, report=False), steps=self.adapt_steps
+            ),
+            *others,
+        )
 
 
 def _only(batch: TorchTensors, half: Tensor) -> TorchTensors:
-    """The batch with the examples of one half (1, the others 0) weighed so that a mean over the batch is one over the half."""
+    """The batch with the examples of one half (1, the others 0) weighed so that a mean over the
+    batch is one over the half."""
     weight = half / half.mean()
     return {**batch, "weight": batch["weight"] * weight if "weight" in batch else weight}

@@ -1,4 +1,5 @@
-"""A second model of the same structure that a device keeps for itself, under ``private/personal.NAME``, with statistics of its own."""
+"""A second model of the same structure that a device keeps for itself, under
+``private/personal.NAME``, with statistics of its own."""
 
 import torch
 
@@ -22,10 +23,14 @@ def personal_parameters(tensors: TorchTensors) -> list[str]:
 
 
 def as_model(tensors: TorchTensors) -> TorchTensors:
-    """The personal model in the place of the exchanged one: what a pass through the model then uses."""
+    """The personal model in the place of the exchanged one: what a pass through the model then
+    uses."""
     return {**tensors, **{k: tensors[personal_key(k)] for k in exchanged(tensors)}}
 
 
 def as_personal_model(following: TorchTensors) -> TorchTensors:
     """What a pass through the personal model changed, under its own names."""
-    return {personal_key(k) if names.role_of(k) == names.STATISTIC else k: v for k, v in following.items()}
+    return {
+        personal_key(k) if names.role_of(k) == names.STATISTIC else k: v
+        for k, v in following.items()
+    }

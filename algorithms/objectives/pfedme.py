@@ -1,12 +1,16 @@
-"""pFedMe: every step solves for a personal model near the local one, and moves the local one towards it.
+"""pFedMe: every step solves for a personal model near the local one, and moves the local one
+towards it.
 
-C. T. Dinh, N. H. Tran, T. D. Nguyen. Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020, Algorithm 1. Legend: theta the
-personal model (``private/personal.NAME``), w the local one, K inner steps, lambda the strength of the tie, lr the paper's eta.
+C. T. Dinh, N. H. Tran, T. D. Nguyen. Personalized Federated Learning with Moreau Envelopes. NeurIPS
+2020, Algorithm 1. Legend: theta the personal model (``private/personal.NAME``), w the local one, K
+inner steps, lambda the strength of the tie, lr the paper's eta.
 
-K times theta <- theta - personal_lr * (gradient at theta + lambda * (theta - w)), on one batch; then w <- w - lr * lambda * (w - theta).
-theta starts at w in every round and goes on from step to step, as in the authors' code. The device uses theta.
+K times theta <- theta - personal_lr * (gradient at theta + lambda * (theta - w)), on one batch;
+then w <- w - lr * lambda * (w - theta). theta starts at w in every round and goes on from step to
+step, as in the authors' code. The device uses theta.
 
-Not as in the paper: its server moves by beta towards the mean of the devices' w; here beta is 1, the new model is the mean.
+Not as in the paper: its server moves by beta towards the mean of the devices' w; here beta is 1,
+the new model is the mean.
 """
 
 from collections.abc import Mapping
@@ -32,7 +36,11 @@ class PFedMe(Supervised):
     model_answers: ClassVar[bool] = False
     own_rule: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": 10 * LR, "personal_lr": 0.01, "lambda": 15.0}
-    limits: ClassVar[Mapping[str, Limits]] = {"inner_steps": AT_LEAST_ONE, "personal_lr": NOT_NEGATIVE, "lambda": NOT_NEGATIVE}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "inner_steps": AT_LEAST_ONE,
+        "personal_lr": NOT_NEGATIVE,
+        "lambda": NOT_NEGATIVE,
+    }
 
     def __init__(self, model: Classifier, inner_steps: int = 5) -> None:
         super().__init__(model)
@@ -45,23 +53,38 @@ class PFedMe(Supervised):
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "begin": self.begin}
 
-    def begin(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def begin(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """theta starts at w."""
         return following_values(copy_as_personal_model(tensors))
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Find theta, then move w. The running statistics of w are those of the passes with theta."""
+        """Find theta, then move w. The running statistics of w are those of the passes with
+        theta."""
         keys = self.trained(tensors)
         theta = {key: tensors[personal_key(key)] for key in keys}
         following: TorchTensors = {}
         for _ in range(self.inner_steps):
-            gradients, loss, made = differentiate(self.loss, keys, {**tensors, **following, **theta}, batch, hyper)
+            gradients, loss, made = differentiate(
+                self.loss, keys, {**tensors, **following, **theta}, batch, hyper
+            )
             following = {**following, **made.following}
             tie = hyper["lambda"]
-            theta = {k: v - hyper["personal_lr"] * (gradients[k] + tie * (v - tensors[k])) for k, v in theta.items()}
-        moved = {key: tensors[key] - hyper["lr"] * hyper["lambda"] * (tensors[key] - theta[key]) for key in keys}
-        personal = copy_as_personal_model(following) | {personal_key(key): value for key, value in theta.items()}
-        return following_values(following | moved | personal) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
+            theta = {
+                k: v - hyper["personal_lr"] * (gradients[k] + tie * (v - tensors[k]))
+                for k, v in theta.items()
+            }
+        moved = {
+            key: tensors[key] - hyper["lr"] * hyper["lambda"] * (tensors[key] - theta[key])
+            for key in keys
+        }
+        personal = copy_as_personal_model(following) | {
+            personal_key(key): value for key, value in theta.items()
+        }
+        return following_values(following | moved | personal) | self.metrics(
+            made.logits, batch, loss * batch["x"].shape[0]
+        )
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         return super().answer(as_model(tensors), x)

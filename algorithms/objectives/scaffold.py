@@ -1,12 +1,13 @@
 """SCAFFOLD: control variates correct the drift of local steps.
 
-S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh. SCAFFOLD: Stochastic Controlled Averaging for Federated
-Learning. ICML 2020, Algorithm 1. Legend: c the server's control variate (``received/control.NAME``), c_i the device's
-(``private/control.NAME``).
+S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh. SCAFFOLD: Stochastic
+Controlled Averaging for Federated Learning. ICML 2020, Algorithm 1. Legend: c the server's control
+variate (``received/control.NAME``), c_i the device's (``private/control.NAME``).
 
-Option II sets c_i to (x - y_i) / (K * lr) - c + c_i, which for plain SGD is the mean of the raw gradients of the round's K steps. The
-device stores that mean as c_i, so that Option II holds with momentum too, and reports the change of c_i. The server moves c by the mean
-of these changes over all devices (Eq. 5).
+Option II sets c_i to (x - y_i) / (K * lr) - c + c_i, which for plain SGD is the mean of the raw
+gradients of the round's K steps. The device stores that mean as c_i, so that Option II holds with
+momentum too, and reports the change of c_i. The server moves c by the mean of these changes over
+all devices (Eq. 5).
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,9 @@ class Scaffold(Supervised):
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "conclude": self.conclude}
 
-    def correct(self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors) -> tuple[TorchTensors, TorchTensors]:
+    def correct(
+        self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors
+    ) -> tuple[TorchTensors, TorchTensors]:
         """The corrected direction; the sum of the raw gradients is kept for `conclude`."""
         directions: TorchTensors = {}
         sums: TorchTensors = {_STEPS: tensors[_STEPS] + 1}
@@ -56,7 +59,9 @@ class Scaffold(Supervised):
             sums[_sum(name)] = tensors[_sum(name)] + gradient
         return directions, sums
 
-    def conclude(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def conclude(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """c_i becomes the mean gradient of the round; its change is reported."""
         outputs: TorchTensors = {}
         for key, total in tensors.items():
@@ -83,7 +88,11 @@ class ScaffoldServer(DefaultCoordinator):
         return ObjectiveMemory({f"{NEWCOMER}/{names.name_of(k)}": v for k, v in controls.items()})
 
     def absorb(
-        self, context: ObjectiveMemory, models: Sequence[LocalModel], membership: Mapping[str, str], averages: Mapping[str, Tensors]
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
         arrays = dict(context.arrays)
         controls = [k.removeprefix(f"{NEWCOMER}/") for k in arrays if k.startswith(f"{NEWCOMER}/")]
@@ -97,8 +106,12 @@ class ScaffoldServer(DefaultCoordinator):
                 arrays[f"{group}/{name}"] = (before + share * change).astype(np.float32)
         return ObjectiveMemory(arrays, context.info)
 
-    def received(self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str) -> Tensors:
-        controls = [k.removeprefix(f"{NEWCOMER}/") for k in context.arrays if k.startswith(f"{NEWCOMER}/")]
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
+        controls = [
+            k.removeprefix(f"{NEWCOMER}/") for k in context.arrays if k.startswith(f"{NEWCOMER}/")
+        ]
         return {names.received(name): _control(context, key, name) for name in controls}
 
 

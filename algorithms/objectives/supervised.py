@@ -1,7 +1,9 @@
-"""What every objective shares: roles, initial tensors, the optimizer's step over the task's loss, evaluation, prediction, survey.
+"""What every objective shares: roles, initial tensors, the optimizer's step over the task's loss,
+evaluation, prediction, survey.
 
-An objective overrides `role` (which tensors leave the device), `initial` (further tensors), `loss` (what a step minimises), `correct` (what
-happens to a gradient before it is used) or `step` itself, and adds graphs of its own.
+An objective overrides `role` (which tensors leave the device), `initial` (further tensors), `loss`
+(what a step minimises), `correct` (what happens to a gradient before it is used) or `step` itself,
+and adds graphs of its own.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +31,8 @@ from wire.errors import ConfigError
 
 LR, MOMENTUM = 0.005, 0.9
 TRAINING = ("step", "loss", "correct", "forward", "trained", "graphs")
-"""The methods that decide what training does: a class that overrides one says itself which graphs are plain SGD."""
+"""The methods that decide what training does: a class that overrides one says itself which graphs
+are plain SGD."""
 LOSS = ("step", "loss", "mean_loss", "losses")
 """The methods that decide which loss training minimises."""
 ANSWERS = ("evaluate", "predict", "answer", "forward")
@@ -38,8 +41,9 @@ ANSWERS = ("evaluate", "predict", "answer", "forward")
 
 @dataclass
 class Pass:
-    """One pass of a model over a batch: logits (batch, classes), representation (batch, K), either with the steps (batch, steps, ...) of a
-    model of steps, and the tensors it changes besides the weights (``ROLE/NAME``: running statistics, running means)."""
+    """One pass of a model over a batch: logits (batch, classes), representation (batch, K), either
+    with the steps (batch, steps, ...) of a model of steps, and the tensors it changes besides the
+    weights (``ROLE/NAME``: running statistics, running means)."""
 
     logits: Tensor
     features: Tensor
@@ -52,9 +56,13 @@ def count_labels(y: Tensor, num_classes: int) -> Tensor:
 
 
 def metrics_of_answers(probabilities: Tensor, y: Tensor, least: float) -> TorchTensors:
-    """The metrics of probabilities (batch, classes), as `Supervised.metrics`; one below `least` has the loss of this one."""
+    """The metrics of probabilities (batch, classes), as `Supervised.metrics`; one below `least` has
+    the loss of this one."""
     chosen = probabilities.gather(1, y.unsqueeze(1)).clamp(min=least)
-    return {names.LOSS_SUM: -chosen.log().sum(), names.NUM_CORRECT: (probabilities.argmax(1) == y).to(torch.float32).sum()}
+    return {
+        names.LOSS_SUM: -chosen.log().sum(),
+        names.NUM_CORRECT: (probabilities.argmax(1) == y).to(torch.float32).sum(),
+    }
 
 
 def following_values(tensors: TorchTensors) -> TorchTensors:
@@ -63,7 +71,8 @@ def following_values(tensors: TorchTensors) -> TorchTensors:
 
 
 class Supervised:
-    """A classifier trained by an optimizer on the loss of a task; what the optimizer keeps are slots: they start at zero in every round."""
+    """A classifier trained by an optimizer on the loss of a task; what the optimizer keeps are
+    slots: they start at zero in every round."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
@@ -71,7 +80,8 @@ class Supervised:
     limits: ClassVar[Mapping[str, Limits]] = {"lr": NOT_NEGATIVE, "momentum": PART}
     columns: Mapping[str, tuple[int, ...]] = {}
     sgd_graphs: ClassVar[Mapping[str, SgdGraph]] = {}
-    """The training graphs that are plain SGD. A class that overrides a method of `TRAINING` inherits none: it declares its own."""
+    """The training graphs that are plain SGD. A class that overrides a method of `TRAINING`
+    inherits none: it declares its own."""
     model_answers: ClassVar[bool] = True
     """See `Objective`. A class that overrides a method of `ANSWERS` does not inherit it."""
     has_memory: ClassVar[bool] = False
@@ -80,10 +90,12 @@ class Supervised:
     task: Task = Classification()
     """What is learned: the loss of an example."""
     follows_task: ClassVar[bool] = True
-    """Whether training minimises the task's loss (`mean_loss`), so that the task's options have a place in it. A class that overrides a
-    method of `LOSS` does not inherit it: it declares its own."""
+    """Whether training minimises the task's loss (`mean_loss`), so that the task's options have a
+    place in it. A class that overrides a method of `LOSS` does not inherit it: it declares its own.
+    """
     sends_more: ClassVar[bool] = False
-    """Whether the change that a device sends holds more of its windows than its training steps put into it."""
+    """Whether the change that a device sends holds more of its windows than its training steps put
+    into it."""
     own_rule: ClassVar[bool] = False
     """Whether its steps are of a kind that no other optimizer can take the place of."""
 
@@ -99,7 +111,8 @@ class Supervised:
     def __init__(self, model: Classifier) -> None:
         """
         Raises:
-            ConfigError: the model has a layer that draws random numbers which cannot be inputs, or its last layer is frozen.
+            ConfigError: the model has a layer that draws random numbers which cannot be inputs, or
+            its last layer is frozen.
         """
         self.model = model
         self.task.check(model.num_classes, model.steps)
@@ -108,15 +121,20 @@ class Supervised:
         self.dropouts = replace_dropouts(model, model.shape)
         self.frozen = frozen_tensors(model)
         if f"{model.last_layer}.weight" in self.frozen:
-            raise ConfigError(f"layer {model.last_layer!r} is frozen: expected the last layer of a model to train")
+            raise ConfigError(
+                f"layer {model.last_layer!r} is frozen: expected the last layer of a model to train"
+            )
         buffers = (name for name, _ in model.named_buffers() if names.is_running_statistic(name))
         self._statistics = frozenset(name for name in buffers if name not in self.frozen)
-        self.random: Mapping[str, tuple[int, ...]] = {names.uniform(name): layer.shape for name, layer in self.dropouts.items()}
+        self.random: Mapping[str, tuple[int, ...]] = {
+            names.uniform(name): layer.shape for name, layer in self.dropouts.items()
+        }
 
     # Tensors
 
     def role(self, name: str) -> str:
-        """The role of the parameter or running statistic of this name: what leaves the device, and what does not."""
+        """The role of the parameter or running statistic of this name: what leaves the device, and
+        what does not."""
         return names.STATISTIC if name in self._statistics else names.SHARED
 
     def parameters(self) -> TorchTensors:
@@ -125,9 +143,13 @@ class Supervised:
         return {names.key_of(self.role(n), n): p.detach().clone() for n, p in moving.items()}
 
     def statistics(self) -> TorchTensors:
-        """BatchNorm's running statistics by ``ROLE/NAME``. Buffers that training does not change (a fixed input scaling) are no
-        tensors of a bundle: they are constants of its graphs."""
-        return {names.key_of(self.role(n), n): b.clone() for n, b in self.model.named_buffers() if n in self._statistics}
+        """BatchNorm's running statistics by ``ROLE/NAME``. Buffers that training does not change (a
+        fixed input scaling) are no tensors of a bundle: they are constants of its graphs."""
+        return {
+            names.key_of(self.role(n), n): b.clone()
+            for n, b in self.model.named_buffers()
+            if n in self._statistics
+        }
 
     def initial(self) -> TorchTensors:
         tensors = self.parameters() | self.statistics()
@@ -135,13 +157,20 @@ class Supervised:
         return tensors | self.slots(tensors, self.trained(tensors))
 
     def trained(self, tensors: TorchTensors) -> list[str]:
-        """Which tensors ``step`` moves down the gradient of `loss`: the model's parameters, of either role."""
+        """Which tensors ``step`` moves down the gradient of `loss`: the model's parameters, of
+        either role."""
         parameters = {n for n, _ in self.model.named_parameters()}
-        return [k for k in names.of_role(tensors, names.SHARED, names.PRIVATE) if names.name_of(k) in parameters]
+        return [
+            k
+            for k in names.of_role(tensors, names.SHARED, names.PRIVATE)
+            if names.name_of(k) in parameters
+        ]
 
     def key(self, tensors: TorchTensors, name: str) -> str:
         """``ROLE/NAME`` of the model's parameter of this name."""
-        return next(k for k in tensors if k in (names.shared(name), names.private(name), frozen_slot(name)))
+        return next(
+            k for k in tensors if k in (names.shared(name), names.private(name), frozen_slot(name))
+        )
 
     # Graphs
 
@@ -150,30 +179,47 @@ class Supervised:
             "step": self.step,
             "evaluate": lambda tensors, batch, hyper: self.evaluate(tensors, batch),
             "survey": lambda tensors, batch, hyper: self.survey(tensors, batch),
-            "predict": lambda tensors, batch, hyper: {names.PROBABILITIES: self.predict(tensors, batch["x"])},
+            "predict": lambda tensors, batch, hyper: {
+                names.PROBABILITIES: self.predict(tensors, batch["x"])
+            },
         }
 
     def sgd(self) -> Mapping[str, SgdGraph]:
         drawn = self.random.keys() - {names.uniform(name) for name in self.dropouts}
-        return self.sgd_graphs if self.optimizer.plain and self.task.plain and not (self.columns or drawn or self.frozen) else {}
+        return (
+            self.sgd_graphs
+            if self.optimizer.plain
+            and self.task.plain
+            and not (self.columns or drawn or self.frozen)
+            else {}
+        )
 
     def factors(self, batch: TorchTensors) -> TorchTensors:
         """What the outputs of layers are multiplied by in training, by the layer's name."""
-        return {name: layer.factors(batch[names.uniform(name)]) for name, layer in self.dropouts.items()}
+        return {
+            name: layer.factors(batch[names.uniform(name)]) for name, layer in self.dropouts.items()
+        }
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
-        """A pass with the tensors of the model; in training its running statistics move and its dropout layers drop."""
-        with watch_representation(self.model) as seen, dropping(self.model, self.factors(batch) if training else {}):
+        """A pass with the tensors of the model; in training its running statistics move and its
+        dropout layers drop."""
+        with (
+            watch_representation(self.model) as seen,
+            dropping(self.model, self.factors(batch) if training else {}),
+        ):
             logits, statistics = functional(self.model, tensors, batch["x"], training)
         return Pass(logits, seen[0], statistics if training else {})
 
-    def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+    def loss(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> tuple[Tensor, Pass]:
         """What ``step`` minimises, as a mean over the batch, and the pass it was computed from."""
         made = self.forward(tensors, batch, training=True)
         return self.mean_loss(made.logits, tensors, batch), made
 
     def mean_loss(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        """The task's loss, as a mean over the batch; examples count by the column ``weight`` where the batch has one."""
+        """The task's loss, as a mean over the batch; examples count by the column ``weight`` where
+        the batch has one."""
         each = self.losses(logits, tensors, batch)
         return (each * batch["weight"]).mean() if "weight" in batch else each.mean()
 
@@ -187,32 +233,51 @@ class Supervised:
 
     def metrics(self, logits: Tensor, batch: TorchTensors, loss_sum: Tensor) -> TorchTensors:
         """``metric/loss_sum`` and ``metric/num_correct`` of a batch, float32 scalars."""
-        return {names.LOSS_SUM: loss_sum, names.NUM_CORRECT: self.task.right(logits, self.target(batch)).sum()}
+        return {
+            names.LOSS_SUM: loss_sum,
+            names.NUM_CORRECT: self.task.right(logits, self.target(batch)).sum(),
+        }
 
-    def correct(self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors) -> tuple[TorchTensors, TorchTensors]:
-        """The directions in which a step goes, from the gradients of the loss, and other tensors that change."""
+    def correct(
+        self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors
+    ) -> tuple[TorchTensors, TorchTensors]:
+        """The directions in which a step goes, from the gradients of the loss, and other tensors
+        that change."""
         return gradients, {}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """A step of the optimizer against the gradient; running statistics as BatchNorm updates them."""
-        gradients, loss, made = differentiate(self.loss, self.trained(tensors), tensors, batch, hyper)
+        """A step of the optimizer against the gradient; running statistics as BatchNorm updates
+        them."""
+        gradients, loss, made = differentiate(
+            self.loss, self.trained(tensors), tensors, batch, hyper
+        )
         directions, others = self.correct(gradients, tensors, hyper)
         moved = self.descend(directions, tensors, hyper)
-        return following_values(made.following | others | moved) | self.metrics(made.logits, batch, loss * batch["x"].shape[0])
+        return following_values(made.following | others | moved) | self.metrics(
+            made.logits, batch, loss * batch["x"].shape[0]
+        )
 
     def slots(self, tensors: TorchTensors, keys: Iterable[str]) -> TorchTensors:
         """What the optimizer keeps of these tensors, before the first step."""
-        return {slot: zero for key in keys for slot, zero in self.optimizer.slots(key, tensors[key]).items()}
+        return {
+            slot: zero
+            for key in keys
+            for slot, zero in self.optimizer.slots(key, tensors[key]).items()
+        }
 
-    def descend(self, directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Tensors and their slots after one step of the optimizer, for every direction given by the key of its tensor."""
+    def descend(
+        self, directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """Tensors and their slots after one step of the optimizer, for every direction given by the
+        key of its tensor."""
         moved: TorchTensors = {}
         for key, direction in self.optimizer.clipped(directions, hyper).items():
             moved |= self.optimizer.move(key, direction, tensors, hyper, hyper["lr"])
         return moved
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
-        """What the model that the device uses makes of examples x: logits, and the representation that they come from."""
+        """What the model that the device uses makes of examples x: logits, and the representation
+        that they come from."""
         return self.forward(tensors, {"x": x}, training=False)
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
@@ -220,27 +285,37 @@ class Supervised:
         return self.metrics(logits, batch, self.task.measured(logits, self.target(batch)).sum())
 
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        """What the task answers by the model that the device uses: class probabilities (batch, classes), or others in their place."""
+        """What the task answers by the model that the device uses: class probabilities (batch,
+        classes), or others in their place."""
         return self.task.answer(self.answer(tensors, x).logits, self.model.scale(x))
 
     def survey(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        """What tells data distributions apart, as sums over the batch: ``mean.LAYER`` and ``variance.LAYER`` (channels,) at the input of
-        each BatchNorm layer, ``gradient`` (outputs, inputs) of the task's loss by the weights of the last layer. Where it needs labels,
-        windows without one have no part in the gradient."""
+        """What tells data distributions apart, as sums over the batch: ``mean.LAYER`` and
+        ``variance.LAYER`` (channels,) at the input of each BatchNorm layer, ``gradient`` (outputs,
+        inputs) of the task's loss by the weights of the last layer. Where it needs labels, windows
+        without one have no part in the gradient."""
         last = self.key(tensors, f"{self.model.last_layer}.weight")
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, TorchTensors]:
             with watch_norms(self.model) as met:
-                logits, _ = functional(self.model, {**tensors, **weights}, plausible(self.model, batch["x"]), training=True)
+                logits, _ = functional(
+                    self.model,
+                    {**tensors, **weights},
+                    plausible(self.model, batch["x"]),
+                    training=True,
+                )
             return self.task.measured(logits, self.target(batch)).sum(), named_norms(met)
 
         gradients, _, seen = grad_and_value(loss_of, {last: tensors[last]})
         size = batch["x"].shape[0]
-        return {names.metric(name): value * size for name, value in seen.items()} | {names.metric("gradient"): gradients[last]}
+        return {names.metric(name): value * size for name, value in seen.items()} | {
+            names.metric("gradient"): gradients[last]
+        }
 
 
 def _overrides(cls: type, methods: tuple[str, ...], declared: str) -> bool:
-    """Whether a method was overridden after the declaration was made: by a class that comes before it in the order of inheritance."""
+    """Whether a method was overridden after the declaration was made: by a class that comes before
+    it in the order of inheritance."""
     declares = next(i for i, base in enumerate(cls.__mro__) if declared in vars(base))
     return any(method in vars(base) for base in cls.__mro__[:declares] for method in methods)
 

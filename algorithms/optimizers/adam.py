@@ -12,10 +12,12 @@ from algorithms.optimizers.base import Clipping, slot_of
 
 
 class Adam(Clipping):
-    """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; w <- w - lr * m' / (sqrt(v') + eps), m' and v' without their bias towards zero.
+    """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; w <- w - lr * m' / (sqrt(v') + eps), m' and
+    v' without their bias towards zero.
 
-    Both moments and the number of steps of each tensor are slots: they start at zero in every round, as McMahan et al. leave the optimizer
-    of a device. `weight_decay` is added to the gradient. D. P. Kingma, J. Ba. Adam. ICLR 2015, Algorithm 1.
+    Both moments and the number of steps of each tensor are slots: they start at zero in every
+    round, as McMahan et al. leave the optimizer of a device. `weight_decay` is added to the
+    gradient. D. P. Kingma, J. Ba. Adam. ICLR 2015, Algorithm 1.
     """
 
     name: ClassVar[str] = "adam"
@@ -23,7 +25,12 @@ class Adam(Clipping):
     replaces: ClassVar[tuple[str, ...]] = ("momentum",)
     plain: ClassVar[bool] = False
     decoupled: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, Limits]] = {"lr": NOT_NEGATIVE, "beta1": PART, "beta2": PART, "eps": POSITIVE}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "lr": NOT_NEGATIVE,
+        "beta1": PART,
+        "beta2": PART,
+        "eps": POSITIVE,
+    }
 
     def __init__(
         self,
@@ -35,18 +42,30 @@ class Adam(Clipping):
         max_norm: float = 0.0,
     ) -> None:
         super().__init__(max_norm)
-        self.lr, self.beta1, self.beta2, self.eps, self.weight_decay = lr, beta1, beta2, eps, weight_decay
+        self.lr, self.beta1, self.beta2, self.eps, self.weight_decay = (
+            lr,
+            beta1,
+            beta2,
+            eps,
+            weight_decay,
+        )
 
     @property
     def hyper(self) -> Mapping[str, float]:
         own = {"lr": self.lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
-        return own | self.clipping() | ({"weight_decay": self.weight_decay} if self.weight_decay else {})
+        return (
+            own
+            | self.clipping()
+            | ({"weight_decay": self.weight_decay} if self.weight_decay else {})
+        )
 
     def slots(self, key: str, value: Tensor) -> TorchTensors:
         moments = {slot_of(key, moment): torch.zeros_like(value) for moment in ("mean", "square")}
         return moments | {slot_of(key, "steps"): torch.zeros(())}
 
-    def move(self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor) -> TorchTensors:
+    def move(
+        self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor
+    ) -> TorchTensors:
         value, steps = tensors[key], tensors[slot_of(key, "steps")] + 1
         beta1, beta2 = hyper["beta1"], hyper["beta2"]
         if self.weight_decay and self.decoupled:
@@ -56,12 +75,17 @@ class Adam(Clipping):
         mean = beta1 * tensors[slot_of(key, "mean")] + (1 - beta1) * direction
         square = beta2 * tensors[slot_of(key, "square")] + (1 - beta2) * direction.square()
         unbiased, scale = mean / (1 - beta1**steps), (square / (1 - beta2**steps)).sqrt()
-        moved = {slot_of(key, "mean"): mean, slot_of(key, "square"): square, slot_of(key, "steps"): steps}
+        moved = {
+            slot_of(key, "mean"): mean,
+            slot_of(key, "square"): square,
+            slot_of(key, "steps"): steps,
+        }
         return {**moved, key: value - lr * unbiased / (scale + hyper["eps"])}
 
 
 class AdamW(Adam):
-    """Adam whose weight decay is apart from the gradient. I. Loshchilov, F. Hutter. Decoupled Weight Decay Regularization. ICLR 2019."""
+    """Adam whose weight decay is apart from the gradient. I. Loshchilov, F. Hutter. Decoupled
+    Weight Decay Regularization. ICLR 2019."""
 
     name: ClassVar[str] = "adamw"
     citation: ClassVar[str] = "Loshchilov & Hutter, ICLR 2019, Algorithm 2"

@@ -17,19 +17,27 @@ def slot_of(key: str, prefix: str = "momentum") -> str:
 
 
 class Clipping:
-    """Gradients longer than `max_norm`, all tensors of a step together, are shortened to it (R. Pascanu et al., ICML 2013), before anything
-    else; 0 clips nothing."""
+    """Gradients longer than `max_norm`, all tensors of a step together, are shortened to it (R.
+    Pascanu et al., ICML 2013), before anything else; 0 clips nothing."""
 
-    limits: ClassVar[Mapping[str, Limits]] = {"max_norm": NOT_NEGATIVE, "weight_decay": NOT_NEGATIVE}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "max_norm": NOT_NEGATIVE,
+        "weight_decay": NOT_NEGATIVE,
+    }
 
     def __init__(self, max_norm: float) -> None:
         self.max_norm = max_norm
 
     def clipped(self, directions: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The same directions, shortened together where they are too long: as `torch.nn.utils.clip_grad_norm_`."""
+        """The same directions, shortened together where they are too long: as
+        `torch.nn.utils.clip_grad_norm_`."""
         if not self.max_norm or not directions:
             return directions
-        length: Tensor = torch.stack([direction.square().sum() for direction in directions.values()]).sum().sqrt()
+        length: Tensor = (
+            torch.stack([direction.square().sum() for direction in directions.values()])
+            .sum()
+            .sqrt()
+        )
         scale = (hyper["max_norm"] / (length + 1e-6)).clamp(max=1.0)
         return {key: direction * scale for key, direction in directions.items()}
 

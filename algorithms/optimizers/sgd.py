@@ -12,9 +12,11 @@ from algorithms.optimizers.base import Clipping, slot_of
 
 
 class Sgd(Clipping):
-    """g <- g + weight_decay * w; v <- momentum * v + g; w <- w - lr * v, or with Nesterov w <- w - lr * (g + momentum * v).
+    """g <- g + weight_decay * w; v <- momentum * v + g; w <- w - lr * v, or with Nesterov w <- w -
+    lr * (g + momentum * v).
 
-    Learning rate and momentum are the objective's own. The momentum is a slot: it starts at zero in every round.
+    Learning rate and momentum are the objective's own. The momentum is a slot: it starts at zero in
+    every round.
     """
 
     name: ClassVar[str] = "sgd"
@@ -22,7 +24,9 @@ class Sgd(Clipping):
     replaces: ClassVar[tuple[str, ...]] = ()
     limits: ClassVar[Mapping[str, Limits]] = {}
 
-    def __init__(self, weight_decay: float = 0.0, nesterov: bool = False, max_norm: float = 0.0) -> None:
+    def __init__(
+        self, weight_decay: float = 0.0, nesterov: bool = False, max_norm: float = 0.0
+    ) -> None:
         super().__init__(max_norm)
         self.weight_decay, self.nesterov = weight_decay, nesterov
 
@@ -37,7 +41,9 @@ class Sgd(Clipping):
     def slots(self, key: str, value: Tensor) -> TorchTensors:
         return {slot_of(key): torch.zeros_like(value)}
 
-    def move(self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor) -> TorchTensors:
+    def move(
+        self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor
+    ) -> TorchTensors:
         if self.weight_decay:
             direction = direction + hyper["weight_decay"] * tensors[key]
         momentum = hyper["momentum"] * tensors[slot_of(key)] + direction

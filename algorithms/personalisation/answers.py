@@ -1,8 +1,10 @@
-"""What answers and labels are in a device's memory, by the task: rows that neighbours can be mixed of; pure torch.
+"""What answers and labels are in a device's memory, by the task: rows that neighbours can be mixed
+of; pure torch.
 
-A row of the memory is an answer with a weight: mixing adds rows up, and what is left of the weight 1 is the model's. The probabilities of
-classes add up to their weight themselves. Where names are there or not, and of quantities, a row has one more column, which is its weight:
-a row of zeros would be an answer too.
+A row of the memory is an answer with a weight: mixing adds rows up, and what is left of the weight
+1 is the model's. The probabilities of classes add up to their weight themselves. Where names are
+there or not, and of quantities, a row has one more column, which is its weight: a row of zeros
+would be an answer too.
 """
 
 from typing import ClassVar, Protocol
@@ -17,14 +19,16 @@ from wire import names
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, TaskName
 
 LEAST_MEASURED = 1e-12
-"""A probability below this has the loss of this one where the answers of what is kept are measured."""
+"""A probability below this has the loss of this one where the answers of what is kept are
+measured."""
 
 
 class Answers(Protocol):
     """How a task's answers are remembered and mixed; rows are (n, width)."""
 
     by_class: ClassVar[bool]
-    """Whether a window has one of the classes, so that a device may have labels of a part of them alone."""
+    """Whether a window has one of the classes, so that a device may have labels of a part of them
+    alone."""
 
     def width(self, num_outputs: int) -> int:
         """How wide rows are where a model gives so many numbers."""
@@ -39,7 +43,8 @@ class Answers(Protocol):
         """(n,) how much there is in each row: 1 for a whole answer, 0 for none."""
 
     def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """The loss (n,) of answers by labels, both as rows; not yet cut off where a loss can be of any size."""
+        """The loss (n,) of answers by labels, both as rows; not yet cut off where a loss can be of
+        any size."""
 
     def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
         """What `Task.answer` would say, by these rows."""
@@ -104,7 +109,10 @@ class OfNames:
     def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
         told = rows[:, :-1]
         right = ((told >= PRESENT) == (target > 0)).all(1).to(torch.float32)
-        return {names.LOSS_SUM: _of_names(told, target, LEAST_MEASURED).sum(), names.NUM_CORRECT: right.sum()}
+        return {
+            names.LOSS_SUM: _of_names(told, target, LEAST_MEASURED).sum(),
+            names.NUM_CORRECT: right.sum(),
+        }
 
 
 class OfQuantities:
@@ -134,12 +142,20 @@ class OfQuantities:
 
     def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
         told = rows[:, :-1]
-        return {names.LOSS_SUM: task.measured(told, target).sum(), names.NUM_CORRECT: task.right(told, target).sum()}
+        return {
+            names.LOSS_SUM: task.measured(told, target).sum(),
+            names.NUM_CORRECT: task.right(told, target).sum(),
+        }
 
 
 CLASSES = OfClasses()
-ANSWERS: dict[TaskName, Answers] = {CLASSIFICATION: CLASSES, MULTI_LABEL: OfNames(), REGRESSION: OfQuantities()}
-"""The tasks in which a device can look up neighbours: one representation and one label for each window."""
+ANSWERS: dict[TaskName, Answers] = {
+    CLASSIFICATION: CLASSES,
+    MULTI_LABEL: OfNames(),
+    REGRESSION: OfQuantities(),
+}
+"""The tasks in which a device can look up neighbours: one representation and one label for each
+window."""
 
 
 def with_weight(values: Tensor) -> Tensor:
@@ -148,6 +164,7 @@ def with_weight(values: Tensor) -> Tensor:
 
 
 def _of_names(told: Tensor, there: Tensor, least: float) -> Tensor:
-    """The mean binary cross-entropy (n,) of probabilities (n, names) by what is there, 1 or 0; one below `least` counts as this one."""
+    """The mean binary cross-entropy (n,) of probabilities (n, names) by what is there, 1 or 0; one
+    below `least` counts as this one."""
     chosen = there * told + (1 - there) * (1 - told)
     return -chosen.clamp(min=least).log().mean(1)

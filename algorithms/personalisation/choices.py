@@ -8,7 +8,14 @@ from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.answers import ANSWERS
-from algorithms.personalisation.keeping import GENERAL, TUNED, Asked, Candidate, KeepingServer, Recipe
+from algorithms.personalisation.keeping import (
+    GENERAL,
+    TUNED,
+    Asked,
+    Candidate,
+    KeepingServer,
+    Recipe,
+)
 from algorithms.personalisation.neighbourly import ByNeighbours
 from algorithms.personalisation.scores import ByScores
 from wire.errors import ConfigError
@@ -29,8 +36,8 @@ class Personalisation(Protocol):
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The names of what devices choose from, in the order of what they report (`algorithms.personalisation.kept`); empty where they do
-        not choose."""
+        """The names of what devices choose from, in the order of what they report
+        (`algorithms.personalisation.kept`); empty where they do not choose."""
 
     def in_task(self, task: TaskName) -> Self:
         """The same for devices that learn this task; itself where that makes no difference.
@@ -47,7 +54,8 @@ class Personalisation(Protocol):
 
 
 class Served:
-    """The model that the algorithm gives the device, and what the objective itself does after the last round."""
+    """The model that the algorithm gives the device, and what the objective itself does after the
+    last round."""
 
     name: ClassVar[str] = "served"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
@@ -86,9 +94,14 @@ class ByRecipe:
         return replace(recipe, glances=glances)
 
     def in_task(self, task: TaskName) -> Self:
-        if task not in ANSWERS and len(self.recipe.candidates) > 1 and len(self.recipe.alone.candidates) == 1:
+        if (
+            task not in ANSWERS
+            and len(self.recipe.candidates) > 1
+            and len(self.recipe.alone.candidates) == 1
+        ):
             raise ConfigError(
-                f"by {self.name} devices choose how much neighbours among their windows are to say, and in {task} there are none to look "
+                f"by {self.name} devices choose how much neighbours among their windows are to "
+                f"say, and in {task} there are none to look "
                 "up: expected personal, recalibrated or served"
             )
         made = copy(self)
@@ -109,19 +122,31 @@ class ByRecipe:
         return type(f"{base.__name__}{type(self).__name__}", (keeping, base), own)
 
     def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
-        own = {"recipe": self.rule, "keeping": Asked(self.holdout, self.epochs, reports, self.memory)}
+        own = {
+            "recipe": self.rule,
+            "keeping": Asked(self.holdout, self.epochs, reports, self.memory),
+        }
         return type(f"{base.__name__}{type(self).__name__}", (KeepingServer, base), own)
 
 
 class Personal(ByRecipe):
-    """The default: BatchNorm estimated anew, neighbours among the device's windows where its task has them, and most of the way to a model
-    tuned on them."""
+    """The default: BatchNorm estimated anew, neighbours among the device's windows where its task
+    has them, and most of the way to a model tuned on them."""
 
     name: ClassVar[str] = "personal"
-    citation: ClassVar[str] = "after Marfoq et al., ICML 2022; Li et al., 2018; Wortsman et al., CVPR 2022; Zhou et al., NIPS 2003"
+    citation: ClassVar[str] = (
+        "after Marfoq et al., ICML 2022; Li et al., 2018; Wortsman et al., CVPR 2022; Zhou et "
+        "al., NIPS 2003"
+    )
     grouping: ClassVar[str] = "distfl"
     recipe: ClassVar[Recipe] = Recipe(
-        (Candidate(TUNED, 0.5), Candidate(TUNED, 0.7), Candidate(GENERAL, 0.5), Candidate(GENERAL, 0.0)), errors=3.0
+        (
+            Candidate(TUNED, 0.5),
+            Candidate(TUNED, 0.7),
+            Candidate(GENERAL, 0.5),
+            Candidate(GENERAL, 0.0),
+        ),
+        errors=3.0,
     )
     limits: ClassVar[dict[str, Limits]] = {
         "memory": Limits(low=8, high=4096),
@@ -130,13 +155,14 @@ class Personal(ByRecipe):
     }
 
     def __init__(self, memory: int = MEMORY, holdout: float = 0.25, epochs: int = 0) -> None:
-        """`memory`: how many windows a device remembers; `holdout`: the share of its windows that candidates are judged on; `epochs` of its
-        training, 0 for as many as in a round."""
+        """`memory`: how many windows a device remembers; `holdout`: the share of its windows that
+        candidates are judged on; `epochs` of its training, 0 for as many as in a round."""
         self.memory, self.holdout, self.epochs = memory, holdout, epochs
 
 
 class Recalibrated(ByRecipe):
-    """The model that the algorithm gives the device, with BatchNorm's statistics estimated anew on its windows; needs no labels."""
+    """The model that the algorithm gives the device, with BatchNorm's statistics estimated anew on
+    its windows; needs no labels."""
 
     name: ClassVar[str] = "recalibrated"
     citation: ClassVar[str] = "Li et al., Pattern Recognition 2018"
@@ -145,15 +171,22 @@ class Recalibrated(ByRecipe):
 
 
 class KnnPer(ByRecipe):
-    """The model mixed with the nearest labelled windows of the device, in the share that serves its held-out windows best; a half where
-    there are too few of these."""
+    """The model mixed with the nearest labelled windows of the device, in the share that serves its
+    held-out windows best; a half where there are too few of these."""
 
     name: ClassVar[str] = "knn-per"
     citation: ClassVar[str] = "Marfoq et al., ICML 2022, section 3"
     recipe: ClassVar[Recipe] = Recipe(
-        tuple(Candidate(GENERAL, step / 10) for step in range(11)), errors=0.0, recalibrates=False, unlabelled=False, unjudged=5
+        tuple(Candidate(GENERAL, step / 10) for step in range(11)),
+        errors=0.0,
+        recalibrates=False,
+        unlabelled=False,
+        unjudged=5,
     )
-    limits: ClassVar[dict[str, Limits]] = {"memory": Limits(low=1, high=4096), "holdout": Limits(above=0, below=1)}
+    limits: ClassVar[dict[str, Limits]] = {
+        "memory": Limits(low=1, high=4096),
+        "holdout": Limits(above=0, below=1),
+    }
 
     def __init__(self, memory: int = MEMORY, holdout: float = 0.25) -> None:
         """`memory`, `holdout`: as those of `Personal`."""

@@ -1,24 +1,30 @@
-"""What a device keeps when a run is over: it makes candidates of its group's model, and keeps the one that serves its own windows best.
+"""What a device keeps when a run is over: it makes candidates of its group's model, and keeps the
+one that serves its own windows best.
 
 The candidates are made one after the other, by verbs that every client has:
 
-1. ``glance``, ``gauge`` and ``recalibrate``: BatchNorm's statistics are estimated anew on the windows of the device, labelled or not (Y. Li
-   et al., Adaptive Batch Normalization, Pattern Recognition 2018), as far as there are enough of them, and of various classes: the
-   statistics of one activity alone are not those of all that the device will meet. What a window without a label is of, the model says
-   (``glance``).
-2. ``memorise`` and ``baseline``: the device remembers its windows, see `algorithms.personalisation.memory`.
-3. The objective's own training, on the windows that are not held out, and ``blend``: the model three quarters of the way from the one
-   before training to the one after it (M. Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022), or half of the way where
-   nothing is held out to judge it by.
+1. ``glance``, ``gauge`` and ``recalibrate``: BatchNorm's statistics are estimated anew on the
+   windows of the device, labelled or not (Y. Li et al., Adaptive Batch Normalization, Pattern
+   Recognition 2018), as far as there are enough of them, and of various classes: the statistics of
+   one activity alone are not those of all that the device will meet. What a window without a label
+   is of, the model says (``glance``).
+2. ``memorise`` and ``baseline``: the device remembers its windows, see
+   `algorithms.personalisation.memory`.
+3. The objective's own training, on the windows that are not held out, and ``blend``: the model
+   three quarters of the way from the one before training to the one after it (M. Wortsman et al.,
+   Robust Fine-Tuning of Zero-Shot Models, CVPR 2022), or half of the way where nothing is held out
+   to judge it by.
 4. ``memorise`` again, and ``choose``.
 
-What is remembered of a window goes by the task: `algorithms.personalisation.neighbourly` and `algorithms.personalisation.scores`.
+What is remembered of a window goes by the task: `algorithms.personalisation.neighbourly` and
+`algorithms.personalisation.scores`.
 
-A candidate is a model, and a share of the device's neighbours in its answer. The choice goes through the candidates in their order, and
-takes the first one that is not worse than the best by more than so many standard errors of the difference, and by no more than `BEYOND`,
-over the windows held out. These have been trained on in earlier rounds and flatter candidates that trust the model, which is why three
-standard errors are asked for. With too few windows to judge by, the recipe names the candidate that is kept. A training whose model no
-longer answers with numbers has no candidate.
+A candidate is a model, and a share of the device's neighbours in its answer. The choice goes
+through the candidates in their order, and takes the first one that is not worse than the best by
+more than so many standard errors of the difference, and by no more than `BEYOND`, over the windows
+held out. These have been trained on in earlier rounds and flatter candidates that trust the model,
+which is why three standard errors are asked for. With too few windows to judge by, the recipe names
+the candidate that is kept. A training whose model no longer answers with numbers has no candidate.
 """
 
 from collections.abc import Mapping
@@ -45,27 +51,31 @@ from wire.held import FEWEST
 from wire.messages import Apply, Evaluate, Train, Verb
 
 PRIOR, PRIOR_OF_TRAINED = 16.0, 128.0
-"""The statistics of the group count as much as so many windows of the device: as fewer where the device could not train, and its windows
-have no part in them."""
+"""The statistics of the group count as much as so many windows of the device: as fewer where the
+device could not train, and its windows have no part in them."""
 WAY, UNJUDGED_WAY = 0.75, 0.5
-"""How far the tuned model is on the way from the model before the device's own training to the one after it; and so far where no window is
-held out."""
+"""How far the tuned model is on the way from the model before the device's own training to the one
+after it; and so far where no window is held out."""
 TRAINED = 2
 """Windows with labels, at least, for a training."""
 GENERAL, TUNED = "general", "tuned"
 ABSENT = 0.25
-"""A device whose windows without labels are, by its group's model, in this share or more of classes that it has no label of, does not go
-by its own training and its own labels: they know nothing of these classes."""
+"""A device whose windows without labels are, by its group's model, in this share or more of classes
+that it has no label of, does not go by its own training and its own labels: they know nothing of
+these classes."""
 BEYOND = 0.5
-"""A candidate whose mean loss is so far above the least is passed over, however few windows say so."""
+"""A candidate whose mean loss is so far above the least is passed over, however few windows say
+so."""
 GAUGED, GLANCED = 256, 64
-"""Windows, at most, that BatchNorm's statistics are estimated on, and whose first ones say how various they are."""
+"""Windows, at most, that BatchNorm's statistics are estimated on, and whose first ones say how
+various they are."""
 LOSSES, ELSEWHERE = names.slot("memory.losses"), names.slot("memory.elsewhere")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model, before (`GENERAL`) or after (`TUNED`) the device's own training, with a share of its neighbours in the answer."""
+    """A model, before (`GENERAL`) or after (`TUNED`) the device's own training, with a share of its
+    neighbours in the answer."""
 
     model: str
     share: float
@@ -83,7 +93,8 @@ class Recipe:
     """Standard errors of the difference that a candidate must be worse by to be passed over."""
     recalibrates: bool = True
     glances: bool = False
-    """Whether windows have classes, so that the device looks how various its windows are before it goes by their statistics."""
+    """Whether windows have classes, so that the device looks how various its windows are before it
+    goes by their statistics."""
     unlabelled: bool = True
     """Whether windows without labels are remembered."""
     unjudged: int = 0
@@ -103,13 +114,16 @@ class Recipe:
         """The same recipe without neighbours: each of its models, once."""
         models = list(dict.fromkeys(candidate.model for candidate in self.candidates))
         unjudged = models.index(self.candidates[self.unjudged].model)
-        return with_fields(self, candidates=tuple(Candidate(model, 0.0) for model in models), unjudged=unjudged)
+        return with_fields(
+            self, candidates=tuple(Candidate(model, 0.0) for model in models), unjudged=unjudged
+        )
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the server asks of devices: the share of windows `holdout` that candidates are judged on, the `epochs` of their own training (0:
-    as many as in a round), whether they say what they keep (`reports`), and how many windows they remember (`memory`)."""
+    """What the server asks of devices: the share of windows `holdout` that candidates are judged
+    on, the `epochs` of their own training (0: as many as in a round), whether they say what they
+    keep (`reports`), and how many windows they remember (`memory`)."""
 
     holdout: float
     epochs: int
@@ -134,28 +148,35 @@ class Remembered(Protocol):
         """() how much the model says of what the device has no labels of."""
 
     def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        """The loss (M, len(shares)) of the windows held out, for each share of neighbours in the answer, at most `WORST`; and (M,) 1 for
-        each of these windows. Other rows are zero."""
+        """The loss (M, len(shares)) of the windows held out, for each share of neighbours in the
+        answer, at most `WORST`; and (M,) 1 for each of these windows. Other rows are zero."""
 
     def answering(self) -> TorchTensors:
-        """The tensors that the device answers by besides its model, ``memory/NAME``, without the share."""
+        """The tensors that the device answers by besides its model, ``memory/NAME``, without the
+        share."""
 
 
 class Keeping(Supervised):
-    """Mixed in before an objective: the graphs that make candidates and choose. Classes that derive from it say what is remembered, and how
-    the device answers by it."""
+    """Mixed in before an objective: the graphs that make candidates and choose. Classes that derive
+    from it say what is remembered, and how the device answers by it."""
 
     recipe: ClassVar[Recipe]
     memory_size: ClassVar[int]
 
     def __init__(self, model: Classifier, **options: object) -> None:
         super().__init__(model, **options)
-        self._norms = tuple(layer for layer in norm_layers(model) if layer not in fixed_norms(model))
+        self._norms = tuple(
+            layer for layer in norm_layers(model) if layer not in fixed_norms(model)
+        )
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
         memory = self.no_memory()
-        before = {slot_of(key, "before"): torch.zeros_like(tensors[key]) for key in self.moving(tensors)} if self.recipe.tunes else {}
+        before = (
+            {slot_of(key, "before"): torch.zeros_like(tensors[key]) for key in self.moving(tensors)}
+            if self.recipe.tunes
+            else {}
+        )
         losses = torch.zeros(self.memory_size, len(self.recipe.of(GENERAL)))
         said = {LOSSES: losses, ELSEWHERE: torch.zeros(())} if self.recipe.tunes else {}
         return tensors | memory | before | said
@@ -168,18 +189,26 @@ class Keeping(Supervised):
             graphs = {"glance": self.glance} | graphs
         if self.recipe.tunes:
             graphs |= {"baseline": self.baseline, "blend": self.blend}
-        return {**super().graphs(), **graphs, names.ASSESS: lambda tensors, batch, hyper: self.assess(tensors, batch)}
+        return {
+            **super().graphs(),
+            **graphs,
+            names.ASSESS: lambda tensors, batch, hyper: self.assess(tensors, batch),
+        }
 
     def moving(self, tensors: TorchTensors) -> list[str]:
-        """What training may change and the device keeps: all of it is as it was where the tuned model is not taken."""
+        """What training may change and the device keeps: all of it is as it was where the tuned
+        model is not taken."""
         keys = names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)
         return [key for key, value in keys.items() if value.is_floating_point()]
 
     # Statistics of the device's own windows
 
-    def gauge(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """``mean.LAYER`` and ``variance.LAYER`` at the input of each BatchNorm layer, how many windows there are, and which of them can be
-        trained on, as sums; and the ``labels``, where they say how various windows are."""
+    def gauge(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """``mean.LAYER`` and ``variance.LAYER`` at the input of each BatchNorm layer, how many
+        windows there are, and which of them can be trained on, as sums; and the ``labels``, where
+        they say how various windows are."""
         with watch_norms(self.model) as met:
             functional(self.model, tensors, plausible(self.model, batch["x"]), training=True)
         size = batch["x"].shape[0]
@@ -189,36 +218,65 @@ class Keeping(Supervised):
             sums["labels"] = self.label_rows(batch).sum(0)
         return {names.metric(name): value for name, value in sums.items()}
 
-    def glance(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def glance(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """``guess`` (outputs,), what the model answers of the windows, as a sum."""
-        return {names.metric("guess"): torch.softmax(self.answer(tensors, plausible(self.model, batch["x"])).logits, dim=1).sum(0)}
+        return {
+            names.metric("guess"): torch.softmax(
+                self.answer(tensors, plausible(self.model, batch["x"])).logits, dim=1
+            ).sum(0)
+        }
 
-    def recalibrate(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Move the running statistics towards those of the device's own windows, of which as many count as are various."""
+    def recalibrate(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """Move the running statistics towards those of the device's own windows, of which as many
+        count as are various."""
         count, known = (tensors[names.response("gauge", name)] for name in ("count", "known"))
         if self.recipe.glances:
-            labels, guess = tensors[names.response("gauge", "labels")], tensors[names.response("glance", "guess")]
+            labels, guess = (
+                tensors[names.response("gauge", "labels")],
+                tensors[names.response("glance", "guess")],
+            )
             count = count * variety(labels + (1 - labels.sum()) * guess).square()
-        share, moved = count / (count + torch.where(known > 0, PRIOR_OF_TRAINED, PRIOR)), {SHARE: torch.zeros(())}
+        share, moved = (
+            count / (count + torch.where(known > 0, PRIOR_OF_TRAINED, PRIOR)),
+            {SHARE: torch.zeros(())},
+        )
         for layer in self._norms:
-            for kind, statistic in ((names.MEAN_OF, names.RUNNING_MEAN), (names.VARIANCE_OF, names.RUNNING_VAR)):
+            for kind, statistic in (
+                (names.MEAN_OF, names.RUNNING_MEAN),
+                (names.VARIANCE_OF, names.RUNNING_VAR),
+            ):
                 name = f"{layer}.{statistic}"
                 key = names.key_of(self.role(name), name)
-                moved[key] = share * tensors[names.response("gauge", kind + layer)] + (1 - share) * tensors[key]
-        finite = {key: torch.where((value - value) == 0, value, tensors[key]) for key, value in moved.items()}  # not what is no number
+                moved[key] = (
+                    share * tensors[names.response("gauge", kind + layer)]
+                    + (1 - share) * tensors[key]
+                )
+        finite = {
+            key: torch.where((value - value) == 0, value, tensors[key])
+            for key, value in moved.items()
+        }  # not what is no number
         return following_values(finite)
 
     # Memory
 
-    def memorise(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The memory of the windows of a batch, each in the row of its rank, as a sum; those of higher ranks are left out."""
+    def memorise(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """The memory of the windows of a batch, each in the row of its rank, as a sum; those of
+        higher ranks are left out."""
         made = self.answer(tensors, batch["x"])
         rows = self.rows_of(made, batch)
         kind = made.logits.dtype
         taken = batch["count"]  # the device divides sums by the number of windows
         if not self.recipe.unlabelled:
             taken = taken * self.known(batch)
-        place = (batch["rank"].unsqueeze(1) == torch.arange(self.memory_size)).to(kind) * taken.unsqueeze(1)
+        place = (batch["rank"].unsqueeze(1) == torch.arange(self.memory_size)).to(
+            kind
+        ) * taken.unsqueeze(1)
         sums = {**rows, "held": batch["held"].unsqueeze(1)}
         return {names.metric(name): place.T @ value for name, value in sums.items()}
 
@@ -235,16 +293,19 @@ class Keeping(Supervised):
         raise NotImplementedError
 
     def label_rows(self, batch: TorchTensors) -> Tensor:
-        """(batch, outputs) 1 for the class of each window; zeros where it is not known. Only where windows have classes."""
+        """(batch, outputs) 1 for the class of each window; zeros where it is not known. Only where
+        windows have classes."""
         raise NotImplementedError
 
     def memorised(self, tensors: TorchTensors) -> Remembered:
         """What ``memorise`` gave."""
         raise NotImplementedError
 
-    def baseline(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Keep the memory of the model before training, its losses over the windows held out, how much it says of classes without labels,
-        and the model itself."""
+    def baseline(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """Keep the memory of the model before training, its losses over the windows held out, how
+        much it says of classes without labels, and the model itself."""
         memory = self.memorised(tensors)
         losses, _ = memory.losses(self.recipe.of(GENERAL))
         kept = {**memory.answering(), LOSSES: losses, ELSEWHERE: memory.elsewhere()}
@@ -253,58 +314,97 @@ class Keeping(Supervised):
 
     # The choice
 
-    def blend(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def blend(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """The model on the way from the one before training to the one after it."""
         way = torch.where(self.memorised(tensors).num_held() > 0, WAY, UNJUDGED_WAY)
         before = {key: tensors[slot_of(key, "before")] for key in self.moving(tensors)}
-        return following_values({key: way * tensors[key] + (1 - way) * value for key, value in before.items()})
+        return following_values(
+            {key: way * tensors[key] + (1 - way) * value for key, value in before.items()}
+        )
 
-    def choose(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def choose(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """Keep a candidate: its model, its memory, and its share."""
         memory, recipe = self.memorised(tensors), self.recipe
         losses, judged = memory.losses(recipe.of(TUNED if recipe.tunes else GENERAL))
         by_model = {TUNED: losses, GENERAL: tensors[LOSSES]} if recipe.tunes else {GENERAL: losses}
-        every = torch.stack([by_model[c.model][:, recipe.of(c.model).index(c.share)] for c in recipe.candidates], 1)
-        is_tuned = torch.tensor([float(candidate.model == TUNED) for candidate in recipe.candidates], dtype=every.dtype)
+        every = torch.stack(
+            [by_model[c.model][:, recipe.of(c.model).index(c.share)] for c in recipe.candidates], 1
+        )
+        is_tuned = torch.tensor(
+            [float(candidate.model == TUNED) for candidate in recipe.candidates], dtype=every.dtype
+        )
         usable = torch.ones_like(is_tuned)
-        if recipe.tunes:  # not where a guess is no number, nobody has trained, or the labels are of a part of the classes
-            apart = torch.stack([(tensors[key] - tensors[slot_of(key, "before")]).abs().sum() for key in self.moving(tensors)]).sum()
+        # not where a guess is no number, nobody has trained, or the labels are of a part of the
+        # classes
+        if recipe.tunes:
+            apart = torch.stack(
+                [
+                    (tensors[key] - tensors[slot_of(key, "before")]).abs().sum()
+                    for key in self.moving(tensors)
+                ]
+            ).sum()
             trained = (apart > 0) & (memory.num_trained() >= TRAINED)
-            whole = (judged.sum() >= FEWEST) | (memory.num_held() <= 0)  # what is held out of too few is missed in the training
+            whole = (judged.sum() >= FEWEST) | (
+                memory.num_held() <= 0
+            )  # what is held out of too few is missed in the training
             good = memory.finite & trained & whole & (tensors[ELSEWHERE] < ABSENT)
             usable = 1 - is_tuned * (1 - good.to(every.dtype))
         kept = first_good(every, judged, recipe.errors, usable, recipe.unjudged)
         _, error = margins(every, judged, usable)
-        shares = torch.tensor([candidate.share for candidate in recipe.candidates], dtype=kept.dtype)
+        shares = torch.tensor(
+            [candidate.share for candidate in recipe.candidates], dtype=kept.dtype
+        )
         answering = memory.answering()
         following = {**answering, SHARE: (kept * shares).sum()}
         if recipe.tunes:
             tuned = (kept * is_tuned).sum() > 0
-            following |= {key: torch.where(tuned, value, tensors[key]) for key, value in answering.items()}
-            following |= {key: torch.where(tuned, tensors[key], tensors[slot_of(key, "before")]) for key in self.moving(tensors)}
+            following |= {
+                key: torch.where(tuned, value, tensors[key]) for key, value in answering.items()
+            }
+            following |= {
+                key: torch.where(tuned, tensors[key], tensors[slot_of(key, "before")])
+                for key in self.moving(tensors)
+            }
         count = judged.sum()
-        said = {KEPT: kept, LOSS: every.sum(0) / count.clamp(min=1.0), ERROR: error, USABLE: usable, WINDOWS: count}
-        return following_values(following) | {names.metric(name): value for name, value in said.items()}
+        said = {
+            KEPT: kept,
+            LOSS: every.sum(0) / count.clamp(min=1.0),
+            ERROR: error,
+            USABLE: usable,
+            WINDOWS: count,
+        }
+        return following_values(following) | {
+            names.metric(name): value for name, value in said.items()
+        }
 
     # Answers
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        """``metric/loss_sum`` and ``metric/num_correct`` of what the device answers with what it has kept."""
+        """``metric/loss_sum`` and ``metric/num_correct`` of what the device answers with what it
+        has kept."""
         raise NotImplementedError
 
 
 def variety(shares: Tensor) -> Tensor:
-    """() how various windows are that are of classes in these `shares` (classes,): from 0, all of one, to 1, of all alike. The exponential
-    of the entropy is the number of classes that would be as various, each of the same share."""
+    """() how various windows are that are of classes in these `shares` (classes,): from 0, all of
+    one, to 1, of all alike. The exponential of the entropy is the number of classes that would be
+    as various, each of the same share."""
     entropy = -(shares * shares.clamp(min=1e-9).log()).sum()
     return ((entropy.exp() - 1) / max(1, shares.shape[0] - 1)).clamp(min=0.0, max=1.0)
 
 
-def first_good(losses: Tensor, judged: Tensor, errors: float, usable: Tensor, unjudged: int) -> Tensor:
-    """1 for the first of the candidates that are `usable` (candidates,) whose mean of `losses` (M, candidates), over the rows that are
-    `judged` (M,), is not above the least mean by more than so many standard errors of the difference, and `BEYOND`; 1 for the first usable
-    one from the place `unjudged` on where fewer than `FEWEST` rows are judged. Losses are at most `WORST`; one candidate from that place
-    on must be usable."""
+def first_good(
+    losses: Tensor, judged: Tensor, errors: float, usable: Tensor, unjudged: int
+) -> Tensor:
+    """1 for the first of the candidates that are `usable` (candidates,) whose mean of `losses` (M,
+    candidates), over the rows that are `judged` (M,), is not above the least mean by more than so
+    many standard errors of the difference, and `BEYOND`; 1 for the first usable one from the place
+    `unjudged` on where fewer than `FEWEST` rows are judged. Losses are at most `WORST`; one
+    candidate from that place on must be usable."""
     above, error = margins(losses, judged, usable)
     good = (above <= (errors * error).clamp(max=BEYOND)).to(losses.dtype)
     from_there = (torch.arange(losses.shape[1]) >= unjudged).to(losses.dtype)
@@ -312,8 +412,9 @@ def first_good(losses: Tensor, judged: Tensor, errors: float, usable: Tensor, un
 
 
 def margins(losses: Tensor, judged: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the mean loss of each candidate (candidates,) is above the least of those that are `usable`, and the standard error of this
-    difference (candidates,), over the rows that are `judged`; arguments as those of `first_good`."""
+    """How far the mean loss of each candidate (candidates,) is above the least of those that are
+    `usable`, and the standard error of this difference (candidates,), over the rows that are
+    `judged`; arguments as those of `first_good`."""
     count = judged.sum()
     means = losses.sum(0) / count.clamp(min=1.0) + (1 - usable) * 2 * WORST
     best = _first((means <= means.amin(0)).to(losses.dtype))
@@ -341,28 +442,57 @@ class KeepingServer(DefaultCoordinator):
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         own = (verb for verb in super().closing(context, work) if verb != Evaluate())
-        holdout = self.keeping.holdout if len(self.recipe.candidates) > 1 else 0.0  # there is nothing to choose from
-        before = tuple(replace(verb, holdout=holdout, least=TRAINED) if isinstance(verb, Train) else verb for verb in own)
-        memorise = Evaluate("windows", "memorise", holdout=holdout, report=False, most=self.keeping.memory)
+        holdout = (
+            self.keeping.holdout if len(self.recipe.candidates) > 1 else 0.0
+        )  # there is nothing to choose from
+        before = tuple(
+            replace(verb, holdout=holdout, least=TRAINED) if isinstance(verb, Train) else verb
+            for verb in own
+        )
+        memorise = Evaluate(
+            "windows", "memorise", holdout=holdout, report=False, most=self.keeping.memory
+        )
         gauge: tuple[Verb, ...] = ()
         if self.recipe.recalibrates:
-            gauge = (Evaluate("windows", "gauge", report=False, most=GAUGED), Apply("recalibrate", report=False))
+            gauge = (
+                Evaluate("windows", "gauge", report=False, most=GAUGED),
+                Apply("recalibrate", report=False),
+            )
         if self.recipe.glances:
             gauge = (Evaluate("unlabelled", "glance", report=False, most=GLANCED), *gauge)
         tune: tuple[Verb, ...] = ()
         if self.recipe.tunes:
-            tune = (Apply("baseline", report=False), *self._tuning(context, work), Apply("blend", report=False), memorise)
-        return (*before, *gauge, memorise, *tune, Apply(CHOOSE, report=self.keeping.reports), Evaluate("test", names.ASSESS))
+            tune = (
+                Apply("baseline", report=False),
+                *self._tuning(context, work),
+                Apply("blend", report=False),
+                memorise,
+            )
+        return (
+            *before,
+            *gauge,
+            memorise,
+            *tune,
+            Apply(CHOOSE, report=self.keeping.reports),
+            Evaluate("test", names.ASSESS),
+        )
 
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        """The objective's own training, on the windows that are not held out; nothing of it is reported."""
+        """The objective's own training, on the windows that are not held out; nothing of it is
+        reported."""
         asked, usual, verbs = self.keeping, self.training(context, work), list[Verb]()
-        judges = any(isinstance(verb, Evaluate) and verb.split == "holdout" for verb in usual)  # by windows that candidates are judged on
+        judges = any(
+            isinstance(verb, Evaluate) and verb.split == "holdout" for verb in usual
+        )  # by windows that candidates are judged on
         for verb in usual:
             match verb:
                 case Train():
                     epochs = asked.epochs or verb.epochs
-                    verbs.append(replace(verb, epochs=epochs, report=False, holdout=asked.holdout, least=TRAINED))
+                    verbs.append(
+                        replace(
+                            verb, epochs=epochs, report=False, holdout=asked.holdout, least=TRAINED
+                        )
+                    )
                 case Apply() | Evaluate() if not judges:
                     verbs.append(replace(verb, report=False))
         return tuple(verbs)

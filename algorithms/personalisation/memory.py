@@ -1,12 +1,14 @@
-"""What a device remembers of its own windows: their representations and labels, and how neighbours among them answer; pure torch.
+"""What a device remembers of its own windows: their representations and labels, and how neighbours
+among them answer; pure torch.
 
 Labels and answers are rows, as `algorithms.personalisation.answers` has them for each task.
 
-O. Marfoq, G. Neglia, R. Vidal, L. Kameni. Personalized Federated Learning through Local Memorization. ICML 2022, section 3: a model's
-probabilities are mixed with those of the nearest windows of the device in the model's own representation. Two things differ here.
-Representations have length 1, and every window counts by ``exp(-d / SCALE)`` of its squared distance d, which leaves out sorting: graphs of
-phones have no fast one. A window without a label takes part with what the model and its neighbours say of it (label propagation: D. Zhou
-et al., NIPS 2003, Eq. 4).
+O. Marfoq, G. Neglia, R. Vidal, L. Kameni. Personalized Federated Learning through Local
+Memorization. ICML 2022, section 3: a model's probabilities are mixed with those of the nearest
+windows of the device in the model's own representation. Two things differ here. Representations
+have length 1, and every window counts by ``exp(-d / SCALE)`` of its squared distance d, which
+leaves out sorting: graphs of phones have no fast one. A window without a label takes part with what
+the model and its neighbours say of it (label propagation: D. Zhou et al., NIPS 2003, Eq. 4).
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ from algorithms.personalisation.kept import WORST
 from wire import names
 
 SCALE = 0.03
-"""The squared distance, between representations of length 1, at which a neighbour counts 1 / e as much as one at distance 0."""
+"""The squared distance, between representations of length 1, at which a neighbour counts 1 / e as
+much as one at distance 0."""
 NEAREST = 1e-12
 """Where all neighbours together count less than this, there are none: the model answers alone."""
 SPREAD, TIMES = 0.5, 10
@@ -31,8 +34,9 @@ KEYS, LABELS, SHARE = (names.memory(name) for name in ("keys", "labels", "share"
 
 @dataclass(frozen=True)
 class Memory:
-    """`keys` (M, K) of length 1, `guess` (M, width) what the model answers, `labels` (M, width) what is known, both as rows of `of`, `held`
-    (M,) 1 for a window that is held out. Rows that hold no window are zero."""
+    """`keys` (M, K) of length 1, `guess` (M, width) what the model answers, `labels` (M, width)
+    what is known, both as rows of `of`, `held` (M,) 1 for a window that is held out. Rows that hold
+    no window are zero."""
 
     keys: Tensor
     guess: Tensor
@@ -65,27 +69,32 @@ class Memory:
         return self.held.sum()
 
     def elsewhere(self) -> Tensor:
-        """() the share of the windows without labels that is, by the model, of classes of which no window has a label; 0 where all windows
-        have labels, or none has, and where a label is not one of the classes. 1 where all labels are of one class: they cannot tell a good
-        training from one that always answers with it."""
+        """() the share of the windows without labels that is, by the model, of classes of which no
+        window has a label; 0 where all windows have labels, or none has, and where a label is not
+        one of the classes. 1 where all labels are of one class: they cannot tell a good training
+        from one that always answers with it."""
         if not self.of.by_class:
             return torch.zeros(())
         without = (self.filled & ~self.known).to(self.keys.dtype)
         absent = (self.labels.sum(0) <= 0).to(self.keys.dtype)
         share = (without * (self.guess @ absent)).sum() / without.sum().clamp(min=1.0)
         present = (1 - absent).sum()
-        return torch.where(present == 1, torch.ones_like(share), share * (present > 0).to(share.dtype))
+        return torch.where(
+            present == 1, torch.ones_like(share), share * (present > 0).to(share.dtype)
+        )
 
     @cached_property
     def weights(self) -> Tensor:
-        """How much each window (column) counts for each other one (row), (M, M); a window does not count for itself."""
+        """How much each window (column) counts for each other one (row), (M, M); a window does not
+        count for itself."""
         rows = torch.arange(self.keys.shape[0])
         filled = self.filled.to(self.keys.dtype)
         others = (rows.unsqueeze(1) != rows).to(self.keys.dtype) * filled.unsqueeze(1)
         return neighbours(self.keys, self.keys, filled) * others
 
     def smoothed(self, weights: Tensor, known: Tensor) -> Tensor:
-        """A label (M, width) for every window: its own where it is `known` (M,), else what the model and its neighbours say."""
+        """A label (M, width) for every window: its own where it is `known` (M,), else what the
+        model and its neighbours say."""
         own = known.to(self.keys.dtype).unsqueeze(1)
         shares = (1 - own) * SPREAD * normalised(weights)
         fixed = own * self.labels + (1 - own) * (1 - SPREAD) * self.guess
@@ -95,9 +104,10 @@ class Memory:
         return soft
 
     def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        """The loss (M, len(shares)) of the held-out windows with labels, as if these labels were not known, for each share of the
-        neighbours in the answer; and (M,) 1 for each of these windows. Other rows are zero. Losses are cut off at `WORST`, which an answer
-        that is no number has."""
+        """The loss (M, len(shares)) of the held-out windows with labels, as if these labels were
+        not known, for each share of the neighbours in the answer; and (M,) 1 for each of these
+        windows. Other rows are zero. Losses are cut off at `WORST`, which an answer that is no
+        number has."""
         known = self.known
         counted = ((self.held > 0) & known).to(self.keys.dtype)
         weights = self.weights * (1 - counted)  # they do not help each other
@@ -119,7 +129,8 @@ def unit(features: Tensor) -> Tensor:
 
 
 def neighbours(queries: Tensor, keys: Tensor, filled: Tensor) -> Tensor:
-    """How much each of `keys` (M, K) counts for each of `queries` (n, K), (n, M); a row that is not `filled` (M,) does not."""
+    """How much each of `keys` (M, K) counts for each of `queries` (n, K), (n, M); a row that is not
+    `filled` (M,) does not."""
     distance = (2.0 - 2.0 * (queries @ keys.T)).clamp(min=0.0)
     return torch.exp(-distance / SCALE) * filled
 
@@ -129,20 +140,29 @@ def normalised(weights: Tensor) -> Tensor:
     return weights / weights.sum(1, keepdim=True).clamp(min=NEAREST)
 
 
-def mixed(guess: Tensor, weights: Tensor, labels: Tensor, share: Tensor | float, of: Answers = CLASSES) -> Tensor:
-    """The answer (n, width): `share` of it by the neighbours, the rest, and what they leave, by the model."""
+def mixed(
+    guess: Tensor, weights: Tensor, labels: Tensor, share: Tensor | float, of: Answers = CLASSES
+) -> Tensor:
+    """The answer (n, width): `share` of it by the neighbours, the rest, and what they leave, by the
+    model."""
     near = normalised(weights) @ labels
     part = share * of.weight(near).unsqueeze(1)
     return share * near + (1 - part) * guess
 
 
 def answer(tensors: TorchTensors, features: Tensor, guess: Tensor, of: Answers = CLASSES) -> Tensor:
-    """What a device answers that has this memory: rows (n, width) from the model's representations (n, K) and its answers (n, width)."""
+    """What a device answers that has this memory: rows (n, width) from the model's representations
+    (n, K) and its answers (n, width)."""
     labels = tensors[LABELS]
     weights = neighbours(unit(features), tensors[KEYS], (of.weight(labels) > 0).to(features.dtype))
     return mixed(guess, weights, labels, tensors[SHARE], of)
 
 
 def empty(size: int, width: int, num_answers: int) -> TorchTensors:
-    """The memory of a device that has none, of rows of so many numbers: with it, the model answers alone."""
-    return {KEYS: torch.zeros(size, width), LABELS: torch.zeros(size, num_answers), SHARE: torch.zeros(())}
+    """The memory of a device that has none, of rows of so many numbers: with it, the model answers
+    alone."""
+    return {
+        KEYS: torch.zeros(size, width),
+        LABELS: torch.zeros(size, num_answers),
+        SHARE: torch.zeros(()),
+    }

@@ -1,4 +1,5 @@
-"""What a device keeps where it can look up neighbours: one representation and one label for each window."""
+"""What a device keeps where it can look up neighbours: one representation and one label for each
+window."""
 
 from typing import ClassVar
 
@@ -13,7 +14,8 @@ from wire import names
 
 
 class ByNeighbours(Keeping):
-    """Remembers the representation, the answer and the label of each window, and answers by neighbours among them too."""
+    """Remembers the representation, the answer and the label of each window, and answers by
+    neighbours among them too."""
 
     has_memory: ClassVar[bool] = True
 
@@ -28,7 +30,11 @@ class ByNeighbours(Keeping):
 
     def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
         labels = self.label_rows(batch).to(made.logits.dtype)
-        return {"keys": unit(made.features), "guess": self.answers.guess(made.logits), "labels": labels}
+        return {
+            "keys": unit(made.features),
+            "guess": self.answers.guess(made.logits),
+            "labels": labels,
+        }
 
     def known(self, batch: TorchTensors) -> Tensor:
         return self.answers.weight(self.label_rows(batch))
@@ -38,7 +44,10 @@ class ByNeighbours(Keeping):
         return self.answers.labels(self.target(batch), self.model.num_classes)
 
     def memorised(self, tensors: TorchTensors) -> Memory:
-        keys, guess, labels, held = (tensors[names.response("memorise", name)] for name in ("keys", "guess", "labels", "held"))
+        keys, guess, labels, held = (
+            tensors[names.response("memorise", name)]
+            for name in ("keys", "guess", "labels", "held")
+        )
         return Memory(keys, guess, labels, held.squeeze(1), self.answers)
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:

@@ -1,5 +1,6 @@
-"""What a device keeps where it has no neighbours to look up: steps of a window have a representation each, and a window that is given back
-has no label. It remembers how well a model does on each of its windows, and keeps a model alone."""
+"""What a device keeps where it has no neighbours to look up: steps of a window have a
+representation each, and a window that is given back has no label. It remembers how well a model
+does on each of its windows, and keeps a model alone."""
 
 from dataclasses import dataclass
 
@@ -17,8 +18,8 @@ from wire.tasks import NO_LABEL, RECONSTRUCTION
 
 @dataclass(frozen=True)
 class Scores:
-    """`loss` (M,) of each window by the task, `known` (M,) 1 for one that has a label or needs none, `held` (M,) 1 for one that is held
-    out. Rows that hold no window are zero."""
+    """`loss` (M,) of each window by the task, `known` (M,) 1 for one that has a label or needs
+    none, `held` (M,) 1 for one that is held out. Rows that hold no window are zero."""
 
     loss: Tensor
     known: Tensor
@@ -43,8 +44,9 @@ class Scores:
         return torch.zeros(())
 
     def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        """The losses (M, len(shares)) of the windows held out, the same for each share, and (M,) 1 for each of these windows. Losses are
-        cut off at `WORST`, which one that is no number has too."""
+        """The losses (M, len(shares)) of the windows held out, the same for each share, and (M,) 1
+        for each of these windows. Losses are cut off at `WORST`, which one that is no number has
+        too."""
         counted = ((self.held > 0) & (self.known > 0)).to(self.loss.dtype)
         loss = torch.where(self.loss <= WORST, self.loss, WORST) * counted
         return torch.stack([loss] * len(shares), 1), counted
@@ -70,7 +72,12 @@ class ByScores(Keeping):
         return (self.target(batch) != NO_LABEL).any(1).to(batch["count"].dtype)
 
     def memorised(self, tensors: TorchTensors) -> Scores:
-        return Scores(*(tensors[names.response("memorise", name)].squeeze(1) for name in ("loss", "known", "held")))
+        return Scores(
+            *(
+                tensors[names.response("memorise", name)].squeeze(1)
+                for name in ("loss", "known", "held")
+            )
+        )
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         return self.evaluate(tensors, batch)

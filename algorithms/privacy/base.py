@@ -1,4 +1,5 @@
-"""What privacy mechanisms have in common: nothing happens to an update unless a mechanism says so."""
+"""What privacy mechanisms have in common: nothing happens to an update unless a mechanism says
+so."""
 
 from collections.abc import Sequence
 from typing import ClassVar

@@ -1,11 +1,14 @@
-"""Differential privacy of single examples: every step clips each example's gradient and adds Gaussian noise to their sum.
+"""Differential privacy of single examples: every step clips each example's gradient and adds
+Gaussian noise to their sum.
 
-M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang. Deep Learning with Differential Privacy. CCS 2016,
-Algorithm 1. I. Mironov, K. Talwar, L. Zhang. Rényi Differential Privacy of the Sampled Gaussian Mechanism. arXiv 1908.10530, 2019.
+M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang. Deep Learning with
+Differential Privacy. CCS 2016, Algorithm 1. I. Mironov, K. Talwar, L. Zhang. Rényi Differential
+Privacy of the Sampled Gaussian Mechanism. arXiv 1908.10530, 2019.
 
-What is different here. The accounting assumes Poisson sampling (each example in each batch independently with chance
-batch_size / num_examples); devices shuffle their examples and cut them into batches, as most implementations do. For that the stated
-epsilon is customary but not proven, and can be too low (L. Chua et al. How Private are DP-SGD Implementations? ICML 2024). Epsilon
+What is different here. The accounting assumes Poisson sampling (each example in each batch
+independently with chance batch_size / num_examples); devices shuffle their examples and cut them
+into batches, as most implementations do. For that the stated epsilon is customary but not proven,
+and can be too low (L. Chua et al. How Private are DP-SGD Implementations? ICML 2024). Epsilon
 covers the trained tensors, not the losses and counts that a device reports.
 """
 
@@ -19,7 +22,8 @@ from algorithms.privacy.gaussian import Mechanism, spent
 class DpSgd(Mechanism):
     """The step is what is private (`algorithms.privacy.per_example`); nothing is added afterwards.
 
-    Guarantee: against everyone who sees a device's update, for one of its examples being there or not.
+    Guarantee: against everyone who sees a device's update, for one of its examples being there or
+    not.
     """
 
     name: ClassVar[str] = "dp-sgd"
@@ -30,5 +34,11 @@ class DpSgd(Mechanism):
 
     def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
         """Of the device that spends most: the one with few examples or many steps."""
-        kinds = {(min(work.batch_size / max(m.num_examples, 1), 1.0), m.num_steps * rounds) for m in models}
-        return max((spent(self.noise_multiplier, rate, steps, self.delta) for rate, steps in kinds), default=0.0)
+        kinds = {
+            (min(work.batch_size / max(m.num_examples, 1), 1.0), m.num_steps * rounds)
+            for m in models
+        }
+        return max(
+            (spent(self.noise_multiplier, rate, steps, self.delta) for rate, steps in kinds),
+            default=0.0,
+        )

@@ -1,11 +1,14 @@
-"""Differential privacy of whole devices: clipped updates and Gaussian noise, added by each device or once by the aggregator.
+"""Differential privacy of whole devices: clipped updates and Gaussian noise, added by each device
+or once by the aggregator.
 
-R. C. Geyer, T. Klein, M. Nabi. Differentially Private Federated Learning: A Client Level Perspective. arXiv 1712.07557, 2017.
-H. B. McMahan, D. Ramage, K. Talwar, L. Zhang. Learning Differentially Private Recurrent Language Models. ICLR 2018.
-I. Mironov. Rényi Differential Privacy. CSF 2017 (the accounting).
+R. C. Geyer, T. Klein, M. Nabi. Differentially Private Federated Learning: A Client Level
+Perspective. arXiv 1712.07557, 2017. H. B. McMahan, D. Ramage, K. Talwar, L. Zhang. Learning
+Differentially Private Recurrent Language Models. ICLR 2018. I. Mironov. Rényi Differential Privacy.
+CSF 2017 (the accounting).
 
-What epsilon covers: the shared tensors and statistics of updates, in every round, with every device in every round. It does not
-cover what else devices report (numbers of examples, losses, responses) nor who is put in which group.
+What epsilon covers: the shared tensors and statistics of updates, in every round, with every device
+in every round. It does not cover what else devices report (numbers of examples, losses, responses)
+nor who is put in which group.
 """
 
 import math
@@ -24,8 +27,11 @@ from wire.tensors import Array
 
 
 def spent(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> float:
-    """Epsilon at `delta` of so many Gaussian mechanisms on Poisson samples, by Rényi accounting; infinite without noise."""
-    from opacus.accountants import RDPAccountant  # a second to import, and only runs with a mechanism need it
+    """Epsilon at `delta` of so many Gaussian mechanisms on Poisson samples, by Rényi accounting;
+    infinite without noise."""
+    from opacus.accountants import (
+        RDPAccountant,
+    )  # a second to import, and only runs with a mechanism need it
 
     if steps == 0:
         return 0.0
@@ -37,28 +43,39 @@ def spent(noise_multiplier: float, sampling_rate: float, steps: int, delta: floa
 
 
 class Mechanism(DefaultPrivacy):
-    """Options that every mechanism has; each changes what it does to updates, and says what it costs."""
+    """Options that every mechanism has; each changes what it does to updates, and says what it
+    costs."""
 
-    limits: ClassVar[Mapping[str, Limits]] = {"clip_norm": POSITIVE, "noise_multiplier": NOT_NEGATIVE, "delta": Limits(above=0, below=1)}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "clip_norm": POSITIVE,
+        "noise_multiplier": NOT_NEGATIVE,
+        "delta": Limits(above=0, below=1),
+    }
 
-    def __init__(self, *, clip_norm: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5) -> None:
-        """`clip_norm`: largest Euclidean norm C. `noise_multiplier`: the noise's standard deviation, in units of C. `delta`: chance
-        that the guarantee does not hold; well below one over the number of those it protects."""
+    def __init__(
+        self, *, clip_norm: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5
+    ) -> None:
+        """`clip_norm`: largest Euclidean norm C. `noise_multiplier`: the noise's standard
+        deviation, in units of C. `delta`: chance that the guarantee does not hold; well below one
+        over the number of those it protects."""
         if not (clip_norm > 0 and math.isfinite(clip_norm)):
             raise ConfigError(f"clip_norm {clip_norm}: expected a number more than 0")
         if not (noise_multiplier >= 0 and math.isfinite(noise_multiplier)):
-            raise ConfigError(f"noise_multiplier {noise_multiplier}: expected a number of at least 0")
+            raise ConfigError(
+                f"noise_multiplier {noise_multiplier}: expected a number of at least 0"
+            )
         if not 0 < delta < 1:
             raise ConfigError(f"delta {delta}: expected a number between 0 and 1")
         self.clip_norm, self.noise_multiplier, self.delta = clip_norm, noise_multiplier, delta
 
 
 class LocalGaussian(Mechanism):
-    """Each device clips its update to C and adds noise of standard deviation noise_multiplier * C itself: it trusts nobody.
+    """Each device clips its update to C and adds noise of standard deviation noise_multiplier * C
+    itself: it trusts nobody.
 
-    Guarantee: against everyone, the aggregator included, for any change of the device's data. Two clipped updates can be 2 C apart, so
-    the noise is noise_multiplier / 2 of what it must hide. The aggregator does not clip: the noise makes a rightly protected update
-    longer than C.
+    Guarantee: against everyone, the aggregator included, for any change of the device's data. Two
+    clipped updates can be 2 C apart, so the noise is noise_multiplier / 2 of what it must hide. The
+    aggregator does not clip: the noise makes a rightly protected update longer than C.
     """
 
     name: ClassVar[str] = "local-gaussian"
@@ -72,16 +89,20 @@ class LocalGaussian(Mechanism):
 
 
 class CentralGaussian(Mechanism):
-    """Each device clips its update to C, the aggregator clips it again, for it does not trust the device, and adds noise of standard
-    deviation noise_multiplier * C / N to the mean of N.
+    """Each device clips its update to C, the aggregator clips it again, for it does not trust the
+    device, and adds noise of standard deviation noise_multiplier * C / N to the mean of N.
 
-    Guarantee: against those who see models, not against the aggregator; for a device's update being there or being zero. It rests on
-    the uniform mean, in which one update moves the mean by at most C / N, and on a seed that nobody can guess: whoever knows it can
-    take the noise away again. Each mean of a round needs its own.
+    Guarantee: against those who see models, not against the aggregator; for a device's update being
+    there or being zero. It rests on the uniform mean, in which one update moves the mean by at most
+    C / N, and on a seed that nobody can guess: whoever knows it can take the noise away again. Each
+    mean of a round needs its own.
     """
 
     name: ClassVar[str] = "gaussian"
-    citation: ClassVar[str] = "Geyer et al., 2017, Algorithm 1; McMahan et al., ICLR 2018, with every device in every round"
+    citation: ClassVar[str] = (
+        "Geyer et al., 2017, Algorithm 1; McMahan et al., ICLR 2018, with every device in every "
+        "round"
+    )
     mean: ClassVar[str] = "uniform"
     server_noise: ClassVar[bool] = True
 
@@ -92,7 +113,9 @@ class CentralGaussian(Mechanism):
         return clip(update, self.clip_norm)
 
     def noise(self, mean: Array, num_devices: int, seed: int) -> Array:
-        return add_noise(mean, self.noise_multiplier * self.clip_norm / num_devices, np.random.default_rng(seed))
+        return add_noise(
+            mean, self.noise_multiplier * self.clip_norm / num_devices, np.random.default_rng(seed)
+        )
 
     def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
         return spent(self.noise_multiplier, 1.0, rounds, self.delta)

@@ -1,11 +1,14 @@
-"""The gradient of every single example, clipped, in operators that can be exported with a dynamic batch.
+"""The gradient of every single example, clipped, in operators that can be exported with a dynamic
+batch.
 
-``vmap(grad(...))`` turns convolutions into grouped ones with one group per example, which no exporter takes while the batch is open.
-Here one ordinary backward pass gives the gradient at the output of each layer, to which a zero has been added for that purpose; with
-the layer's input it makes the gradient of each example.
+``vmap(grad(...))`` turns convolutions into grouped ones with one group per example, which no
+exporter takes while the batch is open. Here one ordinary backward pass gives the gradient at the
+output of each layer, to which a zero has been added for that purpose; with the layer's input it
+makes the gradient of each example.
 
 I. Goodfellow. Efficient per-example gradient computations. arXiv 1510.01799, 2015 (linear layers).
-G. Rochette, A. Manoel, E. W. Tramel. Efficient per-example gradient computations in convolutional neural networks. arXiv 1912.06015.
+G. Rochette, A. Manoel, E. W. Tramel. Efficient per-example gradient computations in convolutional
+neural networks. arXiv 1912.06015.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -28,7 +31,8 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a layer: what its parameters were applied to, and the zeros that were added to its output."""
+    """One call of a layer: what its parameters were applied to, and the zeros that were added to
+    its output."""
 
     layer: str
     module: nn.Module
@@ -37,44 +41,67 @@ class _Call:
 
 
 def clipped_gradients(
-    model: nn.Module, losses: Callable[[], tuple[Tensor, T]], trained: Collection[str], clip_norm: float | Tensor
+    model: nn.Module,
+    losses: Callable[[], tuple[Tensor, T]],
+    trained: Collection[str],
+    clip_norm: float | Tensor,
 ) -> tuple[TorchTensors, T]:
-    """The sum over the batch of each example's gradient, scaled to a norm of at most `clip_norm` over all `trained` parameters together.
+    """The sum over the batch of each example's gradient, scaled to a norm of at most `clip_norm`
+    over all `trained` parameters together.
 
-    `losses` calls `model` (through `functional` or itself) and returns the loss of each example (batch,), which depends on that
-    example alone, and anything else, which is passed on. `trained` are names as in ``model.named_parameters()``; the result has them
-    as keys, in that order.
+    `losses` calls `model` (through `functional` or itself) and returns the loss of each example
+    (batch,), which depends on that example alone, and anything else, which is passed on. `trained`
+    are names as in ``model.named_parameters()``; the result has them as keys, in that order.
 
     Raises:
-        ConfigError: a layer whose gradient per example is not known here, or that lets examples depend on each other.
+        ConfigError: a layer whose gradient per example is not known here, or that lets examples
+        depend on each other.
     """
     gradients, rest = example_gradients(model, losses, trained)
     norms = torch.stack([(g * g).flatten(1).sum(1) for g in gradients.values()]).sum(0).sqrt()
     factors = (clip_norm / norms).clamp(max=1.0).unsqueeze(0)
-    return {name: torch.mm(factors, g.flatten(1)).reshape(g.shape[1:]) for name, g in gradients.items()}, rest
+    return {
+        name: torch.mm(factors, g.flatten(1)).reshape(g.shape[1:]) for name, g in gradients.items()
+    }, rest
 
 
-def example_gradients(model: nn.Module, losses: Callable[[], tuple[Tensor, T]], trained: Collection[str]) -> tuple[TorchTensors, T]:
-    """Each example's gradient (batch, \\*parameter), by name; arguments and errors are those of `clipped_gradients`."""
+def example_gradients(
+    model: nn.Module, losses: Callable[[], tuple[Tensor, T]], trained: Collection[str]
+) -> tuple[TorchTensors, T]:
+    """Each example's gradient (batch, \\*parameter), by name; arguments and errors are those of
+    `clipped_gradients`."""
     names = _parameter_names(model, trained)
     with torch.enable_grad(), _watched(model, names) as calls:
         values, rest = losses()
-        outer = torch.autograd.grad(values.sum(), [call.zeros for call in calls], materialize_grads=True) if calls else ()
+        outer = (
+            torch.autograd.grad(
+                values.sum(), [call.zeros for call in calls], materialize_grads=True
+            )
+            if calls
+            else ()
+        )
     found: TorchTensors = {}
     for call, gradient in zip(calls, outer, strict=True):
         if gradient.shape[0] != values.shape[0] or call.x.shape[0] != values.shape[0]:
-            raise ConfigError(f"{call.layer}: its first dimension is not the example's, a gradient per example cannot be told apart")
+            raise ConfigError(
+                f"{call.layer}: its first dimension is not the example's, a gradient per example "
+                "cannot be told apart"
+            )
         for local, each in _GRADIENTS[type(call.module)](call.module, call.x, gradient).items():
             name = names.get((call.layer, local))
             if name is not None:
                 found[name] = found[name] + each if name in found else each
     if missing := [name for name in trained if name not in found]:
-        raise ConfigError(f"parameter {missing[0]!r}: expected its layer to be called, no gradient per example is known for it")
+        raise ConfigError(
+            f"parameter {missing[0]!r}: expected its layer to be called, no gradient per example "
+            "is known for it"
+        )
     return {name: found[name] for name in trained}, rest
 
 
 def _parameter_names(model: nn.Module, trained: Collection[str]) -> dict[tuple[str, str], str]:
-    """(layer, its name for a parameter) -> the model's name for it; two layers may share one parameter."""
+    """(layer, its name for a parameter) -> the model's name for it; two layers may share one
+    parameter."""
     names = {id(parameter): name for name, parameter in model.named_parameters() if name in trained}
     if unknown := sorted(set(trained) - set(names.values())):
         raise ConfigError(f"parameter {unknown[0]!r}: the model has no such parameter")
@@ -95,19 +122,29 @@ def _parameter_names(model: nn.Module, trained: Collection[str]) -> dict[tuple[s
 def _check(layer: str, module: nn.Module) -> None:
     if type(module) not in _GRADIENTS:
         known = ", ".join(kind.__name__ for kind in _GRADIENTS)
-        raise ConfigError(f"{layer}: gradients per example of a {type(module).__name__} are not known, expected one of {known}")
+        raise ConfigError(
+            f"{layer}: gradients per example of a {type(module).__name__} are not known, expected "
+            f"one of {known}"
+        )
     if isinstance(module, nn.Conv1d | nn.Conv2d):
-        plain = module.groups == 1 and all(d == 1 for d in module.dilation) and module.padding_mode == "zeros"
+        plain = (
+            module.groups == 1
+            and all(d == 1 for d in module.dilation)
+            and module.padding_mode == "zeros"
+        )
         if not plain:
             raise ConfigError(
-                f"{layer}: gradients per example of a {type(module).__name__} with groups={module.groups}, dilation={module.dilation}, "
-                f"padding_mode={module.padding_mode!r} are not known; expected groups=1, dilation=1, padding_mode='zeros'"
+                f"{layer}: gradients per example of a {type(module).__name__} with "
+                f"groups={module.groups}, dilation={module.dilation}, "
+                f"padding_mode={module.padding_mode!r} are not known; expected groups=1, "
+                "dilation=1, padding_mode='zeros'"
             )
 
 
 @contextmanager
 def _watched(model: nn.Module, names: dict[tuple[str, str], str]) -> Iterator[list[_Call]]:
-    """While open, zeros are added to the output of every layer that has one of these parameters, and its calls are noted."""
+    """While open, zeros are added to the output of every layer that has one of these parameters,
+    and its calls are noted."""
     calls: list[_Call] = []
     layers = {layer for layer, _ in names}
 
@@ -115,7 +152,8 @@ def _watched(model: nn.Module, names: dict[tuple[str, str], str]) -> Iterator[li
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
             if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
                 raise ConfigError(
-                    f"{layer}: {type(module).__name__} mixes examples of a batch while it trains; expected fixed statistics (eval mode)"
+                    f"{layer}: {type(module).__name__} mixes examples of a batch while it trains; "
+                    "expected fixed statistics (eval mode)"
                 )
             if layer not in layers:
                 return None
@@ -125,7 +163,11 @@ def _watched(model: nn.Module, names: dict[tuple[str, str], str]) -> Iterator[li
 
         return hook
 
-    watched = [(layer, module) for layer, module in model.named_modules() if layer in layers or isinstance(module, _NORMS)]
+    watched = [
+        (layer, module)
+        for layer, module in model.named_modules()
+        if layer in layers or isinstance(module, _NORMS)
+    ]
     hooks = [module.register_forward_hook(add_zeros(layer)) for layer, module in watched]
     try:
         yield calls
@@ -135,7 +177,8 @@ def _watched(model: nn.Module, names: dict[tuple[str, str], str]) -> Iterator[li
 
 
 def _met(module: nn.Module, x: Tensor) -> Tensor:
-    """What a layer applies its parameters to: its input, a normalisation its normalised input, with the statistics of this call."""
+    """What a layer applies its parameters to: its input, a normalisation its normalised input, with
+    the statistics of this call."""
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         return F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
     if isinstance(module, nn.GroupNorm):
@@ -145,7 +188,8 @@ def _met(module: nn.Module, x: Tensor) -> Tensor:
     return x.clone()  # it may be changed in place afterwards
 
 
-# The gradient of one layer, from what its parameters met and the gradient at its output: (batch, *parameter) by the layer's own names
+# The gradient of one layer, from what its parameters met and the gradient at its output: (batch,
+# *parameter) by the layer's own names
 
 
 def _linear(module: nn.Module, x: Tensor, gradient: Tensor) -> TorchTensors:
@@ -161,12 +205,15 @@ def _positions(x: Tensor) -> Tensor:
 def _convolution(module: nn.Module, x: Tensor, gradient: Tensor) -> TorchTensors:
     assert isinstance(module, nn.Conv1d | nn.Conv2d)
     columns = _unfold(module, x, gradient.shape[2:])
-    weight = torch.bmm(gradient.flatten(2), columns.transpose(1, 2)).unflatten(2, (*module.kernel_size, module.in_channels))
+    weight = torch.bmm(gradient.flatten(2), columns.transpose(1, 2)).unflatten(
+        2, (*module.kernel_size, module.in_channels)
+    )
     return {"weight": weight.movedim(-1, 2), "bias": gradient.flatten(2).sum(2)}
 
 
 def _unfold(module: nn.Conv1d | nn.Conv2d, x: Tensor, out: torch.Size) -> Tensor:
-    """What lies under each kernel position: (batch, kernel positions * channels, output positions)."""
+    """What lies under each kernel position: (batch, kernel positions * channels, output
+    positions)."""
     padded = F.pad(x, _padding(module))
     taps = []
     for position in range(prod(module.kernel_size)):
@@ -174,7 +221,9 @@ def _unfold(module: nn.Conv1d | nn.Conv2d, x: Tensor, out: torch.Size) -> Tensor
         for axis in reversed(range(len(out))):
             rest, offset = divmod(rest, module.kernel_size[axis])
             step = module.stride[axis]
-            tap = torch.ops.aten.slice.Tensor(tap, axis + 2, offset, offset + (out[axis] - 1) * step + 1, step)
+            tap = torch.ops.aten.slice.Tensor(
+                tap, axis + 2, offset, offset + (out[axis] - 1) * step + 1, step
+            )
         taps.append(tap.flatten(2))
     return torch.cat(taps, 1)
 

@@ -1,15 +1,17 @@
 """FedAdagrad, FedAdam and FedYogi: the server's step has its own length for every parameter.
 
-S. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konecny, S. Kumar, H. B. McMahan. Adaptive Federated Optimization. ICLR 2021,
-Algorithm 2. Legend: Delta_t the change, the mean of the devices' models minus the model; m_t the ``momentum``, v_t the ``square``, eta the
-`server_lr`, tau the degree of adaptivity.
+S. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konecny, S. Kumar, H. B. McMahan. Adaptive
+Federated Optimization. ICLR 2021, Algorithm 2. Legend: Delta_t the change, the mean of the devices'
+models minus the model; m_t the ``momentum``, v_t the ``square``, eta the `server_lr`, tau the
+degree of adaptivity.
 
     m_t = beta1 m_{t-1} + (1 - beta1) Delta_t
     v_t as in each class, v_{-1} = tau^2
     x_{t+1} = x_t + eta m_t / (sqrt(v_t) + tau)
 
-Neither moment is corrected for its bias towards its first value. The usual values are the paper's (section 5.1): beta1 = 0.9, beta2 = 0.99,
-tau = 0.001; FedAdagrad has beta1 = 0. A good `server_lr` depends on how large the devices' changes are: the paper tries 0.001 to 10.
+Neither moment is corrected for its bias towards its first value. The usual values are the paper's
+(section 5.1): beta1 = 0.9, beta2 = 0.99, tau = 0.001; FedAdagrad has beta1 = 0. A good `server_lr`
+depends on how large the devices' changes are: the paper tries 0.001 to 10.
 """
 
 from abc import ABC, abstractmethod
@@ -40,7 +42,10 @@ class Adaptive(ABC):
     def step(self, change: Array, moments: Tensors) -> Moved:
         momentum = self.beta1 * moments["momentum"] + (1 - self.beta1) * change
         square = self.second_moment(moments["square"], np.square(change))
-        return Moved(self.server_lr * momentum / (np.sqrt(square) + self.tau), {"momentum": momentum, "square": square})
+        return Moved(
+            self.server_lr * momentum / (np.sqrt(square) + self.tau),
+            {"momentum": momentum, "square": square},
+        )
 
     @abstractmethod
     def second_moment(self, square: Array, squared: Array) -> Array:
@@ -65,7 +70,9 @@ class FedAdam(Adaptive):
     name: ClassVar[str] = "fedadam"
     limits: ClassVar[Mapping[str, Limits]] = {"beta2": PART}
 
-    def __init__(self, server_lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 0.001) -> None:
+    def __init__(
+        self, server_lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 0.001
+    ) -> None:
         super().__init__(server_lr, beta1, tau)
         self.beta2 = beta2
 

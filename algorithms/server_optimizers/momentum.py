@@ -1,7 +1,8 @@
 """FedAvgM: momentum on the server.
 
-T.-M. H. Hsu, H. Qi, M. Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification. arXiv
-1909.06335, 2019, section 4.3; with a learning rate as SGD is the server's optimizer in S. Reddi et al., ICLR 2021.
+T.-M. H. Hsu, H. Qi, M. Brown. Measuring the Effects of Non-Identical Data Distribution for
+Federated Visual Classification. arXiv 1909.06335, 2019, section 4.3; with a learning rate as SGD is
+the server's optimizer in S. Reddi et al., ICLR 2021.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from wire.tensors import Array, Tensors
 
 
 class FedAvgM:
-    """v <- beta v + change; x <- x + server_lr v. With beta 0 and server_lr 1 the next model is the mean, to the bit: FedAvg."""
+    """v <- beta v + change; x <- x + server_lr v. With beta 0 and server_lr 1 the next model is the
+    mean, to the bit: FedAvg."""
 
     name: ClassVar[str] = "fedavgm"
     citation: ClassVar[str] = "Hsu et al., arXiv 1909.06335, 2019, 4.3"

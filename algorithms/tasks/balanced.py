@@ -1,10 +1,12 @@
-"""Class weights by a device's own counts: n / (c * n_y) for a window of class y, of n windows of c classes, n_y of them of class y.
+"""Class weights by a device's own counts: n / (c * n_y) for a window of class y, of n windows of c
+classes, n_y of them of class y.
 
-G. King, L. Zeng. Logistic Regression in Rare Events Data. Political Analysis 9(2), 2001, as in scikit-learn's ``class_weight="balanced"``.
-The classes that a device has count alike in its loss, and the mean weight of its windows is 1, so that it has the same part in the fleet's
-mean as without weights. The counts never leave the device. Weights are at most `MOST`, and their mean is then below 1: one window of a rare
-class does not make a step by itself. A class that few devices have counts no more in the fleet for it: weights that are to say so are given
-as numbers.
+G. King, L. Zeng. Logistic Regression in Rare Events Data. Political Analysis 9(2), 2001, as in
+scikit-learn's ``class_weight="balanced"``. The classes that a device has count alike in its loss,
+and the mean weight of its windows is 1, so that it has the same part in the fleet's mean as without
+weights. The counts never leave the device. Weights are at most `MOST`, and their mean is then below
+1: one window of a rare class does not make a step by itself. A class that few devices have counts
+no more in the fleet for it: weights that are to say so are given as numbers.
 """
 
 from collections.abc import Mapping
@@ -26,7 +28,8 @@ _SHARES, _COUNTED = names.private("balance.shares"), names.response(COUNT, "shar
 
 
 def balanced_weights(shares: Tensor) -> Tensor:
-    """Weights (classes,) by each class's share of a device's windows (classes,); 0 for a class that it does not have."""
+    """Weights (classes,) by each class's share of a device's windows (classes,); 0 for a class that
+    it does not have."""
     present = (shares > 0).to(shares.dtype)
     return present / (present.sum() * shares).clamp(min=1 / MOST)
 
@@ -43,16 +46,22 @@ class Balanced(Supervised):
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), COUNT: self.count_classes, KEEP: self.keep_class_shares}
 
-    def count_classes(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def count_classes(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """The examples of each class; the device divides by how many there are."""
         return {names.metric("shares"): count_labels(batch["y"], self.model.num_classes)}
 
-    def keep_class_shares(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+    def keep_class_shares(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
         """Remember what `count_classes` counted."""
         return following_values({_SHARES: torch.clone(tensors[_COUNTED])})
 
     def losses(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        return super().losses(logits, tensors, batch) * balanced_weights(tensors[_SHARES])[batch["y"]]
+        return (
+            super().losses(logits, tensors, batch) * balanced_weights(tensors[_SHARES])[batch["y"]]
+        )
 
 
 class BalancedServer(DefaultCoordinator):

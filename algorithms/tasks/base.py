@@ -7,7 +7,8 @@ from wire.tasks import Label, TaskName, label_of
 
 
 class ByName:
-    """A class, a label or a quantity is a name, and a model gives a number for each; tasks change what differs."""
+    """A class, a label or a quantity is a name, and a model gives a number for each; tasks change
+    what differs."""
 
     of: ClassVar[TaskName]
 

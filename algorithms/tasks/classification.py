@@ -1,12 +1,14 @@
 """Classification: a window has one of the classes.
 
-The loss of a window is the cross-entropy of its class. With label smoothing it is the cross-entropy of a target that gives the class
-1 - s + s / classes, and every other class s / classes. C. Szegedy et al. Rethinking the Inception Architecture for Computer Vision.
-CVPR 2016, section 7. A class weight multiplies the loss of the windows of its class.
+The loss of a window is the cross-entropy of its class. With label smoothing it is the cross-entropy
+of a target that gives the class 1 - s + s / classes, and every other class s / classes. C. Szegedy
+et al. Rethinking the Inception Architecture for Computer Vision. CVPR 2016, section 7. A class
+weight multiplies the loss of the windows of its class.
 
-A step follows the mean over the windows of a batch, and is not divided by the weights of the batch, as `torch.nn.CrossEntropyLoss` does:
-so the mean of devices' losses by their numbers of windows is that of all windows together, whichever device has which classes. What is
-measured on test windows is the plain cross-entropy, so that runs can be compared.
+A step follows the mean over the windows of a batch, and is not divided by the weights of the batch,
+as `torch.nn.CrossEntropyLoss` does: so the mean of devices' losses by their numbers of windows is
+that of all windows together, whichever device has which classes. What is measured on test windows
+is the plain cross-entropy, so that runs can be compared.
 """
 
 from collections.abc import Mapping
@@ -22,7 +24,8 @@ from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION, NO_LABEL, TaskName
 
 BALANCED, EQUAL = "balanced", "equal"
-"""Class weights that are no numbers: by the device's own counts (`algorithms.tasks.balanced`), and none."""
+"""Class weights that are no numbers: by the device's own counts (`algorithms.tasks.balanced`), and
+none."""
 
 
 class Classification(ByName):
@@ -38,7 +41,8 @@ class Classification(ByName):
     }
 
     def __init__(self, label_smoothing: float = 0.0, class_weights: str = EQUAL) -> None:
-        """`class_weights`: a number for each class, joined by ``/``, as in ``1/2/0.5``; or ``balanced``, or ``equal``."""
+        """`class_weights`: a number for each class, joined by ``/``, as in ``1/2/0.5``; or
+        ``balanced``, or ``equal``."""
         self.label_smoothing, self.balanced = label_smoothing, class_weights == BALANCED
         self.weights = () if class_weights in (BALANCED, EQUAL) else read_numbers(class_weights)
 
@@ -49,13 +53,18 @@ class Classification(ByName):
     def check(self, num_outputs: int, steps: int) -> None:
         if self.weights and len(self.weights) != num_outputs:
             given = BETWEEN.join(f"{weight:g}" for weight in self.weights)
-            raise ConfigError(f"class_weights {given}: expected a weight for each of {num_outputs} classes, got {len(self.weights)}")
+            raise ConfigError(
+                f"class_weights {given}: expected a weight for each of {num_outputs} classes, got "
+                f"{len(self.weights)}"
+            )
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:
         return y
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
-        each = F.cross_entropy(logits, target, reduction="none", label_smoothing=self.label_smoothing)
+        each = F.cross_entropy(
+            logits, target, reduction="none", label_smoothing=self.label_smoothing
+        )
         return each * torch.tensor(self.weights)[target] if self.weights else each
 
     def measured(self, logits: Tensor, target: Tensor) -> Tensor:

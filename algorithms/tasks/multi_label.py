@@ -1,11 +1,14 @@
-"""Several labels: each of so many names is there in a window, or it is not; any number of them, also none.
+"""Several labels: each of so many names is there in a window, or it is not; any number of them,
+also none.
 
-The loss of a window is the mean over names of the binary cross-entropy, each name by itself: every name is told by a logistic regression on
-what the model makes of the window. M.-L. Zhang, Z.-H. Zhou. A Review on Multi-Label Learning Algorithms. IEEE TKDE 26(8), 2014: binary
-relevance, section 3.1.1. In the mean, a loss does not grow with the number of names.
+The loss of a window is the mean over names of the binary cross-entropy, each name by itself: every
+name is told by a logistic regression on what the model makes of the window. M.-L. Zhang, Z.-H.
+Zhou. A Review on Multi-Label Learning Algorithms. IEEE TKDE 26(8), 2014: binary relevance, section
+3.1.1. In the mean, a loss does not grow with the number of names.
 
-A name is told to be there where its probability is at least a half. A window is right where every name of it is told rightly: the strictest
-of the usual rules (subset accuracy, section 2.2.2), and the only one of them that counts windows.
+A name is told to be there where its probability is at least a half. A window is right where every
+name of it is told rightly: the strictest of the usual rules (subset accuracy, section 2.2.2), and
+the only one of them that counts windows.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,13 @@
-"""Reconstruction: a model gives back the window that it was shown, through fewer numbers than the window has.
+"""Reconstruction: a model gives back the window that it was shown, through fewer numbers than the
+window has.
 
-What it has learned of usual windows it gives back well, and what it has never met badly: the error of a window says how unusual it is. No
-labels are needed. M. Sakurada, T. Yairi. Anomaly Detection Using Autoencoders with Nonlinear Dimensionality Reduction. MLSDA 2014.
+What it has learned of usual windows it gives back well, and what it has never met badly: the error
+of a window says how unusual it is. No labels are needed. M. Sakurada, T. Yairi. Anomaly Detection
+Using Autoencoders with Nonlinear Dimensionality Reduction. MLSDA 2014.
 
-The loss of a window is the mean squared error over its values, each in units of its channel's root mean square over the fleet: an error of
-0.1 is a tenth of a channel's mean power. A window is given back rightly where its error is at most `tolerance`; accuracy is the share of
-such windows.
+The loss of a window is the mean squared error over its values, each in units of its channel's root
+mean square over the fleet: an error of 0.1 is a tenth of a channel's mean power. A window is given
+back rightly where its error is at most `tolerance`; accuracy is the share of such windows.
 """
 
 from collections.abc import Mapping

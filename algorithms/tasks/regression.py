@@ -1,12 +1,14 @@
 """Regression: one quantity of a window, or several.
 
-The loss of a window is the mean over quantities of the squared error, each in units of its standard deviation over the fleet and counted
-from its mean there (`algorithms.core.units`). So a step does not depend on whether a length is in metres or in millimetres, quantities of
-other kinds count alike, and a model that has learned nothing has a loss of about 1. What is answered is in the user's own units again. T.
-Hastie, R. Tibshirani, J. Friedman. The Elements of Statistical Learning. 2nd edition, 2009, section 3.2.4, several outputs, and section
-11.5.3.
+The loss of a window is the mean over quantities of the squared error, each in units of its standard
+deviation over the fleet and counted from its mean there (`algorithms.core.units`). So a step does
+not depend on whether a length is in metres or in millimetres, quantities of other kinds count
+alike, and a model that has learned nothing has a loss of about 1. What is answered is in the user's
+own units again. T. Hastie, R. Tibshirani, J. Friedman. The Elements of Statistical Learning. 2nd
+edition, 2009, section 3.2.4, several outputs, and section 11.5.3.
 
-A window is right where each of its quantities is told within `tolerance` standard deviations; accuracy is the share of such windows.
+A window is right where each of its quantities is told within `tolerance` standard deviations;
+accuracy is the share of such windows.
 """
 
 from collections.abc import Mapping
@@ -39,7 +41,10 @@ class Regression(ByName):
 
     @property
     def accuracy(self) -> str:
-        return f"windows of which every quantity is told within {self.tolerance:g} of its standard deviation over the fleet"
+        return (
+            f"windows of which every quantity is told within {self.tolerance:g} of its standard "
+            "deviation over the fleet"
+        )
 
     def in_units(self, units: Units | None) -> Self:
         made = copy(self)
@@ -48,21 +53,34 @@ class Regression(ByName):
 
     def check(self, num_outputs: int, steps: int) -> None:
         if self.units is not None and len(self.units.size) != num_outputs:
-            raise ConfigError(f"regression: units of {len(self.units.size)} quantities, and the model tells {num_outputs}")
+            raise ConfigError(
+                f"regression: units of {len(self.units.size)} quantities, and the model tells "
+                f"{num_outputs}"
+            )
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:
-        return y if self.units is None else (y - torch.tensor(self.units.center)) / torch.tensor(self.units.size)
+        return (
+            y
+            if self.units is None
+            else (y - torch.tensor(self.units.center)) / torch.tensor(self.units.size)
+        )
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
         return (logits - target).square().mean(1)
 
     def measured(self, logits: Tensor, target: Tensor) -> Tensor:
         """One without labels, whose quantities are no numbers, has none."""
-        return torch.where(target != target, 0.0, logits - target).square().mean(1)  # what differs from itself is no number
+        return (
+            torch.where(target != target, 0.0, logits - target).square().mean(1)
+        )  # what differs from itself is no number
 
     def right(self, logits: Tensor, target: Tensor) -> Tensor:
         return ((logits - target).abs() <= self.tolerance).all(1).to(torch.float32)
 
     def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
         """The quantities, in the user's units."""
-        return logits if self.units is None else logits * torch.tensor(self.units.size) + torch.tensor(self.units.center)
+        return (
+            logits
+            if self.units is None
+            else logits * torch.tensor(self.units.size) + torch.tensor(self.units.center)
+        )

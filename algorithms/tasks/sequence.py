@@ -1,10 +1,14 @@
-"""Sequence labelling: each step of a window has one of the classes, such as what somebody does in each part of a second.
+"""Sequence labelling: each step of a window has one of the classes, such as what somebody does in
+each part of a second.
 
-The loss of a window is the mean over its steps of the cross-entropy of their classes. A step whose class is `NO_LABEL` has no part in it:
-nobody knows what it was. Each window counts alike, however many of its steps are labelled. A. Graves. Supervised Sequence Labelling with
-Recurrent Neural Networks. Springer, 2012, section 2.3.1, segment classification: the segments are given, and are all of one length.
+The loss of a window is the mean over its steps of the cross-entropy of their classes. A step whose
+class is `NO_LABEL` has no part in it: nobody knows what it was. Each window counts alike, however
+many of its steps are labelled. A. Graves. Supervised Sequence Labelling with Recurrent Neural
+Networks. Springer, 2012, section 2.3.1, segment classification: the segments are given, and are all
+of one length.
 
-A step is told rightly where its class is the most probable one. A window counts by the share of its labelled steps that are.
+A step is told rightly where its class is the most probable one. A window counts by the share of its
+labelled steps that are.
 """
 
 from collections.abc import Mapping
@@ -21,7 +25,8 @@ from wire.tasks import NO_LABEL, SEQUENCE, TaskName
 
 
 class Sequence(ByName):
-    """The mean cross-entropy over the labelled steps of a window. Logits are (batch, steps, classes), targets (batch, steps)."""
+    """The mean cross-entropy over the labelled steps of a window. Logits are (batch, steps,
+    classes), targets (batch, steps)."""
 
     name: ClassVar[str] = "sequence"
     citation: ClassVar[str] = "Graves, 2012, section 2.3.1"
@@ -33,13 +38,18 @@ class Sequence(ByName):
 
     def check(self, num_outputs: int, steps: int) -> None:
         if not steps:
-            raise ConfigError("sequence: expected windows of steps, each with a label, and a model that answers each of them")
+            raise ConfigError(
+                "sequence: expected windows of steps, each with a label, and a model that answers "
+                "each of them"
+            )
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:
         return y
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
-        each = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none", ignore_index=NO_LABEL)
+        each = F.cross_entropy(
+            logits.flatten(0, 1), target.flatten(), reduction="none", ignore_index=NO_LABEL
+        )
         return _over_steps(each.view(-1, target.shape[1]), target)
 
     def measured(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -54,5 +64,6 @@ class Sequence(ByName):
 
 
 def _over_steps(values: Tensor, target: Tensor) -> Tensor:
-    """The mean (batch,) over the labelled steps of values (batch, steps) that are 0 elsewhere; 0 where no step has a label."""
+    """The mean (batch,) over the labelled steps of values (batch, steps) that are 0 elsewhere; 0
+    where no step has a label."""
     return values.sum(1) / (target != NO_LABEL).to(values.dtype).sum(1).clamp(min=1)

@@ -1,16 +1,35 @@
-"""Reads a class file (JVM specification, chapter 4): its constants, its members and what annotates them."""
+"""Reads a class file (JVM specification, chapter 4): its constants, its members and what annotates
+them."""
 
 import struct
 from dataclasses import dataclass
 
 UTF8, INTEGER = 1, 3
-SIZES = {INTEGER: 5, 4: 5, 5: 9, 6: 9, 7: 3, 8: 3, 9: 5, 10: 5, 11: 5, 12: 5, 15: 4, 16: 3, 17: 5, 18: 5, 19: 3, 20: 3}
+SIZES = {
+    INTEGER: 5,
+    4: 5,
+    5: 9,
+    6: 9,
+    7: 3,
+    8: 3,
+    9: 5,
+    10: 5,
+    11: 5,
+    12: 5,
+    15: 4,
+    16: 3,
+    17: 5,
+    18: 5,
+    19: 3,
+    20: 3,
+}
 """Bytes that a constant takes, by its tag; a text says its own length."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A field or a method: its access flags, its name, its descriptor, and the contents of its attributes by name."""
+    """A field or a method: its access flags, its name, its descriptor, and the contents of its
+    attributes by name."""
 
     access: int
     name: str
@@ -19,7 +38,8 @@ class Member:
 
 
 class ClassFile:
-    """The parts of a class file. `constants` are by number, from 1; `attributes` are the class's own, which begin at `attributes_at`."""
+    """The parts of a class file. `constants` are by number, from 1; `attributes` are the class's
+    own, which begin at `attributes_at`."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -35,7 +55,10 @@ class ClassFile:
         self.constants_end = at
         self.access, own, base, interfaces = struct.unpack_from(">HHHH", content, at)
         self.name, self.base = self.class_name(own), self.class_name(base)
-        self.interfaces = [self.class_name(number) for number in struct.unpack_from(f">{interfaces}H", content, at + 8)]
+        self.interfaces = [
+            self.class_name(number)
+            for number in struct.unpack_from(f">{interfaces}H", content, at + 8)
+        ]
         at, self.fields = self._members(at + 8 + 2 * interfaces)
         self.attributes_at, self.methods = self._members(at)
         _, self.attributes = self._attributes(self.attributes_at)
@@ -49,14 +72,17 @@ class ClassFile:
         return self.text(struct.unpack_from(">H", self.constants[index], 1)[0]).decode()
 
     def annotated(self, attributes: dict[bytes, bytes], annotation: str) -> bool:
-        """Whether among the annotations in a class's or member's attributes is this one, which has no values."""
+        """Whether among the annotations in a class's or member's attributes is this one, which has
+        no values."""
         found = attributes.get(b"RuntimeInvisibleAnnotations", b"\0\0")
         (count,) = struct.unpack_from(">H", found)
         at, names = 2, []
         for _ in range(count):
             name, values = struct.unpack_from(">HH", found, at)
             names.append(self.text(name).decode())
-            if values:  # what follows one with values is not looked at: Kotlin writes opt-in markers without any
+            # what follows one with values is not looked at: Kotlin writes opt-in markers without
+            # any
+            if values:
                 break
             at += 4
         return f"L{annotation};" in names
@@ -67,7 +93,9 @@ class ClassFile:
         for _ in range(count):
             access, name, descriptor = struct.unpack_from(">HHH", self.content, at)
             at, attributes = self._attributes(at + 6)
-            members.append(Member(access, self.text(name).decode(), self.text(descriptor).decode(), attributes))
+            members.append(
+                Member(access, self.text(name).decode(), self.text(descriptor).decode(), attributes)
+            )
         return at, members
 
     def _attributes(self, at: int) -> tuple[int, dict[bytes, bytes]]:

@@ -1,4 +1,5 @@
-"""What was made from what: a step is done again only when its input changed, and by one build at a time."""
+"""What was made from what: a step is done again only when its input changed, and by one build at a
+time."""
 
 import fcntl
 import hashlib
@@ -12,7 +13,8 @@ from steps.toolchain import OUT
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold off other builds of this folder: they write the same files. A build that ends in any way, killed too, lets the next one go."""
+    """Hold off other builds of this folder: they write the same files. A build that ends in any
+    way, killed too, lets the next one go."""
     OUT.mkdir(parents=True, exist_ok=True)
     with (OUT / "lock").open("w") as lock:
         try:
@@ -32,7 +34,8 @@ def digest_of(files: list[Path], *settings: object) -> str:
 
 
 def unchanged(target: Path, seen: str) -> bool:
-    """Whether `target` was made from this input already. If not, nothing is said of it until it is `made`."""
+    """Whether `target` was made from this input already. If not, nothing is said of it until it is
+    `made`."""
     stamp = target.with_suffix(".stamp")
     if target.exists() and stamp.exists() and stamp.read_text() == seen:
         return True
@@ -41,12 +44,14 @@ def unchanged(target: Path, seen: str) -> bool:
 
 
 def part_of(target: Path) -> Path:
-    """Where `target` is made before `made` puts it into its place: a program that runs may have the earlier one open."""
+    """Where `target` is made before `made` puts it into its place: a program that runs may have the
+    earlier one open."""
     return target.with_name(f"part-{target.name}")
 
 
 def made(target: Path, seen: str) -> None:
-    """Put `part_of` the target into its place, if it was made there, and note what it was made from."""
+    """Put `part_of` the target into its place, if it was made there, and note what it was made
+    from."""
     if part_of(target).exists():
         part_of(target).replace(target)
     target.with_suffix(".stamp").write_text(seen)

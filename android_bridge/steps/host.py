@@ -1,4 +1,5 @@
-"""The host: ExecuTorch's Java classes on this machine's JVM, over the runtime of the Python package."""
+"""The host: ExecuTorch's Java classes on this machine's JVM, over the runtime of the Python
+package."""
 
 import os
 import platform
@@ -9,7 +10,12 @@ from steps.compiled import digest_of, made, part_of, unchanged
 from steps.modules import MODULES, compile_module
 from steps.toolchain import OUT, ROOT, executorch_wheel, java, kotlin, program_path
 
-LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_backend_xnnpack", "executorch_threadpool")
+LIBRARIES = (
+    "executorch",
+    "executorch_kernels_optimized",
+    "executorch_backend_xnnpack",
+    "executorch_threadpool",
+)
 
 
 ENTRIES = ("PhoneKt", "StepsKt", "PlansKt", "PredictKt", "ThreadsKt")
@@ -18,14 +24,42 @@ ENTRIES = ("PhoneKt", "StepsKt", "PlansKt", "PredictKt", "ThreadsKt")
 def host_library() -> Path:
     """Compile the native library, unless that was done already."""
     wheel = executorch_wheel()
-    source, target = ROOT / "jvm-host" / "src" / "main" / "cpp" / "executorch_host.cpp", OUT / "libshoalhost.so"
+    source, target = (
+        ROOT / "jvm-host" / "src" / "main" / "cpp" / "executorch_host.cpp",
+        OUT / "libshoalhost.so",
+    )
     jdk = Path(java("javac")).resolve().parent.parent
     include = wheel / "include"
     found = [name for name in LIBRARIES if any((wheel / "lib").glob(f"lib{name}.*"))]
-    command = [program_path("g++", "g++"), "-O2", "-std=c++20", "-shared", "-fPIC", "-Wall", "-DC10_USING_CUSTOM_GENERATED_MACROS"]
-    command += [f"-isystem{path}" for path in (include, include / "executorch/runtime/core/portable_type/c10", jdk / "include")]
-    command += [f"-isystem{jdk / 'include' / platform.system().lower()}", str(source), "-o", str(part_of(target)), f"-L{wheel / 'lib'}"]
-    command += ["-Wl,--no-as-needed", *(f"-l{name}" for name in found), f"-Wl,-rpath,{wheel / 'lib'}"]
+    command = [
+        program_path("g++", "g++"),
+        "-O2",
+        "-std=c++20",
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-DC10_USING_CUSTOM_GENERATED_MACROS",
+    ]
+    command += [
+        f"-isystem{path}"
+        for path in (
+            include,
+            include / "executorch/runtime/core/portable_type/c10",
+            jdk / "include",
+        )
+    ]
+    command += [
+        f"-isystem{jdk / 'include' / platform.system().lower()}",
+        str(source),
+        "-o",
+        str(part_of(target)),
+        f"-L{wheel / 'lib'}",
+    ]
+    command += [
+        "-Wl,--no-as-needed",
+        *(f"-l{name}" for name in found),
+        f"-Wl,-rpath,{wheel / 'lib'}",
+    ]
     seen = digest_of([source], command)
     if not unchanged(target, seen):
         if subprocess.run(command).returncode:
@@ -35,8 +69,18 @@ def host_library() -> Path:
 
 
 def phone_command(entry: str) -> list[str]:
-    """The command that runs a phone, or another `entry` of the host, on this JVM, compiled when needed; its arguments follow."""
+    """The command that runs a phone, or another `entry` of the host, on this JVM, compiled when
+    needed; its arguments follow."""
     library = host_library()
-    classpath = os.pathsep.join(map(str, [*compile_module(MODULES["jvm-host"]), kotlin() / "lib" / "kotlin-stdlib.jar"]))
+    classpath = os.pathsep.join(
+        map(str, [*compile_module(MODULES["jvm-host"]), kotlin() / "lib" / "kotlin-stdlib.jar"])
+    )
     small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-    return [java(), *small, f"-Dio.shoal.host.library={library}", "-cp", classpath, f"io.shoal.host.{entry}"]
+    return [
+        java(),
+        *small,
+        f"-Dio.shoal.host.library={library}",
+        "-cp",
+        classpath,
+        f"io.shoal.host.{entry}",
+    ]

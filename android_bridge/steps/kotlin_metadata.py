@@ -1,7 +1,8 @@
 """Puts the annotation `kotlin.Metadata` back into shrunk classes.
 
-The compiler reads from it what a class file cannot say (default values, names of parameters, properties). R8 before version 8.9 does not
-know the format of Kotlin 2.4 and drops it. A class that was kept by name with its public members still fits what was said of it.
+The compiler reads from it what a class file cannot say (default values, names of parameters,
+properties). R8 before version 8.9 does not know the format of Kotlin 2.4 and drops it. A class that
+was kept by name with its public members still fits what was said of it.
 """
 
 import struct
@@ -24,19 +25,28 @@ def restore(original: Path, shrunk: Path) -> None:
     with zipfile.ZipFile(shrunk, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as jar:
         for name, content in sorted(entries.items()):
             jar.writestr(
-                zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), _with_metadata(known[name], content) if name in known else content, 8
+                zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)),
+                _with_metadata(known[name], content) if name in known else content,
+                8,
             )
 
 
 def _with_metadata(original: bytes, shrunk: bytes) -> bytes:
     source, target = ClassFile(original), ClassFile(shrunk)
     annotations = source.attributes.get(ATTRIBUTE)
-    if annotations is None or any(constant[3:] == METADATA for constant in target.constants.values()):
+    if annotations is None or any(
+        constant[3:] == METADATA for constant in target.constants.values()
+    ):
         return shrunk
     if ATTRIBUTE in target.attributes:
-        if target.access & ANNOTATION:  # of an annotation the compiler needs no more than its own annotations
+        if (
+            target.access & ANNOTATION
+        ):  # of an annotation the compiler needs no more than its own annotations
             return shrunk
-        raise SystemExit(f"error: {target.name} has annotations for run time beside kotlin.Metadata: expected some of binary retention")
+        raise SystemExit(
+            f"error: {target.name} has annotations for run time beside kotlin.Metadata: expected "
+            "some of binary retention"
+        )
     added: list[bytes] = []
 
     def moved(constant: bytes) -> bytes:
@@ -54,13 +64,26 @@ def _with_metadata(original: bytes, shrunk: bytes) -> bytes:
         return shrunk
     name = moved(struct.pack(">BH", UTF8, len(ATTRIBUTE)) + ATTRIBUTE)
     body = struct.pack(">H", 1) + encoded
-    head = shrunk[:8] + struct.pack(">H", target.count + len(added)) + shrunk[10 : target.constants_end] + b"".join(added)
+    head = (
+        shrunk[:8]
+        + struct.pack(">H", target.count + len(added))
+        + shrunk[10 : target.constants_end]
+        + b"".join(added)
+    )
     (count,) = struct.unpack_from(">H", shrunk, target.attributes_at)
-    tail = struct.pack(">H", count + 1) + name + struct.pack(">I", len(body)) + body + shrunk[target.attributes_at + 2 :]
+    tail = (
+        struct.pack(">H", count + 1)
+        + name
+        + struct.pack(">I", len(body))
+        + body
+        + shrunk[target.attributes_at + 2 :]
+    )
     return head + shrunk[target.constants_end : target.attributes_at] + tail
 
 
-def _annotation(source: ClassFile, content: bytes, at: int, moved: Callable[[bytes], bytes]) -> tuple[int, bytes]:
+def _annotation(
+    source: ClassFile, content: bytes, at: int, moved: Callable[[bytes], bytes]
+) -> tuple[int, bytes]:
     """Where the annotation at `at` ends, and the same with its constants moved."""
     type_index, pairs = struct.unpack_from(">HH", content, at)
     parts = [moved(source.constants[type_index]), struct.pack(">H", pairs)]
@@ -72,7 +95,9 @@ def _annotation(source: ClassFile, content: bytes, at: int, moved: Callable[[byt
     return at, b"".join(parts)
 
 
-def _value(source: ClassFile, content: bytes, at: int, moved: Callable[[bytes], bytes]) -> tuple[int, bytes]:
+def _value(
+    source: ClassFile, content: bytes, at: int, moved: Callable[[bytes], bytes]
+) -> tuple[int, bytes]:
     tag = content[at : at + 1]
     if tag == b"[":
         (count,) = struct.unpack_from(">H", content, at + 1)
@@ -83,5 +108,8 @@ def _value(source: ClassFile, content: bytes, at: int, moved: Callable[[bytes], 
             parts.append(value)
         return at, b"".join(parts)
     if tag not in b"Is":
-        raise ValueError(f"an annotation's value has the tag {tag!r}: kotlin.Metadata has numbers, texts and arrays of them")
+        raise ValueError(
+            f"an annotation's value has the tag {tag!r}: kotlin.Metadata has numbers, texts and "
+            "arrays of them"
+        )
     return at + 3, tag + moved(source.constants[struct.unpack_from(">H", content, at + 1)[0]])

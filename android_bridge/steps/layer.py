@@ -1,4 +1,5 @@
-"""The Android layer without Android's build tools of its own: resources, stubs, the archive, and what R8 makes of it."""
+"""The Android layer without Android's build tools of its own: resources, stubs, the archive, and
+what R8 makes of it."""
 
 import re
 import shutil
@@ -9,9 +10,30 @@ from typing import Any
 from steps import api, kotlin_metadata, stub_check
 from steps.compiled import digest_of, made, part_of, unchanged
 from steps.java8 import java8_library
-from steps.modules import JAVA_8, MODULES, SHORT_LIVED, compile_java, compile_kotlin, compile_module, fbjni_shims, resource_jars, stub_jars
+from steps.modules import (
+    JAVA_8,
+    MODULES,
+    SHORT_LIVED,
+    compile_java,
+    compile_kotlin,
+    compile_module,
+    fbjni_shims,
+    resource_jars,
+    stub_jars,
+)
 from steps.resources import LINKED, MIN_SDK, link_resources
-from steps.toolchain import KOTLIN, OUT, ROOT, android_stubs, executorch_api, java, kotlin, program_path, r8, run
+from steps.toolchain import (
+    KOTLIN,
+    OUT,
+    ROOT,
+    android_stubs,
+    executorch_api,
+    java,
+    kotlin,
+    program_path,
+    r8,
+    run,
+)
 
 OWN_MODULES = ("core", "executorch", "android")
 OWN_BYTES = 590_000
@@ -22,7 +44,17 @@ def link() -> str:
     """Link each module's manifest and resources; what the linked packages say of themselves."""
     aapt2 = program_path("aapt2", "aapt")
     return "\n".join(
-        run([aapt2, "dump", "xmltree", link_resources(module) / "linked.apk", "--file", "AndroidManifest.xml"]).strip() for module in LINKED
+        run(
+            [
+                aapt2,
+                "dump",
+                "xmltree",
+                link_resources(module) / "linked.apk",
+                "--file",
+                "AndroidManifest.xml",
+            ]
+        ).strip()
+        for module in LINKED
     )
 
 
@@ -48,7 +80,10 @@ def aar() -> str:
     part_of(target).replace(target)
     own_bytes = classes.stat().st_size
     if own_bytes >= OWN_BYTES:
-        raise SystemExit(f"error: the archive's own code takes {own_bytes} bytes, at most {OWN_BYTES} are allowed")
+        raise SystemExit(
+            f"error: the archive's own code takes {own_bytes} bytes, at most {OWN_BYTES} are "
+            "allowed"
+        )
     return f"{target}: {target.stat().st_size} bytes, its own code {own_bytes}"
 
 
@@ -66,19 +101,26 @@ def _shrunk_classes() -> Path:
 
 
 def app(version: str = KOTLIN) -> str:
-    """Compile `sample` and the README's lines against the archive with the Kotlin compiler of this version: an app has the archive, not the
-    modules."""
+    """Compile `sample` and the README's lines against the archive with the Kotlin compiler of this
+    version: an app has the archive, not the modules."""
     aar()
     readme = OUT / "Readme.kt"
     readme.write_text(_readme_lines())
     sources = [*MODULES["sample"].sources("main"), readme]
     beside = [compile_module(MODULES["recording"])[0], *resource_jars("sample")]
-    compile_kotlin(sources, [OUT / "aar-classes.jar", *beside, *stub_jars()], OUT / f"app-{version}.jar", JAVA_8, version)
+    compile_kotlin(
+        sources,
+        [OUT / "aar-classes.jar", *beside, *stub_jars()],
+        OUT / f"app-{version}.jar",
+        JAVA_8,
+        version,
+    )
     return f"an app compiles with Kotlin {version}"
 
 
 def _readme_lines() -> str:
-    """The README's first lines of Kotlin that begin with an import: all that an app has to write."""
+    """The README's first lines of Kotlin that begin with an import: all that an app has to
+    write."""
     found = re.search(r"```kotlin\n(import .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     if found is None:
         raise SystemExit("error: README.md has no lines of Kotlin that begin with an import")
@@ -86,22 +128,54 @@ def _readme_lines() -> str:
 
 
 def dex() -> str:
-    """Dex the archive's classes with D8; then shrink a small app that uses it with R8 and the consumer rules, and check that what is
-    found by name is still there."""
+    """Dex the archive's classes with D8; then shrink a small app that uses it with R8 and the
+    consumer rules, and check that what is found by name is still there."""
     aar()
     classes = OUT / "aar-classes.jar"
-    _run_r8("D8", OUT / "dex", ["--release", "--min-api", MIN_SDK], [classes, *_run_time()], _libraries())
-    app = compile_java("shrunk-app", [ROOT / "android" / "shrink-test"], [classes, *stub_jars(), kotlin() / "lib" / "kotlin-stdlib.jar"])
-    rules = [ROOT / "android" / "shrink-test" / "app-rules.pro", ROOT / "foreground" / "consumer-rules.pro"]
-    options = ["--release", "--min-api", MIN_SDK, *(part for path in rules for part in ("--pg-conf", path)), *_rules()]
+    _run_r8(
+        "D8",
+        OUT / "dex",
+        ["--release", "--min-api", MIN_SDK],
+        [classes, *_run_time()],
+        _libraries(),
+    )
+    app = compile_java(
+        "shrunk-app",
+        [ROOT / "android" / "shrink-test"],
+        [classes, *stub_jars(), kotlin() / "lib" / "kotlin-stdlib.jar"],
+    )
+    rules = [
+        ROOT / "android" / "shrink-test" / "app-rules.pro",
+        ROOT / "foreground" / "consumer-rules.pro",
+    ]
+    options = [
+        "--release",
+        "--min-api",
+        MIN_SDK,
+        *(part for path in rules for part in ("--pg-conf", path)),
+        *_rules(),
+    ]
     beside = [compile_module(MODULES["foreground"])[0], *resource_jars("foreground")]
     _run_r8("R8", OUT / "shrunk", options, [app, classes, *beside, *_run_time()], _libraries())
     names = _names(run([program_path("dexdump", "dexdump"), OUT / "shrunk" / "classes.dex"]))
-    missing = [name for name in (ROOT / "android" / "shrink-test" / "survivors.txt").read_text().split() if name not in names]
+    missing = [
+        name
+        for name in (ROOT / "android" / "shrink-test" / "survivors.txt").read_text().split()
+        if name not in names
+    ]
     if missing:
-        raise SystemExit(f"error: R8 removed or renamed {', '.join(missing)}: the consumer rules must keep what is found by name")
-    sizes = {folder.name: sum(path.stat().st_size for path in folder.glob("*.dex")) for folder in (OUT / "dex", OUT / "shrunk")}
-    return f"D8: {sizes['dex']} bytes with Kotlin's library and ExecuTorch's classes; a small app after R8: {sizes['shrunk']} bytes"
+        raise SystemExit(
+            f"error: R8 removed or renamed {', '.join(missing)}: the consumer rules must keep "
+            "what is found by name"
+        )
+    sizes = {
+        folder.name: sum(path.stat().st_size for path in folder.glob("*.dex"))
+        for folder in (OUT / "dex", OUT / "shrunk")
+    }
+    return (
+        f"D8: {sizes['dex']} bytes with Kotlin's library and ExecuTorch's classes; a small app "
+        f"after R8: {sizes['shrunk']} bytes"
+    )
 
 
 def _names(listing: str) -> set[str]:
@@ -116,18 +190,39 @@ def _names(listing: str) -> set[str]:
     return names
 
 
-def _run_r8(program: str, target: Path, options: list[Any], inputs: list[Path], libraries: list[Path]) -> None:
+def _run_r8(
+    program: str, target: Path, options: list[Any], inputs: list[Path], libraries: list[Path]
+) -> None:
     if not target.suffix:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
     given = [part for path in libraries for part in ("--lib", path)]
-    run([java(), "-Xmx1g", *SHORT_LIVED, "-cp", r8(), f"com.android.tools.r8.{program}", *options, *given, "--output", target, *inputs])
+    run(
+        [
+            java(),
+            "-Xmx1g",
+            *SHORT_LIVED,
+            "-cp",
+            r8(),
+            f"com.android.tools.r8.{program}",
+            *options,
+            *given,
+            "--output",
+            target,
+            *inputs,
+        ]
+    )
 
 
 def _public_rules() -> Path:
     """The rule that an archive's public classes stay by name (`api/`)."""
     target = OUT / "public-rules.pro"
-    names = [name for module in api.PUBLIC_MODULES if module in OWN_MODULES for name in api.public_classes(MODULES[module])]
+    names = [
+        name
+        for module in api.PUBLIC_MODULES
+        if module in OWN_MODULES
+        for name in api.public_classes(MODULES[module])
+    ]
     target.write_text("".join(f"-keep class {name} {{ public protected *; }}\n" for name in names))
     return target
 
@@ -142,9 +237,15 @@ def _libraries() -> list[Path]:
 
 
 def _run_time() -> list[Path]:
-    """What an app has beside this library: ExecuTorch's and fbjni's classes, and Kotlin's library."""
+    """What an app has beside this library: ExecuTorch's and fbjni's classes, and Kotlin's
+    library."""
     lib = kotlin() / "lib"
-    return [executorch_api(), fbjni_shims(), lib / "kotlin-stdlib.jar", lib / "annotations-13.0.jar"]
+    return [
+        executorch_api(),
+        fbjni_shims(),
+        lib / "kotlin-stdlib.jar",
+        lib / "annotations-13.0.jar",
+    ]
 
 
 def _classes_jar() -> Path:

@@ -14,32 +14,60 @@ FRAMEWORK = Path("/usr/share/android-framework-res/framework-res.apk")
 
 
 def link_resources(module: str = "android") -> Path:
-    """Compile a module's resources and link them with its manifest, unless that was done already; the folder with `R.txt`,
-    `AndroidManifest.xml`, `linked.apk`, and the class `R` under `java/`."""
+    """Compile a module's resources and link them with its manifest, unless that was done already;
+    the folder with `R.txt`, `AndroidManifest.xml`, `linked.apk`, and the class `R` under `java/`.
+    """
     main, target = ROOT / module / "src" / "main", OUT / f"{module}-resources"
-    files = [main / "AndroidManifest.xml", *sorted(path for path in (main / "res").rglob("*") if path.is_file())]
+    files = [
+        main / "AndroidManifest.xml",
+        *sorted(path for path in (main / "res").rglob("*") if path.is_file()),
+    ]
     seen = digest_of(files, MIN_SDK, TARGET_SDK)
     if unchanged(target / "linked.apk", seen):
         return target
     aapt2 = program_path("aapt2", "aapt")
     if not FRAMEWORK.exists():
-        raise Unavailable(f"{FRAMEWORK} is missing: apt-get install android-framework-res would run this")
+        raise Unavailable(
+            f"{FRAMEWORK} is missing: apt-get install android-framework-res would run this"
+        )
     shutil.rmtree(target, ignore_errors=True)
     (target / "java").mkdir(parents=True)
     _write_manifest(module, main / "AndroidManifest.xml", target / "AndroidManifest.xml")
     compiled = [target / "compiled.zip"] if (main / "res").is_dir() else []
     for path in compiled:
         run([aapt2, "compile", "--dir", main / "res", "-o", path])
-    options = ["--java", target / "java", "--non-final-ids", "--output-text-symbols", target / "R.txt", "--auto-add-overlay"]
-    options += ["--manifest", target / "AndroidManifest.xml", "-I", FRAMEWORK, "-o", target / "linked.apk"]
+    options = [
+        "--java",
+        target / "java",
+        "--non-final-ids",
+        "--output-text-symbols",
+        target / "R.txt",
+        "--auto-add-overlay",
+    ]
+    options += [
+        "--manifest",
+        target / "AndroidManifest.xml",
+        "-I",
+        FRAMEWORK,
+        "-o",
+        target / "linked.apk",
+    ]
     run([aapt2, "link", *options, *compiled])
     made(target / "linked.apk", seen)
     return target
 
 
 def _write_manifest(module: str, source: Path, target: Path) -> None:
-    """Add the package and the SDK levels, as Android's build does from `namespace` and `minSdk` of `build.gradle.kts`. The service type
-    `health` is left out: Debian's resources are of API 29, and it came with 34."""
-    levels = f'<uses-sdk android:minSdkVersion="{MIN_SDK}" android:targetSdkVersion="{TARGET_SDK}" />'
-    text = re.sub(r"<manifest ([^>]*>\n)", rf'<manifest package="io.shoal.{module}" \1    {levels}\n', source.read_text(), count=1)
+    """Add the package and the SDK levels, as Android's build does from `namespace` and `minSdk` of
+    `build.gradle.kts`. The service type `health` is left out: Debian's resources are of API 29, and
+    it came with 34."""
+    levels = (
+        f'<uses-sdk android:minSdkVersion="{MIN_SDK}" android:targetSdkVersion="{TARGET_SDK}" />'
+    )
+    text = re.sub(
+        r"<manifest ([^>]*>\n)",
+        rf'<manifest package="io.shoal.{module}" \1    {levels}\n',
+        source.read_text(),
+        count=1,
+    )
     target.write_text(re.sub(r'\s+android:foregroundServiceType="health"', "", text))

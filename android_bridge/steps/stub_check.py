@@ -1,5 +1,6 @@
-"""Holds the hand-written stubs of Android's classes to the API: each class, method (name, types of its parameters, what it returns, static
-or not) and constant must be in the type stubs that are generated from Android's own class files."""
+"""Holds the hand-written stubs of Android's classes to the API: each class, method (name, types of
+its parameters, what it returns, static or not) and constant must be in the type stubs that are
+generated from Android's own class files."""
 
 import ast
 import re
@@ -18,14 +19,16 @@ PRIMITIVES = {
     "double": "float",
     "char": "str",
 }
-"""What Python's type stubs call what a method returns; of parameters they say `java.jint` and so on besides."""
+"""What Python's type stubs call what a method returns; of parameters they say `java.jint` and so on
+besides."""
 
 ALIASES = {"java.lang.String": "str", "java.lang.Class": "typing.Type"}
 """Classes of Java that have a name of Python's there."""
 
 
 class Signature(NamedTuple):
-    """A method, as the type stubs have it: a type for each parameter, that of further ones if their number varies, and what it returns."""
+    """A method, as the type stubs have it: a type for each parameter, that of further ones if their
+    number varies, and what it returns."""
 
     parameters: tuple[str, ...]
     further: str
@@ -39,12 +42,17 @@ class Signature(NamedTuple):
             return False
         if self.further and not takes(own.pop().removesuffix("..."), self.further):
             return False
-        fits = len(own) == len(self.parameters) and all(takes(java, python) for java, python in zip(own, self.parameters, strict=True))
+        fits = len(own) == len(self.parameters) and all(
+            takes(java, python) for java, python in zip(own, self.parameters, strict=True)
+        )
         return fits and (returns is None or gives(returns, self.returns))
 
     def __str__(self) -> str:
         further = [f"*{self.further}"] if self.further else []
-        return f"{'static ' if self.static else ''}({', '.join([*self.parameters, *further])}) -> {self.returns}"
+        return (
+            f"{'static ' if self.static else ''}({', '.join([*self.parameters, *further])}) -> "
+            f"{self.returns}"
+        )
 
 
 Methods = dict[str, list[Signature]]
@@ -77,7 +85,8 @@ def _choices(python: str) -> list[str]:
 
 
 def _is(java: str, python: str) -> bool:
-    """Whether a class of Java, or an array, is this one of the stubs, which leave out where a class is if it is in the same file."""
+    """Whether a class of Java, or an array, is this one of the stubs, which leave out where a class
+    is if it is in the same file."""
     if java.endswith("[]"):
         held = re.fullmatch(r"java\.chaquopy\.JavaArray\[(.*)\]", python)
         element = java.removesuffix("[]")
@@ -91,11 +100,18 @@ def _is(java: str, python: str) -> bool:
 
 
 def check(stubs: Path, api: Path, javap: str) -> tuple[int, list[str]]:
-    """How many members of the `android.*` classes in the jar `stubs` were looked up in `api`, and what is not there."""
+    """How many members of the `android.*` classes in the jar `stubs` were looked up in `api`, and
+    what is not there."""
     count, wrong = 0, []
     with zipfile.ZipFile(stubs) as archive:
-        names = sorted(n.removesuffix(".class") for n in archive.namelist() if n.startswith("android/") and n.endswith(".class"))
-    listing = subprocess.run([javap, "-protected", "-cp", str(stubs), *names], capture_output=True, text=True, check=True).stdout
+        names = sorted(
+            n.removesuffix(".class")
+            for n in archive.namelist()
+            if n.startswith("android/") and n.endswith(".class")
+        )
+    listing = subprocess.run(
+        [javap, "-protected", "-cp", str(stubs), *names], capture_output=True, text=True, check=True
+    ).stdout
     for name, body in zip(names, re.findall(r"\{\n(.*?)\n?\}\n", listing, re.DOTALL), strict=True):
         cls = name.replace("/", ".").replace("$", ".")
         node = _find(api, cls)
@@ -112,12 +128,21 @@ def check(stubs: Path, api: Path, javap: str) -> tuple[int, list[str]]:
 
 
 def _member(line: str, cls: str, methods: Methods, fields: dict[str, str]) -> str | None:
-    """What is wrong with a member, empty if nothing; None for a line that is no member of the API's."""
+    """What is wrong with a member, empty if nothing; None for a line that is no member of the
+    API's."""
     bounds = dict(re.findall(r"\b([A-Z]) extends ([\w.$]+)", line))
-    while line != (line := re.sub(r"<[^<>]*>", "", line)):  # types of types are not told at run time
+    while line != (
+        line := re.sub(r"<[^<>]*>", "", line)
+    ):  # types of types are not told at run time
         pass
-    line = re.sub(r"\b[A-Z]\b", lambda variable: bounds.get(variable[0], variable[0]), re.sub(r"(?<=\S) +", " ", line))
-    if match := re.match(r"\s+(?:public|protected) ((?:\w+ )*?)(?:([\w$.\[\]]+) )?([\w$.]+)\((.*)\)", line):
+    line = re.sub(
+        r"\b[A-Z]\b",
+        lambda variable: bounds.get(variable[0], variable[0]),
+        re.sub(r"(?<=\S) +", " ", line),
+    )
+    if match := re.match(
+        r"\s+(?:public|protected) ((?:\w+ )*?)(?:([\w$.\[\]]+) )?([\w$.]+)\((.*)\)", line
+    ):
         static, returns, name = "static " in match[1], match[2], match[3].rpartition(".")[2]
         parameters = [part.strip() for part in match[4].split(",") if part.strip()]
         if match[3].replace("$", ".") == cls:
@@ -126,11 +151,18 @@ def _member(line: str, cls: str, methods: Methods, fields: dict[str, str]) -> st
                 return None
         known = methods.get(name, [])
         if not any(signature.is_of(parameters, returns, static) for signature in known):
-            return f"{cls}.{name}: {line.strip()} is not one of the API's {'; '.join(map(str, known)) or 'methods'}"
+            return (
+                f"{cls}.{name}: {line.strip()} is not one of the API's "
+                f"{'; '.join(map(str, known)) or 'methods'}"
+            )
         return ""
     if match := re.match(r"\s+public (?:\w+ )*?([\w$.\[\]]+) (\w+);$", line):
         kind = fields.get(match[2])
-        return "" if kind is not None and gives(match[1], kind) else f"{cls}.{match[2]}: {match[1]}; the API has {kind or 'no such field'}"
+        return (
+            ""
+            if kind is not None and gives(match[1], kind)
+            else f"{cls}.{match[2]}: {match[1]}; the API has {kind or 'no such field'}"
+        )
     return None
 
 
@@ -142,7 +174,9 @@ def _find(api: Path, cls: str) -> ast.ClassDef | None:
             body: list[ast.stmt] = ast.parse(path.read_text()).body
             node: ast.ClassDef | None = None
             for name in parts[i:]:
-                node = next((n for n in body if isinstance(n, ast.ClassDef) and n.name == name), None)
+                node = next(
+                    (n for n in body if isinstance(n, ast.ClassDef) and n.name == name), None
+                )
                 if node is None:
                     return None
                 body = node.body
@@ -156,7 +190,9 @@ def _members(api: Path, node: ast.ClassDef) -> tuple[Methods, dict[str, str]]:
     fields: dict[str, str] = {}
     for item in node.body:
         if isinstance(item, ast.FunctionDef):
-            static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in item.decorator_list)
+            static = any(
+                isinstance(d, ast.Name) and d.id == "staticmethod" for d in item.decorator_list
+            )
             taken = [*item.args.posonlyargs, *item.args.args][not static :]
             further = item.args.vararg
             methods.setdefault(item.name, []).append(
@@ -168,7 +204,9 @@ def _members(api: Path, node: ast.ClassDef) -> tuple[Methods, dict[str, str]]:
                 )
             )
         elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-            fields[item.target.id] = re.sub(r"^typing\.ClassVar\[(.*)\]$", r"\1", _type(item.annotation))
+            fields[item.target.id] = re.sub(
+                r"^typing\.ClassVar\[(.*)\]$", r"\1", _type(item.annotation)
+            )
     for base in node.bases:
         parent = _find(api, ast.unparse(base).split("[")[0])
         if parent is not None:

@@ -1,11 +1,14 @@
-"""AutoCFL's comparisons. B. Gong, T. Xing, Z. Liu, W. Xi, X. Chen. Adaptive Client Clustering for Efficient Federated Learning over Non-IID
-and Imbalanced Data. IEEE Transactions on Big Data, 2022, section 5.
+"""AutoCFL's comparisons. B. Gong, T. Xing, Z. Liu, W. Xi, X. Chen. Adaptive Client Clustering for
+Efficient Federated Learning over Non-IID and Imbalanced Data. IEEE Transactions on Big Data, 2022,
+section 5.
 
-The six settings of section 5.1: 20 devices; IID, inputs turned, or four groups by labels (0-2, 3-6, 4-9, 0-9); all with as many examples,
-or 9 of the 20 with 10, 30 or 60 % of them. Of MNIST and Fashion-MNIST the paper turns half of the devices' images by 180 degrees, which
-makes two groups ('and we equally divide all clients into four clusters' can only mean the labels). Paper settings: a CNN of its own, SGD
-at 0.01, batches of 128, 100 rounds, five runs; it says neither the number of local epochs nor of examples, but its Table 2 fits 2,000 a
-device. CIFAR-10 is not here without loss. Table 4 feeds one matrix to four clustering methods, which no run of a fleet can repeat.
+The six settings of section 5.1: 20 devices; IID, inputs turned, or four groups by labels (0-2, 3-6,
+4-9, 0-9); all with as many examples, or 9 of the 20 with 10, 30 or 60 % of them. Of MNIST and
+Fashion-MNIST the paper turns half of the devices' images by 180 degrees, which makes two groups
+('and we equally divide all clients into four clusters' can only mean the labels). Paper settings: a
+CNN of its own, SGD at 0.01, batches of 128, 100 rounds, five runs; it says neither the number of
+local epochs nor of examples, but its Table 2 fits 2,000 a device. CIFAR-10 is not here without
+loss. Table 4 feeds one matrix to four clustering methods, which no run of a fleet can repeat.
 """
 
 from collections.abc import Mapping
@@ -48,7 +51,14 @@ MNIST = _settings("mnist", "autocfl")
 FASHION = _settings("fashion-mnist", "autocfl-16-32")
 
 FOUR, TWO = "IFCA, told K = 4", "IFCA, told K = 2"
-NAMES = {"fedavg": "FedAvg", "ifca:k=4": FOUR, "ifca:k=2": TWO, "cfl": "MTCFL", "hierarchical": "FL+HC", "autocfl": "AutoCFL"}
+NAMES = {
+    "fedavg": "FedAvg",
+    "ifca:k=4": FOUR,
+    "ifca:k=2": TWO,
+    "cfl": "MTCFL",
+    "hierarchical": "FL+HC",
+    "autocfl": "AutoCFL",
+}
 NAMES |= {"distfl": "DistFL, as Shoal has it"}
 TABLE_1 = {
     "MNIST": {
@@ -93,7 +103,12 @@ def _told(column: str) -> str:
 
 def _told_right(names: Mapping[str, str]) -> dict[str, list[str]]:
     """By column, the algorithms without the IFCA that is told the other column's number."""
-    return {column: [n for n in names if read_algorithm(n).grouping.name != "ifca" or n == _told(column)] for column in ASSIGNED}
+    return {
+        column: [
+            n for n in names if read_algorithm(n).grouping.name != "ifca" or n == _told(column)
+        ]
+        for column in ASSIGNED
+    }
 
 
 def _label(method: str, column: str) -> str:
@@ -102,12 +117,16 @@ def _label(method: str, column: str) -> str:
 
 def _accuracies(data: str) -> dict[tuple[str, str, str], float]:
     rows = TABLE_1[data].items()
-    return {(_label(m, column), ACCURACY, column): v for m, values in rows for column, v in zip(ASSIGNED, values, strict=True)}
+    return {
+        (_label(m, column), ACCURACY, column): v
+        for m, values in rows
+        for column, v in zip(ASSIGNED, values, strict=True)
+    }
 
 
 def _clusters(table: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, str, str], float]:
-    """The paper's numbers that mean the same here: groups where all devices are alike (but IFCA's, which the paper tells there is one), and
-    an adjusted Rand index of 1 where all 20 are right."""
+    """The paper's numbers that mean the same here: groups where all devices are alike (but IFCA's,
+    which the paper tells there is one), and an adjusted Rand index of 1 where all 20 are right."""
     numbers: dict[tuple[str, str, str], float] = {}
     for method, values in table.items():
         for column, value in zip(ASSIGNED, values, strict=True):
@@ -120,14 +139,19 @@ def _clusters(table: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, str, str]
 
 def _right(data: str) -> str:
     """What the paper counted, for the text."""
-    return "; ".join(f"{method} {', '.join(map(str, values[2:]))}" for method, values in TABLE_3[data].items())
+    return "; ".join(
+        f"{method} {', '.join(map(str, values[2:]))}" for method, values in TABLE_3[data].items()
+    )
 
 
 FOUND = {name: label for name, label in NAMES.items() if name != "fedavg"}
 ABOUT_3 = (
-    "AutoCFL clusters about its fifth round, DistFL in the first; MTCFL when it has converged (the paper: after 32 to 90), which a night "
-    "has rounds for. DistFL is in its usual configuration and told nothing of the setting; the paper's CNN has no BatchNorm, so that it "
-    "goes by label gradients alone and does not see turned inputs (the signature's table has it with BatchNorm). The paper counts "
+    "AutoCFL clusters about its fifth round, DistFL in the first; MTCFL when it has converged "
+    "(the paper: after 32 to 90), which a night "
+    "has rounds for. DistFL is in its usual configuration and told nothing of the setting; the "
+    "paper's CNN has no BatchNorm, so that it "
+    "goes by label gradients alone and does not see turned inputs (the signature's table has it "
+    "with BatchNorm). The paper counts "
     "devices that are clustered right, of 20, in the last four columns: "
 )
 VOTES = {"autocfl": "weighted", "autocfl:vote=unweighted": "unweighted"}
@@ -153,7 +177,17 @@ def _groups_found(data: str, about: str, hour: tuple[str, ...]) -> Table:
     title = f"AutoCFL, Table 3: groups found, {data}, {of.network}"
     paper = _clusters(TABLE_3[data])
     metrics = {GROUPS: groups, ARI: agreement}
-    return Table(f"autocfl-table-3-{of.key}", title, of.settings, FOUND, metrics, paper, about, _told_right(FOUND), hour=hour)
+    return Table(
+        f"autocfl-table-3-{of.key}",
+        title,
+        of.settings,
+        FOUND,
+        metrics,
+        paper,
+        about,
+        _told_right(FOUND),
+        hour=hour,
+    )
 
 
 def _accuracy_reached(data: str) -> Table:
@@ -161,7 +195,16 @@ def _accuracy_reached(data: str) -> Table:
     title = f"AutoCFL, Table 1: accuracy, {data}, {of.network}"
     about = "The runs of Table 3; the paper's had 100 rounds and about 2,000 examples a device."
     paper = _accuracies(data)
-    return Table(f"autocfl-table-1-{of.key}", title, of.settings, NAMES, paper=paper, about=about, only=_told_right(NAMES), hour=())
+    return Table(
+        f"autocfl-table-1-{of.key}",
+        title,
+        of.settings,
+        NAMES,
+        paper=paper,
+        about=about,
+        only=_told_right(NAMES),
+        hour=(),
+    )
 
 
 TABLES = [
@@ -175,7 +218,8 @@ TABLES = [
         {"Non-IID-La.-Im.": FASHION["Non-IID-La.-Im."]},
         {"local": "Local", "fedavg": "FedAvg", "autocfl": "AutoCFL"},
         {ACCURACY: accuracy, "worst device, %": lambda row: 100 * row["accuracy"]["worst"]},
-        about="The paper, on CIFAR-10, over all devices: 62.40, 43.23 and 72.05 %; the worst of those with few examples 43.02, "
+        about="The paper, on CIFAR-10, over all devices: 62.40, 43.23 and 72.05 %; the worst of "
+        "those with few examples 43.02, "
         "27.78 and 62.39 %.",
         hour=(),
     ),
@@ -186,7 +230,8 @@ TABLES = [
         VOTES,
         {GROUPS: groups, ARI: agreement},
         _clusters(TABLE_5["Fashion-MNIST"]),
-        "The paper: all 20 devices right with weights in every setting, 10 without in the two where inputs are turned (MNIST: 20, 19, 20, "
+        "The paper: all 20 devices right with weights in every setting, 10 without in the two "
+        "where inputs are turned (MNIST: 20, 19, 20, "
         "20 and 10, 10, 20, 20).",
         hour=(),
     ),

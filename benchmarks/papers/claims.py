@@ -1,4 +1,5 @@
-"""The papers' claims, and which results speak of each: on the paper's own terms, and on sound ones."""
+"""The papers' claims, and which results speak of each: on the paper's own terms, and on sound
+ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from benchmarks.papers.feddisk import FEDDISK, X03
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim. `cause` says why it came out as it did, by the verdict that it explains: with another verdict it is not printed."""
+    """One claim. `cause` says why it came out as it did, by the verdict that it explains: with
+    another verdict it is not printed."""
 
     paper: str
     statement: str
@@ -28,7 +30,10 @@ def _plain(name: str) -> str:
 
 
 DBE, FEDAVG, LOCAL = _plain(dbe.ON_HAR), _plain("fedavg"), _plain("local")
-GATES = "The gates are why, not what conditions them: gated units without conditioning do nearly as well (below)."
+GATES = (
+    "The gates are why, not what conditions them: gated units without conditioning do nearly as "
+    "well (below)."
+)
 OURS, CODE = "distfl:signature=responses:cut=gap", distfl.FIXED
 
 
@@ -41,7 +46,9 @@ def _on_har(better: str, worse: str) -> tuple[ev.Find, ev.Find]:
 
 def _faster(better: str, worse: str) -> tuple[ev.Find, ev.Find]:
     """On the paper's protocol at the rate by which methods come nearest to their ends here."""
-    return ev.order("dbe-table-9-faster", dbe.FASTER, better, worse, "pooled_best"), _on_har(better, worse)[1]
+    return ev.order("dbe-table-9-faster", dbe.FASTER, better, worse, "pooled_best"), _on_har(
+        better, worse
+    )[1]
 
 
 def _on_users(better: str, worse: str) -> ev.Find:
@@ -53,15 +60,18 @@ def _above(paper: float, other: float) -> str:
 
 
 RATE = (
-    "At the rate of the authors' library, 0.005, both still rise after 60 rounds (RESULTS.md has that table too); the paper trains to "
+    "At the rate of the authors' library, 0.005, both still rise after 60 rounds (RESULTS.md has "
+    "that table too); the paper trains to "
     "convergence, its slowest method for 513 rounds. This is at four times that rate."
 )
 SLOW = (
-    "These runs are at 0.005, where DBE has not come near its end (69.9; at four times that rate 85.5): more seeds at this rate would not "
+    "These runs are at 0.005, where DBE has not come near its end (69.9; at four times that rate "
+    "85.5): more seeds at this rate would not "
     "decide it. On sound terms, after 15 rounds, each of these methods is above it in the mean."
 )
 DIVERGED = (
-    "In two of three seeds DBE adds 17 and 18 points. In the third it stood at 90.7 after 12 rounds, then one device's steps diverged: its "
+    "In two of three seeds DBE adds 17 and 18 points. In the third it stood at 90.7 after 12 "
+    "rounds, then one device's steps diverged: its "
     "numbers were refused as not finite, and SCAFFOLD's control variates had carried them to all."
 )
 
@@ -84,14 +94,22 @@ CLAIMS = [
     ),
     Claim(
         "DBE",
-        "No method is above FedAvg+DBE (Table 9, HAR): here against Local, which the table leaves out",
+        "No method is above FedAvg+DBE (Table 9, HAR): here against Local, which the table leaves "
+        "out",
         "94.53; no Local",
         *_faster(DBE, LOCAL),
-        {ev.NOT: "A user's own windows, divided at random, are in both parts: training alone is hard to beat, and converges first."},
+        {
+            ev.NOT: "A user's own windows, divided at random, are in both parts: training alone is "
+            "hard to beat, and converges first."
+        },
     ),
     *(
         Claim(
-            "DBE", f"FedAvg+DBE is above {label} (Table 9, HAR)", _above(94.53, number), *_on_har(DBE, _plain(name)), {ev.UNDECIDED: SLOW}
+            "DBE",
+            f"FedAvg+DBE is above {label} (Table 9, HAR)",
+            _above(94.53, number),
+            *_on_har(DBE, _plain(name)),
+            {ev.UNDECIDED: SLOW},
         )
         for name, label, number in (
             ("scaffold", "SCAFFOLD", 91.34),
@@ -122,7 +140,9 @@ CLAIMS = [
             "DBE",
             f"DBE lifts other traditional methods: {label} (Table 4)",
             f"Cifar100: {better} to {worse}",
-            ev.order("dbe-table-4", dbe.PRACTICAL, _plain(f"dbe-{name}{dbe.FOR_CNN}"), _plain(name)),
+            ev.order(
+                "dbe-table-4", dbe.PRACTICAL, _plain(f"dbe-{name}{dbe.FOR_CNN}"), _plain(name)
+            ),
             cause=cause,
         )
         for name, label, better, worse, cause in (
@@ -138,14 +158,20 @@ CLAIMS = [
         _above(95.82, 86.84),
         _on_users(OURS, "fedavg"),
         ev.order("distfl-table-4", distfl.TIME_SPLIT, "distfl", "fedavg"),
-        {ev.NOT: "The paper's DistFL is where ours is; its FedAvg is some ten points below ours, on its users and its split."},
+        {
+            ev.NOT: "The paper's DistFL is where ours is; its FedAvg is some ten points below "
+            "ours, on its users and its split."
+        },
     ),
     Claim(
         "DistFL",
         "DistFL as in the authors' code (once, KL 0.2) is above FedAvg (Table 4, HAR)",
         _above(95.82, 86.84),
         _on_users(CODE, "fedavg"),
-        cause={ev.NOT: "The fixed divergence leaves most users alone after round 5: they then train on their own windows, as Local does."},
+        cause={
+            ev.NOT: "The fixed divergence leaves most users alone after round 5: they then train "
+            "on their own windows, as Local does."
+        },
     ),
     Claim(
         "DistFL",
@@ -153,7 +179,10 @@ CLAIMS = [
         "95.82",
         ev.level("distfl-table-4", distfl.PAPER_SPLIT, OURS, 95.82),
         cause={ev.IN_PART: "The mean is within two points; the interval of three seeds is wider."}
-        | {ev.REPRODUCED: "By its own threshold the users are one group in most seeds, so that this is FedAvg with a plain mean."},
+        | {
+            ev.REPRODUCED: "By its own threshold the users are one group in most seeds, so that "
+            "this is FedAvg with a plain mean."
+        },
     ),
     Claim(
         "DistFL",
@@ -161,7 +190,10 @@ CLAIMS = [
         _above(95.82, 76.29),
         _on_users(OURS, "local"),
         ev.order("distfl-table-4", distfl.TIME_SPLIT, "distfl", "local"),
-        {ev.REPRODUCED: "As for FedAvg above Local, the next claim: this split makes Local weak. On sound terms Local is above."},
+        {
+            ev.REPRODUCED: "As for FedAvg above Local, the next claim: this split makes Local "
+            "weak. On sound terms Local is above."
+        },
     ),
     Claim(
         "DistFL",
@@ -169,7 +201,10 @@ CLAIMS = [
         _above(86.84, 76.29),
         _on_users("fedavg", "local"),
         ev.order("distfl-table-4", distfl.TIME_SPLIT, "fedavg", "local"),
-        {ev.REPRODUCED: "The test part is walking alone, of which a user has trained on few windows: this split makes Local weak."},
+        {
+            ev.REPRODUCED: "The test part is walking alone, of which a user has trained on few "
+            "windows: this split makes Local weak."
+        },
     ),
     Claim(
         "DistFL",
@@ -178,7 +213,8 @@ CLAIMS = [
         _on_users(OURS, "ifca:k=3"),
         ev.order("distfl-table-4", distfl.TIME_SPLIT, "distfl", "ifca:k=3"),
         {
-            ev.REPRODUCED: "By its own threshold the users are one group in most seeds: what is above three clusters is one model for "
+            ev.REPRODUCED: "By its own threshold the users are one group in most seeds: what is "
+            "above three clusters is one model for "
             "all users. On sound terms the clusters are above."
         },
     ),
@@ -188,9 +224,13 @@ CLAIMS = [
         _above(95.82, 87.35),
         _on_users(OURS, "lg-net"),
         ev.order("distfl-table-4", distfl.TIME_SPLIT, "distfl", "lg-net"),
-        dict.fromkeys((ev.REPRODUCED, ev.IN_PART), "Fine-tuning is on sitting, standing and lying above all; walking alone is tested.")
+        dict.fromkeys(
+            (ev.REPRODUCED, ev.IN_PART),
+            "Fine-tuning is on sitting, standing and lying above all; walking alone is tested.",
+        )
         | {
-            ev.NOT: "By its own threshold the users are one group in most seeds: LG-Net begins from the same model, and here loses nothing."
+            ev.NOT: "By its own threshold the users are one group in most seeds: LG-Net begins "
+            "from the same model, and here loses nothing."
         },
     ),
     Claim(
@@ -203,10 +243,14 @@ CLAIMS = [
     *(
         Claim(
             "DistFL",
-            f"DistFL keeps {count} label flippers of 50 away from honest devices, above FedAvg (Table 5)",
+            f"DistFL keeps {count} label flippers of 50 away from honest devices, above FedAvg "
+            "(Table 5)",
             _above(ours, others),
             ev.order("distfl-table-5", count, "distfl", "fedavg"),
-            cause={ev.NOT: "Five of fifty change too little to be a group to the test: all devices are one, which is FedAvg."}
+            cause={
+                ev.NOT: "Five of fifty change too little to be a group to the test: all devices "
+                "are one, which is FedAvg."
+            }
             | {ev.REPRODUCED: "In each seed the flippers are a group of their own."},
         )
         for count, ours, others in (
@@ -245,7 +289,8 @@ CLAIMS = [
         _above(54.5, 51.7),
         ev.order("feddisk-figure-3", X03, FEDDISK, "fedavg"),
         cause={
-            ev.NOT: "The ratio is not identified: what its classifier is to tell apart are two networks' outputs for the same examples. "
+            ev.NOT: "The ratio is not identified: what its classifier is to tell apart are two "
+            "networks' outputs for the same examples. "
             "And the next claims: with the true ratio, too, nothing is won."
         },
     ),
@@ -254,23 +299,36 @@ CLAIMS = [
         "Weights by the density ratio help: the *true* ratio against none",
         "the idea of the paper",
         ev.rows_of_section("feddisk-oracle", feddisk_oracle.ORACLE, feddisk_oracle.FAVG),
-        cause={ev.NOT: "Weighting itself costs: the same weights in another order, which say nothing of an example, cost about as much."},
+        cause={
+            ev.NOT: "Weighting itself costs: the same weights in another order, which say nothing "
+            "of an example, cost about as much."
+        },
     ),
     Claim(
         "FedDisk",
         "The true ratio is above the same weights in another order",
         "the idea of the paper",
         ev.rows_of_section("feddisk-oracle", feddisk_oracle.ORACLE, feddisk_oracle.SHUFFLED),
-        cause={ev.IN_PART: "What the order of the weights is worth is less than what seeds differ by."},
+        cause={
+            ev.IN_PART: "What the order of the weights is worth is less than what seeds differ by."
+        },
     ),
     Claim(
         "FedDisk",
         "Tempered log p - log q of two MADEs as weights is above FedAvg",
         "not in the paper",
         ev.rows_of_section("feddisk-oracle", feddisk_oracle.TEMPERED, feddisk_oracle.FAVG),
-        cause={ev.NOT: "As with the true ratio: weighting itself costs. Tempered weights are nearer to none, and so is what they cost."},
+        cause={
+            ev.NOT: "As with the true ratio: weighting itself costs. Tempered weights are nearer "
+            "to none, and so is what they cost."
+        },
     ),
-    Claim("CGAU", "Heterogeneity falls with every step of shuffling (Table 1)", "1784 to 19.9", ev.falling_gamma),
+    Claim(
+        "CGAU",
+        "Heterogeneity falls with every step of shuffling (Table 1)",
+        "1784 to 19.9",
+        ev.falling_gamma,
+    ),
     Claim(
         "CGAU",
         "CGAU is above ReLU units where nothing is shuffled (Experiment II)",
@@ -283,12 +341,15 @@ CLAIMS = [
     ),
     Claim(
         "CGAU",
-        "CGAU and ReLU units are nearly equal where all is shuffled: CGAU above by little (Experiment II)",
+        "CGAU and ReLU units are nearly equal where all is shuffled: CGAU above by little "
+        "(Experiment II)",
         _above(78.5, 78.0),
         ev.heads("CGAU", "ReLU units (baseline)", "1.0"),
         cause={
-            ev.REPRODUCED: "The gates help whatever the data: gated units without conditioning are as far above ReLU units.",
-            ev.IN_PART: "The difference is smaller than what seeds differ by, which is what the paper says of it.",
+            ev.REPRODUCED: "The gates help whatever the data: gated units without conditioning are "
+            "as far above ReLU units.",
+            ev.IN_PART: "The difference is smaller than what seeds differ by, which is what the "
+            "paper says of it.",
         },
     ),
     Claim(
@@ -296,21 +357,30 @@ CLAIMS = [
         "What CGAU gains over ReLU units is most where nothing is shuffled (Experiment II)",
         "drawn, not given",
         ev.gains("CGAU", "ReLU units (baseline)", "0.0", "1.0"),
-        cause={ev.NOT: "What is gained comes of the gates, which are worth as much whether clients differ or not."},
+        cause={
+            ev.NOT: "What is gained comes of the gates, which are worth as much whether clients "
+            "differ or not."
+        },
     ),
     Claim(
         "CGAU",
         "The gain is due to the conditioning: CGAU is above gated units without it (Experiment II)",
         "not measured there",
         ev.heads("CGAU", "gated units without conditioning", "0.0"),
-        cause={ev.IN_PART: "What a device's own condition adds to the gate is a tenth of a point, less than what seeds differ by."},
+        cause={
+            ev.IN_PART: "What a device's own condition adds to the gate is a tenth of a point, "
+            "less than what seeds differ by."
+        },
     ),
     Claim(
         "CGAU",
         "One CGAU solves the XOR of two clients, and its conditioning is why (appendix A)",
         "solved",
         ev.xor_needs_conditioning,
-        cause={ev.IN_PART: "Trained without conditioning the unit solves it too: a gate is a product, and XOR asks for no more."},
+        cause={
+            ev.IN_PART: "Trained without conditioning the unit solves it too: a gate is a product, "
+            "and XOR asks for no more."
+        },
     ),
 ]
 PAPERS = {

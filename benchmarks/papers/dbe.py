@@ -1,17 +1,23 @@
-"""DBE's comparisons. J. Zhang, Y. Hua, J. Cao, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan. Eliminating Domain Bias for Federated Learning in
-Representation Space. NeurIPS 2023, sections 5 and D.
+"""DBE's comparisons. J. Zhang, Y. Hua, J. Cao, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan.
+Eliminating Domain Bias for Federated Learning in Representation Space. NeurIPS 2023, sections 5 and
+D.
 
-UCI HAR and Fashion-MNIST are here, and the paper's numbers for them stand beside ours. Cifar100, Tiny-ImageNet and AG News are not: the
-tables that rest on them are run on Fashion-MNIST, and what the paper found is told in words, since the numbers are of another task. The
-paper trains by plain SGD, one epoch a round with batches of 10, until nothing improves, three times; it says neither the learning rate
-nor a number of rounds (its slowest method takes 513, Table 8). Here the rate is 0.005, that of the authors' library PFLlib.
+UCI HAR and Fashion-MNIST are here, and the paper's numbers for them stand beside ours. Cifar100,
+Tiny-ImageNet and AG News are not: the tables that rest on them are run on Fashion-MNIST, and what
+the paper found is told in words, since the numbers are of another task. The paper trains by plain
+SGD, one epoch a round with batches of 10, until nothing improves, three times; it says neither the
+learning rate nor a number of rounds (its slowest method takes 513, Table 8). Here the rate is
+0.005, that of the authors' library PFLlib.
 
-Table 9 has two protocols. The paper's: PFLlib's data (`har`: windows scrambled by a reshape), a user's windows divided at random although
-they overlap by half, HAR-CNN split before all of its linear layers, accuracy over all test windows together, of the round in
-which it is best on the test part. The sound one: windows as they were measured, the last quarter of each class for testing, the mean over
-devices after the last round. Local, which the paper leaves out, is in both. One difference is left: channels are divided by their size, as
-in all of Shoal's models. On raw units, as in PFLlib, 45 rounds at its rate took 10 users to 48 and 58 % (FedAvg), 39 and 43 % (DBE), 47 and
-64 % (Local), two seeds, with all of it in the last 20 rounds: hundreds of rounds would be needed to say anything.
+Table 9 has two protocols. The paper's: PFLlib's data (`har`: windows scrambled by a reshape), a
+user's windows divided at random although they overlap by half, HAR-CNN split before all of its
+linear layers, accuracy over all test windows together, of the round in which it is best on the test
+part. The sound one: windows as they were measured, the last quarter of each class for testing, the
+mean over devices after the last round. Local, which the paper leaves out, is in both. One
+difference is left: channels are divided by their size, as in all of Shoal's models. On raw units,
+as in PFLlib, 45 rounds at its rate took 10 users to 48 and 58 % (FedAvg), 39 and 43 % (DBE), 47 and
+64 % (Local), two seeds, with all of it in the last 20 rounds: hundreds of rounds would be needed to
+say anything.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,18 +27,36 @@ from algorithms.registry import read_algorithm
 from benchmarks.papers.table import Setting, Table, accuracy, newcomers, pooled_best, rounds
 
 FOR_CNN = ":kappa=50:mean_momentum=1"
-"""Section C.2: what the paper sets for the four-layer CNN. Shoal's own values are the paper's for a network with BatchNorm."""
+"""Section C.2: what the paper sets for the four-layer CNN. Shoal's own values are the paper's for a
+network with BatchNorm."""
 
-TRADITIONAL = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "fedprox": "FedProx", "moon": "MOON", "fedgen": "FedGen"}
-PERSONAL = {"per-fedavg": "Per-FedAvg", "pfedme": "pFedMe", "ditto": "Ditto", "fedper": "FedPer", "fedrep": "FedRep", "fedrod": "FedRoD"}
+TRADITIONAL = {
+    "fedavg": "FedAvg",
+    "scaffold": "SCAFFOLD",
+    "fedprox": "FedProx",
+    "moon": "MOON",
+    "fedgen": "FedGen",
+}
+PERSONAL = {
+    "per-fedavg": "Per-FedAvg",
+    "pfedme": "pFedMe",
+    "ditto": "Ditto",
+    "fedper": "FedPer",
+    "fedrep": "FedRep",
+    "fedrod": "FedRoD",
+}
 PERSONAL |= {"fedbabu": "FedBABU", "apfl": "APFL", "fedfomo": "FedFomo", "apple": "APPLE"}
 REGULARISED = ("ditto", "fedper", "fedrep", "fedrod", "fedbabu", "apfl")
 """Personalised methods that Table 6 puts the mean regularisation on and that Shoal has it for."""
 
 
 def _plain_sgd(names: Iterable[str]) -> dict[str, str]:
-    """The same algorithms without momentum, so that one learning rate means the same to all of them."""
-    return {name: f"{name}:momentum=0" if "momentum" in read_algorithm(name).objective.options else name for name in names}
+    """The same algorithms without momentum, so that one learning rate means the same to all of
+    them."""
+    return {
+        name: f"{name}:momentum=0" if "momentum" in read_algorithm(name).objective.options else name
+        for name in names
+    }
 
 
 def _labelled(names: Mapping[str, str]) -> dict[str, str]:
@@ -41,16 +65,43 @@ def _labelled(names: Mapping[str, str]) -> dict[str, str]:
 
 
 ACCURACY, POOLED = "accuracy, %", "pooled accuracy of the best round, %"
-TABLE_9 = {"FedAvg": 87.20, "SCAFFOLD": 91.34, "FedProx": 88.34, "MOON": 89.86, "FedGen": 90.82, "Per-FedAvg": 77.12, "pFedMe": 91.57}
-TABLE_9 |= {"Ditto": 91.53, "FedPer": 75.58, "FedRep": 80.44, "FedRoD": 89.91, "FedBABU": 87.12, "APFL": 92.18, "FedFomo": 63.39}
+TABLE_9 = {
+    "FedAvg": 87.20,
+    "SCAFFOLD": 91.34,
+    "FedProx": 88.34,
+    "MOON": 89.86,
+    "FedGen": 90.82,
+    "Per-FedAvg": 77.12,
+    "pFedMe": 91.57,
+}
+TABLE_9 |= {
+    "Ditto": 91.53,
+    "FedPer": 75.58,
+    "FedRep": 80.44,
+    "FedRoD": 89.91,
+    "FedBABU": 87.12,
+    "APFL": 92.18,
+    "FedFomo": 63.39,
+}
 TABLE_9 |= {"APPLE": 86.46, "FedAvg+DBE": 94.53}
 PROTOCOL, SOUND, TWICE = "the paper's protocol", "split in time", "split in time, twice the passes"
 ON_HAR = f"dbe{FOR_CNN}"
-"""The paper gives DBE's values for HAR-CNN nowhere; those of its other network without BatchNorm are taken."""
+"""The paper gives DBE's values for HAR-CNN nowhere; those of its other network without BatchNorm
+are taken."""
 SPLIT, LAST = "har-cnn-dbe:cut=convolutions", "har-cnn-dbe"
-HAR = Setting("reshaped", "user:split=random:devices=10", rounds=60, seeds=3, batch_size=10, hyper={"lr": 0.005}, model=SPLIT)
+HAR = Setting(
+    "reshaped",
+    "user:split=random:devices=10",
+    rounds=60,
+    seeds=3,
+    batch_size=10,
+    hyper={"lr": 0.005},
+    model=SPLIT,
+)
 FASTER = "the paper's protocol, four times the rate"
-IN_TIME = Setting("uci-har", "user:devices=10", rounds=15, seeds=3, batch_size=10, hyper={"lr": 0.02}, model=SPLIT)
+IN_TIME = Setting(
+    "uci-har", "user:devices=10", rounds=15, seeds=3, batch_size=10, hyper={"lr": 0.02}, model=SPLIT
+)
 ALL_OF_TABLE_9 = {
     "local": "Local",
     "fedavg": "FedAvg",
@@ -71,7 +122,11 @@ ALL_OF_TABLE_9 = {
     "apple:num_others=29": "APPLE, all core models",
 }
 LAST_ONLY = {"fedgen": "FedGen", "fedrod": "FedRoD", "fedavg": "FedAvg", ON_HAR: "FedAvg+DBE"}
-PAPERS_NAME = {"Ditto, lambda 0.1": "Ditto", "Ditto, lambda 1": "Ditto", "Per-FedAvg, adapted with one batch": "Per-FedAvg"}
+PAPERS_NAME = {
+    "Ditto, lambda 0.1": "Ditto",
+    "Ditto, lambda 1": "Ditto",
+    "Per-FedAvg, adapted with one batch": "Per-FedAvg",
+}
 PAPERS_NAME |= {"APPLE, all core models": "APPLE"}
 FIRST = tuple(_plain_sgd(["local", "fedavg", ON_HAR]).values())
 
@@ -91,14 +146,24 @@ TABLE_5 = {
     "FedAvg+DBE": (99.74, 97.69),
 }
 CUT = "examples=300:tests=150"
-FMNIST = Setting("fashion-mnist", f"dirichlet:{CUT}", rounds=20, seeds=3, batch_size=10, hyper={"lr": 0.02}, model="cnn4")
+FMNIST = Setting(
+    "fashion-mnist",
+    f"dirichlet:{CUT}",
+    rounds=20,
+    seeds=3,
+    batch_size=10,
+    hyper={"lr": 0.02},
+    model="cnn4",
+)
 APART = replace(FMNIST, partition=f"pathological:{CUT}")
 DBE = {f"dbe{FOR_CNN}": "FedAvg+DBE"}
 
 
 def _papers(labels: Iterable[str], metric: str, column: str) -> dict[tuple[str, str, str], float]:
     named = {label: PAPERS_NAME.get(label, label) for label in labels}
-    return {(label, metric, column): TABLE_9[name] for label, name in named.items() if name in TABLE_9}
+    return {
+        (label, metric, column): TABLE_9[name] for label, name in named.items() if name in TABLE_9
+    }
 
 
 TABLES = [
@@ -115,7 +180,8 @@ TABLES = [
     ),
     Table(
         "dbe-table-9-faster",
-        "DBE, Table 9, by the paper's protocol at a rate of 0.02: 60 rounds go as far as 240 at 0.005",
+        "DBE, Table 9, by the paper's protocol at a rate of 0.02: 60 rounds go as far as 240 at "
+        "0.005",
         {FASTER: replace(HAR, hyper={"lr": 0.02})},
         _labelled({name: ALL_OF_TABLE_9[name] for name in ("local", "fedavg", ON_HAR)}),
         {POOLED: pooled_best, ACCURACY: accuracy},
@@ -133,10 +199,12 @@ TABLES = [
     ),
     Table(
         "dbe-table-9-sound",
-        "DBE, Table 9, on sound terms: UCI HAR as measured, split in time, the mean over devices after the last round",
+        "DBE, Table 9, on sound terms: UCI HAR as measured, split in time, the mean over devices "
+        "after the last round",
         {SOUND: IN_TIME, TWICE: replace(IN_TIME, local_epochs=2)},
         _labelled(ALL_OF_TABLE_9),
-        about="Ditto and FedRep make two passes a round: compare them with Local and FedAvg of the right column, which do too.",
+        about="Ditto and FedRep make two passes a round: compare them with Local and FedAvg of the "
+        "right column, which do too.",
         only={TWICE: tuple(_plain_sgd(["local", "fedavg"]).values())},
         hour=FIRST,
     ),
@@ -144,9 +212,19 @@ TABLES = [
         "dbe-table-2",
         "DBE, Table 2: its two halves, here on Fashion-MNIST",
         {PATHOLOGICAL: APART, PRACTICAL: FMNIST},
-        _labelled({"local": "Local", "fedavg": "FedAvg", f"mr{FOR_CNN}": "+MR", "prbm": "+PRBM", f"dbe{FOR_CNN}": "+DBE"}),
-        about="The paper, on Tiny-ImageNet with the same CNN: 19.46, 22.21, 26.70 and 43.32 %; MR serves the shared model, PRBM the "
-        "device's own, and each makes the other worth more. Its description length of the representations (MDL) is not measured here.",
+        _labelled(
+            {
+                "local": "Local",
+                "fedavg": "FedAvg",
+                f"mr{FOR_CNN}": "+MR",
+                "prbm": "+PRBM",
+                f"dbe{FOR_CNN}": "+DBE",
+            }
+        ),
+        about="The paper, on Tiny-ImageNet with the same CNN: 19.46, 22.21, 26.70 and 43.32 %; MR "
+        "serves the shared model, PRBM the "
+        "device's own, and each makes the other worth more. Its description length of the "
+        "representations (MDL) is not measured here.",
         hour=(),
     ),
     Table(
@@ -160,8 +238,10 @@ TABLES = [
             for label, both in TABLE_5.items()
             for v, column in zip(both, (PATHOLOGICAL, PRACTICAL), strict=True)
         },
-        "At most 300 training examples a device (the paper: 2,625 on average). The target is 95 % of the best mean accuracy in the column; "
-        "the paper counts rounds to convergence on Tiny-ImageNet (Table 8: FedAvg 230, FedAvg+DBE 107).",
+        "At most 300 training examples a device (the paper: 2,625 on average). The target is 95 % "
+        "of the best mean accuracy in the column; "
+        "the paper counts rounds to convergence on Tiny-ImageNet (Table 8: FedAvg 230, FedAvg+DBE "
+        "107).",
         hour=(),
     ),
     Table(
@@ -172,10 +252,15 @@ TABLES = [
             {
                 **TRADITIONAL,
                 **DBE,
-                **{f"dbe-{name}{FOR_CNN}": f"{label}+DBE" for name, label in TRADITIONAL.items() if name != "fedavg"},
+                **{
+                    f"dbe-{name}{FOR_CNN}": f"{label}+DBE"
+                    for name, label in TRADITIONAL.items()
+                    if name != "fedavg"
+                },
             }
         ),
-        about="The paper, on Cifar100: 33.08, 31.99, 32.37 and 30.96 % for SCAFFOLD, FedProx, MOON and FedGen; with DBE 63.61, 63.22, "
+        about="The paper, on Cifar100: 33.08, 31.99, 32.37 and 30.96 % for SCAFFOLD, FedProx, MOON "
+        "and FedGen; with DBE 63.61, 63.22, "
         "63.26 and 63.26 %.",
         hour=(),
     ),
@@ -190,18 +275,31 @@ TABLES = [
                 **DBE,
             }
         ),
-        about="The paper, on Tiny-ImageNet: MR adds 10.67 points to Ditto, 7.94 to FedPer, 4.01 to FedRep, 6.31 to FedRoD, 1.35 to FedBABU "
-        "and 4.36 to APFL; none reaches FedAvg+DBE (43.32 %). It also puts MR on FedFomo (+3.18), which Shoal does not.",
+        about="The paper, on Tiny-ImageNet: MR adds 10.67 points to Ditto, 7.94 to FedPer, 4.01 to "
+        "FedRep, 6.31 to FedRoD, 1.35 to FedBABU "
+        "and 4.36 to APFL; none reaches FedAvg+DBE (43.32 %). It also puts MR on FedFomo (+3.18), "
+        "which Shoal does not.",
         hour=(),
     ),
     Table(
         "dbe-table-8-newcomers",
         "DBE, Table 8 (section D.4): devices that come after training, here on Fashion-MNIST",
         {PRACTICAL: replace(FMNIST, newcomers=4)},
-        _labelled({**{name: PERSONAL[name] for name in ("ditto", "fedper", "fedrep", "fedrod", "fedbabu")}, "fedavg": "FedAvg", **DBE}),
+        _labelled(
+            {
+                **{
+                    name: PERSONAL[name]
+                    for name in ("ditto", "fedper", "fedrep", "fedrod", "fedbabu")
+                },
+                "fedavg": "FedAvg",
+                **DBE,
+            }
+        ),
         {"newcomers, %": newcomers, "devices that trained, %": accuracy},
-        about="A newcomer starts from the model it would be given and trains ten epochs in its own way. The paper, on Cifar100, 20"
-        " newcomers to 80 devices: FedAvg 52.52 and FedAvg+DBE 57.62 %, Ditto 36.57, FedPer 39.86, FedRep 38.75, FedRoD 50.10, FedBABU "
+        about="A newcomer starts from the model it would be given and trains ten epochs in its own "
+        "way. The paper, on Cifar100, 20"
+        " newcomers to 80 devices: FedAvg 52.52 and FedAvg+DBE 57.62 %, Ditto 36.57, FedPer "
+        "39.86, FedRep 38.75, FedRoD 50.10, FedBABU "
         "48.60 %.",
         hour=(),
     ),

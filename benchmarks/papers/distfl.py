@@ -1,7 +1,8 @@
-"""DistFL's comparisons. B. Liu et al. DistFL: Distribution-aware Federated Learning for Mobile Scenarios. IMWUT 5(4), 2021, section 5.
+"""DistFL's comparisons. B. Liu et al. DistFL: Distribution-aware Federated Learning for Mobile
+Scenarios. IMWUT 5(4), 2021, section 5.
 
-CIFAR-10 is here in two reduced copies; Office-Home and the data of its Table 7 are not. HAR-ADL is UCI HAR (`har`). Paper
-settings: SGD, momentum 0.9, 5 local epochs, 50 rounds (section 5.1.5).
+CIFAR-10 is here in two reduced copies; Office-Home and the data of its Table 7 are not. HAR-ADL is
+UCI HAR (`har`). Paper settings: SGD, momentum 0.9, 5 local epochs, 50 rounds (section 5.1.5).
 """
 
 from typing import Any
@@ -9,14 +10,37 @@ from typing import Any
 from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups, success_rate
 
 FIXED = "distfl:signature=responses:cut=fixed"
-KNOWN = {"fedavg": "FedAvg", "local": "Local", "lg-net": "LG-Net", "ifca:k=2": "K-Cluster (K=2)", "ifca:k=3": "K-Cluster (K=3)"}
-KNOWN |= {"ifca:k=4": "K-Cluster (K=4)", "distfl": "Ours", "distfl:signature=responses:cut=gap": "Ours, by the paper's threshold"}
+KNOWN = {
+    "fedavg": "FedAvg",
+    "local": "Local",
+    "lg-net": "LG-Net",
+    "ifca:k=2": "K-Cluster (K=2)",
+    "ifca:k=3": "K-Cluster (K=3)",
+}
+KNOWN |= {
+    "ifca:k=4": "K-Cluster (K=4)",
+    "distfl": "Ours",
+    "distfl:signature=responses:cut=gap": "Ours, by the paper's threshold",
+}
 KNOWN |= {FIXED: "Ours, once by KL 0.2, as in the authors' code"}
 
 ACCURACY = "accuracy, %"
 PAPER_SPLIT, TIME_SPLIT = "last quarter of rows", "last quarter of each class"
-TABLE_2 = {"FedAvg": 33.97, "Local": 79.36, "LG-Net": 83.32, "K-Cluster (K=5)": 88.63, "Ours": 91.08}
-TABLE_4 = {"FedAvg": 86.84, "Local": 76.29, "LG-Net": 87.35, "K-Cluster (K=2)": 86.01, "K-Cluster (K=3)": 92.96, "K-Cluster (K=4)": 89.68}
+TABLE_2 = {
+    "FedAvg": 33.97,
+    "Local": 79.36,
+    "LG-Net": 83.32,
+    "K-Cluster (K=5)": 88.63,
+    "Ours": 91.08,
+}
+TABLE_4 = {
+    "FedAvg": 86.84,
+    "Local": 76.29,
+    "LG-Net": 87.35,
+    "K-Cluster (K=2)": 86.01,
+    "K-Cluster (K=3)": 92.96,
+    "K-Cluster (K=4)": 89.68,
+}
 TABLE_4 |= {"Ours": 95.82}
 TABLE_5 = {
     "FedAvg": ((67.89, 5.18), (40.85, 52.87), (36.61, 70.08)),
@@ -25,25 +49,59 @@ TABLE_5 = {
     "GRA": ((67.40, 4.23), (58.14, 8.69), (57.25, 10.71)),
     "Ours": ((70.71, 2.82), (69.47, 2.98), (65.30, 3.38)),
 }
-TABLE_6 = {"FedAvg": (31.84, 56.15), "Credit": (72.68, 2.26), "IRLS": (72.63, 2.35), "GRA": (71.53, 2.48), "Ours": (72.69, 2.22)}
-DEFENCES = {"fedavg": "FedAvg", "fedavg+credit": "Credit", "fedavg+irls": "IRLS", "fedavg+gra": "GRA", "distfl": "Ours"}
+TABLE_6 = {
+    "FedAvg": (31.84, 56.15),
+    "Credit": (72.68, 2.26),
+    "IRLS": (72.63, 2.35),
+    "GRA": (71.53, 2.48),
+    "Ours": (72.69, 2.22),
+}
+DEFENCES = {
+    "fedavg": "FedAvg",
+    "fedavg+credit": "Credit",
+    "fedavg+irls": "IRLS",
+    "fedavg+gra": "GRA",
+    "distfl": "Ours",
+}
 DEFENCES |= {"distfl+irls": "DistFL with IRLS in its groups"}
 ASR, HONEST = "ASR, %", "accuracy of honest devices, %"
-HAR: dict[str, Any] = {"rounds": 10, "local_epochs": 5, "seeds": 3, "hyper": {"lr": 0.01}, "night": {"rounds": 20, "seeds": 5}}
+HAR: dict[str, Any] = {
+    "rounds": 10,
+    "local_epochs": 5,
+    "seeds": 3,
+    "hyper": {"lr": 0.01},
+    "night": {"rounds": 20, "seeds": 5},
+}
 
 
 def _under_attack(attack: str) -> Setting:
-    return Setting("mnist", "attack-injection:examples=150:tests=40", rounds=4, seeds=3, hyper={"lr": 0.01}, attack=attack)
+    return Setting(
+        "mnist",
+        "attack-injection:examples=150:tests=40",
+        rounds=4,
+        seeds=3,
+        hyper={"lr": 0.01},
+        attack=attack,
+    )
 
 
 def _with_noise(noise: str) -> dict[str, str]:
     names = {"fedavg+local-gaussian": "FedAvg", "distfl:signature=responses+local-gaussian": "Ours"}
-    return {f"{name}:clip_norm=2:noise_multiplier={float(noise):g}": f"{label}, noise {noise}" for name, label in names.items()}
+    return {
+        f"{name}:clip_norm=2:noise_multiplier={float(noise):g}": f"{label}, noise {noise}"
+        for name, label in names.items()
+    }
 
 
 _WATCH_VIEWS = {"distfl:signature=noise": "noise instead of knowledge (Fig. 6)"}
-_WATCH_VIEWS |= {f"distfl:signature=responses:num_inputs={z}": f"z = {z} (Fig. 8)" for z in (1, 20, 100, 200, 500)}
-_WATCH_VIEWS |= {f"distfl:signature=responses:channel_share={e:g}": f"E = {round(100 * e)} % (Fig. 8)" for e in (0.2, 1.0)}
+_WATCH_VIEWS |= {
+    f"distfl:signature=responses:num_inputs={z}": f"z = {z} (Fig. 8)"
+    for z in (1, 20, 100, 200, 500)
+}
+_WATCH_VIEWS |= {
+    f"distfl:signature=responses:channel_share={e:g}": f"E = {round(100 * e)} % (Fig. 8)"
+    for e in (0.2, 1.0)
+}
 _WATCH_VIEWS |= {"distfl": "with the survey (Shoal's default)"}
 
 TABLES = [
@@ -60,7 +118,10 @@ TABLES = [
                 hyper={"lr": 0.01},
             )
         },
-        {**{k: v for k, v in KNOWN.items() if not k.startswith("ifca")}, "ifca:k=5": "K-Cluster (K=5)"},
+        {
+            **{k: v for k, v in KNOWN.items() if not k.startswith("ifca")},
+            "ifca:k=5": "K-Cluster (K=5)",
+        },
         {ACCURACY: accuracy, "groups": groups, "ARI": agreement},
         {(label, ACCURACY, "Fashion-MNIST, 30 devices"): value for label, value in TABLE_2.items()},
         "The paper's numbers are for CIFAR-10 with VGG-11 (average over types).",
@@ -76,8 +137,10 @@ TABLES = [
         {**KNOWN, "lg-net+distfl": "DistFL, then fine-tuned"},
         {ACCURACY: accuracy, "groups": groups},
         {(label, ACCURACY, PAPER_SPLIT): value for label, value in TABLE_4.items()},
-        "The last quarter of a user's rows has walking alone: standing and sitting are all in the training part, and a user on its own has "
-        "learnt its three ways of walking from few windows. The right column tests on the last quarter of each class (the first 20 users). "
+        "The last quarter of a user's rows has walking alone: standing and sitting are all in the "
+        "training part, and a user on its own has "
+        "learnt its three ways of walking from few windows. The right column tests on the last "
+        "quarter of each class (the first 20 users). "
         "DistFL's own rule leaves the users in one group.",
         {TIME_SPLIT: ("fedavg", "local", "lg-net", "ifca:k=3", "distfl", "lg-net+distfl")},
     ),
@@ -102,9 +165,15 @@ TABLES = [
         {"one attacker": _under_attack("replace")},
         DEFENCES,
         {HONEST: accuracy, ASR: success_rate},
-        {(label, metric, "one attacker"): pair[i] for label, pair in TABLE_6.items() for i, metric in enumerate((HONEST, ASR))},
-        "MNIST with the two-layer CNN here, CIFAR-10 with ResNet-18 in the paper. A single device is no group of its own to the "
-        "significance test, so that DistFL alone does not keep one replaced model out; with a robust mean inside its groups it does.",
+        {
+            (label, metric, "one attacker"): pair[i]
+            for label, pair in TABLE_6.items()
+            for i, metric in enumerate((HONEST, ASR))
+        },
+        "MNIST with the two-layer CNN here, CIFAR-10 with ResNet-18 in the paper. A single device "
+        "is no group of its own to the "
+        "significance test, so that DistFL alone does not keep one replaced model out; with a "
+        "robust mean inside its groups it does.",
         hour=(),
     ),
     Table(
@@ -115,8 +184,10 @@ TABLES = [
         },
         {k: v for noise in ("0.0", "0.003", "0.01", "0.03") for k, v in _with_noise(noise).items()},
         {ACCURACY: accuracy, "groups": groups},
-        about="The figures' axis is an epsilon whose accounting the paper does not give; here it is the noise itself. What a proper "
-        "accountant says of such noise is far above 1000: the figures' epsilon of 0.1 to 1 is not the usual one.",
+        about="The figures' axis is an epsilon whose accounting the paper does not give; here it "
+        "is the noise itself. What a proper "
+        "accountant says of such noise is far above 1000: the figures' epsilon of 0.1 to 1 is not "
+        "the usual one.",
         hour=(),
     ),
     Table(
@@ -125,7 +196,12 @@ TABLES = [
         {
             "watch": Setting("watch", rounds=2, seeds=3),
             "Fashion-MNIST, five types": Setting(
-                "fashion-mnist", "category-imbalance:devices=30:examples=40:tests=40", rounds=2, local_epochs=3, seeds=3, hyper={"lr": 0.01}
+                "fashion-mnist",
+                "category-imbalance:devices=30:examples=40:tests=40",
+                rounds=2,
+                local_epochs=3,
+                seeds=3,
+                hyper={"lr": 0.01},
             ),
         },
         _WATCH_VIEWS,

@@ -1,9 +1,10 @@
-"""What the results say of a claim: differences between methods over the same seeds, levels, groups; each with a verdict that follows from
-the numbers by one rule.
+"""What the results say of a claim: differences between methods over the same seeds, levels, groups;
+each with a verdict that follows from the numbers by one rule.
 
-An order is *reproduced* where the whole 95 % interval of the paired difference is above 0, *in part* where the difference is positive but
-the interval is not, and *not* reproduced otherwise. A level is reproduced where our whole interval is within `WITHIN` points of the
-paper's, in part where our mean alone is. One seed decides nothing: it gives a number, and no verdict.
+An order is *reproduced* where the whole 95 % interval of the paired difference is above 0, *in
+part* where the difference is positive but the interval is not, and *not* reproduced otherwise. A
+level is reproduced where our whole interval is within `WITHIN` points of the paper's, in part where
+our mean alone is. One seed decides nothing: it gives a number, and no verdict.
 """
 
 import itertools
@@ -14,7 +15,13 @@ from typing import Any
 from benchmarks.papers.intervals import estimate, paired
 from benchmarks.papers.results import Results
 
-REPRODUCED, IN_PART, NOT, UNDECIDED, NOT_RUN = "reproduced", "in part", "not", "one seed: undecided", "not yet run"
+REPRODUCED, IN_PART, NOT, UNDECIDED, NOT_RUN = (
+    "reproduced",
+    "in part",
+    "not",
+    "one seed: undecided",
+    "not yet run",
+)
 WITHIN = 2.0
 """Points between two levels that count as the same."""
 
@@ -33,11 +40,16 @@ Find = Callable[[Results], Evidence | None]
 
 def row_of(results: Results, table: str, column: str, algorithm: str) -> dict[str, Any] | None:
     """An algorithm's row in a column of a table."""
-    return next((row for row in results.of(table).get(column, []) if row["algorithm"] == algorithm), None)
+    return next(
+        (row for row in results.of(table).get(column, []) if row["algorithm"] == algorithm), None
+    )
 
 
-def values_of(results: Results, table: str, column: str, algorithm: str, metric: str) -> list[float]:
-    """One number for each seed, in per cent; the mean alone where a row has no more, and nothing where it is missing."""
+def values_of(
+    results: Results, table: str, column: str, algorithm: str, metric: str
+) -> list[float]:
+    """One number for each seed, in per cent; the mean alone where a row has no more, and nothing
+    where it is missing."""
     row = row_of(results, table, column, algorithm)
     if row is None or row.get("failed"):
         return []
@@ -52,15 +64,23 @@ def judge_order(values: Sequence[float], others: Sequence[float]) -> Evidence | 
     if not values or not others:
         return None
     difference = paired(values, others)
-    text = f"{estimate(values).show()} against {estimate(others).show()}: {difference.show(signed=True)}"
+    text = (
+        f"{estimate(values).show()} against {estimate(others).show()}: "
+        f"{difference.show(signed=True)}"
+    )
     if difference.count == 1:
         return Evidence(text, UNDECIDED)
-    return Evidence(text, REPRODUCED if difference.above else IN_PART if difference.mean > 0 else NOT)
+    return Evidence(
+        text, REPRODUCED if difference.above else IN_PART if difference.mean > 0 else NOT
+    )
 
 
 def order(table: str, column: str, better: str, worse: str, metric: str = "accuracy") -> Find:
     """That one algorithm is above another."""
-    return lambda results: judge_order(values_of(results, table, column, better, metric), values_of(results, table, column, worse, metric))
+    return lambda results: judge_order(
+        values_of(results, table, column, better, metric),
+        values_of(results, table, column, worse, metric),
+    )
 
 
 def level(table: str, column: str, algorithm: str, paper: float, metric: str = "accuracy") -> Find:
@@ -74,7 +94,10 @@ def level(table: str, column: str, algorithm: str, paper: float, metric: str = "
         if found.count == 1:
             return Evidence(found.show(), UNDECIDED)
         apart = abs(found.mean - paper)
-        return Evidence(found.show(), REPRODUCED if apart + found.half <= WITHIN else IN_PART if apart <= WITHIN else NOT)
+        return Evidence(
+            found.show(),
+            REPRODUCED if apart + found.half <= WITHIN else IN_PART if apart <= WITHIN else NOT,
+        )
 
     return find
 
@@ -84,7 +107,11 @@ def grouped(table: str, algorithm: str, *columns: str) -> Find:
 
     def find(results: Results) -> Evidence | None:
         rows = {column: row_of(results, table, column, algorithm) for column in columns}
-        found = {column: (row["groups"]["ari"], row["seeds"]) for column, row in rows.items() if row is not None}
+        found = {
+            column: (row["groups"]["ari"], row["seeds"])
+            for column, row in rows.items()
+            if row is not None
+        }
         if len(found) < len(columns):
             return None
         text = "ARI " + ", ".join(f"{ari:.2f} ({column})" for column, (ari, _) in found.items())
@@ -111,19 +138,24 @@ def heads(better: str, worse: str, shuffle: str) -> Find:
 
     def find(results: Results) -> Evidence | None:
         found = results.of("cgau").get("experiment 2", {})
-        return judge_order(*([100 * v for v in found.get(name, {}).get(shuffle, [])] for name in (better, worse)))
+        return judge_order(
+            *([100 * v for v in found.get(name, {}).get(shuffle, [])] for name in (better, worse))
+        )
 
     return find
 
 
 def gains(better: str, worse: str, more: str, less: str) -> Find:
-    """That what one head of CGAU's Experiment II gains over another, seed by seed, is larger at the proportion `more` than at `less`."""
+    """That what one head of CGAU's Experiment II gains over another, seed by seed, is larger at the
+    proportion `more` than at `less`."""
 
     def find(results: Results) -> Evidence | None:
         found = results.of("cgau").get("experiment 2", {})
 
         def gained(shuffle: str) -> list[float]:
-            pairs = zip(*(found.get(name, {}).get(shuffle, []) for name in (better, worse)), strict=True)
+            pairs = zip(
+                *(found.get(name, {}).get(shuffle, []) for name in (better, worse)), strict=True
+            )
             return [100 * (a - b) for a, b in pairs]
 
         return judge_order(gained(more), gained(less))
@@ -136,19 +168,33 @@ def falling_gamma(results: Results) -> Evidence | None:
     found = results.of("cgau").get("table 1")
     if not found:
         return None
-    falls = {name: all(a > b for a, b in itertools.pairwise(values)) for name, values in found.items()}
-    text = "; ".join(f"{name}: {', '.join(f'{v / values[0]:.2f}' for v in values)}" for name, values in found.items())
-    return Evidence(text, REPRODUCED if all(falls.values()) else IN_PART if any(falls.values()) else NOT)
+    falls = {
+        name: all(a > b for a, b in itertools.pairwise(values)) for name, values in found.items()
+    }
+    text = "; ".join(
+        f"{name}: {', '.join(f'{v / values[0]:.2f}' for v in values)}"
+        for name, values in found.items()
+    )
+    return Evidence(
+        text, REPRODUCED if all(falls.values()) else IN_PART if any(falls.values()) else NOT
+    )
 
 
 def xor_needs_conditioning(results: Results) -> Evidence | None:
-    """That one unit with conditioning solves the XOR of two clients, and not with its conditioning off."""
+    """That one unit with conditioning solves the XOR of two clients, and not with its conditioning
+    off."""
     found = results.of("cgau").get("xor")
     if not found:
         return None
-    solved, off = found["x1 and x2: one CGAU"], [v for name, v in found.items() if name.startswith("x1 and x2") and "switched off" in name]
+    solved, off = (
+        found["x1 and x2: one CGAU"],
+        [v for name, v in found.items() if name.startswith("x1 and x2") and "switched off" in name],
+    )
     without = found["x1 and x2: one gated unit without conditioning"]
-    text = f"{100 * solved:.0f} %; a part of its conditioning switched off {', '.join(f'{100 * v:.0f}' for v in off)} %; "
+    text = (
+        f"{100 * solved:.0f} %; a part of its conditioning switched off "
+        f"{', '.join(f'{100 * v:.0f}' for v in off)} %; "
+    )
     text += f"trained without conditioning {100 * without:.0f} %"
     if solved < 1 or max(off) == 1:
         return Evidence(text, NOT)

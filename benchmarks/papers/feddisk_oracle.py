@@ -1,13 +1,16 @@
-"""What FedDisk's weights could be worth at best: FedAvg with the *true* density ratio as weights, with the same weights in another order,
-and with the ratio that two density models say themselves.
+"""What FedDisk's weights could be worth at best: FedAvg with the *true* density ratio as weights,
+with the same weights in another order, and with the ratio that two density models say themselves.
 
-H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights. IEEE TAI 2023. Its classifier is shown
-the outputs of two networks for the *same* examples, which identifies no ratio of densities: the better it is trained, the better it tells
-networks apart. Here nothing is estimated. Device k adds noise of variance v_k = k * x / N to its images and cuts them to [0, 1], so that
-the density of an image x that was made from a clean one c is known: a product over pixels of censored normal densities. The fleet's
-density is the mean of the devices'. Other clean images are too far away to count. The device without noise has only one weight, 1.
+H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights.
+IEEE TAI 2023. Its classifier is shown the outputs of two networks for the *same* examples, which
+identifies no ratio of densities: the better it is trained, the better it tells networks apart. Here
+nothing is estimated. Device k adds noise of variance v_k = k * x / N to its images and cuts them to
+[0, 1], so that the density of an image x that was made from a clean one c is known: a product over
+pixels of censored normal densities. The fleet's density is the mean of the devices'. Other clean
+images are too far away to count. The device without noise has only one weight, 1.
 
-Every row is the same federated training, with weights of mean 1 on each device: weights alone differ.
+Every row is the same federated training, with weights of mean 1 on each device: weights alone
+differ.
 """
 
 import json
@@ -32,7 +35,12 @@ from simulation.partition import make_fleet, read_partition
 from wire import names
 from wire.tensors import Array
 
-FAVG, ORACLE, SHUFFLED, TEMPERED = "FedAvg", "the true ratio", "the true ratio, shuffled", "log p - log q of two MADEs, tempered"
+FAVG, ORACLE, SHUFFLED, TEMPERED = (
+    "FedAvg",
+    "the true ratio",
+    "the true ratio, shuffled",
+    "log p - log q of two MADEs, tempered",
+)
 
 ROWS = (FAVG, ORACLE, SHUFFLED, TEMPERED)
 
@@ -86,9 +94,12 @@ class Section:
             less = "" if name == FAVG else paired(values, rows[FAVG]).show(signed=True)
             lines.append(f"| {name} | {estimate(values).show()} | {less} |")
         about = (
-            f"{size.devices} devices with {size.examples} examples and {size.tests} for testing, noise of variance k x {size.x:g} / "
-            f"{size.devices}, {size.rounds} rounds of one pass. The MADEs' ratio is taken to the power 1 / {size.temperature:g}; the "
-            "fleet's MADE has seen all devices' examples, which is the best that federated training of it could give."
+            f"{size.devices} devices with {size.examples} examples and {size.tests} for testing, "
+            f"noise of variance k x {size.x:g} / "
+            f"{size.devices}, {size.rounds} rounds of one pass. The MADEs' ratio is taken to the "
+            f"power 1 / {size.temperature:g}; the "
+            "fleet's MADE has seen all devices' examples, which is the best that federated "
+            "training of it could give."
         )
         return "\n".join([*lines, "", about, ""])
 
@@ -105,21 +116,35 @@ def accuracy_with(name: str, size: Size, seed: int) -> float:
         weights = {device: rng.permutation(w) for device, w in weights.items()}
     if name == TEMPERED:
         weights = tempered_weights(noisy, size, seed)
-    return federate(noisy, {d: torch.from_numpy((w / w.mean()).astype(np.float32)) for d, w in weights.items()}, size.rounds, seed)
+    return federate(
+        noisy,
+        {d: torch.from_numpy((w / w.mean()).astype(np.float32)) for d, w in weights.items()},
+        size.rounds,
+        seed,
+    )
 
 
 def fleet_with(size: Size, seed: int, x: float) -> FleetData:
-    """The devices' images with this much noise; without any, those that they were made from, in the same order."""
+    """The devices' images with this much noise; without any, those that they were made from, in the
+    same order."""
     return make_fleet(
-        "mnist", read_partition(f"noise:devices={size.devices}:x={x:g}:examples={size.examples}:tests={size.tests}"), None, seed
+        "mnist",
+        read_partition(
+            f"noise:devices={size.devices}:x={x:g}:examples={size.examples}:tests={size.tests}"
+        ),
+        None,
+        seed,
     )
 
 
 def log_density(x: Array, clean: Array, variance: float) -> Array:
-    """log p(x | c) (n,) of images that were made from clean ones by noise of this variance, cut to [0, 1]."""
+    """log p(x | c) (n,) of images that were made from clean ones by noise of this variance, cut to
+    [0, 1]."""
     x, clean, spread = x.astype(np.float64), clean.astype(np.float64), np.sqrt(variance)
     inside = -((x - clean) ** 2) / (2 * variance) - 0.5 * np.log(2 * np.pi * variance)
-    each = np.where(x <= 0, log_ndtr(-clean / spread), np.where(x >= 1, log_ndtr((clean - 1) / spread), inside))
+    each = np.where(
+        x <= 0, log_ndtr(-clean / spread), np.where(x >= 1, log_ndtr((clean - 1) / spread), inside)
+    )
     return np.asarray(each.reshape(len(x), -1).sum(1))
 
 
@@ -145,7 +170,9 @@ def tempered_weights(noisy: FleetData, size: Size, seed: int) -> dict[str, Array
     for device, x in flat.items():
         own = fit_density(x, size.density_epochs, seed)
         with torch.no_grad():
-            ratio = (negative_log_likelihood(own(x), x) - negative_log_likelihood(fleet(x), x)) / size.temperature
+            ratio = (
+                negative_log_likelihood(own(x), x) - negative_log_likelihood(fleet(x), x)
+            ) / size.temperature
         weights[device] = np.exp(ratio.numpy().astype(np.float64))
     return weights
 
@@ -173,13 +200,21 @@ def fit_density(x: Tensor, epochs: int, seed: int, holdout: float = 0.15) -> Mad
 
 
 def federate(fleet: FleetData, weights: dict[str, Tensor], rounds: int, seed: int) -> float:
-    """FedAvg of one pass a round in batches of 32, lr 0.01, momentum 0.9, on the weighted cross-entropy; mean accuracy in per cent."""
+    """FedAvg of one pass a round in batches of 32, lr 0.01, momentum 0.9, on the weighted
+    cross-entropy; mean accuracy in per cent."""
     torch.manual_seed(seed)
-    objective = FedAvg(make_model("cnn2-bn", fleet.window, len(fleet.classes), torch.from_numpy(fleet.channel_size())))
+    objective = FedAvg(
+        make_model(
+            "cnn2-bn", fleet.window, len(fleet.classes), torch.from_numpy(fleet.channel_size())
+        )
+    )
     hyper = {"lr": torch.tensor(0.01), "momentum": torch.tensor(0.9)}
     model = objective.initial()
     generator = torch.Generator().manual_seed(seed)
-    examples = {d: (torch.from_numpy(w.train_x), torch.from_numpy(w.train_y)) for d, w in fleet.devices.items()}
+    examples = {
+        d: (torch.from_numpy(w.train_x), torch.from_numpy(w.train_y))
+        for d, w in fleet.devices.items()
+    }
     total = sum(len(y) for _, y in examples.values())
     for _ in range(rounds):
         following = {k: torch.zeros_like(v) for k, v in model.items()}
@@ -187,10 +222,17 @@ def federate(fleet: FleetData, weights: dict[str, Tensor], rounds: int, seed: in
             own = dict(model)
             for part in torch.randperm(len(y), generator=generator).split(32):
                 if len(part) > 1:  # BatchNorm cannot train on a single example
-                    own |= _step(objective.step, own, {"x": x[part], "y": y[part], "weight": weights[device][part]}, hyper)
+                    own |= _step(
+                        objective.step,
+                        own,
+                        {"x": x[part], "y": y[part], "weight": weights[device][part]},
+                        hyper,
+                    )
             for key, value in own.items():
                 following[key] += value * (len(y) / total)
-        model = {k: v if names.role_of(k) in names.EXCHANGED else model[k] for k, v in following.items()}
+        model = {
+            k: v if names.role_of(k) in names.EXCHANGED else model[k] for k, v in following.items()
+        }
     right = []
     for windows in fleet.devices.values():
         with torch.no_grad():
@@ -200,7 +242,10 @@ def federate(fleet: FleetData, weights: dict[str, Tensor], rounds: int, seed: in
 
 
 def _step(
-    step: Callable[[TorchTensors, TorchTensors, TorchTensors], TorchTensors], own: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    step: Callable[[TorchTensors, TorchTensors, TorchTensors], TorchTensors],
+    own: TorchTensors,
+    batch: TorchTensors,
+    hyper: TorchTensors,
 ) -> TorchTensors:
     with tape():
         return names.part(step(own, batch, hyper), names.NEXT)

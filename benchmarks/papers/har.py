@@ -1,11 +1,13 @@
 """UCI HAR as two of the papers have it, written to files that runs read as data.
 
-``reshaped``: DBE. The authors' library PFLlib turns each window (9, 128) over to (128, 9), and then reshapes it to (9, 128) where it would
-have to turn it back: a channel of the result mixes nine signals. A user's windows are divided at random afterwards, by the partition.
+``reshaped``: DBE. The authors' library PFLlib turns each window (9, 128) over to (128, 9), and then
+reshapes it to (9, 128) where it would have to turn it back: a channel of the result mixes nine
+signals. A user's windows are divided at random afterwards, by the partition.
 
-``last-quarter``: DistFL. The denominators of 18 of the 20 rows of its Table 4 are a quarter of a user's windows, for the users in
-`DISTFL_USERS`. It says nowhere how windows are divided; the last quarter of a user's rows, in the order of the data set, is the only one of
-the usual ways that leaves its Local below its FedAvg. All standing and sitting is then in the training parts.
+``last-quarter``: DistFL. The denominators of 18 of the 20 rows of its Table 4 are a quarter of a
+user's windows, for the users in `DISTFL_USERS`. It says nowhere how windows are divided; the last
+quarter of a user's rows, in the order of the data set, is the only one of the usual ways that
+leaves its Local below its FedAvg. All standing and sitting is then in the training parts.
 """
 
 from collections.abc import Callable
@@ -32,7 +34,10 @@ def reshaped(rows: Rows) -> Rows:
 def last_quarter(rows: Rows) -> Rows:
     """DistFL's users; of each one's rows the last quarter, rounded up, is for testing."""
     rows = {
-        name: values[np.isin(rows["subject"], DISTFL_USERS)] if len(values) == len(rows["y"]) else values for name, values in rows.items()
+        name: values[np.isin(rows["subject"], DISTFL_USERS)]
+        if len(values) == len(rows["y"])
+        else values
+        for name, values in rows.items()
     }
     split = np.full(len(rows["y"]), "train")
     for user in DISTFL_USERS:
@@ -53,7 +58,9 @@ def write(form: str, folder: Path) -> Path:
     path = folder / "data" / f"uci-har-{form}.npz"
     if path.exists():
         return path
-    made = FORMS[form]({name: values for name, values in read_rows(find_uci_har()).items() if name != "split"})
+    made = FORMS[form](
+        {name: values for name, values in read_rows(find_uci_har()).items() if name != "split"}
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part.npz")
     np.savez(part, **made)  # type: ignore[arg-type]

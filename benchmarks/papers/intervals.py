@@ -1,4 +1,5 @@
-"""Means over seeds with 95 % intervals, and paired differences: what a ranking of methods may be based on."""
+"""Means over seeds with 95 % intervals, and paired differences: what a ranking of methods may be
+based on."""
 
 import math
 import statistics
@@ -12,7 +13,8 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `count` seeds; `half` is half of its interval by Student's t, infinite where there is one seed."""
+    """A mean over `count` seeds; `half` is half of its interval by Student's t, infinite where
+    there is one seed."""
 
     mean: float
     half: float
@@ -31,7 +33,11 @@ class Estimate:
     def show(self, digits: int = 1, signed: bool = False) -> str:
         """The mean and half of the interval; of one seed, the number alone."""
         shown = f"{self.mean:+.{digits}f}" if signed else f"{self.mean:.{digits}f}"
-        return f"{shown} ±{self.half:.{digits}f}" if math.isfinite(self.half) else f"{shown} (one seed)"
+        return (
+            f"{shown} ±{self.half:.{digits}f}"
+            if math.isfinite(self.half)
+            else f"{shown} (one seed)"
+        )
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -39,10 +45,13 @@ def estimate(values: Sequence[float]) -> Estimate:
     count = len(values)
     if count == 1:
         return Estimate(values[0], math.inf, 1)
-    half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * statistics.stdev(values) / math.sqrt(count)
+    half = (
+        float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * statistics.stdev(values) / math.sqrt(count)
+    )
     return Estimate(statistics.fmean(values), half, count)
 
 
 def paired(values: Sequence[float], others: Sequence[float]) -> Estimate:
-    """Of the differences, seed by seed. Both have the same seeds in the same order; seeds that only one has do not count."""
+    """Of the differences, seed by seed. Both have the same seeds in the same order; seeds that only
+    one has do not count."""
     return estimate([a - b for a, b in zip(values, others, strict=False)])

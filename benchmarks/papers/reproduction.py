@@ -1,5 +1,6 @@
-"""benchmarks/REPRODUCTION.md, made from the results: each claim of a paper, the paper's number, ours on its terms and on sound ones, a
-verdict and the cause. No number and no verdict is written by hand."""
+"""benchmarks/REPRODUCTION.md, made from the results: each claim of a paper, the paper's number,
+ours on its terms and on sound ones, a verdict and the cause. No number and no verdict is written by
+hand."""
 
 from collections import Counter
 from pathlib import Path
@@ -32,12 +33,24 @@ def write_claims(results: Results, path: Path) -> None:
 def page(results: Results) -> str:
     """The page as Markdown."""
     found = {claim.statement: claim.terms(results) if claim.terms else None for claim in CLAIMS}
-    verdicts = {statement: evidence.verdict if evidence else ev.NOT_RUN for statement, evidence in found.items()}
-    lines = [HEAD, "| paper | claims | " + " | ".join(kinds := (ev.REPRODUCED, ev.IN_PART, ev.NOT, ev.UNDECIDED, ev.NOT_RUN)) + " |"]
+    verdicts = {
+        statement: evidence.verdict if evidence else ev.NOT_RUN
+        for statement, evidence in found.items()
+    }
+    lines = [
+        HEAD,
+        "| paper | claims | "
+        + " | ".join(kinds := (ev.REPRODUCED, ev.IN_PART, ev.NOT, ev.UNDECIDED, ev.NOT_RUN))
+        + " |",
+    ]
     lines.append("|---" * (2 + len(kinds)) + "|")
     for paper in PAPERS:
         counts = Counter(verdicts[claim.statement] for claim in CLAIMS if claim.paper == paper)
-        lines.append(f"| {paper} | {counts.total()} | " + " | ".join(str(counts[kind]) for kind in kinds) + " |")
+        lines.append(
+            f"| {paper} | {counts.total()} | "
+            + " | ".join(str(counts[kind]) for kind in kinds)
+            + " |"
+        )
     for paper, citation in PAPERS.items():
         lines += [
             "",
@@ -48,14 +61,19 @@ def page(results: Results) -> str:
             "| claim | the paper | ours on its terms | ours on sound terms | verdict | cause |",
         ]
         lines.append("|---" * 6 + "|")
-        lines += [_row(claim, found[claim.statement], results) for claim in CLAIMS if claim.paper == paper]
+        lines += [
+            _row(claim, found[claim.statement], results) for claim in CLAIMS if claim.paper == paper
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _row(claim: Claim, terms: ev.Evidence | None, results: Results) -> str:
     sound = claim.sound(results) if claim.sound else None
-    on_sound = "-" if claim.sound is None else f"{sound.text} ({sound.verdict})" if sound else TO_RUN
+    on_sound = (
+        "-" if claim.sound is None else f"{sound.text} ({sound.verdict})" if sound else TO_RUN
+    )
     ours, verdict = (terms.text, f"**{terms.verdict}**") if terms else (TO_RUN, ev.NOT_RUN)
     return (
-        f"| {claim.statement} | {claim.number} | {ours} | {on_sound} | {verdict} | {claim.cause.get(terms.verdict, '') if terms else ''} |"
+        f"| {claim.statement} | {claim.number} | {ours} | {on_sound} | {verdict} | "
+        f"{claim.cause.get(terms.verdict, '') if terms else ''} |"
     )

@@ -1,4 +1,5 @@
-"""What was measured, as benchmarks/results/papers.json has it: by a table's key, whether it is a night's run, and its rows by column."""
+"""What was measured, as benchmarks/results/papers.json has it: by a table's key, whether it is a
+night's run, and its rows by column."""
 
 import json
 import platform
@@ -17,8 +18,9 @@ class Results:
         self._held: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
     def keep(self, key: str, measured: dict[str, Any], night: bool) -> None:
-        """Keep what was measured in the place of what was there. A row of a table that was not measured now, or over fewer seeds, stays
-        as it was if it was trained as much: a night may be made in parts."""
+        """Keep what was measured in the place of what was there. A row of a table that was not
+        measured now, or over fewer seeds, stays as it was if it was trained as much: a night may be
+        made in parts."""
         before = self.of(key)
         for column, rows in measured.items():
             if isinstance(rows, list):
@@ -36,11 +38,17 @@ class Results:
 def _joined(before: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of a column, one for each algorithm."""
     found = {row["algorithm"]: row for row in made}
-    stays = {row["algorithm"]: row for row in before if _outweighs(row, found.get(row["algorithm"]), made)}
+    stays = {
+        row["algorithm"]: row
+        for row in before
+        if _outweighs(row, found.get(row["algorithm"]), made)
+    }
     return list((found | stays).values())
 
 
-def _outweighs(row: dict[str, Any], made: dict[str, Any] | None, column: list[dict[str, Any]]) -> bool:
+def _outweighs(
+    row: dict[str, Any], made: dict[str, Any] | None, column: list[dict[str, Any]]
+) -> bool:
     """Whether a row of before is worth more than what was made of its algorithm now."""
     if made is not None:
         return row["seeds"] > made["seeds"] and _amount(row) == _amount(made)

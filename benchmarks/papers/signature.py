@@ -1,4 +1,5 @@
-"""Shoal's signature clustering in every setting of the papers that is about groups: one default configuration, told nothing."""
+"""Shoal's signature clustering in every setting of the papers that is about groups: one default
+configuration, told nothing."""
 
 from typing import Any
 
@@ -15,7 +16,9 @@ COLUMNS = {
         for name, assigned in ASSIGNED.items()
     },
     **{
-        f"{shown}, turned by 0, 90, 180, 270 degrees": Setting(data, "rotation:examples=2000:tests=30", **ONE_ROUND)
+        f"{shown}, turned by 0, 90, 180, 270 degrees": Setting(
+            data, "rotation:examples=2000:tests=30", **ONE_ROUND
+        )
         for data, shown in DATA.items()
     },
     **{
@@ -40,9 +43,15 @@ TABLES = [
         "Groups found by Shoal's signature (`distfl`, defaults) after one round",
         COLUMNS,
         {"distfl": "distfl"},
-        {"groups": groups, "ARI with the truth": agreement, "attackers apart from honest devices": apart},
-        about="Settings as in AutoCFL, Table 3 (2,000 examples a device), DistFL, Table 5 (1,000) and Table 2, and the watches. "
-        "An ARI of 1 means every device is where it belongs; with attackers the truth of the data is one group, and what counts is "
+        {
+            "groups": groups,
+            "ARI with the truth": agreement,
+            "attackers apart from honest devices": apart,
+        },
+        about="Settings as in AutoCFL, Table 3 (2,000 examples a device), DistFL, Table 5 (1,000) "
+        "and Table 2, and the watches. "
+        "An ARI of 1 means every device is where it belongs; with attackers the truth of the data "
+        "is one group, and what counts is "
         "whether they are apart.",
         tall=True,
         hour=(),

@@ -1,4 +1,5 @@
-"""What a paper's table or figure is here: settings, the paper's numbers, and how both are printed side by side."""
+"""What a paper's table or figure is here: settings, the paper's numbers, and how both are printed
+side by side."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,8 +27,8 @@ def accuracy(row: Row) -> float | None:
 
 
 def pooled_best(row: Row) -> float | None:
-    """Accuracy over all test examples together, of the round in which it is best, in per cent: how PFLlib reports. It chooses the round by
-    the test part."""
+    """Accuracy over all test examples together, of the round in which it is best, in per cent: how
+    PFLlib reports. It chooses the round by the test part."""
     values = row.get("by_seed", {}).get("pooled_best")
     return statistics.fmean(values) if values else None
 
@@ -78,17 +79,23 @@ def of_seeds(row: Row, metric: Metric) -> list[float]:
 
 
 def by_seed(results: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """What `SEEDED` names, in per cent, from the results of one algorithm in the order of seeds; nothing where a run has failed."""
+    """What `SEEDED` names, in per cent, from the results of one algorithm in the order of seeds;
+    nothing where a run has failed."""
     if any(r.get("failed") for r in results):
         return {}
     best = [max((v for v in r["pooled_by_round"] if v is not None), default=None) for r in results]
     found = {"accuracy": [r["accuracy"]["mean"] for r in results], "pooled_best": best}
-    return {name: [round(100 * v, 4) for v in values] for name, values in found.items() if None not in values}
+    return {
+        name: [round(100 * v, 4) for v in values]
+        for name, values in found.items()
+        if None not in values
+    }
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One column: the data, how they are assigned, and what is run on them. `night` holds what a night's run has instead."""
+    """One column: the data, how they are assigned, and what is run on them. `night` holds what a
+    night's run has instead."""
 
     data: str
     """As a user writes it, or a form of UCI HAR (`har.FORMS`)."""
@@ -111,10 +118,14 @@ class Setting:
         """How much is trained, in words."""
         many, seeds = ("" if n == 1 else "s" for n in (self.rounds, self.seeds))
         passes = "one pass" if self.local_epochs == 1 else f"{self.local_epochs} passes"
-        return f"{self.rounds} round{many} of {passes}, batches of {self.batch_size}, {self.seeds} seed{seeds}"
+        return (
+            f"{self.rounds} round{many} of {passes}, batches of {self.batch_size}, {self.seeds} "
+            f"seed{seeds}"
+        )
 
     def asked(self, algorithms: Sequence[str], night: bool, folder: Path) -> Asked:
-        """The comparison of these algorithms in this setting; `folder` is where forms of the data lie."""
+        """The comparison of these algorithms in this setting; `folder` is where forms of the data
+        lie."""
         own = self.at(night)
         data = str(har.write(own.data, folder)) if own.data in har.FORMS else own.data
         common = SimulationSettings(
@@ -126,13 +137,21 @@ class Setting:
             attack=read_attack(own.attack) if own.attack else None,
             newcomers=own.newcomers,
         )
-        return Asked(data, tuple(map(read_algorithm, algorithms)), own.seeds, read_partition(own.partition), None, common)
+        return Asked(
+            data,
+            tuple(map(read_algorithm, algorithms)),
+            own.seeds,
+            read_partition(own.partition),
+            None,
+            common,
+        )
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table or figure of a paper. `algorithms` maps a name as `shoal` knows it to the paper's; `paper` holds the paper's numbers by
-    the paper's name, metric and column; `only` restricts a column to some algorithms."""
+    """A table or figure of a paper. `algorithms` maps a name as `shoal` knows it to the paper's;
+    `paper` holds the paper's numbers by the paper's name, metric and column; `only` restricts a
+    column to some algorithms."""
 
     key: str
     title: str
@@ -146,7 +165,8 @@ class Table:
     tall: bool = False
     """Whether settings are rows and there is one algorithm."""
     hour: Sequence[str] | None = None
-    """The algorithms that an hour has time for; None: all of them. The others, and the rows of a table without any, are a night's."""
+    """The algorithms that an hour has time for; None: all of them. The others, and the rows of a
+    table without any, are a night's."""
 
     def jobs(self, night: bool, folder: Path) -> list[Job]:
         """Every run the table needs."""
@@ -154,30 +174,53 @@ class Table:
 
     def asked(self, column: str, night: bool, folder: Path) -> Asked:
         """The comparison behind a column."""
-        chosen = [a for a in self.only.get(column, self.algorithms) if night or self.hour is None or a in self.hour]
+        chosen = [
+            a
+            for a in self.only.get(column, self.algorithms)
+            if night or self.hour is None or a in self.hour
+        ]
         return self.columns[column].asked(chosen, night, folder)
 
     def lacking(self, measured: Mapping[str, Sequence[Row]], night: bool) -> "Table":
-        """The same table with the algorithms alone that were not trained as much in as many seeds."""
+        """The same table with the algorithms alone that were not trained as much in as many
+        seeds."""
 
         def is_there(column: str, algorithm: str) -> bool:
             asked = self.columns[column].at(night)
             rows = [row for row in measured.get(column, []) if row["algorithm"] == algorithm]
-            return any(row["seeds"] >= asked.seeds and row["trained"] == replace(asked, seeds=row["seeds"]).describe() for row in rows)
+            return any(
+                row["seeds"] >= asked.seeds
+                and row["trained"] == replace(asked, seeds=row["seeds"]).describe()
+                for row in rows
+            )
 
-        left = {name: [a for a in self.only.get(name, self.algorithms) if not is_there(name, a)] for name in self.columns}
+        left = {
+            name: [a for a in self.only.get(name, self.algorithms) if not is_there(name, a)]
+            for name in self.columns
+        }
         return replace(self, only=left)
 
-    def measure(self, folder: Path, night: bool, workers: int | None, tell: Callable[[Job, int], None]) -> dict[str, Any]:
-        """Run what is missing; the rows of every column, as `shoal compare` has them, with one number for each seed besides."""
+    def measure(
+        self, folder: Path, night: bool, workers: int | None, tell: Callable[[Job, int], None]
+    ) -> dict[str, Any]:
+        """Run what is missing; the rows of every column, as `shoal compare` has them, with one
+        number for each seed besides."""
         run_all(self.jobs(night, folder), folder, workers, tell)
         return self.collect(folder, night)
 
     def collect(self, folder: Path, night: bool) -> dict[str, Any]:
-        """The rows of what is finished: a row counts the seeds that are there, which are the first ones."""
+        """The rows of what is finished: a row counts the seeds that are there, which are the first
+        ones."""
         measured: dict[str, Any] = {}
         for name, setting in self.columns.items():
-            results = run_all([job for job in self.asked(name, night, folder).jobs() if (folder / f"{job.key}.json").exists()], folder)
+            results = run_all(
+                [
+                    job
+                    for job in self.asked(name, night, folder).jobs()
+                    if (folder / f"{job.key}.json").exists()
+                ],
+                folder,
+            )
             measured[name] = [
                 row
                 | {
@@ -189,14 +232,20 @@ class Table:
         return measured
 
     def markdown(self, measured: Mapping[str, Sequence[Row]]) -> str:
-        """Ours, and the paper's number behind a slash where it has one; what was trained, and how many passes a method makes."""
+        """Ours, and the paper's number behind a slash where it has one; what was trained, and how
+        many passes a method makes."""
         if self.tall:
             return self._tall(measured)
         measured = {column: measured.get(column, []) for column in self.columns}
         heads = [(column, metric) for column in self.columns for metric in self.metrics]
         single = len(self.metrics) == 1
         names = [column if single else f"{column}: {metric}" for column, metric in heads]
-        lines = [f"### {self.title}", "", f"| {next(iter(self.metrics)) if single else ''} | {' | '.join(names)} | passes a round |"]
+        lines = [
+            f"### {self.title}",
+            "",
+            f"| {next(iter(self.metrics)) if single else ''} | {' | '.join(names)} | passes a "
+            "round |",
+        ]
         lines.append("|---" * (len(heads) + 2) + "|")
         for algorithm, label in self.algorithms.items():
             cells = []
@@ -205,20 +254,39 @@ class Table:
                 ours = None if row is None else self.metrics[metric](row)
                 theirs = self.paper.get((label, metric, column))
                 seeds = [] if row is None else of_seeds(row, self.metrics[metric])
-                cells.append(_cell(ours, row, metric, seeds) + ("" if theirs is None else f" / {theirs:g}"))
+                cells.append(
+                    _cell(ours, row, metric, seeds) + ("" if theirs is None else f" / {theirs:g}")
+                )
             shown = label if label == algorithm else f"{label} (`{algorithm}`)"
             if any(row["algorithm"] == algorithm for rows in measured.values() for row in rows):
                 lines.append(f"| {shown} | {' | '.join(cells)} | {passes(algorithm)} |")
-        trained = {column: " or ".join(dict.fromkeys(row["trained"] for row in rows)) for column, rows in measured.items() if rows}
+        trained = {
+            column: " or ".join(dict.fromkeys(row["trained"] for row in rows))
+            for column, rows in measured.items()
+            if rows
+        }
         same = set(trained.values())
-        budget = f"{same.pop()}." if len(same) == 1 else "; ".join(f"{column}: {text}" for column, text in trained.items()) + "."
+        budget = (
+            f"{same.pop()}."
+            if len(same) == 1
+            else "; ".join(f"{column}: {text}" for column, text in trained.items()) + "."
+        )
         return "\n".join([*lines, "", f"{budget[0].upper()}{budget[1:]} {self.about}".strip(), ""])
 
     def _tall(self, measured: Mapping[str, Sequence[Row]]) -> str:
-        lines = [f"### {self.title}", "", f"| | {' | '.join(self.metrics)} |", "|---" * (len(self.metrics) + 1) + "|"]
+        lines = [
+            f"### {self.title}",
+            "",
+            f"| | {' | '.join(self.metrics)} |",
+            "|---" * (len(self.metrics) + 1) + "|",
+        ]
         for column in [c for c in self.columns if measured.get(c)]:
             row = measured[column][0]
-            lines.append(f"| {column} | {' | '.join(_cell(made(row), row, name) for name, made in self.metrics.items())} |")
+            lines.append(
+                f"| {column} | "
+                f"{' | '.join(_cell(made(row), row, name) for name, made in self.metrics.items())} "
+                "|"
+            )
         return "\n".join([*lines, "", self.about, ""])
 
 

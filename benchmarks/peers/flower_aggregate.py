@@ -1,6 +1,8 @@
-"""Run with Flower's own Python: what its server takes to average the models of an arena, which is a file of float32 rows. Prints JSON.
+"""Run with Flower's own Python: what its server takes to average the models of an arena, which is a
+file of float32 rows. Prints JSON.
 
-Both ways in which Flower receives models: records of its message API, and the older parameters of `FitRes`.
+Both ways in which Flower receives models: records of its message API, and the older parameters of
+`FitRes`.
 """
 
 import json
@@ -25,12 +27,18 @@ def main(path: str, shapes: list[list[int]], counts: list[int], turns: int) -> d
 
     ends = list(accumulate(map(prod, shapes)))
     arena = np.fromfile(path, np.float32).reshape(len(counts), ends[-1])
-    models = [[row[end - prod(s) : end].reshape(s) for s, end in zip(shapes, ends, strict=True)] for row in arena]
+    models = [
+        [row[end - prod(s) : end].reshape(s) for s, end in zip(shapes, ends, strict=True)]
+        for row in arena
+    ]
     records = [
         RecordDict({"arrays": ArrayRecord(model), "metrics": MetricRecord({"num-examples": count})})
         for model, count in zip(models, counts, strict=True)
     ]
-    replies = [(None, FitRes(Status(Code.OK, ""), ndarrays_to_parameters(m), count, {})) for m, count in zip(models, counts, strict=True)]
+    replies = [
+        (None, FitRes(Status(Code.OK, ""), ndarrays_to_parameters(m), count, {}))
+        for m, count in zip(models, counts, strict=True)
+    ]
     ways: dict[str, Callable[[], Any]] = {
         "records": lambda: aggregate_arrayrecords(records, "num-examples"),
         "parameters": lambda: aggregate_inplace(replies),
@@ -41,7 +49,9 @@ def main(path: str, shapes: list[list[int]], counts: list[int], turns: int) -> d
             began = time.perf_counter()
             work()
             times[name].append(1000 * (time.perf_counter() - began))
-    return {"version": version("flwr")} | {name: round(statistics.median(ms), 3) for name, ms in times.items()}
+    return {"version": version("flwr")} | {
+        name: round(statistics.median(ms), 3) for name, ms in times.items()
+    }
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Memory of a process and everything it started, and the end of all of them.
 
-Linux's proportional set size (PSS, /proc/PID/smaps_rollup): a page that n processes share counts 1/n in each, so their sum counts it once.
-Resident sizes added up would count torch's libraries once per process.
+Linux's proportional set size (PSS, /proc/PID/smaps_rollup): a page that n processes share counts
+1/n in each, so their sum counts it once. Resident sizes added up would count torch's libraries once
+per process.
 """
 
 import contextlib
@@ -13,7 +14,8 @@ import psutil
 
 INTERVAL_S = 0.05
 SHARE = 0.02
-"""Reading takes at most this share of one core: where there are many processes it is done less often."""
+"""Reading takes at most this share of one core: where there are many processes it is done less
+often."""
 
 
 def parse_pss(text: str) -> int:
@@ -40,9 +42,11 @@ def read_pss(pid: int) -> int:
 
 
 class Tree:
-    """A process and its descendants: the largest sum of their memory while the context is open; when it closes, none is left.
+    """A process and its descendants: the largest sum of their memory while the context is open;
+    when it closes, none is left.
 
-    Descendants are remembered, for a daemon that changed its session or lost its parent is in no process group of ours.
+    Descendants are remembered, for a daemon that changed its session or lost its parent is in no
+    process group of ours.
     """
 
     def __init__(self, pid: int) -> None:
@@ -72,7 +76,8 @@ class Tree:
         return total
 
     def end(self, patience_s: float = 5.0) -> list[str]:
-        """Terminate and then kill whatever still runs, the first process included. Returns their names."""
+        """Terminate and then kill whatever still runs, the first process included. Returns their
+        names."""
         self.sample()
         left = [p for p in self._seen.values() if _alive(p)]
         names = [_name(p) for p in left]

@@ -1,4 +1,5 @@
-"""What every NVFlare client runs: its Client API, as in the PyTorch examples, one process per client that stays for all rounds."""
+"""What every NVFlare client runs: its Client API, as in the PyTorch examples, one process per
+client that stays for all rounds."""
 
 import sys
 from pathlib import Path
@@ -21,7 +22,12 @@ def main() -> None:
             break
         model.load_state_dict(received.params)
         train(model, x, y)
-        flare.send(flare.FLModel(params=model.state_dict(), meta={"NUM_STEPS_CURRENT_ROUND": EPOCHS * len(y) // BATCH}))
+        flare.send(
+            flare.FLModel(
+                params=model.state_dict(),
+                meta={"NUM_STEPS_CURRENT_ROUND": EPOCHS * len(y) // BATCH},
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""FedLab's standalone simulation: a `SerialClientTrainer` and a `SyncServerHandler` in a `StandalonePipeline`.
+"""FedLab's standalone simulation: a `SerialClientTrainer` and a `SyncServerHandler` in a
+`StandalonePipeline`.
 
-Its documentation's way for one machine: clients one after another in one process; both cores are used by torch's threads only.
-It exchanges the parameters and leaves BatchNorm's running statistics where they are.
+Its documentation's way for one machine: clients one after another in one process; both cores are
+used by torch's threads only. It exchanges the parameters and leaves BatchNorm's running statistics
+where they are.
 """
 
 from importlib.metadata import version
@@ -13,8 +15,9 @@ from benchmarks.peers.workload import Fleet, durations, make_model, read_job, re
 try:
     import torchvision  # noqa: F401
 except RuntimeError:
-    # FedLab imports torchvision for its data sets. PyPI's torchvision is made for CUDA and does not load its operators beside a CPU
-    # torch; two names it needs while it is imported are declared here. Nothing in this run calls them.
+    # FedLab imports torchvision for its data sets. PyPI's torchvision is made for CUDA and does not
+    # load its operators beside a CPU torch; two names it needs while it is imported are declared
+    # here. Nothing in this run calls them.
     names = torch.library.Library("torchvision", "DEF")
     names.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     names.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -51,14 +54,20 @@ class Pipeline(StandalonePipeline):
 
 
 def main() -> None:
-    """All clients in every round; equal numbers of windows, so FedLab's unweighted mean is the weighted one."""
+    """All clients in every round; equal numbers of windows, so FedLab's unweighted mean is the
+    weighted one."""
     job = read_job()
     trainer = Trainer(make_model(), job.devices)
     trainer.setup_dataset(Fleet(job.data))
     handler = SyncServerHandler(make_model(), job.rounds, sample_ratio=1.0)
     pipeline = Pipeline(handler, trainer)
     pipeline.main()
-    report(durations(pipeline.stamps), handler.model, job, f"fedlab {version('fedlab')}, torch {torch.__version__}")
+    report(
+        durations(pipeline.stamps),
+        handler.model,
+        job,
+        f"fedlab {version('fedlab')}, torch {torch.__version__}",
+    )
 
 
 if __name__ == "__main__":

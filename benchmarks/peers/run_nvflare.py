@@ -1,7 +1,8 @@
 """NVFlare's simulator: `FedAvgRecipe` in a `SimEnv`, the Client API in `nvflare_client.py`.
 
-As many simulator threads as clients, which is the recipe's own default: every client then keeps its process for the whole run. With
-fewer it starts a process, and imports torch, for every single update.
+As many simulator threads as clients, which is the recipe's own default: every client then keeps its
+process for the whole run. With fewer it starts a process, and imports torch, for every single
+update.
 """
 
 import shutil
@@ -19,7 +20,8 @@ from benchmarks.peers.workload import durations, make_model, read_job, report
 
 
 def main() -> None:
-    """The weights start from a file and end in one; the times of the rounds are those in the server's log."""
+    """The weights start from a file and end in one; the times of the rounds are those in the
+    server's log."""
     job = read_job()
     model = make_model()
     root = Path(tempfile.mkdtemp(prefix="shoal-nvflare-"))
@@ -39,7 +41,12 @@ def main() -> None:
         log = next(root.rglob("server/**/log.txt"))
         saved = torch.load(next(root.rglob("FL_global_model.pt")), weights_only=True)
         model.load_state_dict(saved["model"])
-        report(durations(moments(log.read_text().splitlines())), model, job, f"nvflare {version('nvflare')}, torch {torch.__version__}")
+        report(
+            durations(moments(log.read_text().splitlines())),
+            model,
+            job,
+            f"nvflare {version('nvflare')}, torch {torch.__version__}",
+        )
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

@@ -1,8 +1,10 @@
 """Apple's pfl-research: `FederatedAveraging` on a `SimulatedBackend`, with one or more processes.
 
-Its guide 'Fast distributed simulations': the same script is started once per process with PFL_WORKER_ADDRESSES and PFL_WORKER_RANK, the
-users of a cohort are shared out, and the sums are reduced with torch.distributed (gloo on a CPU). pfl exchanges the parameters and
-leaves BatchNorm's running statistics where they are; a user's windows are taken in their order, for pfl does not shuffle.
+Its guide 'Fast distributed simulations': the same script is started once per process with
+PFL_WORKER_ADDRESSES and PFL_WORKER_RANK, the users of a cohort are shared out, and the sums are
+reduced with torch.distributed (gloo on a CPU). pfl exchanges the parameters and leaves BatchNorm's
+running statistics where they are; a user's windows are taken in their order, for pfl does not
+shuffle.
 """
 
 import os
@@ -16,29 +18,52 @@ from importlib.metadata import version
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers.workload import BATCH, EPOCHS, MOMENTUM, RATE, WINDOWS, Fleet, durations, make_model, read_job, report
+from benchmarks.peers.workload import (
+    BATCH,
+    EPOCHS,
+    MOMENTUM,
+    RATE,
+    WINDOWS,
+    Fleet,
+    durations,
+    make_model,
+    read_job,
+    report,
+)
 
 
 def main() -> None:
     """This process's share of the comparison; rank 0 tells the result."""
     job = read_job()
     model, fleet = make_model(), Fleet(job.data)
-    seconds, first = together(job.processes, lambda: simulate(model, fleet.__getitem__, job.devices, job.rounds))
+    seconds, first = together(
+        job.processes, lambda: simulate(model, fleet.__getitem__, job.devices, job.rounds)
+    )
     if first:
         report(seconds, model, job, f"pfl {version('pfl')}, torch {torch.__version__}")
 
 
-def together(processes: int, run: Callable[[], tuple[list[float], bool]]) -> tuple[list[float], bool]:
-    """What `run` gives in this process; rank 0 starts the others with its own command line, and waits for them.
+def together(
+    processes: int, run: Callable[[], tuple[list[float], bool]]
+) -> tuple[list[float], bool]:
+    """What `run` gives in this process; rank 0 starts the others with its own command line, and
+    waits for them.
 
     Raises:
         SystemExit: one of the others failed.
     """
     others = []
     if processes > 1 and "PFL_WORKER_RANK" not in os.environ:
-        os.environ["PFL_WORKER_ADDRESSES"] = ",".join(f"localhost:{port}" for port in free_ports(processes))
+        os.environ["PFL_WORKER_ADDRESSES"] = ",".join(
+            f"localhost:{port}" for port in free_ports(processes)
+        )
         for rank in range(1, processes):
-            others.append(subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env={**os.environ, "PFL_WORKER_RANK": str(rank)}))
+            others.append(
+                subprocess.Popen(
+                    [sys.executable, *sys.orig_argv[1:]],
+                    env={**os.environ, "PFL_WORKER_RANK": str(rank)},
+                )
+            )
         os.environ["PFL_WORKER_RANK"] = "0"
     try:
         made = run()
@@ -60,8 +85,11 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def simulate(net: nn.Module, examples: Callable[[int], tuple[Tensor, Tensor]], devices: int, rounds: int) -> tuple[list[float], bool]:
-    """This process's share of a run on a model, which becomes the trained one: seconds of each round, and whether this is rank 0.
+def simulate(
+    net: nn.Module, examples: Callable[[int], tuple[Tensor, Tensor]], devices: int, rounds: int
+) -> tuple[list[float], bool]:
+    """This process's share of a run on a model, which becomes the trained one: seconds of each
+    round, and whether this is rank 0.
 
     `examples` gives device n its WINDOWS examples. pfl reads its environment while it is imported.
     """
@@ -89,7 +117,9 @@ def simulate(net: nn.Module, examples: Callable[[int], tuple[Tensor, Tensor]], d
             return nn.functional.cross_entropy(self.net(x), y)
 
         def metrics(self, x: Tensor, y: Tensor) -> dict[str, Weighted]:
-            return {"windows": Weighted(len(y), len(y))}  # pfl evaluates in round 0 and cannot be told not to; this costs nothing
+            return {
+                "windows": Weighted(len(y), len(y))
+            }  # pfl evaluates in round 0 and cannot be told not to; this costs nothing
 
     class Clock(TrainingProcessCallback):
         """Notes the time after every round."""

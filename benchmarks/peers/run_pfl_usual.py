@@ -1,4 +1,5 @@
-"""Apple's pfl-research on a model of `benchmarks.usual_speed`, with two processes: ``run_pfl_usual MODEL ROUNDS``."""
+"""Apple's pfl-research on a model of `benchmarks.usual_speed`, with two processes: ``run_pfl_usual
+MODEL ROUNDS``."""
 
 import sys
 from importlib.metadata import version
@@ -12,7 +13,10 @@ from benchmarks.speed_models import BATCH, DEVICES, EXAMPLES, MODELS, MOMENTUM, 
 
 def main(name: str, rounds: int) -> None:
     """Train, and say with what."""
-    ours, theirs = (BATCH, EXAMPLES, MOMENTUM, RATE), (workload.BATCH, workload.WINDOWS, workload.MOMENTUM, workload.RATE)
+    ours, theirs = (
+        (BATCH, EXAMPLES, MOMENTUM, RATE),
+        (workload.BATCH, workload.WINDOWS, workload.MOMENTUM, workload.RATE),
+    )
     assert ours == theirs, "`simulate` has the batches and rates of its own workload"
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -1,4 +1,5 @@
-"""What anybody would write first: a loop over the devices, a mean of their `state_dict`s. The measure of what a framework adds."""
+"""What anybody would write first: a loop over the devices, a mean of their `state_dict`s. The
+measure of what a framework adds."""
 
 import torch
 
@@ -12,7 +13,9 @@ def main() -> None:
     weights = {name: value.clone() for name, value in model.state_dict().items()}
 
     def one_round() -> None:
-        total = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in weights.items()}
+        total = {
+            name: torch.zeros_like(value, dtype=torch.float32) for name, value in weights.items()
+        }
         for number in range(job.devices):
             x, y = fleet[number]
             model.load_state_dict(weights)

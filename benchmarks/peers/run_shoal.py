@@ -1,6 +1,8 @@
-"""Shoal: `simulate` with FedAvg on a fleet made of the workload's windows, none of them kept for tests.
+"""Shoal: `simulate` with FedAvg on a fleet made of the workload's windows, none of them kept for
+tests.
 
-The engine is the one call of `simulate` in `main`; how many processes and threads it takes is said in `systems.py`.
+The engine is the one call of `simulate` in `main`; how many processes and threads it takes is said
+in `systems.py`.
 """
 
 import time
@@ -58,10 +60,20 @@ def main(engine: EngineOptions = DEFAULT) -> None:
 
     model = make_model()
     classifier = as_classifier(model)
-    settings = SimulationSettings(read_algorithm("fedavg"), job.rounds, EPOCHS, batch_size=BATCH, hyper={"lr": RATE, "momentum": MOMENTUM})
+    settings = SimulationSettings(
+        read_algorithm("fedavg"),
+        job.rounds,
+        EPOCHS,
+        batch_size=BATCH,
+        hyper={"lr": RATE, "momentum": MOMENTUM},
+    )
     tell = lambda _told: stamps.append(time.perf_counter())  # noqa: E731
     outcome = simulate(
-        make_fleet(Fleet(job.data), job.devices), settings, tell, make_objective(read_algorithm("fedavg"), classifier), engine
+        make_fleet(Fleet(job.data), job.devices),
+        settings,
+        tell,
+        make_objective(read_algorithm("fedavg"), classifier),
+        engine,
     )
     key = next(iter(outcome.state.starts.values()))
     learned, _ = decode_tensors(outcome.blobs.get(outcome.state.models[key]))

@@ -1,4 +1,5 @@
-"""Which systems are compared, how each one uses two cores, and the environment it is installed in."""
+"""Which systems are compared, how each one uses two cores, and the environment it is installed
+in."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ class System:
     """One per device when 0."""
     threads: int
     environment: str = ""
-    """Its file in `requirements/`, and its virtual environment; this process's own environment when empty."""
+    """Its file in `requirements/`, and its virtual environment; this process's own environment when
+    empty."""
     how: str = ""
     """The choice made where its documentation leaves one."""
     most_devices: int | None = None
@@ -36,21 +38,53 @@ class System:
 
 
 SYSTEMS = (
-    System("shoal", "Shoal", "shoal", 1, 2, how="`simulate`: one process, two threads of the native engine"),
+    System(
+        "shoal",
+        "Shoal",
+        "shoal",
+        1,
+        2,
+        how="`simulate`: one process, two threads of the native engine",
+    ),
     System(
         "shoal-compiled",
         "Shoal, compiled",
         "shoal_compiled",
         2,
         1,
-        how="the same with `--backend compiled`: two processes, as for a model that the native engine does not know",
+        how="the same with `--backend compiled`: two processes, as for a model that the native "
+        "engine does not know",
     ),
     System("plain-1", "plain PyTorch loop", "plain", 1, 1, how="one process, one thread"),
     System("plain-2", "plain PyTorch loop", "plain", 1, 2, how="one process, torch's two threads"),
     System("pfl-1", "pfl-research", "pfl", 1, 1, "pfl", "one process"),
-    System("pfl-2", "pfl-research", "pfl", 2, 1, "pfl", "two processes joined by torch.distributed, its guide's way"),
-    System("fedlab", "FedLab", "fedlab", 1, 2, "fedlab", "standalone pipeline; its clients are serial, so torch's threads use the cores"),
-    System("flower", "Flower", "flower", 2, 1, "flower", "simulation runtime on Ray, one core per client, two clients at once"),
+    System(
+        "pfl-2",
+        "pfl-research",
+        "pfl",
+        2,
+        1,
+        "pfl",
+        "two processes joined by torch.distributed, its guide's way",
+    ),
+    System(
+        "fedlab",
+        "FedLab",
+        "fedlab",
+        1,
+        2,
+        "fedlab",
+        "standalone pipeline; its clients are serial, so torch's threads use the cores",
+    ),
+    System(
+        "flower",
+        "Flower",
+        "flower",
+        2,
+        1,
+        "flower",
+        "simulation runtime on Ray, one core per client, two clients at once",
+    ),
     System(
         "nvflare",
         "NVFlare",
@@ -58,7 +92,8 @@ SYSTEMS = (
         0,
         1,
         "nvflare",
-        "simulator, every client resident in a process (its recipe's default): 281 MB each, so 50 devices, for 100 would take 29 GB",
+        "simulator, every client resident in a process (its recipe's default): 281 MB each, so 50 "
+        "devices, for 100 would take 29 GB",
         most_devices=50,
     ),
 )
@@ -72,5 +107,7 @@ def choose(names: list[str]) -> list[System]:
     """
     for name in names:
         if not any(name in (s.name, s.runner) for s in SYSTEMS):
-            raise SystemExit(f"no system is called {name!r}; there are {', '.join(s.name for s in SYSTEMS)}")
+            raise SystemExit(
+                f"no system is called {name!r}; there are {', '.join(s.name for s in SYSTEMS)}"
+            )
     return [s for s in SYSTEMS if not names or s.name in names or s.runner in names]

@@ -1,6 +1,8 @@
-"""The same work for every system: a small CNN, windows of 9 channels x 128 samples, one epoch of SGD per device and round.
+"""The same work for every system: a small CNN, windows of 9 channels x 128 samples, one epoch of
+SGD per device and round.
 
-1.246 GFLOP per update. Needs numpy and torch only, because it is imported in every system's own environment.
+1.246 GFLOP per update. Needs numpy and torch only, because it is imported in every system's own
+environment.
 """
 
 import argparse
@@ -20,7 +22,8 @@ WINDOWS = 256
 """Windows of each device."""
 BATCH, EPOCHS, RATE, MOMENTUM = 32, 1, 0.01, 0.9
 SIGNAL = 0.7
-"""Size of a class's pattern beside noise of size 1: after five rounds the loss is still falling, so it tells how much work was done."""
+"""Size of a class's pattern beside noise of size 1: after five rounds the loss is still falling, so
+it tells how much work was done."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,13 @@ class Job:
 def read_job() -> Job:
     """The command line of a runner. Limits torch to the threads asked for."""
     parser = argparse.ArgumentParser()
-    for name, kind in (("devices", int), ("rounds", int), ("data", Path), ("processes", int), ("threads", int)):
+    for name, kind in (
+        ("devices", int),
+        ("rounds", int),
+        ("data", Path),
+        ("processes", int),
+        ("threads", int),
+    ):
         parser.add_argument(f"--{name}", type=kind, required=True)
     job = Job(**vars(parser.parse_args()))
     torch.set_num_threads(job.threads)
@@ -46,7 +55,8 @@ def read_job() -> Job:
 
 
 class Net(nn.Sequential):
-    """2 x (convolution of 5, BatchNorm, ReLU, max-pool 2), average-pool 4, two linear layers; 45,190 parameters.
+    """2 x (convolution of 5, BatchNorm, ReLU, max-pool 2), average-pool 4, two linear layers;
+    45,190 parameters.
 
     x (batch, 9, 128) float32 -> logits (batch, 6).
     """
@@ -66,7 +76,8 @@ def make_model() -> Net:
 
 
 def make_device(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Windows x (256, 9, 128) float32 and classes y (256,) int64 of one device: a pattern per class, in noise."""
+    """Windows x (256, 9, 128) float32 and classes y (256,) int64 of one device: a pattern per
+    class, in noise."""
     patterns = np.random.default_rng(7).standard_normal((CLASSES, CHANNELS, SAMPLES))
     generator = np.random.default_rng(1000 + number)
     y = generator.integers(0, CLASSES, WINDOWS)
@@ -75,7 +86,8 @@ def make_device(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_data(folder: Path, devices: int) -> None:
-    """Two files with every device's windows, so that processes share the pages instead of each holding a copy."""
+    """Two files with every device's windows, so that processes share the pages instead of each
+    holding a copy."""
     folder.mkdir(parents=True, exist_ok=True)
     x, y = zip(*(make_device(number) for number in range(devices)), strict=True)
     np.save(folder / "x.npy", np.stack(x))
@@ -83,10 +95,12 @@ def write_data(folder: Path, devices: int) -> None:
 
 
 class Fleet:
-    """Every device's windows, read where they are used. `fleet[3]` is device 3's x (256, 9, 128) and y (256,)."""
+    """Every device's windows, read where they are used. `fleet[3]` is device 3's x (256, 9, 128)
+    and y (256,)."""
 
     def __init__(self, folder: Path) -> None:
-        # 'c' (copy on write): torch wants arrays it may write to; nothing here does, so the pages stay shared
+        # 'c' (copy on write): torch wants arrays it may write to; nothing here does, so the pages
+        # stay shared
         self.x = np.load(folder / "x.npy", mmap_mode="c")
         self.y = np.load(folder / "y.npy", mmap_mode="c")
 
@@ -95,7 +109,8 @@ class Fleet:
 
 
 def batches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch in a fresh random order. Slices of tensors: a `DataLoader` would stack single examples and cost every system the same."""
+    """One epoch in a fresh random order. Slices of tensors: a `DataLoader` would stack single
+    examples and cost every system the same."""
     order = torch.randperm(len(y))
     for start in range(0, len(y), BATCH):
         at = order[start : start + BATCH]
@@ -114,7 +129,8 @@ def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def final_loss(model: nn.Module, fleet: Fleet, devices: int) -> float:
-    """Mean cross-entropy of the trained model on up to ten devices' windows: equal work must give about the same number.
+    """Mean cross-entropy of the trained model on up to ten devices' windows: equal work must give
+    about the same number.
 
     BatchNorm uses the statistics of the batch, because not every system averages the running ones.
     """
@@ -125,9 +141,14 @@ def final_loss(model: nn.Module, fleet: Fleet, devices: int) -> float:
 
 
 def report(rounds_s: Sequence[float], model: nn.Module, job: Job, version: str) -> None:
-    """A runner's last line on standard output: seconds per round, the loss, and the version of what was run."""
+    """A runner's last line on standard output: seconds per round, the loss, and the version of what
+    was run."""
     loss = final_loss(model, Fleet(job.data), job.devices)
-    line = {"rounds_s": [round(s, 4) for s in rounds_s], "final_loss": round(loss, 5), "version": version}
+    line = {
+        "rounds_s": [round(s, 4) for s in rounds_s],
+        "final_loss": round(loss, 5),
+        "version": version,
+    }
     print(json.dumps(line), flush=True)
 
 

@@ -26,8 +26,17 @@ def commands() -> str:
 
     from shoal.cli import COMMANDS, application
 
-    parts = ["# Commands", "", "Made from the commands themselves. `shoal COMMAND --help` says the same; `docs/simulate.md` and the other"]
-    parts += ["pages say what it means. Every option can be set in the environment too: `--min-devices` of `shoal serve` is", ""]
+    parts = [
+        "# Commands",
+        "",
+        "Made from the commands themselves. `shoal COMMAND --help` says the same; "
+        "`docs/simulate.md` and the other",
+    ]
+    parts += [
+        "pages say what it means. Every option can be set in the environment too: `--min-devices` "
+        "of `shoal serve` is",
+        "",
+    ]
     parts[-1:] = ["`SHOAL_SERVE_MIN_DEVICES`.", ""]
     for name, about in COMMANDS.items():
         group = typer.main.get_command(application(name))
@@ -51,8 +60,16 @@ def _command(words: str, command: Any) -> Iterator[str]:
 def _row(parameter: Any) -> str:
     if parameter.name == "help":
         return ""
-    name = ", ".join(parameter.opts) if parameter.param_type_name == "option" else (parameter.name or "").upper()
-    default = "" if parameter.default in (None, False, "") or callable(parameter.default) else f"`{parameter.default}`"
+    name = (
+        ", ".join(parameter.opts)
+        if parameter.param_type_name == "option"
+        else (parameter.name or "").upper()
+    )
+    default = (
+        ""
+        if parameter.default in (None, False, "") or callable(parameter.default)
+        else f"`{parameter.default}`"
+    )
     return f"| `{name}` | {default} | {_cell(getattr(parameter, 'help', '') or '')} |"
 
 
@@ -64,7 +81,10 @@ def _edge_help() -> Mapping[str, str]:
 
     top = parser()
     inner = next(action.choices for action in top._actions if isinstance(action, _SubParsersAction))
-    return {"shoal-edge": top.format_help(), **{f"shoal-edge {name}": command.format_help() for name, command in inner.items()}}
+    return {
+        "shoal-edge": top.format_help(),
+        **{f"shoal-edge {name}": command.format_help() for name, command in inner.items()},
+    }
 
 
 def http() -> str:
@@ -78,16 +98,35 @@ def http() -> str:
     def nothing() -> Conditions:
         raise AssertionError("a document asks for no conditions")
 
-    document = create_api(lambda: {}, nothing, lambda: 0.0, Devices(MemoryRegistry(), lambda: 0.0)).openapi()
-    parts = ["# HTTP", "", "Made from the service's own OpenAPI document, which it serves at `/openapi.json`; its page", ""]
-    parts[-1:] = ["`/docs` leads to the dashboard's page of the API, and loads nothing from another machine.", ""]
+    document = create_api(
+        lambda: {}, nothing, lambda: 0.0, Devices(MemoryRegistry(), lambda: 0.0)
+    ).openapi()
+    parts = [
+        "# HTTP",
+        "",
+        "Made from the service's own OpenAPI document, which it serves at `/openapi.json`; its "
+        "page",
+        "",
+    ]
+    parts[-1:] = [
+        "`/docs` leads to the dashboard's page of the API, and loads nothing from another machine.",
+        "",
+    ]
     for operation in operations(document):
         parts += [f"## {operation.method} {operation.path}", "", operation.about, ""]
         if operation.parameters:
             parts += ["| parameter | in | type | meaning |", "|---|---|---|---|"]
-            parts += [f"| `{p.name}` | {p.where} | {p.kind} | {_cell(p.about)} |" for p in operation.parameters]
+            parts += [
+                f"| `{p.name}` | {p.where} | {p.kind} | {_cell(p.about)} |"
+                for p in operation.parameters
+            ]
             parts.append("")
-        parts += ["| status | meaning |", "|---|---|", *(f"| {status} | {_cell(told)} |" for status, told in operation.answers), ""]
+        parts += [
+            "| status | meaning |",
+            "|---|---|",
+            *(f"| {status} | {_cell(told)} |" for status, told in operation.answers),
+            "",
+        ]
     return "\n".join(parts)
 
 
@@ -97,13 +136,19 @@ def mqtt() -> str:
     parts = [
         "# MQTT",
         "",
-        "Made from `wire/asyncapi.json`, which is made from the code. The [specification](../wire/SPEC.md) says what a client",
+        "Made from `wire/asyncapi.json`, which is made from the code. The "
+        "[specification](../wire/SPEC.md) says what a client",
         "",
     ]
     parts[-1:] = ["MUST do.", "", "## Topics", "", "| topic | messages | about |", "|---|---|---|"]
     for channel in document["channels"].values():
-        names = ", ".join(f"[{document['components']['messages'][m]['name']}](#{m.lower()})" for m in channel["messages"])
-        parts.append(f"| `{channel['address']}` | {names} | {_cell(channel.get('description', ''))} |")
+        names = ", ".join(
+            f"[{document['components']['messages'][m]['name']}](#{m.lower()})"
+            for m in channel["messages"]
+        )
+        parts.append(
+            f"| `{channel['address']}` | {names} | {_cell(channel.get('description', ''))} |"
+        )
     parts.append("")
     for key in document["components"]["messages"]:
         schema = document["components"]["schemas"].get(key, {})
@@ -112,7 +157,11 @@ def mqtt() -> str:
             needed = set(schema.get("required", ()))
             parts += ["| field | type | needed | meaning |", "|---|---|---|---|"]
             parts += [
-                f"| `{n}` | {_kind(f)} | {'yes' if n in needed else ''} | {_cell(f.get('description', ''))} |" for n, f in fields.items()
+                (
+                    f"| `{n}` | {_kind(f)} | {'yes' if n in needed else ''} | "
+                    f"{_cell(f.get('description', ''))} |"
+                )
+                for n, f in fields.items()
             ]
             parts.append("")
     return "\n".join(parts)
@@ -122,11 +171,29 @@ def python() -> str:
     """What `import shoal` gives, from its docstrings."""
     import shoal
 
-    parts = ["# Python", "", "Made from the docstrings of what `import shoal` gives. [From Python](python.md) is a tutorial.", ""]
+    parts = [
+        "# Python",
+        "",
+        "Made from the docstrings of what `import shoal` gives. [From Python](python.md) is a "
+        "tutorial.",
+        "",
+    ]
     for module, names in shoal._PLACES.items():
         parts += [line for name in names if name != "STOP" for line in (f"::: {module}.{name}", "")]
-    parts += ["## On a device", "", "What an application on a board predicts with.", "", "::: edge_client.Model", ""]
-    parts += ["## For a method of your own", "", "What [methods of your own](extend.md) derive from.", ""]
+    parts += [
+        "## On a device",
+        "",
+        "What an application on a board predicts with.",
+        "",
+        "::: edge_client.Model",
+        "",
+    ]
+    parts += [
+        "## For a method of your own",
+        "",
+        "What [methods of your own](extend.md) derive from.",
+        "",
+    ]
     parts += [line for name in BASES for line in (f"::: {name}", "")]
     return "\n".join(parts)
 

@@ -1,5 +1,6 @@
-"""Hooks of mkdocs: the pages that live beside the code become pages of the site, links are turned to where their target is on it, and the
-pages of commands, HTTP and MQTT are made from what the code says of itself."""
+"""Hooks of mkdocs: the pages that live beside the code become pages of the site, links are turned
+to where their target is on it, and the pages of commands, HTTP and MQTT are made from what the code
+says of itself."""
 
 import posixpath
 import re
@@ -24,7 +25,8 @@ MOVED = {
     "SECURITY.md": "reporting.md",
     "README.md": "index.md",
 }
-"""By path in the repository, the page that it is on the site; `index.md` says what the README says."""
+"""By path in the repository, the page that it is on the site; `index.md` says what the README
+says."""
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)#\s]*)(#[^)\s]*)?\)")
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
@@ -40,9 +42,15 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Turn links to files of the repository to pages of the site. A file that is no page is added to the site, as it is."""
+    """Turn links to files of the repository to pages of the site. A file that is no page is added
+    to the site, as it is."""
     where = next(
-        (source for source, name in MOVED.items() if name == page.file.src_uri and name != "index.md"), f"docs/{page.file.src_uri}"
+        (
+            source
+            for source, name in MOVED.items()
+            if name == page.file.src_uri and name != "index.md"
+        ),
+        f"docs/{page.file.src_uri}",
     )
 
     def turn(found: re.Match[str]) -> str:
@@ -62,9 +70,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             files.append(File.generated(config, shown, content=(ROOT / place).read_bytes()))
         return f"{text}({shown}{anchor})"
 
-    return "".join(part if part.startswith("```") else LINK.sub(turn, part) for part in FENCED.split(markdown))
+    return "".join(
+        part if part.startswith("```") else LINK.sub(turn, part) for part in FENCED.split(markdown)
+    )
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """Name the search for those who do not see it; the theme leaves that out."""
-    return output.replace('data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"')
+    return output.replace(
+        'data-md-component="search" role="dialog"',
+        'data-md-component="search" role="dialog" aria-label="Search"',
+    )

@@ -1,4 +1,5 @@
-"""A bundle's graphs on ExecuTorch, through the library that `host.executorch` builds: XNNPACK where the runtime has it."""
+"""A bundle's graphs on ExecuTorch, through the library that `host.executorch` builds: XNNPACK where
+the runtime has it."""
 
 import logging
 from pathlib import Path
@@ -12,13 +13,20 @@ log = logging.getLogger("shoal.edge")
 
 
 class ExecutorchGraphs:
-    """Programs are loaded when a graph is first run. The XNNPACK ones are used; where the runtime refuses one, a warning says so and the
-    portable one of that graph takes its place."""
+    """Programs are loaded when a graph is first run. The XNNPACK ones are used; where the runtime
+    refuses one, a warning says so and the portable one of that graph takes its place."""
 
-    def __init__(self, bundle: Bundle, threads: int = 1, library: Path | None = None, runtimes: tuple[str, ...] = (EXECUTORCH, PORTABLE)):
+    def __init__(
+        self,
+        bundle: Bundle,
+        threads: int = 1,
+        library: Path | None = None,
+        runtimes: tuple[str, ...] = (EXECUTORCH, PORTABLE),
+    ):
         """
         Raises:
-            BundleError: the bundle has no programs, or was exported by a newer ExecuTorch than this runtime.
+            BundleError: the bundle has no programs, or was exported by a newer ExecuTorch than this
+            runtime.
             ConfigError: the library cannot be built or loaded.
         """
         self._bundle, self._runtimes = bundle, runtimes
@@ -26,24 +34,37 @@ class ExecutorchGraphs:
         self._library.shoal_set_threads(threads)
         self._programs: dict[str, LoadedProgram] = {}
         manifest = bundle.manifest
-        offered = [p for graph in manifest.graphs.values() for name, p in graph.programs.items() if name in runtimes]
+        offered = [
+            p
+            for graph in manifest.graphs.values()
+            for name, p in graph.programs.items()
+            if name in runtimes
+        ]
         if not offered:
-            raise BundleError(f"bundle {manifest.name} has no programs for {' or '.join(runtimes)}: export it with --runtimes executorch")
+            raise BundleError(
+                f"bundle {manifest.name} has no programs for {' or '.join(runtimes)}: export it "
+                "with --runtimes executorch"
+            )
         self.max_batch: int | None = min(program.max_batch for program in offered)
         if self.max_batch < manifest.min_batch:
-            raise BundleError(f"bundle {manifest.name}: batches of at least {manifest.min_batch}, its programs take {self.max_batch}")
+            raise BundleError(
+                f"bundle {manifest.name}: batches of at least {manifest.min_batch}, its programs "
+                f"take {self.max_batch}"
+            )
         have = self._library.shoal_executorch_version().decode()
         made = manifest.created_by.get("executorch", "")
         if _number(made) > _number(have):
             raise BundleError(
-                f"bundle {manifest.name} was exported by ExecuTorch {made}, this runtime is {have}: a program needs the same or newer"
+                f"bundle {manifest.name} was exported by ExecuTorch {made}, this runtime is "
+                f"{have}: a program needs the same or newer"
             )
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         """Run a graph on the arrays it names; others in `inputs` are ignored.
 
         Raises:
-            BundleError: the bundle has no such graph or program, an input is missing, or the runtime refuses the program or its inputs.
+            BundleError: the bundle has no such graph or program, an input is missing, or the
+            runtime refuses the program or its inputs.
         """
         program = self._programs.get(graph) or self._load(graph)
         described = self._bundle.manifest.graphs[graph]
@@ -54,7 +75,10 @@ class ExecutorchGraphs:
         except BundleError as error:
             raise BundleError(f"graph {graph!r}: {error}") from None
         if len(outputs) != len(described.outputs):
-            raise BundleError(f"graph {graph!r}: {len(outputs)} outputs, its manifest says {len(described.outputs)}")
+            raise BundleError(
+                f"graph {graph!r}: {len(outputs)} outputs, its manifest says "
+                f"{len(described.outputs)}"
+            )
         return dict(zip(described.outputs, outputs, strict=True))
 
     def _load(self, graph: str) -> LoadedProgram:
@@ -77,4 +101,6 @@ def _number(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split("+")[0].split(".")) if text else ()
     except ValueError:
-        raise BundleError(f"version {text!r} of ExecuTorch: expected numbers between points") from None
+        raise BundleError(
+            f"version {text!r} of ExecuTorch: expected numbers between points"
+        ) from None

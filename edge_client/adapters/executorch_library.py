@@ -1,4 +1,5 @@
-"""The library over ExecuTorch's runtime by ctypes: programs that take and give numpy arrays. No torch, no ExecuTorch in Python."""
+"""The library over ExecuTorch's runtime by ctypes: programs that take and give numpy arrays. No
+torch, no ExecuTorch in Python."""
 
 import ctypes
 from collections.abc import Sequence
@@ -54,14 +55,21 @@ def load_library(path: Path | None = None) -> ctypes.CDLL:
             ("shoal_program_free", None, [pointer]),
             ("shoal_program_num_inputs", integer, [pointer]),
             ("shoal_program_num_outputs", integer, [pointer]),
-            ("shoal_program_run", integer, [pointer, pointer, integer, pointer, integer, text, ctypes.c_size_t]),
+            (
+                "shoal_program_run",
+                integer,
+                [pointer, pointer, integer, pointer, integer, text, ctypes.c_size_t],
+            ),
         ):
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         raise ConfigError(f"the library for ExecuTorch, {path}: {error}") from None
     if library.shoal_program_interface() != INTERFACE:
-        raise ConfigError(f"the library for ExecuTorch, {path}: interface {library.shoal_program_interface()}, expected {INTERFACE}")
+        raise ConfigError(
+            f"the library for ExecuTorch, {path}: interface {library.shoal_program_interface()}, "
+            f"expected {INTERFACE}"
+        )
     return library
 
 
@@ -72,7 +80,8 @@ class LoadedProgram:
         """`data` is kept: the runtime reads constants from it.
 
         Raises:
-            BundleError: not a program, or one that needs an operator or a backend that this runtime does not have.
+            BundleError: not a program, or one that needs an operator or a backend that this runtime
+            does not have.
         """
         self._library, self._data = library, data
         self._error = ctypes.create_string_buffer(ERROR_SIZE)
@@ -86,18 +95,28 @@ class LoadedProgram:
         """Run it on arrays, by position; its outputs as arrays of their own.
 
         Raises:
-            BundleError: the inputs are not what the program takes, or it fails; the text is the runtime's.
+            BundleError: the inputs are not what the program takes, or it fails; the text is the
+            runtime's.
         """
         if len(inputs) != len(self._inputs):
             raise BundleError(f"{len(inputs)} inputs, expected {len(self._inputs)}")
         held = [np.ascontiguousarray(value) for value in inputs]  # alive until the run is over
         for view, value, given in zip(self._inputs, held, inputs, strict=True):
             if value.dtype not in _NUMBERS or given.ndim > MAX_RANK:
-                raise BundleError(f"an input of {value.dtype} with {given.ndim} dimensions: expected a type and size that tensors have")
+                raise BundleError(
+                    f"an input of {value.dtype} with {given.ndim} dimensions: expected a type and "
+                    "size that tensors have"
+                )
             view.data, view.dtype, view.rank = value.ctypes.data, _NUMBERS[value.dtype], given.ndim
             view.sizes[: given.ndim] = given.shape
         code = self._library.shoal_program_run(
-            self._handle, self._inputs, len(self._inputs), self._outputs, len(self._outputs), self._error, ERROR_SIZE
+            self._handle,
+            self._inputs,
+            len(self._inputs),
+            self._outputs,
+            len(self._outputs),
+            self._error,
+            ERROR_SIZE,
         )
         if code:
             raise BundleError(self._error.value.decode(errors="replace"))

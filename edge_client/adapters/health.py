@@ -1,5 +1,5 @@
-"""What a Linux board can say of itself: from /sys, /proc and the file system. Whether the way out is metered only NetworkManager knows: it
-is not asked."""
+"""What a Linux board can say of itself: from /sys, /proc and the file system. Whether the way out
+is metered only NetworkManager knows: it is not asked."""
 
 import os
 import platform
@@ -25,8 +25,8 @@ def linux_health(
     thermal: Path = Path("/sys/class/thermal"),
     model: Path = Path("/proc/device-tree/model"),
 ) -> Health:
-    """What can be found out now; what cannot be is None. It raises nothing. `state`: a folder on the file system that the client writes
-    to."""
+    """What can be found out now; what cannot be is None. It raises nothing. `state`: a folder on
+    the file system that the client writes to."""
     return Health(
         battery_percent=_found(lambda: _battery(power)),
         hardware=_found(lambda: _hardware(model)) or "",
@@ -51,14 +51,26 @@ def _number(path: Path) -> float:
 def _battery(power: Path) -> float | None:
     """The first battery's charge."""
     charges = (_found(partial(_number, path)) for path in sorted(power.glob("*/capacity")))
-    return next((min(100.0, max(0.0, charge)) for charge in charges if charge is not None and charge == charge), None)
+    return next(
+        (
+            min(100.0, max(0.0, charge))
+            for charge in charges
+            if charge is not None and charge == charge
+        ),
+        None,
+    )
 
 
 def _charging(power: Path) -> bool | None:
-    """Whether a supply from outside is there, or a battery says that it is charged; None where nothing says anything of it."""
+    """Whether a supply from outside is there, or a battery says that it is charged; None where
+    nothing says anything of it."""
     online = [path.read_text().strip() == "1" for path in sorted(power.glob("*/online"))]
     states = [path.read_text().strip().lower() for path in sorted(power.glob("*/status"))]
-    known = [state in ("charging", "full") for state in states if state in ("charging", "full", "discharging", "not charging")]
+    known = [
+        state in ("charging", "full")
+        for state in states
+        if state in ("charging", "full", "discharging", "not charging")
+    ]
     return any(online + known) if online or known else None
 
 
@@ -76,5 +88,7 @@ def _free_bytes(state: Path) -> int:
 
 def _hardware(model: Path) -> str:
     """What the board calls itself; on a machine that does not, its processor's architecture."""
-    named = model.read_bytes().rstrip(b"\0").decode(errors="replace").strip() if model.exists() else ""
+    named = (
+        model.read_bytes().rstrip(b"\0").decode(errors="replace").strip() if model.exists() else ""
+    )
     return "".join(c for c in named or platform.machine() if c.isprintable())[:_LONGEST]

@@ -1,8 +1,8 @@
 """The model in use and the one before, each a folder of its own, so that any program may read them.
 
-``current`` and ``before`` are symbolic links to folders in ``models``. A folder holds ``model.json`` and, where the bundle has what it is
-made from, ``model.onnx``; it is written before a link names it and never changed afterwards. Who resolves the link once reads both of one
-model.
+``current`` and ``before`` are symbolic links to folders in ``models``. A folder holds
+``model.json`` and, where the bundle has what it is made from, ``model.onnx``; it is written before
+a link names it and never changed afterwards. Who resolves the link once reads both of one model.
 """
 
 import shutil
@@ -25,7 +25,8 @@ class ModelFolders:
         self._folder = folder
 
     def put(self, current: Current, onnx: bytes, keep: bool) -> None:
-        """Write a model's folder and let ``current`` name it; what it named is ``before`` from then on, if that is to be kept.
+        """Write a model's folder and let ``current`` name it; what it named is ``before`` from then
+        on, if that is to be kept.
 
         Raises:
             OSError: it cannot be written; the links name what they named.

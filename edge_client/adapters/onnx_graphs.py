@@ -12,8 +12,11 @@ _Loaded = tuple[onnxruntime.InferenceSession, onnxruntime.RunOptions | None]
 """A session, and how it is run."""
 
 
-def load_session(data: bytes, providers: tuple[str, ...], threads: int, origin: str, once: bool = False) -> onnxruntime.InferenceSession:
-    """A graph, ready to run. `origin` names it in the error. One that runs `once` is not optimised, which would take longer than it saves.
+def load_session(
+    data: bytes, providers: tuple[str, ...], threads: int, origin: str, once: bool = False
+) -> onnxruntime.InferenceSession:
+    """A graph, ready to run. `origin` names it in the error. One that runs `once` is not optimised,
+    which would take longer than it saves.
 
     Raises:
         BundleError: onnxruntime refuses it.
@@ -33,7 +36,9 @@ def load_session(data: bytes, providers: tuple[str, ...], threads: int, origin: 
 class OnnxModel:
     """A model in one file (`wire.onnx_model`), ready to answer."""
 
-    def __init__(self, data: bytes, providers: tuple[str, ...] = ("CPUExecutionProvider",), threads: int = 1) -> None:
+    def __init__(
+        self, data: bytes, providers: tuple[str, ...] = ("CPUExecutionProvider",), threads: int = 1
+    ) -> None:
         """
         Raises:
             BundleError: onnxruntime refuses it.
@@ -54,12 +59,18 @@ class OnnxModel:
 
 
 class OnnxGraphs:
-    """Sessions are made when a graph is first run. One thread per session: a device has other work to do. It has little memory, too: only
-    graphs that train keep theirs between two runs, and a graph over the tensors alone has its session for one run."""
+    """Sessions are made when a graph is first run. One thread per session: a device has other work
+    to do. It has little memory, too: only graphs that train keep theirs between two runs, and a
+    graph over the tensors alone has its session for one run."""
 
     max_batch: int | None = None
 
-    def __init__(self, bundle: Bundle, providers: tuple[str, ...] = ("CPUExecutionProvider",), threads: int = 1) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        providers: tuple[str, ...] = ("CPUExecutionProvider",),
+        threads: int = 1,
+    ) -> None:
         self._bundle, self._providers, self._threads = bundle, list(providers), threads
         self._sessions: dict[str, _Loaded] = {}
         self._frugal = onnxruntime.RunOptions()
@@ -69,7 +80,8 @@ class OnnxGraphs:
         """Run a graph on the arrays it names; others in `inputs` are ignored.
 
         Raises:
-            BundleError: the bundle has no such graph, an input is missing, or onnxruntime refuses the graph or its inputs.
+            BundleError: the bundle has no such graph, an input is missing, or onnxruntime refuses
+            the graph or its inputs.
         """
         session, options = self._sessions.get(graph) or self._load(graph)
         described = self._bundle.manifest.graphs[graph]
@@ -92,10 +104,16 @@ class OnnxGraphs:
     def _load(self, graph: str) -> _Loaded:
         payload, described = self._bundle.graph_bytes(graph), self._bundle.manifest.graphs[graph]
         of_examples, origin = names.X in described.inputs, f"graph {graph!r}"
-        session = load_session(payload, tuple(self._providers), self._threads, origin, once=not of_examples)
+        session = load_session(
+            payload, tuple(self._providers), self._threads, origin, once=not of_examples
+        )
         if (made := len(session.get_outputs())) != len(described.outputs):
-            raise BundleError(f"{origin}: {made} outputs, its manifest says {len(described.outputs)}")
-        trains = of_examples and any(names.role_of(output) == names.NEXT for output in described.outputs)
+            raise BundleError(
+                f"{origin}: {made} outputs, its manifest says {len(described.outputs)}"
+            )
+        trains = of_examples and any(
+            names.role_of(output) == names.NEXT for output in described.outputs
+        )
         loaded = session, None if trains else self._frugal
         if of_examples:
             self._sessions[graph] = loaded

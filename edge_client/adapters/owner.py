@@ -1,4 +1,5 @@
-"""Whose a state folder is: its model, and what it keeps, were made of one device's data, and say nothing of another's."""
+"""Whose a state folder is: its model, and what it keeps, were made of one device's data, and say
+nothing of another's."""
 
 import logging
 from contextlib import suppress
@@ -26,7 +27,8 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Whose a state folder is. One of an older version is of the device that its last plan was for. None where nothing says it."""
+    """Whose a state folder is. One of an older version is of the device that its last plan was for.
+    None where nothing says it."""
     unreadable = (OSError, msgspec.MsgspecError, ValueError, RecursionError)
     with suppress(*unreadable):
         return msgspec.json.decode((folder / DEVICE_JSON).read_bytes(), type=Owner)
@@ -46,13 +48,15 @@ def check_owner(folder: Path, owner: Owner) -> None:
     if held is None or (held.device_id == owner.device_id and held.fleet in ("", owner.fleet)):
         return
     raise ConfigError(
-        f"state folder {folder}: it is that of {held}, and this is {owner}, which must not answer with another device's model and memory; "
+        f"state folder {folder}: it is that of {held}, and this is {owner}, which must not answer "
+        "with another device's model and memory; "
         "name a folder of its own, or empty this one"
     )
 
 
 def claim(folder: Path, owner: Owner) -> None:
-    """Note in a state folder whose it is. A disk that is full does not keep the client from starting.
+    """Note in a state folder whose it is. A disk that is full does not keep the client from
+    starting.
 
     Raises:
         ConfigError: the folder is another device's.

@@ -1,4 +1,5 @@
-"""A recording in Parquet, for machines that have pyarrow; it reads as a CSV file of the same columns does."""
+"""A recording in Parquet, for machines that have pyarrow; it reads as a CSV file of the same
+columns does."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ PARQUET = ".parquet"
 
 
 def read_parquet(path: Path) -> Iterator[list[str]]:
-    """The header, and then a row for each sample, as text. A value that is missing is an empty text.
+    """The header, and then a row for each sample, as text. A value that is missing is an empty
+    text.
 
     Raises:
         DataError: pyarrow is not installed, or the file cannot be read.
@@ -18,12 +20,17 @@ def read_parquet(path: Path) -> Iterator[list[str]]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ModuleNotFoundError:
-        raise DataError(f"{path}: Parquet needs the package pyarrow: pip install 'shoal[parquet]'") from None
+        raise DataError(
+            f"{path}: Parquet needs the package pyarrow: pip install 'shoal[parquet]'"
+        ) from None
     try:
         with ParquetFile(path) as file:
             yield list(file.schema_arrow.names)
             for batch in file.iter_batches():
                 columns = [column.to_pylist() for column in batch.columns]
-                yield from (["" if value is None else str(value) for value in row] for row in zip(*columns, strict=True))
+                yield from (
+                    ["" if value is None else str(value) for value in row]
+                    for row in zip(*columns, strict=True)
+                )
     except (OSError, ArrowException) as error:
         raise DataError(f"{path}: not readable as Parquet: {str(error).splitlines()[0]}") from None

@@ -24,7 +24,8 @@ log = logging.getLogger("shoal.edge")
 
 PART = ".part"
 DIGEST_BYTES = 64
-"""A file of private tensors, and a checkpoint, begins with the SHA-256 of the rest, in so many hexadecimal digits."""
+"""A file of private tensors, and a checkpoint, begins with the SHA-256 of the rest, in so many
+hexadecimal digits."""
 MOST_RUNS = 4
 """Of so many runs, besides the last one, private tensors are kept: those that were written last."""
 T = TypeVar("T")
@@ -40,7 +41,9 @@ def only_process(folder: Path) -> Iterator[None]:
     try:
         held = lock_folder(folder)
     except BlockingIOError:
-        raise ConfigError(f"state folder {folder}: another process uses it; each device needs a folder of its own") from None
+        raise ConfigError(
+            f"state folder {folder}: another process uses it; each device needs a folder of its own"
+        ) from None
     except OSError as error:
         raise ConfigError(f"state folder {folder}: {error.strerror}") from None
     try:
@@ -50,9 +53,10 @@ def only_process(folder: Path) -> Iterator[None]:
 
 
 class FolderState:
-    """An `edge_client.core.ports.DeviceState` in a folder: ``device.json session.json traffic.json update.safetensors checkpoint
-    private.RUN_ID.ROUND blobs/SHA256 blobs/SHA256.part``, and ``current`` and ``before`` (`edge_client.adapters.models`). A file that is
-    damaged is set aside as ``NAME.damaged``, with a warning; a checkpoint is deleted."""
+    """An `edge_client.core.ports.DeviceState` in a folder: ``device.json session.json traffic.json
+    update.safetensors checkpoint private.RUN_ID.ROUND blobs/SHA256 blobs/SHA256.part``, and
+    ``current`` and ``before`` (`edge_client.adapters.models`). A file that is damaged is set aside
+    as ``NAME.damaged``, with a warning; a checkpoint is deleted."""
 
     def __init__(self, folder: Path, owner: Owner | None = None) -> None:
         """`owner`: whose it is; without, nobody asks.
@@ -138,7 +142,9 @@ class FolderState:
         told, made = payload[:DIGEST_BYTES], payload[DIGEST_BYTES:]
         if told == digest_of(made).encode():
             return made
-        log.warning("%s is damaged and deleted: its bytes have another hash; the plan starts anew", path)
+        log.warning(
+            "%s is damaged and deleted: its bytes have another hash; the plan starts anew", path
+        )
         path.unlink()
         return None
 
@@ -158,7 +164,10 @@ class FolderState:
                     raise Malformed("its bytes have another hash")
                 return decode_tensors(tensors, OWN_FILES)[0]
             except WireError as error:
-                _set_aside(path, f"{error}; what this device had for itself is as it was before, or starts anew")
+                _set_aside(
+                    path,
+                    f"{error}; what this device had for itself is as it was before, or starts anew",
+                )
         return {}
 
     def current(self) -> Current | None:
@@ -197,7 +206,8 @@ class FolderState:
             return None
 
     def _write(self, path: Path, payload: bytes) -> None:
-        """Write a file whole. What was begun on a full disk is removed, so that it does not fill it further."""
+        """Write a file whole. What was begun on a full disk is removed, so that it does not fill it
+        further."""
         try:
             write_atomically(path, payload)
         except OSError:
@@ -209,12 +219,20 @@ class FolderState:
 
     def _private_files(self, run_id: str, up_to: int) -> list[Path]:
         """The files of a run's private tensors up to a round, in order."""
-        files = sorted(path for path in self._folder.glob("private.*.????????") if _run_of(path) == run_id and path.name[-8:].isdigit())
+        files = sorted(
+            path
+            for path in self._folder.glob("private.*.????????")
+            if _run_of(path) == run_id and path.name[-8:].isdigit()
+        )
         return [path for path in files if int(path.name[-8:]) <= up_to]
 
     def _old_runs(self, run_id: str) -> list[Path]:
         """The files of runs that are too many, this one not among them."""
-        files = sorted(self._folder.glob("private.*.????????"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        files = sorted(
+            self._folder.glob("private.*.????????"),
+            key=lambda path: path.stat().st_mtime_ns,
+            reverse=True,
+        )
         runs = list(dict.fromkeys(_run_of(path) for path in files if _run_of(path) != run_id))
         return [path for path in files if _run_of(path) in runs[MOST_RUNS:]]
 
@@ -224,7 +242,8 @@ def _run_of(path: Path) -> str:
 
 
 def _set_aside(path: Path, problem: str) -> None:
-    """Rename a damaged file, so that somebody may look at it; where even that fails it is removed."""
+    """Rename a damaged file, so that somebody may look at it; where even that fails it is
+    removed."""
     log.warning("%s is damaged and set aside as %s.damaged: %s", path, path.name, problem)
     try:
         path.replace(path.with_name(path.name + ".damaged"))
@@ -233,7 +252,8 @@ def _set_aside(path: Path, problem: str) -> None:
 
 
 class StoredModel:
-    """The model in use in a `FolderState`'s folder, read by another process than the client: nothing is made, moved or removed."""
+    """The model in use in a `FolderState`'s folder, read by another process than the client:
+    nothing is made, moved or removed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -259,7 +279,10 @@ class StoredModel:
         try:
             return msgspec.json.decode(path.read_bytes(), type=Current)
         except FileNotFoundError:
-            raise ConfigError(f"{self}: no model is in use: none was released to this device, or it is another folder") from None
+            raise ConfigError(
+                f"{self}: no model is in use: none was released to this device, or it is another "
+                "folder"
+            ) from None
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -274,7 +297,8 @@ class StoredModel:
         return payload if digest_of(payload) == digest else None
 
     def onnx(self, current: Current) -> bytes | None:
-        """The whole of this model in one file; None where it has none, or where it is gone or damaged."""
+        """The whole of this model in one file; None where it has none, or where it is gone or
+        damaged."""
         try:
             payload = (self._folder / CURRENT / MODEL_ONNX).read_bytes()
         except OSError:
@@ -341,7 +365,9 @@ class MemoryState:
 
     def keep_blobs(self, digests: set[str]) -> None:
         self._blobs = {name: payload for name, payload in self._blobs.items() if name in digests}
-        self._parts = {pieces: part for pieces, part in self._parts.items() if pieces.digest in digests}
+        self._parts = {
+            pieces: part for pieces, part in self._parts.items() if pieces.digest in digests
+        }
 
     def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
         self._update = payload
@@ -370,7 +396,9 @@ class MemoryState:
         self._checkpoint = None
 
     def private(self, run_id: str, round: int) -> Tensors:
-        before = [tensors for (run, r), tensors in self._private.items() if run == run_id and r < round]
+        before = [
+            tensors for (run, r), tensors in self._private.items() if run == run_id and r < round
+        ]
         return before[-1] if before else {}
 
     def current(self) -> Current | None:

@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable
 
 RESEND_S = (10.0, 300.0)
-"""What had no answer is tried again after so many seconds, then after twice as many, up to the second value."""
+"""What had no answer is tried again after so many seconds, then after twice as many, up to the
+second value."""
 LEAST_RETRY_S = 1.0
 
 
 class Backoff:
-    """`at_s` is the time of the next attempt, by the clock; infinity if nothing waits for an answer."""
+    """`at_s` is the time of the next attempt, by the clock; infinity if nothing waits for an
+    answer."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

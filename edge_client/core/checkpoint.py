@@ -1,8 +1,10 @@
-"""A checkpoint: what is done of a plan, so that a device that ends in the midst of one goes on from there (SPEC.md, 'A checkpoint'); pure.
+"""A checkpoint: what is done of a plan, so that a device that ends in the midst of one goes on from
+there (SPEC.md, 'A checkpoint'); pure.
 
-It holds what cannot be made again: tensors that the plan has changed, the state of the random numbers, what the verb in work has summed
-so far, and the place in the plan. The bundle's tensors and the model's are read again, by their hashes. The generator of private noise is
-not in it: a device draws noise anew.
+It holds what cannot be made again: tensors that the plan has changed, the state of the random
+numbers, what the verb in work has summed so far, and the place in the plan. The bundle's tensors
+and the model's are read again, by their hashes. The generator of private noise is not in it: a
+device draws noise anew.
 """
 
 import hashlib
@@ -40,22 +42,29 @@ class Basis(msgspec.Struct, frozen=True):
 
 
 def work_digest(plan: Plan) -> str:
-    """The hash of all that a plan asks for: its epoch and its deadline, which an aggregator that was started again says anew, are not in
-    it."""
+    """The hash of all that a plan asks for: its epoch and its deadline, which an aggregator that
+    was started again says anew, are not in it."""
     return digest(encode(msgspec.structs.replace(plan, epoch=1, deadline_at_s=0.0)))
 
 
 def windows_digest(windows: Windows) -> str:
     """The SHA-256 of the shapes, types and values of all windows and labels."""
     made = hashlib.sha256()
-    for array in (windows.train_x, windows.train_y, windows.test_x, windows.test_y, windows.unlabelled_x):
+    for array in (
+        windows.train_x,
+        windows.train_y,
+        windows.test_x,
+        windows.test_y,
+        windows.unlabelled_x,
+    ):
         made.update(f"{array.dtype}{list(array.shape)};".encode())
         made.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return made.hexdigest()
 
 
 def unusable(stored: Basis, now: Basis) -> str:
-    """Why a checkpoint that was made of `stored` is not gone on from where there is `now`; empty if it is."""
+    """Why a checkpoint that was made of `stored` is not gone on from where there is `now`; empty if
+    it is."""
     if stored.format != now.format:
         return f"it has format {stored.format}, this client has {now.format}"
     if (stored.client, stored.runtime) != (now.client, now.runtime):
@@ -95,7 +104,9 @@ class Random(msgspec.Struct, frozen=True):
     def of(cls, rng: np.random.Generator) -> "Random":
         """The state of `rng`."""
         told: Any = rng.bit_generator.state
-        return cls(f"{told['state']['state']:032x}", told["uinteger"] if told["has_uint32"] else None)
+        return cls(
+            f"{told['state']['state']:032x}", told["uinteger"] if told["has_uint32"] else None
+        )
 
     def put(self, rng: np.random.Generator) -> None:
         """Let `rng`, which was made of the same seed, go on from this state."""
@@ -111,7 +122,8 @@ class Place(msgspec.Struct, frozen=True):
     verb: Count
     """The number of the verb in work, from 0."""
     batches: Count
-    """How many batches of it are done: of its training, of one evaluation, or of the candidate that is weighed."""
+    """How many batches of it are done: of its training, of one evaluation, or of the candidate that
+    is weighed."""
     runs: Count
     """How often a graph was run for the plan. It only grows."""
     num_steps: Count
@@ -175,12 +187,26 @@ def encode_checkpoint(basis: Basis, made: Checkpoint) -> bytes:
         ValueError: a tensor has a type that tensor files do not have.
     """
     within = made.within
-    numbers = [*_flat(made.evaluated), *_flat(made.trained), within.num_examples, within.loss_sum, within.num_correct]
+    numbers = [
+        *_flat(made.evaluated),
+        *_flat(made.trained),
+        within.num_examples,
+        within.loss_sum,
+        within.num_correct,
+    ]
     sums = {name: np.asarray(value, np.float64) for name, value in within.sums.items()}
-    tensors: Tensors = {"numbers": _bits(np.array(numbers)), "losses": _bits(np.array(within.losses, np.float64))}
+    tensors: Tensors = {
+        "numbers": _bits(np.array(numbers)),
+        "losses": _bits(np.array(within.losses, np.float64)),
+    }
     tensors |= {} if within.order is None else {"order": np.asarray(within.order, np.int64)}
     tensors |= {"rows": np.concatenate(within.rows)} if within.rows else {}
-    parts = (made.tensors, made.sent, made.protected, {name: _bits(value) for name, value in sums.items()})
+    parts = (
+        made.tensors,
+        made.sent,
+        made.protected,
+        {name: _bits(value) for name, value in sums.items()},
+    )
     for part, held in zip(_PARTS, parts, strict=True):
         tensors |= {f"{part}/{name}": value for name, value in held.items()}
     return encode_tensors(tensors, msgspec.json.encode({"basis": basis, "place": made.place}))
@@ -205,7 +231,10 @@ def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:
     if tensors:
         raise Malformed(f"checkpoint: tensor {min(tensors)[:80]!r} was not expected")
     if numbers.shape != (9,) or losses.ndim != 1:
-        raise Malformed(f"checkpoint: numbers of shape {list(numbers.shape)} and losses {list(losses.shape)}, expected [9] and [n]")
+        raise Malformed(
+            f"checkpoint: numbers of shape {list(numbers.shape)} and losses {list(losses.shape)}, "
+            "expected [9] and [n]"
+        )
     if order is not None and (order.dtype != np.int64 or order.ndim != 1):
         raise Malformed(f"checkpoint: order is {order.dtype}{list(order.shape)}, expected int64[n]")
     if rows is not None and not rows.ndim:
@@ -213,10 +242,14 @@ def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:
     if not 0 <= told.place.seconds < math.inf:
         raise Malformed(f"checkpoint: {told.place.seconds} seconds of work")
     sums = {name: _floats(held["sums"], name) for name in list(held["sums"])}
-    within = Within(told.place.batches, order, _count(numbers[6]), float(numbers[7]), float(numbers[8]), sums)
+    within = Within(
+        told.place.batches, order, _count(numbers[6]), float(numbers[7]), float(numbers[8]), sums
+    )
     within.rows, within.losses = [] if rows is None else [rows], losses.tolist()
     measured = _metrics(numbers[0:3]), _metrics(numbers[3:6])
-    return told.basis, Checkpoint(told.place, held["tensors"], held["sent"], held["protected"], *measured, within)
+    return told.basis, Checkpoint(
+        told.place, held["tensors"], held["sent"], held["protected"], *measured, within
+    )
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -246,5 +279,8 @@ def _bits(numbers: Array) -> Array:
 def _floats(tensors: dict[str, Array], name: str) -> Array:
     bits = tensors.pop(name, None)
     if bits is None or bits.dtype != np.int64:
-        raise Malformed(f"checkpoint: tensor {name[:80]!r} is {'missing' if bits is None else bits.dtype}, expected int64")
+        raise Malformed(
+            f"checkpoint: tensor {name[:80]!r} is {'missing' if bits is None else bits.dtype}, "
+            "expected int64"
+        )
     return bits.view(np.float64)

@@ -1,7 +1,9 @@
-"""What a device keeps of models that it made its own, and of which model each is (SPEC.md, 'What a device keeps'); pure.
+"""What a device keeps of models that it made its own, and of which model each is (SPEC.md, 'What a
+device keeps'); pure.
 
-Rules: what was kept is of one model of one bundle, and is used with that model alone. A model of which nothing is kept answers as it was
-given. Of each model the last that was kept counts, and of models the last few.
+Rules: what was kept is of one model of one bundle, and is used with that model alone. A model of
+which nothing is kept answers as it was given. Of each model the last that was kept counts, and of
+models the last few.
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,9 @@ class Kept(msgspec.Struct, frozen=True):
 
 def with_kept(held: Sequence[Kept], made: Kept) -> tuple[Kept, ...]:
     """What is held once this was kept as well, the last one at the end."""
-    return (*(kept for kept in held if not _is_of(kept, made.bundle, made.model)), made)[-MOST_KEPT:]
+    return (*(kept for kept in held if not _is_of(kept, made.bundle, made.model)), made)[
+        -MOST_KEPT:
+    ]
 
 
 def kept_of(held: Sequence[Kept], bundle: str, model: str) -> Kept | None:
@@ -34,10 +38,14 @@ def kept_of(held: Sequence[Kept], bundle: str, model: str) -> Kept | None:
 
 
 def why_alone(held: Sequence[Kept], bundle: str, model: str) -> str:
-    """Why a model answers as it was given, although something was kept, in whatever run; empty where nothing was, or of this model."""
+    """Why a model answers as it was given, although something was kept, in whatever run; empty
+    where nothing was, or of this model."""
     if not held or kept_of(held, bundle, model) is not None:
         return ""
-    return f"what is kept of run {held[-1].run_id} was made of model {held[-1].model[:12]}, not of this one"
+    return (
+        f"what is kept of run {held[-1].run_id} was made of model {held[-1].model[:12]}, not of "
+        "this one"
+    )
 
 
 def _is_of(kept: Kept, bundle: str, model: str) -> bool:

@@ -1,7 +1,9 @@
-"""What a device does about a model that is offered to it, as a release or by a finished run (SPEC.md, 'Releases'); pure.
+"""What a device does about a model that is offered to it, as a release or by a finished run
+(SPEC.md, 'Releases'); pure.
 
-Rules: releases are taken in the order of their numbers, none twice; one that cannot be used is tried again later, since what was in its way
-may have passed; one whose loading ends the client again and again is given up; what becomes of one is remembered until the next.
+Rules: releases are taken in the order of their numbers, none twice; one that cannot be used is
+tried again later, since what was in its way may have passed; one whose loading ends the client
+again and again is given up; what becomes of one is remembered until the next.
 """
 
 import msgspec
@@ -13,8 +15,8 @@ from wire.messages import LARGEST_COUNT, InUse, Metrics, Release
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What was found out of an offered model: what was measured on the windows held back, with it and with the model in use; and what a
-    prediction takes."""
+    """What was found out of an offered model: what was measured on the windows held back, with it
+    and with the model in use; and what a prediction takes."""
 
     evaluated: Metrics = Metrics()
     before: Metrics = Metrics()
@@ -22,16 +24,21 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def on_release(session: Session, release: Release) -> Session:
-    """A release came. One that is no newer than the last, or speaks for an earlier start of the aggregator, changes nothing."""
+    """A release came. One that is no newer than the last, or speaks for an earlier start of the
+    aggregator, changes nothing."""
     if release.number <= session.released or release.epoch < session.released_epoch:
         return session
-    offer = Offer(release.epoch, release.run_id, release.bundle, release.model, release.number, release.group)
-    return msgspec.structs.replace(session, offer=offer, released=release.number, released_epoch=release.epoch)
+    offer = Offer(
+        release.epoch, release.run_id, release.bundle, release.model, release.number, release.group
+    )
+    return msgspec.structs.replace(
+        session, offer=offer, released=release.number, released_epoch=release.epoch
+    )
 
 
 def open_offer(session: Session, current: Current | None) -> Offer | None:
-    """The offer that is still to be taken into use: it has not failed, or is to be tried again, and is not in use with what was kept of it
-    last."""
+    """The offer that is still to be taken into use: it has not failed, or is to be tried again, and
+    is not in use with what was kept of it last."""
     offer = session.offer
     if offer is None or (offer.problem and not offer.is_again):
         return None
@@ -47,12 +54,22 @@ def is_of_offer(session: Session, current: Current | None) -> bool:
     offer = session.offer
     if offer is None or current is None:
         return False
-    return (current.run_id, current.bundle, current.model) == (offer.run_id, offer.bundle, offer.model)
+    return (current.run_id, current.bundle, current.model) == (
+        offer.run_id,
+        offer.bundle,
+        offer.model,
+    )
 
 
 def is_in_use(session: Session, current: Current | None) -> bool:
-    """Whether the last offer is in use, under its number; it may still be open, if something newer was kept of it."""
-    return is_of_offer(session, current) and session.offer is not None and current is not None and session.offer.number == current.release
+    """Whether the last offer is in use, under its number; it may still be open, if something newer
+    was kept of it."""
+    return (
+        is_of_offer(session, current)
+        and session.offer is not None
+        and current is not None
+        and session.offer.number == current.release
+    )
 
 
 def on_trying(session: Session) -> Session:
@@ -61,25 +78,31 @@ def on_trying(session: Session) -> Session:
     tries = session.offer.tries
     if tries >= MOST_TRIES:
         problem = f"loading it was started {tries} times and ended this client each time"
-        return _with_offer(session, msgspec.structs.replace(session.offer, problem=problem, is_again=False))
+        return _with_offer(
+            session, msgspec.structs.replace(session.offer, problem=problem, is_again=False)
+        )
     return _with_offer(session, msgspec.structs.replace(session.offer, tries=tries + 1))
 
 
 def on_interrupted(session: Session) -> Session:
     """Taking the offered model into use was broken off in good order: that is no try."""
     assert session.offer is not None
-    return _with_offer(session, msgspec.structs.replace(session.offer, tries=max(0, session.offer.tries - 1)))
+    return _with_offer(
+        session, msgspec.structs.replace(session.offer, tries=max(0, session.offer.tries - 1))
+    )
 
 
 def on_failed(session: Session, problem: str) -> Session:
     """The offered model cannot be used, and why."""
     assert session.offer is not None
-    return _with_offer(session, msgspec.structs.replace(session.offer, tries=0, problem=problem, is_again=False))
+    return _with_offer(
+        session, msgspec.structs.replace(session.offer, tries=0, problem=problem, is_again=False)
+    )
 
 
 def on_again(session: Session) -> Session:
-    """The client was started anew, or a while has passed: what failed is to be tried again, unless it was given up. Until that is done, the
-    device goes on saying its problem."""
+    """The client was started anew, or a while has passed: what failed is to be tried again, unless
+    it was given up. Until that is done, the device goes on saying its problem."""
     offer = session.offer
     if offer is None or not offer.problem or offer.tries >= MOST_TRIES:
         return session
@@ -87,10 +110,15 @@ def on_again(session: Session) -> Session:
 
 
 def on_measured(session: Session, trial: Trial, name: str, version: int) -> Session:
-    """The offered model was tried and can be used; its bundle has this name and version. To be saved before it is taken into use."""
+    """The offered model was tried and can be used; its bundle has this name and version. To be
+    saved before it is taken into use."""
     assert session.offer is not None
     known = {**session.versions, name: max(version, session.versions.get(name, 0))}
-    measured = {"evaluated": trial.evaluated, "before": trial.before, "latency_ms": trial.latency_ms}
+    measured = {
+        "evaluated": trial.evaluated,
+        "before": trial.before,
+        "latency_ms": trial.latency_ms,
+    }
     offer = msgspec.structs.replace(session.offer, problem="", is_again=False, **measured)
     return msgspec.structs.replace(_with_offer(session, offer), versions=known)
 
@@ -98,11 +126,14 @@ def on_measured(session: Session, trial: Trial, name: str, version: int) -> Sess
 def on_taken(session: Session) -> Session:
     """The offered model is in use."""
     assert session.offer is not None
-    return msgspec.structs.replace(_with_offer(session, msgspec.structs.replace(session.offer, tries=0)), failures=0)
+    return msgspec.structs.replace(
+        _with_offer(session, msgspec.structs.replace(session.offer, tries=0)), failures=0
+    )
 
 
 def alone_of(session: Session, current: Current | None) -> str:
-    """Why the model in use answers without what the device has kept, as things are now; empty where it has that, or nothing was kept."""
+    """Why the model in use answers without what the device has kept, as things are now; empty where
+    it has that, or nothing was kept."""
     if current is None or current.kept:
         return ""
     if kept_of(session.kept, current.bundle, current.model) is not None:

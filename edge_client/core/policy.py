@@ -6,15 +6,30 @@ import numpy as np
 
 from edge_client.core.ranks import ranks
 from wire.held import held_out, num_held_out
-from wire.messages import MOST_CLASSES, Apply, Choose, Evaluate, Plan, Policy, Protect, Respond, Train, Verb
+from wire.messages import (
+    MOST_CLASSES,
+    Apply,
+    Choose,
+    Evaluate,
+    Plan,
+    Policy,
+    Protect,
+    Respond,
+    Train,
+    Verb,
+)
 from wire.tensors import Array
 
 
-def broken_rule(policy: Policy, plan: Plan, bundle: str, measuring: Collection[str], y: Array, num_test: int) -> str | None:
-    r"""What in the plan is against the policy: the rule's name, a colon, and what was asked; None if nothing is.
+def broken_rule(
+    policy: Policy, plan: Plan, bundle: str, measuring: Collection[str], y: Array, num_test: int
+) -> str | None:
+    r"""What in the plan is against the policy: the rule's name, a colon, and what was asked; None
+    if nothing is.
 
-    `bundle`: the bundle's name. `measuring`: its graphs that have responses. y (n, \*label): the labels of the training windows. The rules
-    on seconds and bytes are kept while the plan is carried out.
+    `bundle`: the bundle's name. `measuring`: its graphs that have responses. y (n, \*label): the
+    labels of the training windows. The rules on seconds and bytes are kept while the plan is
+    carried out.
     """
     num_train = len(y)
     for verb in plan.verbs:
@@ -30,13 +45,20 @@ def broken_rule(policy: Policy, plan: Plan, bundle: str, measuring: Collection[s
     epochs = sum(_epochs(verb, num_train) for verb in plan.verbs)
     if epochs > policy.max_epochs:
         return f"max_epochs: {epochs:g} are asked for, {policy.max_epochs:g} are permitted"
-    return _unprotected(policy, plan.verbs, measuring) or _too_few_windows(policy, plan.verbs, measuring, y, num_test)
+    return _unprotected(policy, plan.verbs, measuring) or _too_few_windows(
+        policy, plan.verbs, measuring, y, num_test
+    )
 
 
 def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
-    """How many windows of each class a check-in says there are, from the classes (n,) int64 of the windows. None where the policy does not
-    permit to tell it, where labels are no classes, or where a class number is not one of the first `MOST_CLASSES`."""
-    if not policy.tell_classes or y.ndim != 1 or (y.size and not 0 <= int(y.min()) <= int(y.max()) < MOST_CLASSES):
+    """How many windows of each class a check-in says there are, from the classes (n,) int64 of the
+    windows. None where the policy does not permit to tell it, where labels are no classes, or where
+    a class number is not one of the first `MOST_CLASSES`."""
+    if (
+        not policy.tell_classes
+        or y.ndim != 1
+        or (y.size and not 0 <= int(y.min()) <= int(y.max()) < MOST_CLASSES)
+    ):
         return None
     return tuple(np.bincount(y).tolist()) if y.size else ()
 
@@ -44,7 +66,11 @@ def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
 def _epochs(verb: Verb, num_train: int) -> float:
     if not isinstance(verb, Train) or _trained_on(verb, num_train) < verb.least:
         return 0.0
-    return verb.steps * verb.batch_size / max(1, num_train) if verb.steps is not None else float(verb.epochs)
+    return (
+        verb.steps * verb.batch_size / max(1, num_train)
+        if verb.steps is not None
+        else float(verb.epochs)
+    )
 
 
 def _trained_on(verb: Train, num_train: int) -> int:
@@ -53,35 +79,48 @@ def _trained_on(verb: Train, num_train: int) -> int:
 
 
 def _unprotected(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str]) -> str | None:
-    """What leaves the device without the clipping and noise that the policy asks for. No mechanism covers what a graph measures, and a
-    graph may measure a gradient: nothing of that leaves, before training or after it."""
+    """What leaves the device without the clipping and noise that the policy asks for. No mechanism
+    covers what a graph measures, and a graph may measure a gradient: nothing of that leaves, before
+    training or after it."""
     if not policy.needs_cover:
         return None
     rule = "max_clip_norm" if policy.max_clip_norm is not None else "min_noise_multiplier"
     for verb in verbs:
         reports = isinstance(verb, Respond) or (isinstance(verb, Apply) and verb.report)
         if reports or (isinstance(verb, Evaluate) and verb.report and verb.graph in measuring):
-            return f"{rule}: {verb.__struct_config__.tag} reports what neither clipping nor noise covers"
+            return (
+                f"{rule}: {verb.__struct_config__.tag} reports what neither clipping nor noise "
+                "covers"
+            )
     if not any(isinstance(verb, Train) and verb.report for verb in verbs):
         return None
     last = verbs[-1]
     if not isinstance(last, Protect):
         return f"{rule}: the plan does not end with protect"
     if policy.max_clip_norm is not None and last.clip_norm > policy.max_clip_norm:
-        return f"max_clip_norm: {last.clip_norm:g} is asked for, {policy.max_clip_norm:g} is permitted"
+        return (
+            f"max_clip_norm: {last.clip_norm:g} is asked for, {policy.max_clip_norm:g} is permitted"
+        )
     least = (policy.min_noise_multiplier or 0.0) * last.clip_norm
     if last.noise_std < least:
-        return f"min_noise_multiplier: noise of {last.noise_std:g} is asked for, {least:g} is the least"
+        return (
+            f"min_noise_multiplier: noise of {last.noise_std:g} is asked for, {least:g} is the "
+            "least"
+        )
     return None
 
 
-def _too_few_windows(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str], y: Array, num_test: int) -> str | None:
-    """A report over fewer windows than the policy asks for. What unreported verbs left is in all that is reported after them but in how
-    well a model answers."""
+def _too_few_windows(
+    policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str], y: Array, num_test: int
+) -> str | None:
+    """A report over fewer windows than the policy asks for. What unreported verbs left is in all
+    that is reported after them but in how well a model answers."""
     behind = len(y)
     for verb in verbs:
         count = _windows_of(verb, y, num_test)
-        if count is None or (count == 0 and policy.min_windows <= 1 and not isinstance(verb, Train)):
+        if count is None or (
+            count == 0 and policy.min_windows <= 1 and not isinstance(verb, Train)
+        ):
             continue
         match verb:
             case Train(report=False) | Evaluate(report=False):
@@ -92,13 +131,17 @@ def _too_few_windows(policy: Policy, verbs: tuple[Verb, ...], measuring: Collect
             case Evaluate() if verb.graph in measuring:
                 count = min(count, behind)
         if count < policy.min_windows:
-            return f"min_windows: {verb.__struct_config__.tag} is over {count}, {policy.min_windows} are the least"
+            return (
+                f"min_windows: {verb.__struct_config__.tag} is over {count}, {policy.min_windows} "
+                "are the least"
+            )
     return None
 
 
 def _windows_of(verb: Verb, y: Array, num_test: int) -> int | None:
-    """How many windows with labels a verb is over; all of them for one that reports something of tensors alone. None where it is over none
-    and measures nothing: a training that is left out, a split that has no window."""
+    """How many windows with labels a verb is over; all of them for one that reports something of
+    tensors alone. None where it is over none and measures nothing: a training that is left out, a
+    split that has no window."""
     num_train = len(y)
     match verb:
         case Train():
@@ -109,10 +152,16 @@ def _windows_of(verb: Verb, y: Array, num_test: int) -> int | None:
         case Evaluate(split="holdout"):
             return num_held_out(num_train, verb.holdout) or None
         case Evaluate(split="windows" | "unlabelled") if verb.most and verb.report:
-            return 0  # two such reports, of which one is over a window more, would tell of that window
+            return (
+                0  # two such reports, of which one is over a window more, would tell of that window
+            )
         case Evaluate(split="windows"):
             counted = held_out(y, verb.holdout) if verb.holdout else np.ones(num_train, bool)
-            return int((counted & (ranks(num_train, num_train)[:num_train] < verb.most)).sum()) if verb.most else int(counted.sum())
+            return (
+                int((counted & (ranks(num_train, num_train)[:num_train] < verb.most)).sum())
+                if verb.most
+                else int(counted.sum())
+            )
         case Evaluate(split="unlabelled"):
             return 0 if verb.report else verb.most or None
         case Evaluate(split="train"):

@@ -16,9 +16,10 @@ from wire.tensors import Array, Tensors
 
 @dataclass(frozen=True)
 class Windows:
-    """A device's examples: x (n, channels, time) float32 in sensor units, or whole numbers, which a bundle takes for measurements or ids as
-    its window says; y (n,) int64 class numbers, or (n, steps) int64, the class of each step or -1, or (n, names) int64, 1 for each name
-    that is there and 0 for others, or (n, quantities) float32."""
+    """A device's examples: x (n, channels, time) float32 in sensor units, or whole numbers, which a
+    bundle takes for measurements or ids as its window says; y (n,) int64 class numbers, or (n,
+    steps) int64, the class of each step or -1, or (n, names) int64, 1 for each name that is there
+    and 0 for others, or (n, quantities) float32."""
 
     train_x: Array = field(repr=False)
     train_y: Array = field(repr=False)
@@ -27,7 +28,8 @@ class Windows:
     unlabelled_x: Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
     """Windows that nobody has labelled, shaped as `train_x`; empty where there are none."""
     names: tuple[str, ...] = ()
-    """What the columns of labels (n, names) or (n, quantities) are called, where the data say it."""
+    """What the columns of labels (n, names) or (n, quantities) are called, where the data say
+    it."""
 
     @property
     def num_train(self) -> int:
@@ -46,7 +48,8 @@ class Windows:
 
 
 class LiveWindows(Protocol):
-    """Windows of a device that goes on recording: other ones from plan to plan, and never within one."""
+    """Windows of a device that goes on recording: other ones from plan to plan, and never within
+    one."""
 
     @property
     def has_moved(self) -> bool:
@@ -60,8 +63,8 @@ class LiveWindows(Protocol):
         """
 
     def look(self) -> bool:
-        """Compare what was recorded since the last survey with what was there then, if it is time to; whether that is found to have moved
-        now, and was not before."""
+        """Compare what was recorded since the last survey with what was there then, if it is time
+        to; whether that is found to have moved now, and was not before."""
 
     def surveyed(self) -> None:
         """A survey of the data was made: they are what later ones are compared with."""
@@ -80,14 +83,24 @@ class Graphs(Protocol):
 
 @runtime_checkable
 class WholeTraining(Protocol):
-    """Graphs that can also make a training of many batches in one call, the faster way where there is one."""
+    """Graphs that can also make a training of many batches in one call, the faster way where there
+    is one."""
 
     def trains(self, graph: str) -> bool:
         """Whether `train` can do what running this graph batch by batch would do."""
 
-    def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
-        """Run a graph over batches of the examples x (n, \\*window) and y (n,), each batch given by index, the outputs of one being the
-        tensors of the next: the last ``next/ROLE/NAME``, and ``metric/loss_sum`` and ``metric/num_correct`` summed over all."""
+    def train(
+        self,
+        graph: str,
+        tensors: Tensors,
+        x: Array,
+        y: Array,
+        batches: Sequence[Array],
+        hyper: Tensors,
+    ) -> Tensors:
+        """Run a graph over batches of the examples x (n, \\*window) and y (n,), each batch given by
+        index, the outputs of one being the tensors of the next: the last ``next/ROLE/NAME``, and
+        ``metric/loss_sum`` and ``metric/num_correct`` summed over all."""
 
 
 GraphLoader = Callable[[Bundle], Graphs]
@@ -102,8 +115,9 @@ class WholeModels(Protocol):
 
 
 class Current(msgspec.Struct, frozen=True):
-    """The model that answers predictions, apart from any run: digests of its bundle, its tensors, and this device's private tensors
-    (empty where it has none). It is also what ``model.json`` says."""
+    """The model that answers predictions, apart from any run: digests of its bundle, its tensors,
+    and this device's private tensors (empty where it has none). It is also what ``model.json``
+    says."""
 
     bundle: Digest
     model: Digest
@@ -124,9 +138,11 @@ class Current(msgspec.Struct, frozen=True):
     onnx: MaybeDigest = ""
     """SHA-256 of ``model.onnx``; empty where the bundle has nothing to make one from."""
     kept: MaybeDigest = ""
-    """Of what the device has kept of this model, where that is used (`edge_client.core.kept`); empty where the model answers alone."""
+    """Of what the device has kept of this model, where that is used (`edge_client.core.kept`);
+    empty where the model answers alone."""
     alone: str = ""
-    """Why it came into use without what the device had kept; empty where that is used, or nothing was kept then."""
+    """Why it came into use without what the device had kept; empty where that is used, or nothing
+    was kept then."""
 
 
 class BlobReader(Protocol):
@@ -152,7 +168,8 @@ class BlobPart(Protocol):
 
 
 class DeviceState(Protocol):
-    """What must survive a restart of the device. Every write is complete or did not happen; an OSError says that it did not."""
+    """What must survive a restart of the device. Every write is complete or did not happen; an
+    OSError says that it did not."""
 
     def load(self) -> Session:
         """The session as last saved; a new one at first, and if the saved one is damaged."""
@@ -164,7 +181,8 @@ class DeviceState(Protocol):
         """Whether a blob is stored; it may be damaged."""
 
     def blob(self, digest: str) -> bytes | None:
-        """A downloaded blob; None if there is none, or if its bytes no longer have this hash: then it is set aside."""
+        """A downloaded blob; None if there is none, or if its bytes no longer have this hash: then
+        it is set aside."""
 
     def put_blob(self, digest: str, payload: bytes) -> None:
         """Keep a downloaded blob."""
@@ -173,7 +191,8 @@ class DeviceState(Protocol):
         """A blob that comes in pieces, with those that are stored already."""
 
     def finish(self, part: BlobPart) -> bool:
-        """Let a part of which nothing is missing be a stored blob. If its bytes do not have their hash it is deleted, and this is false."""
+        """Let a part of which nothing is missing be a stored blob. If its bytes do not have their
+        hash it is deleted, and this is false."""
 
     def keep_blobs(self, digests: set[str]) -> None:
         """Forget every blob but these, and every part of one."""
@@ -194,7 +213,8 @@ class DeviceState(Protocol):
         """Forget the kept update."""
 
     def checkpoint(self) -> bytes | None:
-        """What `put_checkpoint` kept; None if there is nothing, or if it is damaged: then it is deleted."""
+        """What `put_checkpoint` kept; None if there is nothing, or if it is damaged: then it is
+        deleted."""
 
     def put_checkpoint(self, payload: bytes) -> None:
         """Keep this in place of the one before."""
@@ -203,8 +223,8 @@ class DeviceState(Protocol):
         """Forget it."""
 
     def private(self, run_id: str, round: int) -> Tensors:
-        """The private tensors (``private/NAME``) as they were before this round of this run; empty at first. A round that is
-        carried out again after a crash starts from the same ones."""
+        """The private tensors (``private/NAME``) as they were before this round of this run; empty
+        at first. A round that is carried out again after a crash starts from the same ones."""
 
     def current(self) -> Current | None:
         """The model in use, as last put; None if there is none, or if what says so is damaged."""
@@ -216,8 +236,8 @@ class DeviceState(Protocol):
         """The one file of the model in use; None if there is none, or if it is damaged."""
 
     def put_current(self, current: Current, onnx: bytes) -> None:
-        """Another model is in use from now on, all at once, and the one before is kept until the next. Its blobs are stored already; `onnx`
-        is the whole of it in one file, or empty."""
+        """Another model is in use from now on, all at once, and the one before is kept until the
+        next. Its blobs are stored already; `onnx` is the whole of it in one file, or empty."""
 
     def traffic(self) -> dict[int, int]:
         """Bytes that came and went, by hour (of Unix time), as last put."""

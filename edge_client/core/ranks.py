@@ -10,11 +10,17 @@ IN_TURN = 3
 
 
 def ranks(num_labelled: int, num_unlabelled: int) -> Array:
-    """The rank (n,) int64 of each window, those with labels before those without: `IN_TURN` ranks go to windows with labels and one to a
-    window without, in turn, as far as there are such. Either are spread over all of their kind, in step with nothing (multiples of the
-    golden ratio, modulo 1)."""
+    """The rank (n,) int64 of each window, those with labels before those without: `IN_TURN` ranks
+    go to windows with labels and one to a window without, in turn, as far as there are such. Either
+    are spread over all of their kind, in step with nothing (multiples of the golden ratio, modulo
+    1)."""
     labelled, unlabelled = np.arange(num_labelled), np.arange(num_unlabelled)
-    turn = np.concatenate([labelled // IN_TURN * (IN_TURN + 1) + labelled % IN_TURN, unlabelled * (IN_TURN + 1) + IN_TURN])
+    turn = np.concatenate(
+        [
+            labelled // IN_TURN * (IN_TURN + 1) + labelled % IN_TURN,
+            unlabelled * (IN_TURN + 1) + IN_TURN,
+        ]
+    )
     order = np.concatenate([_spread(num_labelled), num_labelled + _spread(num_unlabelled)])
     made = np.empty(len(order), np.int64)
     made[order[np.argsort(turn, kind="stable")]] = np.arange(len(order))

@@ -1,4 +1,5 @@
-"""Whether a bundle has what a plan's verbs ask for, and what graphs measure; pure. What a graph really does shows when it runs."""
+"""Whether a bundle has what a plan's verbs ask for, and what graphs measure; pure. What a graph
+really does shows when it runs."""
 
 from collections.abc import Collection
 
@@ -11,7 +12,8 @@ from wire.messages import Annotate, Choose, Protect, Respond, Train, Verb
 def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
     """
     Raises:
-        BundleError: a verb names a graph that is not there, or that lacks an output; or a graph changes a tensor that is not there.
+        BundleError: a verb names a graph that is not there, or that lacks an output; or a graph
+        changes a tensor that is not there.
     """
     known = {spec.key for spec in manifest.tensors}
     for verb in verbs:
@@ -19,24 +21,47 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
             continue
         graph = manifest.graphs.get(verb.graph)
         if graph is None:
-            raise BundleError(f"bundle {manifest.name}: no graph {verb.graph!r}, it has {', '.join(sorted(manifest.graphs))}")
+            raise BundleError(
+                f"bundle {manifest.name}: no graph {verb.graph!r}, it has "
+                f"{', '.join(sorted(manifest.graphs))}"
+            )
         for output in graph.outputs:
-            if names.role_of(output) == names.NEXT and output.removeprefix(names.following("")) not in known:
-                raise BundleError(f"bundle {manifest.name}: graph {verb.graph!r} has the output {output!r}, of no tensor")
+            if (
+                names.role_of(output) == names.NEXT
+                and output.removeprefix(names.following("")) not in known
+            ):
+                raise BundleError(
+                    f"bundle {manifest.name}: graph {verb.graph!r} has the output {output!r}, of "
+                    "no tensor"
+                )
         counts = isinstance(verb, Train) or names.NUM_CORRECT in graph.outputs
-        needed = (names.LOSS_SUM, names.NUM_CORRECT) if counts else (names.LOSS_SUM,) if isinstance(verb, Choose) else ()
+        needed = (
+            (names.LOSS_SUM, names.NUM_CORRECT)
+            if counts
+            else (names.LOSS_SUM,)
+            if isinstance(verb, Choose)
+            else ()
+        )
         kind = verb.__struct_config__.tag
         if missing := [name for name in needed if name not in graph.outputs]:
-            raise BundleError(f"bundle {manifest.name}: graph {verb.graph!r} has no output {missing[0]!r}, which {kind} needs")
+            raise BundleError(
+                f"bundle {manifest.name}: graph {verb.graph!r} has no output {missing[0]!r}, "
+                f"which {kind} needs"
+            )
         rows = names.of_role(dict.fromkeys(graph.outputs), names.OUTPUT)
         if isinstance(verb, Annotate | Respond) and len(rows) != 1:
-            raise BundleError(f"bundle {manifest.name}: graph {verb.graph!r} has {len(rows)} per-example outputs, {kind} needs one")
+            raise BundleError(
+                f"bundle {manifest.name}: graph {verb.graph!r} has {len(rows)} per-example "
+                f"outputs, {kind} needs one"
+            )
 
 
 def measuring(manifest: Manifest) -> Collection[str]:
-    """The graphs whose evaluation may report more than a loss and how much was correct: whatever the manifest calls a response, every
-    other metric of theirs is one."""
-    return [name for name, graph in manifest.graphs.items() if graph.responses or _other_metrics(graph)]
+    """The graphs whose evaluation may report more than a loss and how much was correct: whatever
+    the manifest calls a response, every other metric of theirs is one."""
+    return [
+        name for name, graph in manifest.graphs.items() if graph.responses or _other_metrics(graph)
+    ]
 
 
 def _other_metrics(graph: Graph) -> bool:

@@ -1,5 +1,6 @@
-"""The folder in which an enrolled device keeps what it was given: ``device.pem`` (its key and certificate), ``ca.pem``, ``trust.pem``,
-``policy.toml`` and ``enrolment.json``. ``device.pem`` is written last: with it, all is there."""
+"""The folder in which an enrolled device keeps what it was given: ``device.pem`` (its key and
+certificate), ``ca.pem``, ``trust.pem``, ``policy.toml`` and ``enrolment.json``. ``device.pem`` is
+written last: with it, all is there."""
 
 import argparse
 import os
@@ -84,7 +85,8 @@ class Credentials:
         return self._parsed("ca.pem", lambda pem: read_certificate(pem.decode()))
 
     def next_key(self) -> TlsKey:
-        """The key of the request that is under way, which is made now if none is: the same after a restart.
+        """The key of the request that is under way, which is made now if none is: the same after a
+        restart.
 
         Raises:
             ConfigError: it cannot be read or written.
@@ -108,18 +110,31 @@ class Credentials:
             OSError: it cannot be removed.
         """
         path = self.folder / NEXT_KEY
-        if path.exists() and self.exists and key_digest(self._next().public_key()) == key_digest(self.pair()[0].public_key()):
+        if (
+            path.exists()
+            and self.exists
+            and key_digest(self._next().public_key()) == key_digest(self.pair()[0].public_key())
+        ):
             path.unlink()
 
-    def take(self, key: TlsKey, given: Enrolled, service: str, authority: str, wanted: str, now_s: float) -> Enrolment:
-        """Check all that the service gave, and store it. `authority`: its certificate (PEM), by which the service was known.
+    def take(
+        self, key: TlsKey, given: Enrolled, service: str, authority: str, wanted: str, now_s: float
+    ) -> Enrolment:
+        """Check all that the service gave, and store it. `authority`: its certificate (PEM), by
+        which the service was known.
 
         Raises:
-            ConfigError: something is not what it should be; nothing is stored. Or it cannot be written.
+            ConfigError: something is not what it should be; nothing is stored. Or it cannot be
+            written.
         """
         try:
-            device_id, fleet = check_name(given.device_id, "device id"), check_name(given.fleet, "fleet name")
-            certificate = check_pair(key, given.certificate, read_certificate(authority), device_id, now_s)
+            device_id, fleet = (
+                check_name(given.device_id, "device id"),
+                check_name(given.fleet, "fleet name"),
+            )
+            certificate = check_pair(
+                key, given.certificate, read_certificate(authority), device_id, now_s
+            )
             if wanted not in ("", device_id):
                 raise Malformed(f"the certificate is for {device_id}, and --device is {wanted}")
             if not read_public(given.trust.encode()) or not BrokerAddress.parse(given.broker).tls:
@@ -127,8 +142,14 @@ class Credentials:
         except ShoalError as error:
             raise ConfigError(f"what {service} answered cannot be used: {error}") from None
         enrolment = Enrolment(device_id, fleet, given.broker, service)
-        files = {"ca.pem": authority.encode(), "trust.pem": given.trust.encode(), "enrolment.json": msgspec.json.encode(enrolment)}
-        if given.policy and not (self.folder / "policy.toml").exists():  # what its owner has changed stays
+        files = {
+            "ca.pem": authority.encode(),
+            "trust.pem": given.trust.encode(),
+            "enrolment.json": msgspec.json.encode(enrolment),
+        }
+        if (
+            given.policy and not (self.folder / "policy.toml").exists()
+        ):  # what its owner has changed stays
             files["policy.toml"] = given.policy.encode()
         try:
             for name, payload in files.items():
@@ -144,7 +165,9 @@ class Credentials:
         Raises:
             OSError: they cannot be written; the ones before are still there.
         """
-        write_atomically(self.folder / PAIR, tls_key_pem(key) + certificate_pem(certificate).encode(), 0o600)
+        write_atomically(
+            self.folder / PAIR, tls_key_pem(key) + certificate_pem(certificate).encode(), 0o600
+        )
         (self.folder / NEXT_KEY).unlink(missing_ok=True)
 
     def _next(self) -> TlsKey:
@@ -154,7 +177,9 @@ class Credentials:
         try:
             return parse(self._read(name))
         except (WireError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self.folder / name}: {error}; remove the folder, and enrol again") from None
+            raise ConfigError(
+                f"{self.folder / name}: {error}; remove the folder, and enrol again"
+            ) from None
 
     def _read(self, name: str) -> bytes:
         try:
@@ -163,7 +188,9 @@ class Credentials:
             raise ConfigError(f"{self.folder / name}: {error.strerror}") from None
 
 
-def check_pair(key: TlsKey, pem: str, authority: Certificate, device_id: str, now_s: float) -> Certificate:
+def check_pair(
+    key: TlsKey, pem: str, authority: Certificate, device_id: str, now_s: float
+) -> Certificate:
     """A certificate that was answered to a request.
 
     Raises:
@@ -179,20 +206,25 @@ def check_pair(key: TlsKey, pem: str, authority: Certificate, device_id: str, no
 
 
 def fill_in(arguments: argparse.Namespace) -> Credentials | None:
-    """Fill in, from the folder of an enrolled device, what the command line leaves open; what that names counts. None if the device is not
-    enrolled, or is run with credentials of another kind.
+    """Fill in, from the folder of an enrolled device, what the command line leaves open; what that
+    names counts. None if the device is not enrolled, or is run with credentials of another kind.
 
     Raises:
-        ConfigError: the folder that is named has no credentials, or they cannot be read; or there is no id.
+        ConfigError: the folder that is named has no credentials, or they cannot be read; or there
+        is no id.
     """
     named = arguments.enrolled is not None
     credentials = Credentials(arguments.enrolled if named else arguments.state / FOLDER)
-    if not named and (not credentials.exists or arguments.id is not None or arguments.cert is not None):
+    if not named and (
+        not credentials.exists or arguments.id is not None or arguments.cert is not None
+    ):
         if arguments.id is None:
             raise ConfigError("no --id: name this device, or enrol it with `shoal-edge enrol`")
         return None
     if not credentials.exists:
-        raise ConfigError(f"--enrolled {credentials.folder}: there is no {PAIR}; `shoal-edge enrol` writes it")
+        raise ConfigError(
+            f"--enrolled {credentials.folder}: there is no {PAIR}; `shoal-edge enrol` writes it"
+        )
     enrolment, folder = credentials.enrolment(), credentials.folder
     if arguments.id not in (None, enrolment.device_id):
         raise ConfigError(f"--id {arguments.id}: {folder} is of the device {enrolment.device_id}")

@@ -1,5 +1,5 @@
-"""`shoal-edge enrol`: from a token to all that `shoal-edge run` needs. It may be interrupted at any moment, and made again with the same
-token."""
+"""`shoal-edge enrol`: from a token to all that `shoal-edge run` needs. It may be interrupted at any
+moment, and made again with the same token."""
 
 import argparse
 import itertools
@@ -36,7 +36,8 @@ def enrol(arguments: argparse.Namespace) -> None:
     """Enrol this device, and print where what it was given lies.
 
     Raises:
-        ShoalError: the token or another argument cannot be used, the service refuses or cannot be reached, or something cannot be written.
+        ShoalError: the token or another argument cannot be used, the service refuses or cannot be
+        reached, or something cannot be written.
     """
     token, wanted, url = read_token(_token(arguments.token)), arguments.device or "", arguments.url
     read_url(url)
@@ -48,29 +49,47 @@ def enrol(arguments: argparse.Namespace) -> None:
         if end > datetime.now(UTC):
             with suppress(OSError):
                 credentials.tidy()
-            print(f"{enrolment.device_id} is enrolled already, until {end:%Y-%m-%d}: {credentials.folder}; --again enrols it anew")
+            print(
+                f"{enrolment.device_id} is enrolled already, until {end:%Y-%m-%d}: "
+                f"{credentials.folder}; --again enrols it anew"
+            )
             _install(arguments)
             return
     authority = _patiently(arguments, lambda: fetch_authority(url, token.authority))
     key = credentials.next_key()
-    answer = _patiently(arguments, lambda: ask(url, authority, ENROL, Enrol(str(token), make_request(key, wanted))))
+    answer = _patiently(
+        arguments, lambda: ask(url, authority, ENROL, Enrol(str(token), make_request(key, wanted)))
+    )
     while isinstance(answer, Waiting):
-        print(f"{answer.device_id} waits for approval: `shoal enrol approve FOLDER {answer.device_id}`", flush=True)
+        print(
+            f"{answer.device_id} waits for approval: `shoal enrol approve FOLDER "
+            f"{answer.device_id}`",
+            flush=True,
+        )
         time.sleep(min(max(answer.retry_s, 1.0), 600.0))
-        answer = _patiently(arguments, lambda: ask(url, authority, ENROL, Enrol(str(token), make_request(key, wanted))))
+        answer = _patiently(
+            arguments,
+            lambda: ask(url, authority, ENROL, Enrol(str(token), make_request(key, wanted))),
+        )
     if isinstance(answer, Refused):
-        raise ConfigError(f"{url} refuses: {answer.detail or answer.reason}" + _advice(answer.reason))
+        raise ConfigError(
+            f"{url} refuses: {answer.detail or answer.reason}" + _advice(answer.reason)
+        )
     if not isinstance(answer, Enrolled):
         raise ConfigError(f"{url}: it answers {type(answer).__name__}, expected Enrolled")
     enrolment = credentials.take(key, answer, url, authority, wanted, time.time())
     if (policy := credentials.folder / "policy.toml").exists():
         read_policy(policy)
-    print(f"{enrolment.device_id} is enrolled in the fleet {enrolment.fleet}, broker {enrolment.broker}: {credentials.folder}")
+    print(
+        f"{enrolment.device_id} is enrolled in the fleet {enrolment.fleet}, broker "
+        f"{enrolment.broker}: {credentials.folder}"
+    )
     _install(arguments)
 
 
 def _token(given: str) -> str:
-    """The token: the argument, or, after an @, the file that it names, so that no list of processes shows it."""
+    """The token: the argument, or, after an @, the file that it names, so that no list of processes
+    shows it."""
     if not given.startswith("@"):
         return given
     try:
@@ -81,7 +100,10 @@ def _token(given: str) -> str:
 
 def _patiently(arguments: argparse.Namespace, attempt: Callable[[], T]) -> T:
     """Try for `--wait` seconds while there is no network, or the service has too much to do."""
-    end_s, pauses = time.monotonic() + arguments.wait, itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
+    end_s, pauses = (
+        time.monotonic() + arguments.wait,
+        itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1])),
+    )
     while True:
         try:
             answer = attempt()

@@ -1,5 +1,6 @@
-"""What a device says to the service that enrols it, over HTTPS. The service is known by its authority's certificate, and that by the
-fingerprint in the token: nothing is sent before it is known."""
+"""What a device says to the service that enrols it, over HTTPS. The service is known by its
+authority's certificate, and that by the fingerprint in the token: nothing is sent before it is
+known."""
 
 import http.client
 import socket
@@ -16,7 +17,8 @@ from wire.errors import ConfigError, LinkError, Malformed
 
 TIMEOUT_S = 20.0
 _OTHER_TIME, _OTHER_NAME = (9, 10), (62, 64)
-"""OpenSSL's numbers of a certificate that is not valid now, and of one for another name or address."""
+"""OpenSSL's numbers of a certificate that is not valid now, and of one for another name or
+address."""
 
 
 def read_url(url: str) -> tuple[str, int]:
@@ -30,7 +32,13 @@ def read_url(url: str) -> tuple[str, int]:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ConfigError(f"address {url!r}: {error}") from None
-    if parts.scheme != "https" or not host or parts.path not in ("", "/") or parts.query or parts.username:
+    if (
+        parts.scheme != "https"
+        or not host
+        or parts.path not in ("", "/")
+        or parts.query
+        or parts.username
+    ):
         raise ConfigError(f"address {url!r}: expected https://HOST[:PORT]")
     return host, port or 8443
 
@@ -43,7 +51,10 @@ def fetch_authority(url: str, fingerprint: str) -> str:
         ConfigError: another one answers.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # what comes is public, and is judged by the fingerprint alone
+    context.check_hostname, context.verify_mode = (
+        False,
+        ssl.CERT_NONE,
+    )  # what comes is public, and is judged by the fingerprint alone
     status, payload = _request(url, context, "GET", AUTHORITY, b"")
     if status in (429, 503):
         raise LinkError(f"{url}: it answers {status}: it has too much to do now")
@@ -51,10 +62,15 @@ def fetch_authority(url: str, fingerprint: str) -> str:
         certificate = read_certificate(payload.decode())
         found = certificate_digest(certificate)
     except (Malformed, UnicodeDecodeError):
-        raise ConfigError(f"{url}: it answers {status} and no certificate: is it where devices are enrolled?") from None
+        raise ConfigError(
+            f"{url}: it answers {status} and no certificate: is it where devices are enrolled?"
+        ) from None
     if found != fingerprint:
         told = "another service is there, its authority was made anew, or somebody is in between"
-        raise ConfigError(f"{url}: its authority has the fingerprint {found[:16]}, and the token expects {fingerprint[:16]}: {told}")
+        raise ConfigError(
+            f"{url}: its authority has the fingerprint {found[:16]}, and the token expects "
+            f"{fingerprint[:16]}: {told}"
+        )
     return certificate_pem(certificate)
 
 
@@ -63,7 +79,8 @@ def ask(url: str, authority: str, path: str, message: Enrol | Renew) -> Answer:
 
     Raises:
         LinkError: it cannot be reached.
-        ConfigError: another one answers, its answer makes no sense, or this device's clock is wrong.
+        ConfigError: another one answers, its answer makes no sense, or this device's clock is
+        wrong.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=authority)
@@ -75,7 +92,9 @@ def ask(url: str, authority: str, path: str, message: Enrol | Renew) -> Answer:
     return answer
 
 
-def _request(url: str, context: ssl.SSLContext, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+def _request(
+    url: str, context: ssl.SSLContext, method: str, path: str, body: bytes
+) -> tuple[int, bytes]:
     host, port = read_url(url)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
@@ -86,7 +105,10 @@ def _request(url: str, context: ssl.SSLContext, method: str, path: str, body: by
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(f"{url}: {_unverified(error, host)}") from None
     except socket.gaierror as error:
-        raise LinkError(f"{url}: {host} has no address ({error.strerror}): is there a network, and is the name right?") from None
+        raise LinkError(
+            f"{url}: {host} has no address ({error.strerror}): is there a network, and is the "
+            "name right?"
+        ) from None
     except (OSError, http.client.HTTPException) as error:
         raise LinkError(f"{url}: no connection: {error or type(error).__name__}") from None
     finally:
@@ -97,7 +119,10 @@ def _request(url: str, context: ssl.SSLContext, method: str, path: str, body: by
 def _unverified(error: ssl.SSLCertVerificationError, host: str) -> str:
     if error.verify_code in _OTHER_TIME:
         now = datetime.fromtimestamp(time.time(), UTC)
-        return f"{error.verify_message}, by this device's clock, which says {now:%Y-%m-%d %H:%M} UTC: set it, for example by NTP"
+        return (
+            f"{error.verify_message}, by this device's clock, which says {now:%Y-%m-%d %H:%M} "
+            "UTC: set it, for example by NTP"
+        )
     if error.verify_code in _OTHER_NAME:
         return f"its certificate is not for {host}: use a name that `shoal init --tls` was given"
     return f"its certificate is not of the authority that was expected ({error.verify_message})"

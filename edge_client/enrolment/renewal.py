@@ -21,12 +21,20 @@ AGAIN_S = (60.0, 300.0, 1800.0, 3600.0)
 
 
 class Renewal:
-    """Looks at the certificate now and then, in a thread of its own, for as long as the context is open."""
+    """Looks at the certificate now and then, in a thread of its own, for as long as the context is
+    open."""
 
-    def __init__(self, credentials: Credentials, renewed: Callable[[], None], wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        renewed: Callable[[], None],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         """`renewed` is called when another certificate is in the folder."""
         self._credentials, self._renewed, self._wall = credentials, renewed, wall
-        self._share = RENEW_AFTER - random.uniform(0.0, 0.1)  # a fleet that was enrolled in an hour does not renew in one
+        self._share = RENEW_AFTER - random.uniform(
+            0.0, 0.1
+        )  # a fleet that was enrolled in an hour does not renew in one
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="renewal", daemon=True)
 
@@ -48,7 +56,9 @@ class Renewal:
                     self._renewed()
                 failures = 0
             except Exception as error:  # a device works as long as its certificate lasts
-                text = error if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+                text = (
+                    error if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+                )
                 log.error("the certificate could not be renewed, trying again: %s", text)
                 pause_s = AGAIN_S[min(failures, len(AGAIN_S) - 1)] * random.uniform(0.8, 1.2)
                 failures += 1
@@ -62,12 +72,15 @@ class Renewal:
             ConfigError: the certificate cannot be read.
         """
         certificate = self._credentials.pair()[1]
-        begin_s, end_s = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+        begin_s, end_s = (
+            certificate.not_valid_before_utc.timestamp(),
+            certificate.not_valid_after_utc.timestamp(),
+        )
         return self._wall() > begin_s + self._share * (end_s - begin_s)
 
     def renew(self) -> None:
-        """Ask for another certificate, for a new key, and take both into use. An attempt that was cut short is gone on with: the key of the
-        request stays until its certificate is here.
+        """Ask for another certificate, for a new key, and take both into use. An attempt that was
+        cut short is gone on with: the key of the request stays until its certificate is here.
 
         Raises:
             LinkError: the service cannot be reached, or has too much to do.
@@ -81,12 +94,26 @@ class Renewal:
         answer = ask(enrolment.service, certificate_pem(authority), RENEW, asked)
         if isinstance(answer, Refused):
             problem = f"{enrolment.service} refuses: {answer.reason}: {answer.detail}"
-            raise LinkError(problem) if answer.reason in ("too-many", "busy") else ConfigError(problem)
+            raise (
+                LinkError(problem)
+                if answer.reason in ("too-many", "busy")
+                else ConfigError(problem)
+            )
         if not isinstance(answer, Renewed):
-            raise ConfigError(f"{enrolment.service}: it answers {type(answer).__name__}, expected Renewed")
+            raise ConfigError(
+                f"{enrolment.service}: it answers {type(answer).__name__}, expected Renewed"
+            )
         try:
-            fresh = check_pair(new, answer.certificate, authority, enrolment.device_id, self._wall())
+            fresh = check_pair(
+                new, answer.certificate, authority, enrolment.device_id, self._wall()
+            )
             self._credentials.put_pair(new, fresh)
         except OSError as error:
-            raise ConfigError(f"{error.filename or self._credentials.folder}: {error.strerror}") from None
-        log.info("the certificate was renewed device=%s until=%s", enrolment.device_id, fresh.not_valid_after_utc.date())
+            raise ConfigError(
+                f"{error.filename or self._credentials.folder}: {error.strerror}"
+            ) from None
+        log.info(
+            "the certificate was renewed device=%s until=%s",
+            enrolment.device_id,
+            fresh.not_valid_after_utc.date(),
+        )

@@ -68,14 +68,20 @@ STATE = Path("/var/lib/shoal")
 
 def unit(program: Path, data: Path, state: Path, enrolled: Path | None = None) -> str:
     """The unit's text."""
-    return UNIT.format(program=program, data=data, state=state, enrolled=f" --enrolled {enrolled}" if enrolled else "")
+    return UNIT.format(
+        program=program,
+        data=data,
+        state=state,
+        enrolled=f" --enrolled {enrolled}" if enrolled else "",
+    )
 
 
 def install(state: Path, enrolled: Path | None, data: Path) -> None:
     """Install the unit, and start it now and with the machine.
 
     Raises:
-        ConfigError: not root, no systemd, folders at other places than the unit can use, or systemd refuses.
+        ConfigError: not root, no systemd, folders at other places than the unit can use, or systemd
+        refuses.
     """
     if os.geteuid() != 0:
         raise ConfigError("--install: only root may install a unit; run it with sudo")
@@ -83,14 +89,26 @@ def install(state: Path, enrolled: Path | None, data: Path) -> None:
         raise ConfigError("--install: there is no systemd here")
     for folder in (state, *([enrolled] if enrolled else [])):
         if STATE not in folder.absolute().parents:
-            raise ConfigError(f"--install: the unit can write below {STATE} alone, and not to {folder}")
+            raise ConfigError(
+                f"--install: the unit can write below {STATE} alone, and not to {folder}"
+            )
     program = Path(sys.argv[0]).absolute()
     try:
-        write_atomically(PATH, unit(program, data.absolute(), state.absolute(), enrolled.absolute() if enrolled else None).encode())
+        write_atomically(
+            PATH,
+            unit(
+                program,
+                data.absolute(),
+                state.absolute(),
+                enrolled.absolute() if enrolled else None,
+            ).encode(),
+        )
     except OSError as error:
         raise ConfigError(f"--install: {PATH}: {error.strerror}") from None
     for words in (["daemon-reload"], ["enable", "--now", PATH.name], ["restart", PATH.name]):
         done = subprocess.run([systemctl, *words], capture_output=True, text=True)
         if done.returncode:
-            raise ConfigError(f"--install: systemctl {' '.join(words)}: {done.stderr.strip() or done.returncode}")
+            raise ConfigError(
+                f"--install: systemctl {' '.join(words)}: {done.stderr.strip() or done.returncode}"
+            )
     print(f"{PATH} is installed and started: journalctl -u shoal-edge")

@@ -1,7 +1,9 @@
-"""Reads CBOR (RFC 8949) into what JSON can say: numbers, text, lists, dictionaries, true, false and null.
+"""Reads CBOR (RFC 8949) into what JSON can say: numbers, text, lists, dictionaries, true, false and
+null.
 
-Sensors send little of CBOR, and a device installs little: this reads all of its major types, half floats and indefinite lengths included.
-Tags are read through; bytes stay bytes. Lengths are held against what is there before memory is taken.
+Sensors send little of CBOR, and a device installs little: this reads all of its major types, half
+floats and indefinite lengths included. Tags are read through; bytes stay bytes. Lengths are held
+against what is there before memory is taken.
 """
 
 import struct
@@ -25,7 +27,10 @@ def decode(payload: bytes) -> Any:
     except (IndexError, struct.error, UnicodeDecodeError, TypeError) as error:
         raise DataError(f"CBOR of {len(payload)} bytes: {type(error).__name__}: {error}") from None
     if item is _BREAK or end != len(payload):
-        raise DataError(f"CBOR of {len(payload)} bytes: {'a break' if item is _BREAK else f'its first item ends at {end}'}")
+        raise DataError(
+            f"CBOR of {len(payload)} bytes: "
+            f"{'a break' if item is _BREAK else f'its first item ends at {end}'}"
+        )
     return item
 
 
@@ -61,7 +66,9 @@ def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         case 5:
             flat, at = _list(data, at, 2 * number, depth)
             return dict(zip(flat[::2], flat[1::2], strict=True)), at
-    return _item(data, at, depth + 1)  # a tag says how to understand the item after it: as time, for instance, which its number is
+    return _item(
+        data, at, depth + 1
+    )  # a tag says how to understand the item after it: as time, for instance, which its number is
 
 
 def _list(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], int]:

@@ -1,12 +1,15 @@
 """Whether a device's data have moved since its last survey; pure.
 
-What a window is known by are the mean and the logarithm of the deviation of each channel. The distance of two sets of windows is the mean
-absolute difference of the distribution functions of these, over the features and over the windows of both sets, less what chance gives
-for sets of these sizes. For samples of one distribution that is sqrt(2/pi) pi/8 sqrt(1/n + 1/m): the mean over F of the mean absolute
-value of a Gaussian with the variance F(1-F)(1/n + 1/m). The distance needs no scale and no density, and no single window weighs much.
+What a window is known by are the mean and the logarithm of the deviation of each channel. The
+distance of two sets of windows is the mean absolute difference of the distribution functions of
+these, over the features and over the windows of both sets, less what chance gives for sets of these
+sizes. For samples of one distribution that is sqrt(2/pi) pi/8 sqrt(1/n + 1/m): the mean over F of
+the mean absolute value of a Gaussian with the variance F(1-F)(1/n + 1/m). The distance needs no
+scale and no density, and no single window weighs much.
 
-`MOVED` lies between what two halves of one person's recording give and what another person or the other arm gives. On the smartwatch set,
-ten people and two arms, the halves are at most 0.018 apart, two people at least 0.022, the arms of one person at least 0.045
+`MOVED` lies between what two halves of one person's recording give and what another person or the
+other arm gives. On the smartwatch set, ten people and two arms, the halves are at most 0.018 apart,
+two people at least 0.022, the arms of one person at least 0.045
 (`tests/edge_client/test_live_drift.py`).
 """
 
@@ -31,7 +34,8 @@ def features(x: Array) -> Array:
 
 
 def distance(one: Array, other: Array) -> float:
-    """How far two sets of windows, given by their features (n, d) and (m, d), are apart; about 0 where only chance is between them."""
+    """How far two sets of windows, given by their features (n, d) and (m, d), are apart; about 0
+    where only chance is between them."""
     differences = []
     for a, b in zip(one.T, other.T, strict=True):
         at = np.concatenate([a, b])
@@ -41,9 +45,13 @@ def distance(one: Array, other: Array) -> float:
 
 
 def has_moved(before: Array, now: Array) -> bool:
-    """Whether sets of windows, given by their features, are too far apart for one device whose data stay what they are. Sets that are too
-    small have not moved."""
-    return min(len(before), len(now)) >= FEWEST and before.shape[1] == now.shape[1] and distance(before, now) > MOVED
+    """Whether sets of windows, given by their features, are too far apart for one device whose data
+    stay what they are. Sets that are too small have not moved."""
+    return (
+        min(len(before), len(now)) >= FEWEST
+        and before.shape[1] == now.shape[1]
+        and distance(before, now) > MOVED
+    )
 
 
 def some(rows: Array) -> Array:

@@ -1,4 +1,5 @@
-"""Windows of the live stream, one after the other: cut from stretches as they come, or from the ring of a process that records."""
+"""Windows of the live stream, one after the other: cut from stretches as they come, or from the
+ring of a process that records."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +19,19 @@ class Cutter:
 
     def __init__(self, length: int, stride: int, rate_hz: float, places: Sequence[int]) -> None:
         """`places`: which channels of a stretch are the window's, in order."""
-        self._length, self._stride, self._rate_hz, self._places = length, stride, rate_hz, list(places)
+        self._length, self._stride, self._rate_hz, self._places = (
+            length,
+            stride,
+            rate_hz,
+            list(places),
+        )
         self._x = np.zeros((0, len(self._places)), np.float32)
         self._t0_s = 0.0
         self._skip = 0
 
     def cut(self, stretch: Stretch) -> Iterator[tuple[float, Array]]:
-        """The windows that a stretch completes: the time of the first step, and x (channels, time)."""
+        """The windows that a stretch completes: the time of the first step, and x (channels,
+        time)."""
         if stretch.begins:
             self._x, self._t0_s, self._skip = self._x[:0], stretch.t0_s, 0
         elif not len(self._x) and not self._skip:
@@ -38,7 +45,11 @@ class Cutter:
 
     def _advance(self) -> None:
         gone = min(self._skip, len(self._x))
-        self._x, self._skip, self._t0_s = self._x[gone:], self._skip - gone, self._t0_s + gone / self._rate_hz
+        self._x, self._skip, self._t0_s = (
+            self._x[gone:],
+            self._skip - gone,
+            self._t0_s + gone / self._rate_hz,
+        )
 
 
 def follow_ring(folder: Path, rate_hz: float, stop: Callable[[], bool]) -> Iterator[Stretch]:
@@ -48,12 +59,16 @@ def follow_ring(folder: Path, rate_hz: float, stop: Callable[[], bool]) -> Itera
     at = max((end for _, end in read_records(path.read_bytes())), default=0) if path else 0
     is_first = True
     while not stop():
-        later = [p for p in ring_files(folder) if path is None or p.name > path.name]  # before the read: a file is then whole
+        later = [
+            p for p in ring_files(folder) if path is None or p.name > path.name
+        ]  # before the read: a file is then whole
         found = False
         if path is not None:
             for record, end in _records_from(path, at):
                 found, at = True, end
-                yield Stretch(record.t0_s, record.x, record.begins or is_first or record.rate_hz != rate_hz)
+                yield Stretch(
+                    record.t0_s, record.x, record.begins or is_first or record.rate_hz != rate_hz
+                )
                 is_first = False
         if not found and later:
             path, at = later[0], 0

@@ -1,5 +1,6 @@
-"""Labels from a file that another program writes: its last line is what is happening now, as `edge_client.live.labels.read_statement` reads
-it. Lines that are added are statements of their own. A link is not followed, and what is not a regular file is not read."""
+"""Labels from a file that another program writes: its last line is what is happening now, as
+`edge_client.live.labels.read_statement` reads it. Lines that are added are statements of their own.
+A link is not followed, and what is not a regular file is not read."""
 
 import threading
 import time
@@ -56,7 +57,9 @@ class LabelFile:
             self._ignored.add(error.strerror or str(error))
             return
         self._seen, self._size = stamp, stamp[1]
-        added = [line for line in lines[-MOST_LINES:] if line.strip()] if grown else lines[-1:] or [b""]
+        added = (
+            [line for line in lines[-MOST_LINES:] if line.strip()] if grown else lines[-1:] or [b""]
+        )
         for line in added:
             try:
                 read_statement(line, self._wall(), self._labels)

@@ -1,8 +1,9 @@
 """What somebody said of the time: intervals with a label, kept in a file of JSON lines.
 
-A statement paints an interval with a label, or with none; what is said later is painted over what was said before. A statement without an
-end lasts until the next one, at most `LONGEST_S`: a button that somebody forgot must not label the night. No statement is of more than
-`MOST_S`, or of times so far ahead of now, and of more than `MOST_INTERVALS` the oldest are forgotten.
+A statement paints an interval with a label, or with none; what is said later is painted over what
+was said before. A statement without an end lasts until the next one, at most `LONGEST_S`: a button
+that somebody forgot must not label the night. No statement is of more than `MOST_S`, or of times so
+far ahead of now, and of more than `MOST_INTERVALS` the oldest are forgotten.
 """
 
 import bisect
@@ -32,7 +33,8 @@ LONGEST_LABEL = 100
 STATED_BYTES = 2**16
 """A longer statement is not read."""
 MOST_BYTES = 2**20
-"""A longer file is written anew, without what is older than the samples; one that is `OVERFULL` times as long, at once."""
+"""A longer file is written anew, without what is older than the samples; one that is `OVERFULL`
+times as long, at once."""
 OVERFULL = 8
 
 
@@ -57,7 +59,10 @@ class Timeline:
         if not begin_s < end_s:
             return
         after = self.at(end_s)
-        low, high = bisect.bisect_left(self._begins, begin_s), bisect.bisect_right(self._begins, end_s)
+        low, high = (
+            bisect.bisect_left(self._begins, begin_s),
+            bisect.bisect_right(self._begins, end_s),
+        )
         self._begins[low:high], self._labels[low:high] = [begin_s, end_s], [statement.label, after]
         for i in (low + 1, low):
             if 0 < i < len(self._labels) and self._labels[i] == self._labels[i - 1]:
@@ -70,9 +75,13 @@ class Timeline:
         return self._labels[bisect.bisect_right(self._begins, t) - 1]
 
     def covering(self, begins_s: Array, ends_s: Array, classes: Sequence[str]) -> Array:
-        """The number of the class that each window from begins_s to ends_s (n,) lies in wholly, (n,) int64; -1 where there is none."""
+        """The number of the class that each window from begins_s to ends_s (n,) lies in wholly,
+        (n,) int64; -1 where there is none."""
         numbers = {name: i for i, name in enumerate(classes)}
-        of = np.array([numbers.get(label, -1) if label is not None else -1 for label in self._labels], np.int64)
+        of = np.array(
+            [numbers.get(label, -1) if label is not None else -1 for label in self._labels],
+            np.int64,
+        )
         first = np.searchsorted(self._begins, begins_s, "right") - 1
         last = np.searchsorted(self._begins, ends_s, "right") - 1
         return np.where(first == last, of[first], -1)
@@ -81,13 +90,19 @@ class Timeline:
         """The labelled intervals that end after a time."""
         ends = [*self._begins[1:], np.inf]
         rows = zip(self._begins, ends, self._labels, strict=True)
-        return [Statement(begin, end, label) for begin, end, label in rows if label is not None and end > since_s]
+        return [
+            Statement(begin, end, label)
+            for begin, end, label in rows
+            if label is not None and end > since_s
+        ]
 
 
 class Labels:
     """The timeline of a folder. `say` may be called from any thread."""
 
-    def __init__(self, folder: Path, classes: Sequence[str], wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, folder: Path, classes: Sequence[str], wall: Callable[[], float] = time.time
+    ) -> None:
         """
         Raises:
             OSError: the folder cannot be read.
@@ -98,20 +113,28 @@ class Labels:
         self._timeline = Timeline()
         self._num_bytes = self._read()
 
-    def say(self, label: str | None, begin_s: float, end_s: float | None = None, *, durable: bool = True) -> None:
-        """Label an interval; without an end, from then on. `durable`: it is on the disk when this returns.
+    def say(
+        self, label: str | None, begin_s: float, end_s: float | None = None, *, durable: bool = True
+    ) -> None:
+        """Label an interval; without an end, from then on. `durable`: it is on the disk when this
+        returns.
 
         Raises:
             DataError: there is no such class, or no such interval.
             OSError: it cannot be stored.
         """
         if label is not None and label not in self.classes:
-            raise DataError(f"label {label[:LONGEST_LABEL]!r}: expected one of {', '.join(self.classes)}")
+            raise DataError(
+                f"label {label[:LONGEST_LABEL]!r}: expected one of {', '.join(self.classes)}"
+            )
         end_s = begin_s + LONGEST_S if end_s is None else end_s
         if not (np.isfinite(begin_s) and np.isfinite(end_s) and begin_s < end_s):
             raise DataError(f"label {label!r}: from {begin_s} to {end_s} is no interval of time")
         if round(end_s - begin_s) > MOST_S or begin_s > self._wall() + MOST_S:
-            raise DataError(f"label {label!r}: from {begin_s} to {end_s}, expected at most {MOST_S:.0f} s, and so many ahead of now")
+            raise DataError(
+                f"label {label!r}: from {begin_s} to {end_s}, expected at most {MOST_S:.0f} s, "
+                "and so many ahead of now"
+            )
         statement = Statement(float(begin_s), float(end_s), label)
         with self._lock:
             self._append(statement, durable)
@@ -180,8 +203,12 @@ class Labels:
             try:
                 self._timeline.paint(msgspec.json.decode(line, type=Statement))
             except (msgspec.MsgspecError, ValueError):
-                log.warning("%s: a line that is no label is passed over: %r", self._path, line[:100])
-        if payload and not payload.endswith(b"\n"):  # written in part; the next line must not continue it
+                log.warning(
+                    "%s: a line that is no label is passed over: %r", self._path, line[:100]
+                )
+        if payload and not payload.endswith(
+            b"\n"
+        ):  # written in part; the next line must not continue it
             with self._path.open("ab") as file:
                 file.write(b"\n")
             return len(payload) + 1
@@ -189,8 +216,8 @@ class Labels:
 
 
 def read_statement(payload: bytes, now_s: float, labels: Labels) -> None:
-    """Take in what somebody published: a label as plain text, from now on (``none`` or nothing: no label), or an object with ``label`` and
-    perhaps ``from`` and ``to``, Unix seconds.
+    """Take in what somebody published: a label as plain text, from now on (``none`` or nothing: no
+    label), or an object with ``label`` and perhaps ``from`` and ``to``, Unix seconds.
 
     Raises:
         DataError: it is neither, or as `Labels.say`.
@@ -207,8 +234,15 @@ def read_statement(payload: bytes, now_s: float, labels: Labels) -> None:
         said = {"label": said}
     label = said.get("label") or None
     begin_s, end_s = said.get("from", now_s), said.get("to")
-    if not isinstance(begin_s, int | float) or not isinstance(end_s, int | float | None) or not isinstance(label, str | None):
-        raise DataError(f"a label of {len(payload)} bytes: expected label, a text, and from and to, Unix seconds")
+    if (
+        not isinstance(begin_s, int | float)
+        or not isinstance(end_s, int | float | None)
+        or not isinstance(label, str | None)
+    ):
+        raise DataError(
+            f"a label of {len(payload)} bytes: expected label, a text, and from and to, Unix "
+            "seconds"
+        )
     try:
         begin_s, end_s = float(begin_s), None if end_s is None else float(end_s)
     except OverflowError as error:

@@ -1,8 +1,9 @@
 """The board's own page: a button for each class, from now on or for the last minutes.
 
-It speaks to a browser on this machine: it listens on localhost unless somebody says otherwise. Other web pages that the browser shows
-cannot say labels: a request must name this page's host (else a name of theirs could lead here), must come from this page (``Origin`` and
-``Sec-Fetch-Site``), and must carry a token that only this page's own text has.
+It speaks to a browser on this machine: it listens on localhost unless somebody says otherwise.
+Other web pages that the browser shows cannot say labels: a request must name this page's host (else
+a name of theirs could lead here), must come from this page (``Origin`` and ``Sec-Fetch-Site``), and
+must carry a token that only this page's own text has.
 """
 
 import hmac
@@ -45,7 +46,14 @@ button{{font:inherit;padding:.8em 1.2em;margin:.2em}}.now{{background:#8d8}}inpu
 class LabelPage:
     """Serves the page in a thread of its own."""
 
-    def __init__(self, address: str, labels: Labels, *, is_open: bool = False, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        address: str,
+        labels: Labels,
+        *,
+        is_open: bool = False,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         """`is_open`: whether other machines may reach it.
 
         Raises:
@@ -56,7 +64,10 @@ class LabelPage:
         if not host or not port.isdigit():
             raise ConfigError(f"page {address!r}: expected HOST:PORT")
         if not is_open and not is_loopback(host):
-            raise ConfigError(f"page {address!r}: other machines could label this device's data; say open_page = true if they are to")
+            raise ConfigError(
+                f"page {address!r}: other machines could label this device's data; say open_page "
+                "= true if they are to"
+            )
         self._labels, self._wall, self._is_open = labels, wall, is_open
         self._token = secrets.token_urlsafe(24)
         page = self
@@ -99,15 +110,27 @@ class LabelPage:
         now_s = self._wall()
         now = self._labels.at(now_s)
         buttons = "".join(
-            f'<button name="label" value="{html.escape(name)}"{" class=now" if name == now else ""}>{html.escape(name)}</button>'
+            (
+                '<button name="label" '
+                f'value="{html.escape(name)}"{" class=now" if name == now else ""}>{html.escape(name)}</'
+                "button>"
+            )
             for name in self._labels.classes
         )
         past = "".join(
-            f"<li>{_clock(max(i.begin_s, now_s - MOST_S))}-{_clock(min(i.end_s, now_s))} {html.escape(i.label or '')}</li>"
+            (
+                f"<li>{_clock(max(i.begin_s, now_s - MOST_S))}-{_clock(min(i.end_s, now_s))} "
+                f"{html.escape(i.label or '')}</li>"
+            )
             for i in self._labels.intervals(now_s - SHOWN_S)[-SHOWN:]
             if i.begin_s < now_s
         )
-        text = _PAGE.format(now=html.escape(now or "nothing"), token=self._token, buttons=buttons, past=past or "<li>nothing</li>")
+        text = _PAGE.format(
+            now=html.escape(now or "nothing"),
+            token=self._token,
+            buttons=buttons,
+            past=past or "<li>nothing</li>",
+        )
         _answer(request, 200, text, "text/html; charset=utf-8")
 
     def post(self, request: BaseHTTPRequestHandler) -> None:
@@ -116,7 +139,12 @@ class LabelPage:
         if not re.fullmatch("[0-9]{1,4}", length) or int(length) > MOST_BYTES:
             _answer(request, 413, f"expected at most {MOST_BYTES} bytes")
             return
-        fields = {k: v[-1] for k, v in parse_qs(request.rfile.read(int(length)).decode(errors="replace"), keep_blank_values=True).items()}
+        fields = {
+            k: v[-1]
+            for k, v in parse_qs(
+                request.rfile.read(int(length)).decode(errors="replace"), keep_blank_values=True
+            ).items()
+        }
         if not self._is_ours(request) or not self._comes_from_here(request):
             return
         if not hmac.compare_digest(fields.get("token", "").encode(), self._token.encode()):
@@ -161,14 +189,18 @@ class LabelPage:
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each connection, of at most `MOST_CONNECTIONS`. What a request raises ends its connection alone."""
+    """A thread for each connection, of at most `MOST_CONNECTIONS`. What a request raises ends its
+    connection alone."""
 
     daemon_threads = True
     request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        self._free, self._failed = threading.BoundedSemaphore(MOST_CONNECTIONS), Tally("a request to the page")
+        self._free, self._failed = (
+            threading.BoundedSemaphore(MOST_CONNECTIONS),
+            Tally("a request to the page"),
+        )
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own, if there are not too many."""
@@ -192,7 +224,9 @@ class _Server(ThreadingHTTPServer):
             self._failed.add_unforeseen(error)
 
 
-def _answer(request: BaseHTTPRequestHandler, status: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
+def _answer(
+    request: BaseHTTPRequestHandler, status: int, text: str, kind: str = "text/plain; charset=utf-8"
+) -> None:
     payload = text.encode()
     request.send_response(status)
     request.send_header("Content-Type", kind)
@@ -200,7 +234,8 @@ def _answer(request: BaseHTTPRequestHandler, status: int, text: str, kind: str =
     request.send_header("Cache-Control", "no-store")
     request.send_header("X-Frame-Options", "DENY")
     request.send_header(
-        "Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"
+        "Content-Security-Policy",
+        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'",
     )
     request.end_headers()
     request.wfile.write(payload)

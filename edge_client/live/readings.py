@@ -1,16 +1,20 @@
 """What payloads of sensors say: from decoded JSON or CBOR to samples.
 
-A payload is a number, an object with several fields, or a list of these. A value's *name* is its topic and the fields on the way to it,
-joined by ``/``: ``zigbee2mqtt/wrist/accel/x``. A channel takes the values whose name is its *address* or ends with ``/`` and its address;
-an address is the channel's own name unless the settings give another. All other fields are ignored, but for these two:
+A payload is a number, an object with several fields, or a list of these. A value's *name* is its
+topic and the fields on the way to it, joined by ``/``: ``zigbee2mqtt/wrist/accel/x``. A channel
+takes the values whose name is its *address* or ends with ``/`` and its address; an address is the
+channel's own name unless the settings give another. All other fields are ignored, but for these
+two:
 
-* a time stamp, under one of `TIMES`: seconds, milli-, micro- or nanoseconds of Unix time, told by their size, or text in ISO 8601. What is
-  before the year 2001 counts from an unknown start, such as the sensor's own: its first sample is taken to be made when it came.
+* a time stamp, under one of `TIMES`: seconds, milli-, micro- or nanoseconds of Unix time, told by
+  their size, or text in ISO 8601. What is before the year 2001 counts from an unknown start, such
+  as the sensor's own: its first sample is taken to be made when it came.
 * ``label``, a text.
 
-A list is of samples: of objects, of lists of numbers (all channels in order), or, under a channel's name, of numbers. Samples without a
-time stamp come `rate_hz` times a second if that is known, and the last of them when the payload came. If it is not known, each is made when
-it came. What is not finite is no value.
+A list is of samples: of objects, of lists of numbers (all channels in order), or, under a channel's
+name, of numbers. Samples without a time stamp come `rate_hz` times a second if that is known, and
+the last of them when the payload came. If it is not known, each is made when it came. What is not
+finite is no value.
 """
 
 import json
@@ -34,9 +38,11 @@ MOST_SAMPLES = 100_000
 MOST_BYTES = 2**20
 """A payload, or a line, that is longer is not read."""
 FOLLOWED = 0.05
-"""Share of the difference by which samples without a time stamp follow the clock by which they came."""
+"""Share of the difference by which samples without a time stamp follow the clock by which they
+came."""
 SLACK_S = 2.0
-"""A payload that comes later than expected by more begins anew; one that is earlier by more, as well."""
+"""A payload that comes later than expected by more begins anew; one that is earlier by more, as
+well."""
 MOST_NAMES, LONGEST_NAME = 10_000, 256
 """So many names and topics are remembered, none that has more characters."""
 _WORDS = {"on": 1.0, "off": 0.0, "true": 1.0, "false": 0.0}
@@ -59,14 +65,22 @@ def decode_payload(payload: bytes) -> Any:
     except DataError as error:
         if (text := payload.decode(errors="replace").strip()).isprintable() and text:
             return text
-        raise DataError(f"a payload of {len(payload)} bytes is neither JSON nor CBOR: {error}") from None
+        raise DataError(
+            f"a payload of {len(payload)} bytes is neither JSON nor CBOR: {error}"
+        ) from None
 
 
 class Readings:
     """Collects samples from payloads."""
 
-    def __init__(self, channels: Sequence[str], addresses: Mapping[str, str] | None = None, rate_hz: float = 0.0) -> None:
-        """`addresses`: by channel, where it is not the channel's own name. `rate_hz`: at which samples without a time stamp are made."""
+    def __init__(
+        self,
+        channels: Sequence[str],
+        addresses: Mapping[str, str] | None = None,
+        rate_hz: float = 0.0,
+    ) -> None:
+        """`addresses`: by channel, where it is not the channel's own name. `rate_hz`: at which
+        samples without a time stamp are made."""
         self._addresses = [(addresses or {}).get(name, name) for name in channels]
         self._rate_hz, self._width = rate_hz, len(channels)
         self._places: dict[str, int] = {}
@@ -91,7 +105,9 @@ class Readings:
         try:
             self._collect(value, topic, found)
         except RecursionError:
-            raise DataError("a payload of too many lists and objects inside of each other") from None
+            raise DataError(
+                "a payload of too many lists and objects inside of each other"
+            ) from None
         if not found:
             return 0
         untimed = sum(1 for t, _, _ in found if t is None)
@@ -114,7 +130,9 @@ class Readings:
         self._t, self._rows, self._labels, self._labelled = [], [], [], False
         return [samples]
 
-    def _collect(self, value: Any, name: str, found: list[tuple[float | None, list[float], str]]) -> None:
+    def _collect(
+        self, value: Any, name: str, found: list[tuple[float | None, list[float], str]]
+    ) -> None:
         if isinstance(value, list):
             _check_count(len(found) + len(value))
             if self._place(name) >= 0:
@@ -128,19 +146,25 @@ class Readings:
         elif (place := self._place(name)) >= 0:
             self._put_one(place, value, found)
 
-    def _put_one(self, place: int, value: Any, found: list[tuple[float | None, list[float], str]]) -> None:
+    def _put_one(
+        self, place: int, value: Any, found: list[tuple[float | None, list[float], str]]
+    ) -> None:
         if (number := _number(value)) is not None:
             row = [math.nan] * self._width
             row[place] = number
             found.append((None, row, ""))
 
-    def _row_or_object(self, value: Any, name: str, found: list[tuple[float | None, list[float], str]]) -> None:
+    def _row_or_object(
+        self, value: Any, name: str, found: list[tuple[float | None, list[float], str]]
+    ) -> None:
         if isinstance(value, dict):
             self._object(value, name, found)
         elif isinstance(value, list) and len(value) == self._width:
             found.append((None, [math.nan if (n := _number(v)) is None else n for v in value], ""))
 
-    def _object(self, value: dict[Any, Any], name: str, found: list[tuple[float | None, list[float], str]]) -> None:
+    def _object(
+        self, value: dict[Any, Any], name: str, found: list[tuple[float | None, list[float], str]]
+    ) -> None:
         time = next((value[key] for key in TIMES if key in value), None)
         label = value.get("label")
         label = label if isinstance(label, str) else ""
@@ -153,7 +177,11 @@ class Readings:
             for i in range(length):
                 row = [math.nan] * self._width
                 for place, held in fields.items():
-                    if isinstance(held, list) and i < len(held) and (number := _number(held[i])) is not None:
+                    if (
+                        isinstance(held, list)
+                        and i < len(held)
+                        and (number := _number(held[i])) is not None
+                    ):
                         row[place] = number
                 found.append((_seconds(times[i]) if i < len(times) else None, row, label))
         elif fields or label:
@@ -181,14 +209,19 @@ class Readings:
         """The number of the channel that values of this name are for; -1 if there is none."""
         place = self._places.get(name)
         if place is None:
-            fits = (i for i, address in enumerate(self._addresses) if name == address or name.endswith("/" + address))
+            fits = (
+                i
+                for i, address in enumerate(self._addresses)
+                if name == address or name.endswith("/" + address)
+            )
             place = next(fits, -1)
             if len(self._places) < MOST_NAMES and len(name) <= LONGEST_NAME:
                 self._places[name] = place
         return place
 
     def _steps(self, topic: str, arrived_s: float, count: int) -> tuple[float, float]:
-        """Seconds between samples without a time stamp, and the time of the one before the first of these."""
+        """Seconds between samples without a time stamp, and the time of the one before the first of
+        these."""
         if not self._rate_hz or not count:
             return 0.0, arrived_s
         last_s, length_s = self._last_s.get(topic, math.nan), count / self._rate_hz

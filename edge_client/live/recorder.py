@@ -26,8 +26,8 @@ REPORT_S = 600.0
 
 
 class Recorder:
-    """Reads one source, resamples it, and hands stretches on: to a ring, if there is one, and to `on_stretch`. What goes wrong with what
-    came costs what came."""
+    """Reads one source, resamples it, and hands stretches on: to a ring, if there is one, and to
+    `on_stretch`. What goes wrong with what came costs what came."""
 
     def __init__(
         self,
@@ -76,7 +76,9 @@ class Recorder:
     def at_work(self, stop: Callable[[], bool]) -> Iterator[None]:
         """Record in a thread of its own meanwhile."""
         over = threading.Event()
-        thread = threading.Thread(target=self.run, args=(lambda: over.is_set() or stop(),), name="recorder", daemon=True)
+        thread = threading.Thread(
+            target=self.run, args=(lambda: over.is_set() or stop(),), name="recorder", daemon=True
+        )
         thread.start()
         try:
             yield
@@ -89,18 +91,26 @@ class Recorder:
         if (is_ahead := samples.t > self._wall() + AHEAD_S).any():
             self._num_ahead += int(is_ahead.sum())
             self._ahead.add(
-                f"times up to {samples.t.max() - self._wall():.0f} s ahead of this machine's clock, at most {AHEAD_S:.0f} s are recorded: "
+                f"times up to {samples.t.max() - self._wall():.0f} s ahead of this machine's "
+                f"clock, at most {AHEAD_S:.0f} s are recorded: "
                 "is its clock set, and the sensor's?"
             )
             kept = np.flatnonzero(~is_ahead)
-            samples = Samples(samples.t[kept], samples.values[kept], tuple(samples.labels[i] for i in kept) if samples.labels else ())
+            samples = Samples(
+                samples.t[kept],
+                samples.values[kept],
+                tuple(samples.labels[i] for i in kept) if samples.labels else (),
+            )
         if samples.labels and self._labels is not None:
             self._take_labels(samples.t, samples.labels)
         self._hand_on(self._resampler.push(samples))
 
     def __str__(self) -> str:
         lost = self._ring.num_lost if self._ring is not None else 0
-        ignored, late = self._source.num_ignored + self._lost.count + self._num_ahead, self._resampler.num_late
+        ignored, late = (
+            self._source.num_ignored + self._lost.count + self._num_ahead,
+            self._resampler.num_late,
+        )
         return f"recorded steps={self.num_steps} lost={lost} late={late} ignored={ignored}"
 
     def _hand_on(self, stretches: Iterable[Stretch]) -> None:
@@ -111,9 +121,14 @@ class Recorder:
             self._on_stretch(stretch)
 
     def _take_labels(self, t: np.ndarray, labels: Sequence[str]) -> None:
-        """Labels that come with samples: each holds from its sample to the next one, and for one step after the last."""
+        """Labels that come with samples: each holds from its sample to the next one, and for one
+        step after the last."""
         for at_s, label in zip(t.tolist(), labels, strict=True):
-            if self._open is not None and self._open[0] == label and 0 <= at_s - self._open[2] < 2.0:
+            if (
+                self._open is not None
+                and self._open[0] == label
+                and 0 <= at_s - self._open[2] < 2.0
+            ):
                 self._open = (label, self._open[1], at_s)
                 continue
             self._say_labels()
@@ -125,7 +140,11 @@ class Recorder:
 
     def _forget_labels(self) -> None:
         """Labels of samples that are no longer there."""
-        if self._labels is None or self._ring is None or not (paths := ring_files(self._ring.folder)):
+        if (
+            self._labels is None
+            or self._ring is None
+            or not (paths := ring_files(self._ring.folder))
+        ):
             return
         try:
             self._labels.forget(span(paths[0])[0])

@@ -1,14 +1,17 @@
 """From samples as they come to values of all channels at one rate; pure.
 
-Samples may come out of order by `LATE_S`, twice, and with values that are not finite; channels may come at rates of their own. What leaves
-is in *stretches*: all channels at each step of the rate, without a gap. Between two samples of a channel its value is on the line between
-them; where a channel comes at more than `FAST` times the rate it is the mean of that line over a step, so that what is too fast for the
-rate does not turn into something slow.
+Samples may come out of order by `LATE_S`, twice, and with values that are not finite; channels may
+come at rates of their own. What leaves is in *stretches*: all channels at each step of the rate,
+without a gap. Between two samples of a channel its value is on the line between them; where a
+channel comes at more than `FAST` times the rate it is the mean of that line over a step, so that
+what is too fast for the rate does not turn into something slow.
 
-Two samples of a channel are a gap if they are farther apart than `gap_s` and than `SLOW` times what is usual for the channel. What is usual
-is what the sender says, so it counts up to `LONGEST_S` alone, or `LONGEST_STEPS` steps of a slow rate: a sample makes no more steps than
-fit there, and they leave in parts of at most `MOST_STEPS`. A gap of one channel is a gap of all. So is a clock that was set: forward, it
-looks like one; backward, `STREAK` samples in a row come too late, and time begins anew with them. Fewer are lost, and counted.
+Two samples of a channel are a gap if they are farther apart than `gap_s` and than `SLOW` times what
+is usual for the channel. What is usual is what the sender says, so it counts up to `LONGEST_S`
+alone, or `LONGEST_STEPS` steps of a slow rate: a sample makes no more steps than fit there, and
+they leave in parts of at most `MOST_STEPS`. A gap of one channel is a gap of all. So is a clock
+that was set: forward, it looks like one; backward, `STREAK` samples in a row come too late, and
+time begins anew with them. Fewer are lost, and counted.
 """
 
 from collections.abc import Iterator
@@ -40,7 +43,8 @@ FEWEST = 8
 
 @dataclass(frozen=True)
 class Stretch:
-    """Values x (n, channels) float32 at t0_s, t0_s + 1/rate, ...; `begins`: it does not go on from the stretch before."""
+    """Values x (n, channels) float32 at t0_s, t0_s + 1/rate, ...; `begins`: it does not go on from
+    the stretch before."""
 
     t0_s: float
     x: Array = field(repr=False)
@@ -49,7 +53,8 @@ class Stretch:
 
 @dataclass
 class _Channel:
-    """Samples of one channel that are not used up, in the order of time, and the last intervals between samples."""
+    """Samples of one channel that are not used up, in the order of time, and the last intervals
+    between samples."""
 
     t: Array = field(default_factory=lambda: np.zeros(0))
     v: Array = field(default_factory=lambda: np.zeros(0))
@@ -66,7 +71,11 @@ class _Channel:
 
     def learn(self, until_s: float) -> None:
         """Take the intervals between samples up to this time into account."""
-        new = self.t[np.searchsorted(self.t, self.seen_s, "right") : np.searchsorted(self.t, until_s, "right")]
+        new = self.t[
+            np.searchsorted(self.t, self.seen_s, "right") : np.searchsorted(
+                self.t, until_s, "right"
+            )
+        ]
         if not len(new):
             return
         if np.isfinite(self.seen_s):
@@ -78,7 +87,8 @@ class _Channel:
 
 
 class Resampler:
-    """Samples in, stretches out. `num_late` counts samples that came too late, or were too many to be held."""
+    """Samples in, stretches out. `num_late` counts samples that came too late, or were too many to
+    be held."""
 
     def __init__(self, num_channels: int, rate_hz: float, gap_s: float = 0.5) -> None:
         self._rate_hz, self._gap_s = rate_hz, gap_s
@@ -91,7 +101,8 @@ class Resampler:
         self.num_late = 0
 
     def push(self, samples: Samples) -> Iterator[Stretch]:
-        """Take in samples; what leaves because of them. They are taken in while the iterator is used, and no further."""
+        """Take in samples; what leaves because of them. They are taken in while the iterator is
+        used, and no further."""
         whole = np.isfinite(samples.t)
         t, values = samples.t[whole], samples.values[whole]
         for at in range(0, len(t), AT_ONCE):
@@ -128,7 +139,9 @@ class Resampler:
             if len(self._streak) == STREAK:
                 streak = self._streak
                 yield from self.flush()
-                yield from self._take(np.array([s for s, _ in streak]), np.array([v for _, v in streak]))
+                yield from self._take(
+                    np.array([s for s, _ in streak]), np.array([v for _, v in streak])
+                )
         yield from self._take(t[begin:], values[begin:])
 
     def _take(self, t: Array, values: Array) -> Iterator[Stretch]:
@@ -160,7 +173,9 @@ class Resampler:
             if count > 0:
                 self._begin_s = begin_s
                 at = self._begin_s + np.arange(self._steps, self._steps + count) / self._rate_hz
-                x = np.stack([self._values(channel, at) for channel in self._channels], axis=1).astype(np.float32)
+                x = np.stack(
+                    [self._values(channel, at) for channel in self._channels], axis=1
+                ).astype(np.float32)
                 stretch = Stretch(float(at[0]), x, self._begins)
                 self._steps, self._begins = self._steps + count, False
                 yield stretch
@@ -175,8 +190,8 @@ class Resampler:
                 channel.t, channel.v = channel.t[kept], channel.v[kept]
 
     def _common_run(self, until_s: float) -> tuple[float, float, bool] | None:
-        """From when to when all channels have values, as far as is settled, and whether a gap ends it; None if there is no such time. What
-        is before it is forgotten."""
+        """From when to when all channels have values, as far as is settled, and whether a gap ends
+        it; None if there is no such time. What is before it is forgotten."""
         begin_s = self._begin_s if self._begin_s == self._begin_s else -np.inf
         runs: list[tuple[float, float, bool]] = []
         while True:
@@ -196,8 +211,11 @@ class Resampler:
         end_s = min(run[1] for run in runs)
         return begin_s, end_s, any(closed and end == end_s for _, end, closed in runs)
 
-    def _run(self, channel: _Channel, begin_s: float, until_s: float) -> tuple[float, float, bool] | None:
-        """The first run of a channel's settled samples that reaches `begin_s`: its begin and end, and whether a gap ends it."""
+    def _run(
+        self, channel: _Channel, begin_s: float, until_s: float
+    ) -> tuple[float, float, bool] | None:
+        """The first run of a channel's settled samples that reaches `begin_s`: its begin and end,
+        and whether a gap ends it."""
         t = channel.t[: int(np.searchsorted(channel.t, until_s, "right"))]
         if not len(t):
             return None
@@ -223,7 +241,9 @@ class Resampler:
         return 0 < channel.usual_s * self._rate_hz * FAST < 1
 
     def _most_s(self, channel: _Channel) -> float:
-        return max(self._gap_s, min(SLOW * channel.usual_s, max(LONGEST_S, LONGEST_STEPS / self._rate_hz)))
+        return max(
+            self._gap_s, min(SLOW * channel.usual_s, max(LONGEST_S, LONGEST_STEPS / self._rate_hz))
+        )
 
     def _hold_no_more(self) -> None:
         for channel in self._channels:
@@ -240,7 +260,8 @@ class Resampler:
                 channel.t, channel.v = channel.t[first:], channel.v[first:]
 
     def _forget_silence(self, until_s: float) -> None:
-        """A channel is silent: what others have is of use only if it is recent, or if the channel may still say what is between."""
+        """A channel is silent: what others have is of use only if it is recent, or if the channel
+        may still say what is between."""
         self._begin_s = np.nan
         oldest_s = until_s - max(self._most_s(channel) for channel in self._channels)
         for channel in self._channels:
@@ -249,7 +270,8 @@ class Resampler:
 
 
 def _integral(t: Array, v: Array, at: Array) -> Array:
-    """The integral of the line through the samples v (n,) at t (n,), up to each time in `at` (m,)."""
+    """The integral of the line through the samples v (n,) at t (n,), up to each time in `at`
+    (m,)."""
     areas = np.concatenate([[0.0], np.cumsum(np.diff(t) * (v[1:] + v[:-1]) / 2)])
     i = np.clip(np.searchsorted(t, at, "right") - 1, 0, len(t) - 1)
     return np.asarray(areas[i] + (at - t[i]) * (v[i] + np.interp(at, t, v)) / 2)

@@ -1,6 +1,7 @@
 """Samples on disk, in a ring of files with a quota in bytes and a retention in days.
 
-A file is a sequence of records, each of them a header and the samples of some steps of all channels:
+A file is a sequence of records, each of them a header and the samples of some steps of all
+channels:
 
 ====== ========= =======================================================
 offset type      content
@@ -15,10 +16,12 @@ offset type      content
 32     float32   n x channels values
 ====== ========= =======================================================
 
-All numbers are little-endian. Samples are stored, not windows: windows overlap, so that each sample would be written twice, and a label
-said later changes what is a training window. A record is written by one call once there are enough steps for it; a process that is killed
-loses only what is in memory. Every `SYNC_S` seconds the file is brought to the disk: that is what a loss of power costs. A record that was
-written in part ends what is read of its file, and is cut off when the ring is opened to be written. No record is larger than a file.
+All numbers are little-endian. Samples are stored, not windows: windows overlap, so that each sample
+would be written twice, and a label said later changes what is a training window. A record is
+written by one call once there are enough steps for it; a process that is killed loses only what is
+in memory. Every `SYNC_S` seconds the file is brought to the disk: that is what a loss of power
+costs. A record that was written in part ends what is read of its file, and is cut off when the ring
+is opened to be written. No record is larger than a file.
 """
 
 import contextlib
@@ -67,16 +70,26 @@ class Record:
 def encode_record(stretch: Stretch, rate_hz: float) -> bytes:
     """A stretch as a record."""
     x = np.ascontiguousarray(stretch.x, "<f4")
-    body = HEADER.pack(MAGIC, 0, x.shape[1], int(stretch.begins), len(x), stretch.t0_s, rate_hz)[8:] + x.tobytes()
+    body = (
+        HEADER.pack(MAGIC, 0, x.shape[1], int(stretch.begins), len(x), stretch.t0_s, rate_hz)[8:]
+        + x.tobytes()
+    )
     return MAGIC + struct.pack("<I", zlib.crc32(body)) + body
 
 
 def read_records(data: bytes, at: int = 0) -> Iterator[tuple[Record, int]]:
-    """The records from this offset on, each with the offset of its end; the first that is not whole ends them."""
+    """The records from this offset on, each with the offset of its end; the first that is not whole
+    ends them."""
     while len(data) - at >= HEADER.size:
         magic, crc, channels, begins, count, t0_s, rate_hz = HEADER.unpack_from(data, at)
         end = at + HEADER.size + 4 * channels * count
-        if magic != MAGIC or not channels or count > MOST_STEPS or end > len(data) or zlib.crc32(data[at + 8 : end]) != crc:
+        if (
+            magic != MAGIC
+            or not channels
+            or count > MOST_STEPS
+            or end > len(data)
+            or zlib.crc32(data[at + 8 : end]) != crc
+        ):
             return
         x = np.frombuffer(data, "<f4", channels * count, at + HEADER.size).reshape(count, channels)
         yield Record(t0_s, rate_hz, bool(begins), x), end
@@ -89,8 +102,9 @@ def ring_files(folder: Path) -> list[Path]:
 
 
 class Ring:
-    """The ring, to be written by one process. Nothing that it does raises once it is open: what cannot be stored is counted in `num_lost`
-    (steps), said once, and written again when there is room."""
+    """The ring, to be written by one process. Nothing that it does raises once it is open: what
+    cannot be stored is counted in `num_lost` (steps), said once, and written again when there is
+    room."""
 
     def __init__(
         self,
@@ -104,14 +118,25 @@ class Ring:
         clock: Callable[[], float] = time.monotonic,
         spared: Callable[[float, float], bool] = lambda _begin_s, _end_s: False,
     ) -> None:
-        """`record_steps`: so many make a record. `spared`: whether what was recorded between two times is worth more than the rest.
+        """`record_steps`: so many make a record. `spared`: whether what was recorded between two
+        times is worth more than the rest.
 
         Raises:
             OSError: the folder cannot be used.
         """
         make_folder(folder)
-        self.folder, self._rate_hz, self._quota_bytes, self._retention_s = folder, rate_hz, quota_bytes, retention_s
-        self._record_steps, self._wall, self._clock, self._spared = record_steps, wall, clock, spared
+        self.folder, self._rate_hz, self._quota_bytes, self._retention_s = (
+            folder,
+            rate_hz,
+            quota_bytes,
+            retention_s,
+        )
+        self._record_steps, self._wall, self._clock, self._spared = (
+            record_steps,
+            wall,
+            clock,
+            spared,
+        )
         self._file_bytes = max(4096, quota_bytes // FILES)
         self._held: list[Stretch] = []
         self._file = -1
@@ -156,8 +181,8 @@ class Ring:
             self._file = -1
 
     def clear_old(self) -> None:
-        """Remove the oldest files, as the quota and the retention ask; of what is over the quota, files that are not spared go first while
-        these are more than half."""
+        """Remove the oldest files, as the quota and the retention ask; of what is over the quota,
+        files that are not spared go first while these are more than half."""
         paths = ring_files(self.folder)
         sizes = {path: _size(path) for path in paths}
         removable = [path for path in paths if path != self._path]
@@ -184,7 +209,9 @@ class Ring:
         self._held = []
         most = max(1, min(MOST_STEPS, (self._file_bytes - HEADER.size) // (4 * whole.x.shape[1])))
         for at in range(0, len(whole.x), most):
-            part = Stretch(whole.t0_s + at / self._rate_hz, whole.x[at : at + most], whole.begins and not at)
+            part = Stretch(
+                whole.t0_s + at / self._rate_hz, whole.x[at : at + most], whole.begins and not at
+            )
             if not self._write_record(encode_record(part, self._rate_hz)):
                 self.num_lost, self._has_gap = self.num_lost + len(whole.x) - at, True
                 self.clear_old()
@@ -192,7 +219,11 @@ class Ring:
 
     def _write_record(self, payload: bytes) -> bool:
         try:
-            if self._file < 0 or self._size + len(payload) > self._file_bytes or self._clock() - self._begun_s > self._retention_s / FILES:
+            if (
+                self._file < 0
+                or self._size + len(payload) > self._file_bytes
+                or self._clock() - self._begun_s > self._retention_s / FILES
+            ):
                 self._begin_file()
             written = os.write(self._file, payload)
             if written < len(payload):
@@ -227,13 +258,19 @@ class Ring:
         whole = max((end for _, end in read_records(data)), default=0)
         self._file, self._path, self._size = os.open(path, os.O_WRONLY | os.O_APPEND), path, whole
         if whole < len(data):
-            log.warning("%s ends in a record that was written in part: %d bytes are cut off", path, len(data) - whole)
+            log.warning(
+                "%s ends in a record that was written in part: %d bytes are cut off",
+                path,
+                len(data) - whole,
+            )
             os.ftruncate(self._file, whole)
         self._has_gap = True
 
     def _say_full(self, error: OSError) -> None:
         if not self._is_full:
-            log.error("samples cannot be stored, and are lost until they can: %s", error.strerror or error)
+            log.error(
+                "samples cannot be stored, and are lost until they can: %s", error.strerror or error
+            )
         self._is_full = True
 
 

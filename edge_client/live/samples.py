@@ -8,8 +8,9 @@ from wire.tensors import Array
 
 @dataclass(frozen=True)
 class Samples:
-    """Values of all channels, in the order in which they came: t (n,) float64 Unix seconds, values (n, channels) float64 in which NaN is a
-    value that did not come, and, where the source says it, the label of each sample, or an empty text."""
+    """Values of all channels, in the order in which they came: t (n,) float64 Unix seconds, values
+    (n, channels) float64 in which NaN is a value that did not come, and, where the source says it,
+    the label of each sample, or an empty text."""
 
     t: Array = field(repr=False)
     values: Array = field(repr=False)
@@ -17,7 +18,8 @@ class Samples:
 
 
 class Source(Protocol):
-    """A stream of samples. What cannot be read is counted and logged, and never raised: a source lasts for months."""
+    """A stream of samples. What cannot be read is counted and logged, and never raised: a source
+    lasts for months."""
 
     @property
     def num_ignored(self) -> int:

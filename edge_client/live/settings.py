@@ -18,8 +18,8 @@ PAGE = "127.0.0.1:8765"
 
 
 class WindowPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is recorded. `bundle`: a file that says all of it but for channels that say something of the samples, ``label.NAME`` and
-    ``target.NAME``; `shoal export` writes it."""
+    """What is recorded. `bundle`: a file that says all of it but for channels that say something of
+    the samples, ``label.NAME`` and ``target.NAME``; `shoal export` writes it."""
 
     channels: tuple[str, ...] = ()
     rate_hz: Annotated[float, msgspec.Meta(ge=0)] = 0.0
@@ -83,12 +83,21 @@ class LiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def cut(self) -> Window:
         """What one example is."""
         part = self.window
-        return Window(tuple(name for name in part.channels if not is_said(name)), part.length, part.stride, part.rate_hz, steps=part.steps)
+        return Window(
+            tuple(name for name in part.channels if not is_said(name)),
+            part.length,
+            part.stride,
+            part.rate_hz,
+            steps=part.steps,
+        )
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; of what channels say of the samples, where these say something."""
-        return self.window.classes or tuple(name.partition(".")[2] for name in self.window.channels if is_said(name))
+        """The names of the classes; of what channels say of the samples, where these say
+        something."""
+        return self.window.classes or tuple(
+            name.partition(".")[2] for name in self.window.channels if is_said(name)
+        )
 
 
 def add_live_options(command: argparse.ArgumentParser, required: bool) -> None:
@@ -96,17 +105,30 @@ def add_live_options(command: argparse.ArgumentParser, required: bool) -> None:
     command.add_argument(
         "--source",
         required=required,
-        help="where live samples come from: FILE.toml, stdin, folder:PATH, mqtt://HOST[:PORT]/TOPIC or iio:DEVICE",
+        help="where live samples come from: FILE.toml, stdin, folder:PATH, "
+        "mqtt://HOST[:PORT]/TOPIC or iio:DEVICE",
     )
-    command.add_argument("--bundle", type=Path, help="a bundle that says channels, rate, window and classes of live data")
+    command.add_argument(
+        "--bundle",
+        type=Path,
+        help="a bundle that says channels, rate, window and classes of live data",
+    )
     command.add_argument("--channels", help="names of the channels of live data, with commas")
-    command.add_argument("--rate", type=float, help="samples a second of live data, to which they are resampled")
+    command.add_argument(
+        "--rate", type=float, help="samples a second of live data, to which they are resampled"
+    )
     command.add_argument("--classes", help="names of the classes, with commas")
-    command.add_argument("--page", nargs="?", const=PAGE, help=f"show a page with a button for each class at HOST:PORT (default: {PAGE})")
+    command.add_argument(
+        "--page",
+        nargs="?",
+        const=PAGE,
+        help=f"show a page with a button for each class at HOST:PORT (default: {PAGE})",
+    )
 
 
 def live_settings(arguments: argparse.Namespace) -> LiveSettings:
-    """The settings that `--source` and the options beside it make; options count more than the file.
+    """The settings that `--source` and the options beside it make; options count more than the
+    file.
 
     Raises:
         ConfigError: they cannot be used, or do not say what is recorded.
@@ -115,33 +137,56 @@ def live_settings(arguments: argparse.Namespace) -> LiveSettings:
     settings = _from_file(Path(text)) if text.endswith(".toml") else LiveSettings(_short(text))
     replace = msgspec.structs.replace
     window = settings.window
-    named = {"channels": _words(arguments.channels), "classes": _words(arguments.classes), "rate_hz": arguments.rate}
+    named = {
+        "channels": _words(arguments.channels),
+        "classes": _words(arguments.classes),
+        "rate_hz": arguments.rate,
+    }
     sizes = {
         "length": getattr(arguments, "window", None),
         "stride": getattr(arguments, "stride", None),
         "steps": getattr(arguments, "steps", None),
     }
     window = replace(
-        window, **{k: v for k, v in (named | sizes).items() if v}, **({"bundle": str(arguments.bundle)} if arguments.bundle else {})
+        window,
+        **{k: v for k, v in (named | sizes).items() if v},
+        **({"bundle": str(arguments.bundle)} if arguments.bundle else {}),
     )
     window = _from_bundle(window)
     if not window.channels or not window.rate_hz > 0:
-        raise ConfigError(f"--source {text}: what is recorded? Say --channels and --rate, [window] in a TOML file, or a --bundle")
+        raise ConfigError(
+            f"--source {text}: what is recorded? Say --channels and --rate, [window] in a TOML "
+            "file, or a --bundle"
+        )
     if len(set(window.channels)) < len(window.channels):
         raise ConfigError(f"--source {text}: a channel comes twice in {','.join(window.channels)}")
-    kinds = [begin for begin in (NAMED, TARGET) if any(name.startswith(begin) for name in window.channels)]
+    kinds = [
+        begin
+        for begin in (NAMED, TARGET)
+        if any(name.startswith(begin) for name in window.channels)
+    ]
     if len(kinds) > 1 or (kinds and window.steps):
         what = "steps" if window.steps else " and ".join(f"{begin}NAME" for begin in kinds)
-        raise ConfigError(f"--source {text}: channels {','.join(window.channels)} and {what}: expected one kind of label")
+        raise ConfigError(
+            f"--source {text}: channels {','.join(window.channels)} and {what}: expected one kind "
+            "of label"
+        )
     if not any(not is_said(name) for name in window.channels):
-        raise ConfigError(f"--source {text}: channels {','.join(window.channels)} say something of samples: expected channels beside them")
+        raise ConfigError(
+            f"--source {text}: channels {','.join(window.channels)} say something of samples: "
+            "expected channels beside them"
+        )
     if window.steps and window.length % window.steps:
         raise ConfigError(
-            f"--source {text}: windows of {window.length} samples in {window.steps} steps: expected a number that divides them"
+            f"--source {text}: windows of {window.length} samples in {window.steps} steps: "
+            "expected a number that divides them"
         )
     labels = replace(settings.labels, page=arguments.page) if arguments.page else settings.labels
     if unknown := settings.source.addresses.keys() - set(window.channels):
-        raise ConfigError(f"--source {text}: an address for {min(unknown)!r}, channels are {', '.join(window.channels)}")
+        raise ConfigError(
+            f"--source {text}: an address for {min(unknown)!r}, channels are "
+            f"{', '.join(window.channels)}"
+        )
     return replace(settings, window=window, labels=labels)
 
 
@@ -166,7 +211,10 @@ def _short(text: str) -> SourcePart:
         topic = urlsplit(text.replace("#", "%23")).path.lstrip("/").replace("%23", "#")
         if topic:
             return SourcePart("mqtt", broker=text[: -len(topic) - 1], topics=(topic,))
-    raise ConfigError(f"--source {text!r}: expected FILE.toml, stdin, folder:PATH, mqtt://HOST[:PORT]/TOPIC or iio:DEVICE")
+    raise ConfigError(
+        f"--source {text!r}: expected FILE.toml, stdin, folder:PATH, mqtt://HOST[:PORT]/TOPIC or "
+        "iio:DEVICE"
+    )
 
 
 def _from_bundle(window: WindowPart) -> WindowPart:
@@ -181,7 +229,13 @@ def _from_bundle(window: WindowPart) -> WindowPart:
         raise ConfigError(f"--bundle {window.bundle}: it is for images, which are not recorded")
     sizes = held.length, held.stride, held.steps
     said = tuple(name for name in window.channels if is_said(name))
-    return WindowPart(held.channels + said, held.rate_hz or window.rate_hz, *sizes, manifest.classes, window.bundle)
+    return WindowPart(
+        held.channels + said,
+        held.rate_hz or window.rate_hz,
+        *sizes,
+        manifest.classes,
+        window.bundle,
+    )
 
 
 def _words(text: str | None) -> Sequence[str]:

@@ -1,7 +1,8 @@
 """The live data of a device: samples, labels, and what windows they make.
 
-The folder holds ``live.json`` (what the samples are, and the salt of the split; fixed when the folder is begun), the ring's files,
-``labels.jsonl``, and ``surveyed.npy``, by what the data of the last survey are known.
+The folder holds ``live.json`` (what the samples are, and the salt of the split; fixed when the
+folder is begun), the ring's files, ``labels.jsonl``, and ``surveyed.npy``, by what the data of the
+last survey are known.
 """
 
 import contextlib
@@ -31,7 +32,8 @@ log = logging.getLogger("shoal.edge")
 
 FILE, SURVEYED = "live.json", "surveyed.npy"
 MOST_WINDOWS = 4096
-"""Windows for training, and as many held out, at most: the newest. They bound the memory that training takes."""
+"""Windows for training, and as many held out, at most: the newest. They bound the memory that
+training takes."""
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -43,14 +45,18 @@ class Recorded(msgspec.Struct, frozen=True):
     salt: str
 
     def __str__(self) -> str:
-        return f"channels {','.join(self.channels)} at {self.rate_hz:g} Hz in blocks of {self.block_s:g} s"
+        return (
+            f"channels {','.join(self.channels)} at {self.rate_hz:g} Hz in blocks of "
+            f"{self.block_s:g} s"
+        )
 
 
 def open_folder(folder: Path, channels: Sequence[str], rate_hz: float, block_s: float) -> Recorded:
     """Begin a folder, or go on with one that holds the same.
 
     Raises:
-        ConfigError: it holds samples of other channels or at another rate, or blocks of another length.
+        ConfigError: it holds samples of other channels or at another rate, or blocks of another
+        length.
         OSError: it cannot be written.
     """
     make_folder(folder)
@@ -59,8 +65,15 @@ def open_folder(folder: Path, channels: Sequence[str], rate_hz: float, block_s: 
         write_atomically(folder / FILE, msgspec.json.encode(asked))
         return asked
     held = read_folder(folder)
-    if (held.channels, held.rate_hz, held.block_s) != (asked.channels, asked.rate_hz, asked.block_s):
-        raise ConfigError(f"live data {folder}: recorded are {held}, asked for are {asked}: use another folder, or remove this one")
+    if (held.channels, held.rate_hz, held.block_s) != (
+        asked.channels,
+        asked.rate_hz,
+        asked.block_s,
+    ):
+        raise ConfigError(
+            f"live data {folder}: recorded are {held}, asked for are {asked}: use another folder, "
+            "or remove this one"
+        )
     return held
 
 
@@ -73,7 +86,10 @@ def read_folder(folder: Path) -> Recorded:
     try:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Recorded)
     except OSError as error:
-        raise ConfigError(f"live data {folder}: {FILE}: {error.strerror}; shoal-edge record or run --source begins it") from None
+        raise ConfigError(
+            f"live data {folder}: {FILE}: {error.strerror}; shoal-edge record or run --source "
+            "begins it"
+        ) from None
     except msgspec.MsgspecError as error:
         raise ConfigError(f"live data {folder}: {FILE}: {error}") from None
 
@@ -89,8 +105,9 @@ class _Run:
 
 @dataclass(frozen=True)
 class Cut:
-    """Windows x (n, channels, time) of the ring, the times of their first and last samples, classes (n,), or (n, steps) of their steps
-    (-1: no label), or what is said of names or quantities (n, names); which windows have a label (n,), and sides of the split."""
+    """Windows x (n, channels, time) of the ring, the times of their first and last samples, classes
+    (n,), or (n, steps) of their steps (-1: no label), or what is said of names or quantities (n,
+    names); which windows have a label (n,), and sides of the split."""
 
     x: Array
     begins_s: Array
@@ -121,7 +138,8 @@ def _no_labels(said: _Said | None) -> Array:
 
 
 class LiveData:
-    """What training and predictions see of a folder of live data. `now` is asked between plans: what it has returned does not change."""
+    """What training and predictions see of a folder of live data. `now` is asked between plans:
+    what it has returned does not change."""
 
     def __init__(
         self,
@@ -132,12 +150,18 @@ class LiveData:
         look_s: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`window` and `classes`: what is cut where no bundle says it. `look_s`: seconds between two looks whether the data have moved.
+        """`window` and `classes`: what is cut where no bundle says it. `look_s`: seconds between
+        two looks whether the data have moved.
 
         Raises:
             ConfigError: the folder holds no live data.
         """
-        self.folder, self._labels, self._window, self._classes = folder, labels, window, tuple(classes)
+        self.folder, self._labels, self._window, self._classes = (
+            folder,
+            labels,
+            window,
+            tuple(classes),
+        )
         self._recorded = read_folder(folder)
         self._look_s, self._clock, self._look_at_s = look_s, clock, clock() + look_s
         self._surveyed = self._read_surveyed()
@@ -145,7 +169,8 @@ class LiveData:
         """Whether the data have moved against the last survey, as `look` found."""
 
     def now(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Windows:
-        """The labelled windows as of now, for training and held out, and those that nobody has labelled.
+        """The labelled windows as of now, for training and held out, and those that nobody has
+        labelled.
 
         Raises:
             DataError: the window is of other channels, or at another rate, than what is recorded.
@@ -155,7 +180,8 @@ class LiveData:
         return Windows(*train, *held_out, cut.of(~cut.labelled & (cut.sides == TRAIN))[0])
 
     def unlabelled(self, window: Window | None = None) -> Array:
-        """The newest windows (n, channels, time) that nobody has labelled and that are not held out."""
+        """The newest windows (n, channels, time) that nobody has labelled and that are not held
+        out."""
         cut = self.cut(window)
         return cut.of(~cut.labelled & (cut.sides == TRAIN))[0]
 
@@ -167,12 +193,15 @@ class LiveData:
             self._surveyed = np.vstack([newest_s, drift.some(drift.features(cut.x))])
             buffer = io.BytesIO()
             np.save(buffer, self._surveyed)
-            with contextlib.suppress(OSError):  # after a restart the data are then compared with those of the survey before
+            with contextlib.suppress(
+                OSError
+            ):  # after a restart the data are then compared with those of the survey before
                 write_atomically(self.folder / SURVEYED, buffer.getvalue())
         self.has_moved = False
 
     def look(self) -> bool:
-        """Compare the windows since the last survey with those of it, once there are as many; whether they are found to have moved now."""
+        """Compare the windows since the last survey with those of it, once there are as many;
+        whether they are found to have moved now."""
         if self._surveyed is None or self.has_moved or self._clock() < self._look_at_s:
             return False
         self._look_at_s = self._clock() + self._look_s
@@ -182,7 +211,9 @@ class LiveData:
         if len(new) >= len(before) and before.shape[1] == 2 * cut.x.shape[1]:
             self.has_moved = drift.has_moved(before, drift.features(cut.x[new]))
         if self.has_moved:
-            log.warning("the data have moved against those of the last survey: another is asked for")
+            log.warning(
+                "the data have moved against those of the last survey: another is asked for"
+            )
         return self.has_moved
 
     def cut(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Cut:
@@ -194,25 +225,41 @@ class LiveData:
         window = window or self._window
         classes = classes or self._classes
         places, said = self._places(window), self._said(classes)
-        x, y, begins = [np.zeros((0, len(places), window.length), np.float32)], [_no_labels(said)], [np.zeros(0)]
+        x, y, begins = (
+            [np.zeros((0, len(places), window.length), np.float32)],
+            [_no_labels(said)],
+            [np.zeros(0)],
+        )
         for run in _runs(self.folder, self._recorded):
             samples = np.concatenate(run.parts)
             starts = np.arange(0, len(samples) - window.length + 1, window.stride)
             if len(starts):
-                views = np.lib.stride_tricks.sliding_window_view(samples, window.length, axis=0)[starts]
+                views = np.lib.stride_tricks.sliding_window_view(samples, window.length, axis=0)[
+                    starts
+                ]
                 x.append(views[:, places])
                 y += [of_samples(views[:, said.places], said.are_quantities)] if said else []
                 begins.append(run.t0_s + starts / self._recorded.rate_hz)
         begins_s = np.concatenate(begins)
         ends_s = begins_s + (window.length - 1) / self._recorded.rate_hz
         labels = np.concatenate(y) if said else self._covering(begins_s, window, classes)
-        labelled: Array = np.full(len(labels), True) if said else labels.reshape(len(labels), max(1, window.steps)).max(1) >= 0
+        labelled: Array = (
+            np.full(len(labels), True)
+            if said
+            else labels.reshape(len(labels), max(1, window.steps)).max(1) >= 0
+        )
         return Cut(
-            np.concatenate(x), begins_s, ends_s, labels, labelled, sides(begins_s, ends_s, self._recorded.block_s, self._recorded.salt)
+            np.concatenate(x),
+            begins_s,
+            ends_s,
+            labels,
+            labelled,
+            sides(begins_s, ends_s, self._recorded.block_s, self._recorded.salt),
         )
 
     def _said(self, names: Sequence[str]) -> _Said | None:
-        """The channels that say these names or quantities of the samples; None where not all of them are recorded."""
+        """The channels that say these names or quantities of the samples; None where not all of
+        them are recorded."""
         held = self._recorded.channels
         for begin in (TARGET, NAMED):
             if names and all(begin + name in held for name in names):
@@ -224,16 +271,34 @@ class LiveData:
         steps, rate_hz = max(1, window.steps), self._recorded.rate_hz
         size = window.length // steps
         of_steps = begins_s[:, None] + np.arange(steps) * size / rate_hz
-        y = self._labels.covering(of_steps.ravel(), (of_steps + (size - 1) / rate_hz).ravel(), classes)
+        y = self._labels.covering(
+            of_steps.ravel(), (of_steps + (size - 1) / rate_hz).ravel(), classes
+        )
         return y.reshape(-1, steps) if window.steps else y
 
     def _places(self, window: Window) -> list[int]:
         held = self._recorded
         if missing := [name for name in window.channels if name not in held.channels]:
-            raise DataError(f"live data {self.folder}: channels {','.join(held.channels)} are recorded, the bundle asks for {missing[0]!r}")
-        if window.height or window.vocabulary or (window.rate_hz and window.rate_hz != held.rate_hz):
-            asked = "images" if window.height else "ids" if window.vocabulary else f"{window.rate_hz:g} Hz"
-            raise DataError(f"live data {self.folder}: recorded at {held.rate_hz:g} Hz, the bundle asks for {asked}")
+            raise DataError(
+                f"live data {self.folder}: channels {','.join(held.channels)} are recorded, the "
+                f"bundle asks for {missing[0]!r}"
+            )
+        if (
+            window.height
+            or window.vocabulary
+            or (window.rate_hz and window.rate_hz != held.rate_hz)
+        ):
+            asked = (
+                "images"
+                if window.height
+                else "ids"
+                if window.vocabulary
+                else f"{window.rate_hz:g} Hz"
+            )
+            raise DataError(
+                f"live data {self.folder}: recorded at {held.rate_hz:g} Hz, the bundle asks for "
+                f"{asked}"
+            )
         return [held.channels.index(name) for name in window.channels]
 
     def _read_surveyed(self) -> Array | None:
@@ -250,7 +315,11 @@ def _runs(folder: Path, recorded: Recorded) -> Iterator[_Run]:
     for record in _records(folder):
         if record.rate_hz != recorded.rate_hz or record.x.shape[1] != len(recorded.channels):
             continue
-        follows = run is not None and not record.begins and abs(record.t0_s - run.end_s) * record.rate_hz < 0.5
+        follows = (
+            run is not None
+            and not record.begins
+            and abs(record.t0_s - run.end_s) * record.rate_hz < 0.5
+        )
         if run is not None and follows:
             run.parts.append(record.x)
             run.end_s = record.end_s

@@ -1,4 +1,5 @@
-"""Counts what is passed over, and says so in the log: often enough to be seen, too rarely to fill a disk."""
+"""Counts what is passed over, and says so in the log: often enough to be seen, too rarely to fill a
+disk."""
 
 import logging
 import traceback
@@ -30,7 +31,14 @@ class Tally:
         if self._is_said():
             frames = traceback.extract_tb(error.__traceback__)
             where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"
-            log.error("%s was lost times=%d: %s at %s: %s", self._what, self.count, type(error).__name__, where, _short(str(error)))
+            log.error(
+                "%s was lost times=%d: %s at %s: %s",
+                self._what,
+                self.count,
+                type(error).__name__,
+                where,
+                _short(str(error)),
+            )
 
     def _is_said(self) -> bool:
         self.count += 1

@@ -1,12 +1,14 @@
-"""The table for ExecuTorch: convolutions, linear layers, pooling and BatchNorm, forward and backward, as batched matrix products and
-element-wise operators.
+"""The table for ExecuTorch: convolutions, linear layers, pooling and BatchNorm, forward and
+backward, as batched matrix products and element-wise operators.
 
-ExecuTorch's own convolutions are plain loops, and XNNPACK has convolutions for weights that are constants only, which a training step's
-are not. XNNPACK's batched matrix product takes any two tensors: a convolution is the product of its weight with the unfolded input, and
-so are its gradients. A sum over a channel is a product with ones and then a sum over the batch: ExecuTorch's sums add number after
-number, which loses digits over thousands of them.
+ExecuTorch's own convolutions are plain loops, and XNNPACK has convolutions for weights that are
+constants only, which a training step's are not. XNNPACK's batched matrix product takes any two
+tensors: a convolution is the product of its weight with the unfolded input, and so are its
+gradients. A sum over a channel is a product with ones and then a sum over the batch: ExecuTorch's
+sums add number after number, which loses digits over thousands of them.
 
-XNNPACK has no comparisons, and ExecuTorch's are slow: where a gradient passes, and where it does not, is found by arithmetic.
+XNNPACK has no comparisons, and ExecuTorch's are slow: where a gradient passes, and where it does
+not, is found by arithmetic.
 """
 
 import functools
@@ -16,7 +18,16 @@ import torch
 from torch import Tensor
 
 from export.lowering import shared
-from export.lowering.shared import Geometry, Table, convolution_geometry, outer, shared_decompositions, spread, taps, view
+from export.lowering.shared import (
+    Geometry,
+    Table,
+    convolution_geometry,
+    outer,
+    shared_decompositions,
+    spread,
+    taps,
+    view,
+)
 
 _aten = torch.ops.aten
 LARGE = 1e38
@@ -63,11 +74,13 @@ def convolution(
     output_padding: list[int],
     groups: int,
 ) -> Tensor:
-    """A convolution in one or two dimensions: for each group, weight (outputs, positions * channels) times columns (positions * channels,
-    batch * out)."""
+    """A convolution in one or two dimensions: for each group, weight (outputs, positions *
+    channels) times columns (positions * channels, batch * out)."""
     geometry = convolution_geometry(weight, stride, padding, dilation, transposed)
     out = geometry.out(x.shape[2:])
-    result = _batch_first(torch.bmm(_rows_by_output(weight, groups), _columns(x, geometry, groups, out)), out)
+    result = _batch_first(
+        torch.bmm(_rows_by_output(weight, groups), _columns(x, geometry, groups, out)), out
+    )
     return result if bias is None else result + _over_channels(bias, result)
 
 
@@ -109,9 +122,14 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The output, the batch's mean and 1 / sqrt(variance + eps) (channels,), and the running statistics after it."""
+    """The output, the batch's mean and 1 / sqrt(variance + eps) (channels,), and the running
+    statistics after it."""
     if not training:
-        return (*batch_norm_without_training(x, weight, bias, running_mean, running_var, momentum, eps), running_mean, running_var)
+        return (
+            *batch_norm_without_training(x, weight, bias, running_mean, running_var, momentum, eps),
+            running_mean,
+            running_var,
+        )
     count = _count(x)
     mean = channel_sums(x) / count
     centred = x - _over_channels(mean, x)
@@ -125,11 +143,21 @@ def batch_norm(
 
 
 def batch_norm_without_training(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output by the running statistics, and two empty tensors."""
     centred = x - _over_channels(running_mean, x)
-    return _scaled(centred, torch.rsqrt(running_var + eps), weight, bias), x.new_empty(0), x.new_empty(0)
+    return (
+        _scaled(centred, torch.rsqrt(running_var + eps), weight, bias),
+        x.new_empty(0),
+        x.new_empty(0),
+    )
 
 
 def batch_norm_backward(
@@ -156,7 +184,9 @@ def batch_norm_backward(
     if training:
         count = _count(x)
         grad_x = (
-            grad_x - centred * _over_channels(slope * scale * scale * (product / count), x) - _over_channels(slope * (by_bias / count), x)
+            grad_x
+            - centred * _over_channels(slope * scale * scale * (product / count), x)
+            - _over_channels(slope * (by_bias / count), x)
         )
     return grad_x, product * scale if wanted[1] else None, by_bias if wanted[2] else None
 
@@ -194,7 +224,8 @@ def max_pool(
     dilation: list[int] = (1, 1),  # type: ignore[assignment]
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The maxima and their places, flat over the last two dimensions of x, where windows do not overlap."""
+    """The maxima and their places, flat over the last two dimensions of x, where windows do not
+    overlap."""
     if not _apart(kernel, stride, padding, dilation, ceil_mode):
         return NotImplemented  # type: ignore[no-any-return]  # torch then keeps the operator
     parts = _windows(x, kernel)
@@ -202,25 +233,40 @@ def max_pool(
     # the places: nobody reads them in a training step, and they are dropped then
     shares = _first_best(torch.ones_like(best), best, parts)
     offsets = [x.shape[3] * (k // kernel[1]) + k % kernel[1] for k in range(len(parts))]
-    inside = functools.reduce(torch.add, [share * offset for share, offset in zip(shares, offsets, strict=True)])
+    inside = functools.reduce(
+        torch.add, [share * offset for share, offset in zip(shares, offsets, strict=True)]
+    )
     rows, columns = (torch.arange(best.shape[d], device=x.device) * kernel[d - 2] for d in (2, 3))
     return best, inside.to(torch.int64) + rows[:, None] * x.shape[3] + columns
 
 
 def max_pool_backward(
-    grad: Tensor, x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool, indices: Tensor
+    grad: Tensor,
+    x: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    ceil_mode: bool,
+    indices: Tensor,
 ) -> Tensor:
     """The gradient goes to the first of the values that are the maximum of their window."""
     if not _apart(kernel, stride, padding, dilation, ceil_mode):
-        return shared.max_pool_backward(grad, x, kernel, stride, padding, dilation, ceil_mode, indices)
+        return shared.max_pool_backward(
+            grad, x, kernel, stride, padding, dilation, ceil_mode, indices
+        )
     parts = _windows(x, kernel)
     shares = _first_best(grad, functools.reduce(torch.maximum, parts), parts)
     channels, (height, width) = x.shape[1], grad.shape[2:]
-    stacked = view(torch.cat([share.unsqueeze(0) for share in shares]), [*kernel, -1, channels, height, width])
+    stacked = view(
+        torch.cat([share.unsqueeze(0) for share in shares]), [*kernel, -1, channels, height, width]
+    )
     size = height * kernel[0], width * kernel[1]
     whole = view(stacked.permute(2, 3, 4, 0, 5, 1), [-1, channels, *size])
     rest = x.shape[3] - size[1], x.shape[2] - size[0]
-    return _aten.constant_pad_nd.default(whole, [0, rest[0], 0, rest[1]], 0.0) if any(rest) else whole
+    return (
+        _aten.constant_pad_nd.default(whole, [0, rest[0], 0, rest[1]], 0.0) if any(rest) else whole
+    )
 
 
 def threshold_backward(grad: Tensor, result: Tensor, threshold: float) -> Tensor:
@@ -230,19 +276,30 @@ def threshold_backward(grad: Tensor, result: Tensor, threshold: float) -> Tensor
     return grad * _is_positive(torch.relu(result))
 
 
-def _apart(kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool) -> bool:
+def _apart(
+    kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool
+) -> bool:
     """Whether windows lie side by side, so that every value is in one at most."""
     return (
-        list(stride or kernel) == list(kernel) and not any(padding) and all(d == 1 for d in dilation) and not ceil_mode and len(kernel) == 2
+        list(stride or kernel) == list(kernel)
+        and not any(padding)
+        and all(d == 1 for d in dilation)
+        and not ceil_mode
+        and len(kernel) == 2
     )
 
 
 def _windows(x: Tensor, kernel: list[int]) -> list[Tensor]:
-    """The values at each place of a window, (batch, channels, windows down, windows across), in the order of the places."""
+    """The values at each place of a window, (batch, channels, windows down, windows across), in the
+    order of the places."""
     channels, height, width = x.shape[1], x.shape[2] // kernel[0], x.shape[3] // kernel[1]
     for d, size in ((2, height * kernel[0]), (3, width * kernel[1])):
         x = x.narrow(d, 0, size) if size < x.shape[d] else x
-    parts = view(x, [-1, channels, height, kernel[0], width, kernel[1]]).permute(3, 5, 0, 1, 2, 4).contiguous()
+    parts = (
+        view(x, [-1, channels, height, kernel[0], width, kernel[1]])
+        .permute(3, 5, 0, 1, 2, 4)
+        .contiguous()
+    )
     flat = view(parts, [prod(kernel), -1, channels, height, width])
     return [flat.select(0, k) for k in range(prod(kernel))]
 
@@ -258,25 +315,38 @@ def _first_best(values: Tensor, best: Tensor, parts: list[Tensor]) -> list[Tenso
 
 
 def _is_positive(x: Tensor) -> Tensor:
-    """1 where x is above 0, 0 where it is 0 (it is never below); of an x that is no normal float32, something between."""
+    """1 where x is above 0, 0 where it is 0 (it is never below); of an x that is no normal float32,
+    something between."""
     return torch.minimum(x * LARGE, torch.ones(1, dtype=x.dtype, device=x.device))
 
 
-def _gradient_of_input(grad: Tensor, size: torch.Size, weight: Tensor, geometry: Geometry, groups: int) -> Tensor:
-    """The convolution of the gradient, spread out where the stride is not 1, with the flipped kernel."""
-    kernels = weight.flip(list(range(2, weight.dim()))).reshape(groups, -1, *weight.shape[1:]).transpose(1, 2)
+def _gradient_of_input(
+    grad: Tensor, size: torch.Size, weight: Tensor, geometry: Geometry, groups: int
+) -> Tensor:
+    """The convolution of the gradient, spread out where the stride is not 1, with the flipped
+    kernel."""
+    kernels = (
+        weight.flip(list(range(2, weight.dim())))
+        .reshape(groups, -1, *weight.shape[1:])
+        .transpose(1, 2)
+    )
     flipped = kernels.reshape(-1, *kernels.shape[2:])
-    columns = _columns(outer(spread(grad, geometry.stride), size, geometry), geometry.turned(), groups, size)
+    columns = _columns(
+        outer(spread(grad, geometry.stride), size, geometry), geometry.turned(), groups, size
+    )
     return _batch_first(torch.bmm(_rows_by_output(flipped, groups), columns), size)
 
 
 def _columns(x: Tensor, geometry: Geometry, groups: int, out: torch.Size) -> Tensor:
-    """The input under each kernel position: (groups, positions * channels, batch * out), channels being those of a group."""
+    """The input under each kernel position: (groups, positions * channels, batch * out), channels
+    being those of a group."""
     found = taps(x.transpose(0, 1), geometry, out)
     if groups > 1:
         found = [view(tap, [groups, x.shape[1] // groups, -1]) for tap in found]
         return torch.cat(found, 1) if len(found) > 1 else found[0]
-    return view(torch.cat(found, 0) if len(found) > 1 else found[0], [1, len(found) * x.shape[1], -1])
+    return view(
+        torch.cat(found, 0) if len(found) > 1 else found[0], [1, len(found) * x.shape[1], -1]
+    )
 
 
 def _rows_by_output(weight: Tensor, groups: int) -> Tensor:

@@ -1,7 +1,7 @@
 """The table for ONNX, which has no operator for the backward of a convolution.
 
-The gradient of a convolution's input is a convolution with the flipped kernel (a transposed one where the stride is not 1), the gradient
-of its weight a matrix product over the unfolded input.
+The gradient of a convolution's input is a convolution with the flipped kernel (a transposed one
+where the stride is not 1), the gradient of its weight a matrix product over the unfolded input.
 """
 
 from functools import cache
@@ -18,8 +18,14 @@ _aten = torch.ops.aten
 @cache
 def onnx_decompositions() -> Table:
     """The whole table: the shared part, and the backward of a convolution."""
-    own = get_decompositions([_aten.var.correction, _aten.squeeze.dims])  # torch's exporter for ONNX would decompose them
-    return {**shared_decompositions(), **own, _aten.convolution_backward.default: convolution_backward}
+    own = get_decompositions(
+        [_aten.var.correction, _aten.squeeze.dims]
+    )  # torch's exporter for ONNX would decompose them
+    return {
+        **shared_decompositions(),
+        **own,
+        _aten.convolution_backward.default: convolution_backward,
+    }
 
 
 def convolution_backward(
@@ -41,19 +47,29 @@ def convolution_backward(
     grad_x = grad_weight = grad_bias = None
     if wanted[0] and groups == 1 and all(s == 1 for s in geometry.stride):
         flipped = weight.flip(list(dims)).transpose(0, 1).contiguous()
-        outer = [extent - 1 - p for extent, p in zip(geometry.extent, geometry.padding, strict=True)]
+        outer = [
+            extent - 1 - p for extent, p in zip(geometry.extent, geometry.padding, strict=True)
+        ]
         ones = [1] * len(dims)
-        grad_x = _aten.convolution(grad, flipped, None, ones, outer, dilation, False, [0] * len(dims), 1)
+        grad_x = _aten.convolution(
+            grad, flipped, None, ones, outer, dilation, False, [0] * len(dims), 1
+        )
     elif wanted[0]:
         spans = zip(grad.shape[2:], geometry.stride, geometry.padding, geometry.extent, strict=True)
-        reached = [(side - 1) * stride - 2 * padding + extent for side, stride, padding, extent in spans]
+        reached = [
+            (side - 1) * stride - 2 * padding + extent for side, stride, padding, extent in spans
+        ]
         missing = [whole - part for whole, part in zip(x.shape[2:], reached, strict=True)]
-        grad_x = _aten.convolution(grad, weight, None, stride, padding, dilation, True, missing, groups)
+        grad_x = _aten.convolution(
+            grad, weight, None, stride, padding, dilation, True, missing, groups
+        )
     if wanted[1]:
         found = taps(x.transpose(0, 1), geometry, grad.shape[2:])
         columns = torch.cat([tap.reshape(groups, x.shape[1] // groups, -1) for tap in found], 1)
         rows = grad.transpose(0, 1).reshape(groups, weight.shape[0] // groups, -1)
-        product = torch.matmul(rows, columns.transpose(1, 2)).reshape(weight.shape[0], *geometry.kernel, weight.shape[1])
+        product = torch.matmul(rows, columns.transpose(1, 2)).reshape(
+            weight.shape[0], *geometry.kernel, weight.shape[1]
+        )
         grad_weight = product.movedim(-1, 1).contiguous()
     if wanted[2]:
         grad_bias = grad.sum([0, *dims])

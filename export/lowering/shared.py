@@ -1,4 +1,5 @@
-"""What the tables of all runtimes have in common: operators of a backward pass that no runtime has, as operators that each of them has."""
+"""What the tables of all runtimes have in common: operators of a backward pass that no runtime has,
+as operators that each of them has."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -20,9 +21,17 @@ Table = dict[Any, Callable[..., Any]]
 
 @functools.cache
 def shared_decompositions() -> Table:
-    """The part of the tables that is the same for every runtime: torch's own for its core operators, and pooling and BatchNorm backward."""
+    """The part of the tables that is the same for every runtime: torch's own for its core
+    operators, and pooling and BatchNorm backward."""
     table: Table = dict(core_aten_decompositions().items())
-    table.update(get_decompositions([_aten._native_batch_norm_legit_functional.default, _aten.native_batch_norm_backward.default]))
+    table.update(
+        get_decompositions(
+            [
+                _aten._native_batch_norm_legit_functional.default,
+                _aten.native_batch_norm_backward.default,
+            ]
+        )
+    )
     table[_aten.max_pool2d_with_indices_backward.default] = max_pool_backward
     table[_aten.avg_pool2d_backward.default] = average_pool_backward
     table[_aten._adaptive_avg_pool2d.default] = adaptive_average_pool
@@ -34,18 +43,30 @@ def shared_decompositions() -> Table:
     return table
 
 
-def var_mean(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def var_mean(
+    x: Tensor,
+    dim: list[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Tensor, Tensor]:
     """torch's own decomposition of var_mean fails on a dynamic batch."""
-    return _aten.var.correction(x, dim, correction=correction, keepdim=keepdim), _aten.mean.dim(x, dim, keepdim)
+    return _aten.var.correction(x, dim, correction=correction, keepdim=keepdim), _aten.mean.dim(
+        x, dim, keepdim
+    )
 
 
 def empty_like(x: Tensor, **_options: object) -> Tensor:
-    """What is about to be filled, as in the gradients of SiLU and Mish: no runtime has tensors without values."""
+    """What is about to be filled, as in the gradients of SiLU and Mish: no runtime has tensors
+    without values."""
     return torch.zeros_like(x)
 
 
-def embedding_backward(grad: Tensor, ids: Tensor, rows: int, padding_idx: int, scale_grad_by_freq: bool) -> Tensor:
-    """Every row of the table gets the sum of the gradients of the places where its id stands; that of `padding_idx` none."""
+def embedding_backward(
+    grad: Tensor, ids: Tensor, rows: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Tensor:
+    """Every row of the table gets the sum of the gradients of the places where its id stands; that
+    of `padding_idx` none."""
     width = grad.shape[-1]
     flat, places = view(grad, [-1, width]), view(ids, [-1, 1])
     if padding_idx >= 0:
@@ -56,7 +77,8 @@ def embedding_backward(grad: Tensor, ids: Tensor, rows: int, padding_idx: int, s
 
 
 def pad(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
-    """Slices where a padding is below 0, as in the gradient of a padding: ExecuTorch takes none. Any other padding stays what it is."""
+    """Slices where a padding is below 0, as in the gradient of a padding: ExecuTorch takes none.
+    Any other padding stays what it is."""
     if min(pads) >= 0:
         return NotImplemented  # type: ignore[no-any-return]
     for at, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
@@ -84,7 +106,9 @@ class Geometry:
     def out(self, size: torch.Size) -> torch.Size:
         """How often it fits into an input of this size."""
         sides = zip(size, self.padding, self.extent, self.stride, strict=True)
-        return torch.Size((side + 2 * padding - extent) // stride + 1 for side, padding, extent, stride in sides)
+        return torch.Size(
+            (side + 2 * padding - extent) // stride + 1 for side, padding, extent, stride in sides
+        )
 
     def turned(self) -> "Geometry":
         """That of the gradient of the input, over a gradient that `outer` has padded."""
@@ -92,15 +116,23 @@ class Geometry:
         return Geometry(self.kernel, ones, (0,) * len(ones), self.dilation)
 
 
-def convolution_geometry(weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], transposed: bool) -> Geometry:
+def convolution_geometry(
+    weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], transposed: bool
+) -> Geometry:
     """
     Raises:
         ConfigError: a convolution whose gradients no runtime is given.
     """
     count = weight.dim() - 2
     if transposed or count not in (1, 2):
-        raise ConfigError(f"Conv{'Transpose' * transposed}{count}d: training it on a device is not supported; use Conv1d or Conv2d")
-    return Geometry(tuple(weight.shape[2:]), *(tuple(per_dimension(values, count)) for values in (stride, padding, dilation)))
+        raise ConfigError(
+            f"Conv{'Transpose' * transposed}{count}d: training it on a device is not supported; "
+            "use Conv1d or Conv2d"
+        )
+    return Geometry(
+        tuple(weight.shape[2:]),
+        *(tuple(per_dimension(values, count)) for values in (stride, padding, dilation)),
+    )
 
 
 def per_dimension(values: list[int], count: int) -> list[int]:
@@ -109,8 +141,8 @@ def per_dimension(values: list[int], count: int) -> list[int]:
 
 
 def taps(x: Tensor, geometry: Geometry, out: torch.Size) -> list[Tensor]:
-    """What each position of the kernel meets: views of the padded x (rows, columns, \\*size), each (rows, columns, \\*out), in the order of
-    the kernel's positions."""
+    """What each position of the kernel meets: views of the padded x (rows, columns, \\*size), each
+    (rows, columns, \\*out), in the order of the kernel's positions."""
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
     padded = _aten.constant_pad_nd(x, pads, 0.0) if any(pads) else x
     found = []
@@ -125,18 +157,35 @@ def taps(x: Tensor, geometry: Geometry, out: torch.Size) -> list[Tensor]:
 
 
 def max_pool_backward(
-    grad: Tensor, x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool, indices: Tensor
+    grad: Tensor,
+    x: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    ceil_mode: bool,
+    indices: Tensor,
 ) -> Tensor:
-    """Send each gradient back to the place its maximum came from (indices are flat over the last two dimensions of x)."""
+    """Send each gradient back to the place its maximum came from (indices are flat over the last
+    two dimensions of x)."""
     batch, channels, height, width = x.shape
-    plain = list(stride or kernel) == list(kernel) and not any(padding) and all(d == 1 for d in dilation)
+    plain = (
+        list(stride or kernel) == list(kernel)
+        and not any(padding)
+        and all(d == 1 for d in dilation)
+    )
     if plain and height == 1 and kernel[0] == 1 and width % kernel[1] == 0:
-        # windows of one dimension that do not overlap: comparing is faster than scattering and needs no zero tensor
+        # windows of one dimension that do not overlap: comparing is faster than scattering and
+        # needs no zero tensor
         places = torch.arange(width, device=x.device).reshape(1, 1, width // kernel[1], kernel[1])
         hit = indices.reshape(batch, channels, -1, 1) == places
-        return torch.where(hit, grad.reshape(batch, channels, -1, 1), 0.0).reshape(batch, channels, height, width)
+        return torch.where(hit, grad.reshape(batch, channels, -1, 1), 0.0).reshape(
+            batch, channels, height, width
+        )
     flat = torch.zeros_like(x).reshape(batch, channels, height * width)
-    spread: Tensor = _aten.scatter_add(flat, 2, indices.reshape(batch, channels, -1), grad.reshape(batch, channels, -1))
+    spread: Tensor = _aten.scatter_add(
+        flat, 2, indices.reshape(batch, channels, -1), grad.reshape(batch, channels, -1)
+    )
     return spread.reshape(batch, channels, height, width)
 
 
@@ -148,7 +197,10 @@ def adaptive_average_pool(x: Tensor, size: list[int]) -> Tensor:
     """
     kernel = [whole // parts for whole, parts in zip(x.shape[2:], size, strict=True)]
     if [side * parts for side, parts in zip(kernel, size, strict=True)] != list(x.shape[2:]):
-        raise ConfigError(f"AdaptiveAvgPool from {list(x.shape[2:])} to {list(size)} values: expected a divisor of each, or AvgPool")
+        raise ConfigError(
+            f"AdaptiveAvgPool from {list(x.shape[2:])} to {list(size)} values: expected a divisor "
+            "of each, or AvgPool"
+        )
     pooled: Tensor = _aten.avg_pool2d.default(x, kernel, kernel)
     return pooled
 
@@ -170,15 +222,22 @@ def average_pool_backward(
     divisor_override: int | None,
 ) -> Tensor:
     """Every value gets its share of the gradient of each window that it lies in."""
-    kernel, stride, padding = (per_dimension(values, 2) for values in (kernel, stride or kernel, padding))
+    kernel, stride, padding = (
+        per_dimension(values, 2) for values in (kernel, stride or kernel, padding)
+    )
     if ceil_mode or divisor_override or (any(padding) and not count_include_pad):
         raise ConfigError(
-            f"AvgPool with ceil_mode={ceil_mode}, divisor_override={divisor_override}, count_include_pad={count_include_pad}: "
+            f"AvgPool with ceil_mode={ceil_mode}, divisor_override={divisor_override}, "
+            f"count_include_pad={count_include_pad}: "
             "training it on a device is not supported; use none of them"
         )
     share = grad / prod(kernel)
     (height, width), out = x.shape[2:], grad.shape[2:]
-    plain = kernel == stride and not any(padding) and (out[0] * kernel[0], out[1] * kernel[1]) == (height, width)
+    plain = (
+        kernel == stride
+        and not any(padding)
+        and (out[0] * kernel[0], out[1] * kernel[1]) == (height, width)
+    )
     if plain and kernel[0] == 1:
         ones = torch.ones((1, 1, kernel[1]), dtype=x.dtype, device=x.device)
         return view(torch.bmm(view(share, [1, -1, 1]), ones), [-1, x.shape[1], height, width])
@@ -186,31 +245,41 @@ def average_pool_backward(
         shared = share.unsqueeze(3).unsqueeze(5).expand(-1, -1, -1, kernel[0], -1, kernel[1])
         return view(shared, [-1, x.shape[1], height, width])
     geometry = Geometry(tuple(kernel), tuple(stride), tuple(padding), (1, 1))
-    found = taps(outer(spread(share, stride), x.shape[2:], geometry), geometry.turned(), x.shape[2:])
+    found = taps(
+        outer(spread(share, stride), x.shape[2:], geometry), geometry.turned(), x.shape[2:]
+    )
     return functools.reduce(torch.add, found)
 
 
 def outer(spread: Tensor, size: torch.Size, geometry: Geometry) -> Tensor:
-    """Padded so that the turned geometry gives `size` again. Output p reads input p * stride - padding + k * dilation: what is at the end
-    of the input and never read meets zeros."""
+    """Padded so that the turned geometry gives `size` again. Output p reads input p * stride -
+    padding + k * dilation: what is at the end of the input and never read meets zeros."""
     sides = list(zip(geometry.extent, geometry.padding, size, spread.shape[2:], strict=True))
-    pads = [side for extent, padding, whole, part in reversed(sides) for side in (extent - 1 - padding, whole - part + padding)]
+    pads = [
+        side
+        for extent, padding, whole, part in reversed(sides)
+        for side in (extent - 1 - padding, whole - part + padding)
+    ]
     padded: Tensor = _aten.constant_pad_nd(spread, pads, 0.0) if any(pads) else spread
     return padded
 
 
 def spread(grad: Tensor, stride: Sequence[int]) -> Tensor:
-    """Zeros between neighbours, for strides above 1: (batch, channels, \\*out) -> each side (out - 1) * stride + 1."""
+    """Zeros between neighbours, for strides above 1: (batch, channels, \\*out) -> each side (out -
+    1) * stride + 1."""
     for d, step in enumerate(stride):
         if step > 1:
             side = grad.shape[d + 2]
-            padded = _aten.constant_pad_nd(grad.unsqueeze(d + 3), [0, 0] * (grad.dim() - d - 3) + [0, step - 1], 0.0)
+            padded = _aten.constant_pad_nd(
+                grad.unsqueeze(d + 3), [0, 0] * (grad.dim() - d - 3) + [0, step - 1], 0.0
+            )
             merged = view(padded, [-1, *grad.shape[1 : d + 2], side * step, *grad.shape[d + 3 :]])
             grad = merged.narrow(d + 2, 0, (side - 1) * step + 1)
     return grad
 
 
 def view(x: Tensor, shape: list[int]) -> Tensor:
-    """A view that leaves the size that follows from the batch to the runtime, as -1: XNNPACK takes no other dynamic one."""
+    """A view that leaves the size that follows from the batch to the runtime, as -1: XNNPACK takes
+    no other dynamic one."""
     viewed: Tensor = _aten.view.default(x.contiguous(), shape)
     return viewed

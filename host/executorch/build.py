@@ -1,7 +1,9 @@
-"""``python -m host.executorch.build``: compiles the library over ExecuTorch's runtime, which is in its pip package with its headers.
+"""``python -m host.executorch.build``: compiles the library over ExecuTorch's runtime, which is in
+its pip package with its headers.
 
-Into the user's cache, under a name that is a hash of source, flags, compiler and runtime: what is there already is never built again.
-With ``--out FOLDER`` also a copy beside the runtime's own libraries: a folder that a board needs no pip package for.
+Into the user's cache, under a name that is a hash of source, flags, compiler and runtime: what is
+there already is never built again. With ``--out FOLDER`` also a copy beside the runtime's own
+libraries: a folder that a board needs no pip package for.
 """
 
 import argparse
@@ -21,21 +23,45 @@ from wire.errors import ShoalError
 
 SOURCES = Path(__file__).parent / "source"
 LIBRARY, RUNNER = "libshoal_executorch.so", "shoal-train"
-RUNTIME = ("executorch", "executorch_kernels_optimized", "executorch_backend_xnnpack", "executorch_threadpool")
-FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-deprecated-declarations")
+RUNTIME = (
+    "executorch",
+    "executorch_kernels_optimized",
+    "executorch_backend_xnnpack",
+    "executorch_threadpool",
+)
+FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wno-deprecated-declarations",
+)
 DEFINITIONS = ("-DC10_USING_CUSTOM_GENERATED_MACROS", "-DET_EVENT_TRACER_ENABLED")
 """What the pip package says its headers need."""
 
 
 def build() -> Path:
-    """Path of the compiled library. Processes that build at the same time do so each for itself; the last rename wins.
+    """Path of the compiled library. Processes that build at the same time do so each for itself;
+    the last rename wins.
 
     Raises:
-        CannotCompile: ExecuTorch is not installed, there is no C++ compiler, it fails, or the cache cannot be written.
+        CannotCompile: ExecuTorch is not installed, there is no C++ compiler, it fails, or the cache
+        cannot be written.
     """
     package, number = find_executorch()
     compiler, compiler_version = find_compiler()
-    settings = (FLAGS, DEFINITIONS, RUNTIME, package, number, compiler, compiler_version, platform.machine(), platform.system())
+    settings = (
+        FLAGS,
+        DEFINITIONS,
+        RUNTIME,
+        package,
+        number,
+        compiler,
+        compiler_version,
+        platform.machine(),
+        platform.system(),
+    )
     digest = hashlib.sha256(repr(settings).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
@@ -51,15 +77,22 @@ def build() -> Path:
             for name in (RUNNER, LIBRARY):
                 (Path(made) / name).replace(folder / name)
     except OSError as error:
-        raise CannotCompile(f"the library for ExecuTorch cannot be built in {cache}: {error}") from error
+        raise CannotCompile(
+            f"the library for ExecuTorch cannot be built in {cache}: {error}"
+        ) from error
     return folder / LIBRARY
 
 
 def copy_to(out: Path) -> Path:
-    """The library, the plain runner and the runtime's own libraries in one folder, which may be moved to another machine of this kind."""
+    """The library, the plain runner and the runtime's own libraries in one folder, which may be
+    moved to another machine of this kind."""
     built, (package, _) = build(), find_executorch()
     out.mkdir(parents=True, exist_ok=True)
-    for file in (built, built.with_name(RUNNER), *(package / "lib" / f"lib{name}.so" for name in RUNTIME)):
+    for file in (
+        built,
+        built.with_name(RUNNER),
+        *(package / "lib" / f"lib{name}.so" for name in RUNTIME),
+    ):
         shutil.copy2(file, out / file.name)
     return out / LIBRARY
 
@@ -76,7 +109,10 @@ def find_executorch() -> tuple[Path, str]:
     except PackageNotFoundError:
         spec, number = None, ""
     if spec is None or not spec.submodule_search_locations:
-        raise CannotCompile("the runtime for programs of ExecuTorch is not installed: pip install 'shoal[executorch]'")
+        raise CannotCompile(
+            "the runtime for programs of ExecuTorch is not installed: pip install "
+            "'shoal[executorch]'"
+        )
     return Path(next(iter(spec.submodule_search_locations))), number
 
 
@@ -84,23 +120,61 @@ def _compile(compiler: tuple[str, ...], package: Path, number: str, made: Path) 
     """The library, and the runner beside it. Both find the runtime in their own folder first."""
     include = package / "include"
     common = [*compiler, *FLAGS, *DEFINITIONS, f'-DSHOAL_EXECUTORCH_VERSION="{number}"']
-    common += ["-isystem", str(include), "-isystem", str(include / "executorch/runtime/core/portable_type/c10")]
-    paths = ["-L" + str(package / "lib"), f"-Wl,-rpath,$ORIGIN:{package / 'lib'}", "-Wl,-rpath-link," + str(package / "lib")]
+    common += [
+        "-isystem",
+        str(include),
+        "-isystem",
+        str(include / "executorch/runtime/core/portable_type/c10"),
+    ]
+    paths = [
+        "-L" + str(package / "lib"),
+        f"-Wl,-rpath,$ORIGIN:{package / 'lib'}",
+        "-Wl,-rpath-link," + str(package / "lib"),
+    ]
     runtime = ["-Wl,--no-as-needed", *(f"-l{name}" for name in RUNTIME)]
-    _run([*common, "-shared", str(SOURCES / "program.cpp"), "-o", str(made / LIBRARY), *paths, *runtime, "-Wl,--no-undefined"])
-    _run([*common, str(SOURCES / "train.cpp"), "-o", str(made / RUNNER), "-L" + str(made), "-lshoal_executorch", *paths])
+    _run(
+        [
+            *common,
+            "-shared",
+            str(SOURCES / "program.cpp"),
+            "-o",
+            str(made / LIBRARY),
+            *paths,
+            *runtime,
+            "-Wl,--no-undefined",
+        ]
+    )
+    _run(
+        [
+            *common,
+            str(SOURCES / "train.cpp"),
+            "-o",
+            str(made / RUNNER),
+            "-L" + str(made),
+            "-lshoal_executorch",
+            *paths,
+        ]
+    )
 
 
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CannotCompile(f"C++ compiler {command[0]} fails: {compiler_error(done.stderr, done.returncode)}")
+        raise CannotCompile(
+            f"C++ compiler {command[0]} fails: {compiler_error(done.stderr, done.returncode)}"
+        )
 
 
 def main() -> None:
     """Build and say where the library is."""
-    parser = argparse.ArgumentParser(description="Compiles the library that devices run programs of ExecuTorch with.")
-    parser.add_argument("--out", type=Path, help="also copy it, the runtime's libraries and the plain runner into this folder")
+    parser = argparse.ArgumentParser(
+        description="Compiles the library that devices run programs of ExecuTorch with."
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="also copy it, the runtime's libraries and the plain runner into this folder",
+    )
     out = parser.parse_args().out
     try:
         print(copy_to(out) if out else build())

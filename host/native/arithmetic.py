@@ -13,7 +13,8 @@ log = logging.getLogger("shoal.native")
 
 
 class NativeArithmetic:
-    """An `algorithms.core.arithmetic.Arithmetic`. Where the engine cannot be built, the log says so and numpy and torch compute."""
+    """An `algorithms.core.arithmetic.Arithmetic`. Where the engine cannot be built, the log says so
+    and numpy and torch compute."""
 
     def column_sums(self, arena: Array, rows: Array, weights: Array) -> WeightedSum | None:
         try:
@@ -22,7 +23,9 @@ class NativeArithmetic:
             log.info("%s: models are summed without the native engine", error)
             return None
 
-    def probabilities(self, network: Network, models: Sequence[Mapping[str, Array]], inputs: Array) -> Array | None:
+    def probabilities(
+        self, network: Network, models: Sequence[Mapping[str, Array]], inputs: Array
+    ) -> Array | None:
         try:
             return answer(network, models, inputs)
         except CannotCompile as error:

@@ -1,8 +1,10 @@
-"""Compiles the engine on first use, with the system's C++ compiler, into the user's cache directory.
+"""Compiles the engine on first use, with the system's C++ compiler, into the user's cache
+directory.
 
-The engine's source is compiled once for every instruction set that this kind of machine may have and linked into one library, which
-chooses at run time. The library's name is a hash of source, flags, compiler and machine: what is there already is never built again,
-and a change of any of them never meets a stale file.
+The engine's source is compiled once for every instruction set that this kind of machine may have
+and linked into one library, which chooses at run time. The library's name is a hash of source,
+flags, compiler and machine: what is there already is never built again, and a change of any of them
+never meets a stale file.
 """
 
 import ctypes
@@ -19,7 +21,14 @@ from host.cache import cache_folder
 from host.compiler import CannotCompile, compiler_error, find_compiler
 
 SOURCES = Path(__file__).parent / "kernels"
-FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast")
+FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-math-errno",
+    "-ffp-contract=fast",
+)
 X86: dict[str, tuple[str, ...]] = {
     "baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=16"),
     "avx2": ("-DSHOAL_LANES=8", "-DSHOAL_REGISTERS=16", "-mavx2", "-mfma"),
@@ -51,7 +60,8 @@ def load_library() -> ctypes.CDLL:
 
 
 def build() -> Path:
-    """Path of the compiled library. Processes that build at the same time do so each for itself; the last rename wins.
+    """Path of the compiled library. Processes that build at the same time do so each for itself;
+    the last rename wins.
 
     Raises:
         CannotCompile: as `load_library`.
@@ -61,7 +71,9 @@ def build() -> Path:
     x86 = machine in ("x86_64", "amd64")
     targets = X86 if x86 else ARM if machine in ("aarch64", "arm64") else OTHER
     common = [*FLAGS, *(["-DSHOAL_X86"] if x86 else [])]
-    digest = hashlib.sha256(repr((common, targets, compiler, version, machine, platform.system())).encode())
+    digest = hashlib.sha256(
+        repr((common, targets, compiler, version, machine, platform.system())).encode()
+    )
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
     folder = cache_folder("native")
@@ -78,22 +90,41 @@ def build() -> Path:
     return path
 
 
-def _compile(compiler: tuple[str, ...], common: list[str], targets: dict[str, tuple[str, ...]], made: Path) -> None:
+def _compile(
+    compiler: tuple[str, ...], common: list[str], targets: dict[str, tuple[str, ...]], made: Path
+) -> None:
     jobs = [[*compiler, *common, "-c", str(SOURCES / "library.cpp"), "-o", str(made / "library.o")]]
     for name, flags in targets.items():
         jobs.append(
-            [*compiler, *common, f"-DSHOAL_TARGET={name}", *flags, "-c", str(SOURCES / "engine.cpp"), "-o", str(made / f"{name}.o")]
+            [
+                *compiler,
+                *common,
+                f"-DSHOAL_TARGET={name}",
+                *flags,
+                "-c",
+                str(SOURCES / "engine.cpp"),
+                "-o",
+                str(made / f"{name}.o"),
+            ]
         )
-    running = [subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for job in jobs]
+    running = [
+        subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for job in jobs
+    ]
     outputs = [process.communicate()[0] for process in running]
     objects = [job[-1] for job in jobs]
     if all(process.returncode == 0 for process in running):
         link = [*compiler, "-shared", *objects, "-o", str(made / "engine.so")]
-        running = [subprocess.Popen(link, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)]
+        running = [
+            subprocess.Popen(link, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        ]
         outputs = [running[0].communicate()[0]]
     for process, output in zip(running, outputs, strict=True):
         if process.returncode:
-            raise CannotCompile(f"C++ compiler {shlex.join(compiler)} fails: {compiler_error(output, process.returncode)}")
+            raise CannotCompile(
+                f"C++ compiler {shlex.join(compiler)} fails: "
+                f"{compiler_error(output, process.returncode)}"
+            )
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:

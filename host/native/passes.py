@@ -1,4 +1,5 @@
-"""One batch at a time through a network of the native engine, and back: what autograd needs of it."""
+"""One batch at a time through a network of the native engine, and back: what autograd needs of
+it."""
 
 import ctypes
 import weakref
@@ -28,20 +29,23 @@ class _BackwardCall(ctypes.Structure):
 
 @dataclass(eq=False)
 class Pass:
-    """A batch that went through: its result y (batch, outputs), and a workspace that is the plan's again when nobody holds this."""
+    """A batch that went through: its result y (batch, outputs), and a workspace that is the plan's
+    again when nobody holds this."""
 
     y: Floats
     workspace: Floats = field(repr=False)
 
 
 class Passes(Plan):
-    """A network whose last layer may be of any kind; its `classes` are the values of an example's result."""
+    """A network whose last layer may be of any kind; its `classes` are the values of an example's
+    result."""
 
     def forward(self, flat: Floats, x: Floats, training: bool) -> Pass:
         """The network's result for a batch.
 
         Args:
-            flat: (num_values,) the model; in training its running statistics are overwritten with those after the batch.
+            flat: (num_values,) the model; in training its running statistics are overwritten with
+            those after the batch.
             x: (batch, \\*window) float32, at least one example.
             training: whether BatchNorm normalises by the batch.
 
@@ -56,19 +60,28 @@ class Passes(Plan):
         y = np.empty((len(x), self.network.classes), np.float32)
         made = Pass(y, workspace)
         weakref.finalize(made, self.release, capacity, workspace)
-        call = _ForwardCall(pointer(flat), pointer(x), len(x), capacity, training, aligned(workspace), pointer(y))
+        call = _ForwardCall(
+            pointer(flat), pointer(x), len(x), capacity, training, aligned(workspace), pointer(y)
+        )
         self.refuse(self.library.shoal_forward(self.handle, ctypes.addressof(call)))
         return made
 
     def backward(self, made: Pass, d_y: Floats) -> Floats:
-        """The gradient by the model (num_values,), from the one by the result of a pass in training, d_y (batch, outputs). What it holds in
-        the places of running statistics says nothing.
+        """The gradient by the model (num_values,), from the one by the result of a pass in
+        training, d_y (batch, outputs). What it holds in the places of running statistics says
+        nothing.
 
         Raises:
             ConfigError: `d_y` has another dtype, layout or shape.
         """
         check_array("d_y", d_y, np.float32, made.y.shape)
         gradient = np.empty(self.num_values, np.float32)
-        call = _BackwardCall(pointer(d_y), len(d_y), capacity_for(len(d_y)), aligned(made.workspace), pointer(gradient))
+        call = _BackwardCall(
+            pointer(d_y),
+            len(d_y),
+            capacity_for(len(d_y)),
+            aligned(made.workspace),
+            pointer(gradient),
+        )
         self.refuse(self.library.shoal_backward(self.handle, ctypes.addressof(call)))
         return gradient

@@ -1,7 +1,8 @@
 """A network laid out for one instruction set, and the workspaces of its calls.
 
-Calls may run at the same time in any number of threads: they share nothing but the network, and ctypes gives up the interpreter lock
-while C++ runs. The same arguments give the same bits, whatever else runs.
+Calls may run at the same time in any number of threads: they share nothing but the network, and
+ctypes gives up the interpreter lock while C++ runs. The same arguments give the same bits, whatever
+else runs.
 """
 
 import ctypes
@@ -23,7 +24,21 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 _KINDS = (
-    *("conv", "linear", "norm", "relu", "max_pool", "avg_pool", "flatten", "sum", "pick", "gru", "attention", "layer_norm", "gelu"),
+    *(
+        "conv",
+        "linear",
+        "norm",
+        "relu",
+        "max_pool",
+        "avg_pool",
+        "flatten",
+        "sum",
+        "pick",
+        "gru",
+        "attention",
+        "layer_norm",
+        "gelu",
+    ),
     *("table", "dropout"),
 )
 
@@ -42,7 +57,8 @@ class _Layer(ctypes.Structure):
 
 
 INSTRUCTIONS = "SHOAL_INSTRUCTIONS"
-"""The variable of the environment that names another instruction set than the machine's best, to compare machines by."""
+"""The variable of the environment that names another instruction set than the machine's best, to
+compare machines by."""
 
 
 def available_targets() -> tuple[str, ...]:
@@ -56,43 +72,72 @@ def available_targets() -> tuple[str, ...]:
 
 
 class Plan:
-    """A model is one float32 vector (`num_values`,): the tensors called `names`, in this order, each in torch's layout (C order)."""
+    """A model is one float32 vector (`num_values`,): the tensors called `names`, in this order,
+    each in torch's layout (C order)."""
 
-    def __init__(self, network: Network, names: Sequence[str] | None = None, target: str | None = None) -> None:
-        """`names`: all tensors of the network, in the network's own order if None; `target`: what `INSTRUCTIONS` says, or the machine's
-        best instruction set, if None.
+    def __init__(
+        self, network: Network, names: Sequence[str] | None = None, target: str | None = None
+    ) -> None:
+        """`names`: all tensors of the network, in the network's own order if None; `target`: what
+        `INSTRUCTIONS` says, or the machine's best instruction set, if None.
 
         Raises:
             CannotCompile: the engine cannot be built here.
-            ConfigError: other names than the network's, or an instruction set that this machine does not have.
+            ConfigError: other names than the network's, or an instruction set that this machine
+            does not have.
         """
         names = list(network.shapes) if names is None else list(names)
         if sorted(names) != sorted(network.shapes):
-            odd = sorted(set(names) ^ set(network.shapes)) or sorted({n for n in names if names.count(n) > 1})
-            raise ConfigError(f"tensors of a native model: {', '.join(odd)} not once in both of what was named and what the model has")
+            odd = sorted(set(names) ^ set(network.shapes)) or sorted(
+                {n for n in names if names.count(n) > 1}
+            )
+            raise ConfigError(
+                f"tensors of a native model: {', '.join(odd)} not once in both of what was named "
+                "and what the model has"
+            )
         available = available_targets()
         self.target = target or os.environ.get(INSTRUCTIONS) or available[-1]
         if self.target not in available:
-            raise ConfigError(f"instruction set {self.target!r}: this machine has {', '.join(available)}")
+            raise ConfigError(
+                f"instruction set {self.target!r}: this machine has {', '.join(available)}"
+            )
         self.network, self.names = network, tuple(names)
         self.library = load_library()
         sizes = [prod(network.shapes[n]) for n in names]
         self.num_values = sum(sizes)
         begins = dict(zip(names, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
-        tables = [(np.array(layer.places, np.int64), np.array(layer.values, np.float32)) for layer in network.layers]
-        made = (_layer(layer, begins, *table) for layer, table in zip(network.layers, tables, strict=True))
+        tables = [
+            (np.array(layer.places, np.int64), np.array(layer.values, np.float32))
+            for layer in network.layers
+        ]
+        made = (
+            _layer(layer, begins, *table)
+            for layer, table in zip(network.layers, tables, strict=True)
+        )
         layers = (_Layer * len(network.layers))(*made)
-        factors = None if network.size is None or set(network.size) == {1.0} else 1 / np.asarray(network.size, np.float32)
+        factors = (
+            None
+            if network.size is None or set(network.size) == {1.0}
+            else 1 / np.asarray(network.size, np.float32)
+        )
         self.handle = self.library.shoal_plan_new(
             TARGETS.index(self.target),
             ctypes.addressof(layers),
             len(network.layers),
-            *(network.window[0], 1 if len(network.window) == 2 else network.window[1], network.window[-1], network.classes),
+            *(
+                network.window[0],
+                1 if len(network.window) == 2 else network.window[1],
+                network.window[-1],
+                network.classes,
+            ),
             None if factors is None else factors.ctypes.data,
             self.num_values,
         )
         if not self.handle:
-            raise ConfigError(f"a model of {len(network.layers)} layers and {self.num_values} values is too large for the native engine")
+            raise ConfigError(
+                f"a model of {len(network.layers)} layers and {self.num_values} values is too "
+                "large for the native engine"
+            )
         weakref.finalize(self, self.library.shoal_plan_free, self.handle)
         self._idle: dict[int, list[Floats]] = {}
 
@@ -111,11 +156,14 @@ class Plan:
             )
 
     def acquire(self, capacity: int) -> Floats:
-        """A workspace that nothing else uses until `release`. Its zeros between rows are written once, so that it keeps to one capacity."""
+        """A workspace that nothing else uses until `release`. Its zeros between rows are written
+        once, so that it keeps to one capacity."""
         try:
             return self._idle.setdefault(capacity, []).pop()
         except IndexError:
-            return np.zeros(self.library.shoal_workspace_size(self.handle, capacity) + 16, np.float32)
+            return np.zeros(
+                self.library.shoal_workspace_size(self.handle, capacity) + 16, np.float32
+            )
 
     def release(self, capacity: int, workspace: Floats) -> None:
         """Give a workspace back."""
@@ -124,22 +172,54 @@ class Plan:
 
 def _layer(layer: Layer, begins: dict[str, int], places: Integers, values: Floats) -> _Layer:
     """`places` and `values` are the layer's own; the engine reads them where they are."""
-    tensors = [begins[layer.tensors[p]] if p in layer.tensors else -1 for p in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)]
-    pairs = [(ctypes.c_int64 * 2)(*pair) for pair in (layer.kernel, layer.stride, layer.before, layer.after, layer.dilation)]
+    tensors = [
+        begins[layer.tensors[p]] if p in layer.tensors else -1
+        for p in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)
+    ]
+    pairs = [
+        (ctypes.c_int64 * 2)(*pair)
+        for pair in (layer.kernel, layer.stride, layer.before, layer.after, layer.dilation)
+    ]
     first, second = (*layer.inputs, -1)[:2]
     numbers = _KINDS.index(layer.kind), layer.outputs, first, second, layer.parts, layer.row
-    table = layer.rows, pointer(places) if len(places) else None, pointer(values) if len(values) else None
-    return _Layer(*numbers, *pairs, *tensors, layer.eps, layer.momentum, *table, prod(layer.drawn) if layer.drops else 0, layer.share)
+    table = (
+        layer.rows,
+        pointer(places) if len(places) else None,
+        pointer(values) if len(values) else None,
+    )
+    return _Layer(
+        *numbers,
+        *pairs,
+        *tensors,
+        layer.eps,
+        layer.momentum,
+        *table,
+        prod(layer.drawn) if layer.drops else 0,
+        layer.share,
+    )
 
 
-def check_array(name: str, array: Array, dtype: type, shape: tuple[int, ...], writeable: bool = False) -> None:
+def check_array(
+    name: str, array: Array, dtype: type, shape: tuple[int, ...], writeable: bool = False
+) -> None:
     """
     Raises:
         ConfigError: it is not such an array, in C order.
     """
-    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
-        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise ConfigError(f"{name}: expected a C-ordered {np.dtype(dtype)} array of shape {shape}, got {found}")
+    if (
+        not isinstance(array, np.ndarray)
+        or array.dtype != dtype
+        or array.shape != shape
+        or not array.flags.c_contiguous
+    ):
+        found = (
+            f"{array.dtype} {array.shape}"
+            if isinstance(array, np.ndarray)
+            else type(array).__name__
+        )
+        raise ConfigError(
+            f"{name}: expected a C-ordered {np.dtype(dtype)} array of shape {shape}, got {found}"
+        )
     if writeable and not array.flags.writeable:
         raise ConfigError(f"{name}: expected an array that may be written")
 
@@ -156,5 +236,6 @@ def aligned(workspace: Floats) -> int:
 
 
 def capacity_for(most: int) -> int:
-    """The next power of two: devices with a few examples less share their workspaces with the others."""
+    """The next power of two: devices with a few examples less share their workspaces with the
+    others."""
     return 1 << (most - 1).bit_length()

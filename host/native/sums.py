@@ -7,8 +7,8 @@ from wire.tensors import Array
 
 
 class WeightedSum:
-    """sum_i weights_i w_i over rows (N,) of an arena (M, D) float32, C order; weights (N,) float32. Sums of 32 rows are made in float32,
-    and those of these in float64."""
+    """sum_i weights_i w_i over rows (N,) of an arena (M, D) float32, C order; weights (N,) float32.
+    Sums of 32 rows are made in float32, and those of these in float64."""
 
     def __init__(self, arena: Array, rows: Array, weights: Array) -> None:
         """
@@ -22,6 +22,9 @@ class WeightedSum:
         self._starts = arena.ctypes.data + np.asarray(rows, np.int64) * arena.strides[0]
 
     def add_to(self, total: Array, columns: slice) -> None:
-        """Add the sum over these columns to those of total (D,) float64. Threads may do so at a time, each with columns of its own."""
+        """Add the sum over these columns to those of total (D,) float64. Threads may do so at a
+        time, each with columns of its own."""
         starts, part = self._starts + 4 * columns.start, total[columns]
-        self._add(starts.ctypes.data, self._weights.ctypes.data, len(starts), len(part), part.ctypes.data)
+        self._add(
+            starts.ctypes.data, self._weights.ctypes.data, len(starts), len(part), part.ctypes.data
+        )

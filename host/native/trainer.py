@@ -1,4 +1,5 @@
-"""Runs a network in the native engine: a device's whole local training, its evaluation or its predictions in one call each."""
+"""Runs a network in the native engine: a device's whole local training, its evaluation or its
+predictions in one call each."""
 
 import ctypes
 from collections.abc import Sequence
@@ -15,7 +16,10 @@ EVALUATION_BATCH = 32
 
 class _TrainCall(ctypes.Structure):
     _fields_ = (
-        *((n, ctypes.c_void_p) for n in ("flat", "momentum", "anchor", "offset", "scale", "x", "y", "order", "bounds")),
+        *(
+            (n, ctypes.c_void_p)
+            for n in ("flat", "momentum", "anchor", "offset", "scale", "x", "y", "order", "bounds")
+        ),
         *((n, ctypes.c_int64) for n in ("num_examples", "num_batches", "capacity")),
         *((n, ctypes.c_float) for n in ("lr", "momentum_factor", "mu")),
         ("move_statistics", ctypes.c_int32),
@@ -65,37 +69,55 @@ class Trainer(Plan):
         move_statistics: bool = True,
         drawn: Sequence[Floats] = (),
     ) -> Outcome:
-        """Steps of SGD over the cross-entropy, one per batch: v <- momentum_factor * v + g; w <- w - lr * v.
+        """Steps of SGD over the cross-entropy, one per batch: v <- momentum_factor * v + g; w <- w
+        - lr * v.
 
-        Batch i is the examples ``order[bounds[i]:bounds[i + 1]]``. g is the batch's mean gradient; where given it is replaced by
-        scale * (g + mu * (w - anchor) + offset), and values whose scale is 0 stay as they are, with their momentum.
+        Batch i is the examples ``order[bounds[i]:bounds[i + 1]]``. g is the batch's mean gradient;
+        where given it is replaced by scale * (g + mu * (w - anchor) + offset), and values whose
+        scale is 0 stay as they are, with their momentum.
 
         Args:
-            flat: (num_values,) the model; overwritten with the trained one, running statistics included.
-            momentum: (num_values,) v, overwritten; zeros, which are not returned, if None. Running statistics have none.
+            flat: (num_values,) the model; overwritten with the trained one, running statistics
+            included.
+            momentum: (num_values,) v, overwritten; zeros, which are not returned, if None. Running
+            statistics have none.
             x: (n, \\*window) float32, raw sensor units.
             y: (n,) int64, class numbers.
             order: (total,) int64, indices of examples.
             bounds: (num_batches + 1,) int64, from 0 to total, increasing.
             anchor, offset, scale: (num_values,) each; `mu` counts only with an anchor.
             move_statistics: whether BatchNorm's running statistics move.
-            drawn: of each of the network's `dropouts`, numbers in [0, 1) (total, \\*shape) float32, in the order of `order`.
+            drawn: of each of the network's `dropouts`, numbers in [0, 1) (total, \\*shape) float32,
+            in the order of `order`.
 
         Returns:
             Loss and correct answers in training mode, each batch before its step.
 
         Raises:
-            ConfigError: an array of another dtype, layout or shape; batches that `bounds` does not describe.
-            DataError: a label or an index out of range; a batch of one value per channel, which BatchNorm cannot normalise.
+            ConfigError: an array of another dtype, layout or shape; batches that `bounds` does not
+            describe.
+            DataError: a label or an index out of range; a batch of one value per channel, which
+            BatchNorm cannot normalise.
         """
         self._check_model(flat, momentum, anchor, offset, scale)
         self._check_examples(x, y, order)
         check_array("bounds", bounds, np.int64, (len(bounds),))
-        if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != len(order) or (len(bounds) > 1 and np.diff(bounds).min() < 1):
-            raise ConfigError(f"bounds of batches: expected to increase from 0 to {len(order)}, got {bounds.tolist()[:8]}")
+        if (
+            len(bounds) < 1
+            or bounds[0] != 0
+            or bounds[-1] != len(order)
+            or (len(bounds) > 1 and np.diff(bounds).min() < 1)
+        ):
+            raise ConfigError(
+                f"bounds of batches: expected to increase from 0 to {len(order)}, got "
+                f"{bounds.tolist()[:8]}"
+            )
         dropouts = self.network.dropouts
         if len(drawn) != len(dropouts):
-            raise ConfigError(f"random numbers of {len(drawn)} layers: expected those of {', '.join(dropouts) or 'none'}")
+            raise ConfigError(
+                f"random numbers of {len(drawn)} layers: expected those of "
+                f"{', '.join(dropouts) or 'none'}"
+            )
         for numbers, (name, shape) in zip(drawn, dropouts.items(), strict=True):
             check_array(f"random numbers of {name}", numbers, np.float32, (len(order), *shape))
         pointers = (ctypes.c_void_p * len(drawn))(*map(pointer, drawn))
@@ -103,7 +125,16 @@ class Trainer(Plan):
         workspace = self.acquire(capacity)
         call = _TrainCall(
             *(pointer(a) for a in (flat, momentum, anchor, offset, scale, x, y, order, bounds)),
-            *(len(x), len(bounds) - 1, capacity, lr, momentum_factor, mu, move_statistics, aligned(workspace)),
+            *(
+                len(x),
+                len(bounds) - 1,
+                capacity,
+                lr,
+                momentum_factor,
+                mu,
+                move_statistics,
+                aligned(workspace),
+            ),
             ctypes.addressof(pointers) if drawn else None,
         )
         status = self.library.shoal_train(self.handle, ctypes.addressof(call))
@@ -111,17 +142,30 @@ class Trainer(Plan):
         self.refuse(status)
         return Outcome(call.loss_sum, call.num_correct, len(order))
 
-    def evaluate(self, flat: Floats, x: Floats, y: Integers, order: Integers | None = None) -> Outcome:
-        """Loss and correct answers with the running statistics, over the examples `order` (all if None). Arguments as `train`."""
+    def evaluate(
+        self, flat: Floats, x: Floats, y: Integers, order: Integers | None = None
+    ) -> Outcome:
+        """Loss and correct answers with the running statistics, over the examples `order` (all if
+        None). Arguments as `train`."""
         return self._evaluate(flat, x, y, order, None)
 
     def predict(self, flat: Floats, x: Floats, order: Integers | None = None) -> Floats:
-        """Class probabilities (len(order), classes) float32, with the running statistics. Arguments as `train`."""
-        probabilities = np.empty((len(x) if order is None else len(order), self.network.classes), np.float32)
+        """Class probabilities (len(order), classes) float32, with the running statistics. Arguments
+        as `train`."""
+        probabilities = np.empty(
+            (len(x) if order is None else len(order), self.network.classes), np.float32
+        )
         self._evaluate(flat, x, None, order, probabilities)
         return probabilities
 
-    def _evaluate(self, flat: Floats, x: Floats, y: Integers | None, order: Integers | None, probabilities: Floats | None) -> Outcome:
+    def _evaluate(
+        self,
+        flat: Floats,
+        x: Floats,
+        y: Integers | None,
+        order: Integers | None,
+        probabilities: Floats | None,
+    ) -> Outcome:
         order = np.arange(len(x)) if order is None else order
         self._check_model(flat)
         self._check_examples(x, y, order)
@@ -136,9 +180,17 @@ class Trainer(Plan):
         return Outcome(call.loss_sum, call.num_correct, len(order))
 
     def _check_model(self, flat: Floats, *others: Floats | None) -> None:
-        for name, vector in zip(("flat", "momentum", "anchor", "offset", "scale"), (flat, *others), strict=False):
+        for name, vector in zip(
+            ("flat", "momentum", "anchor", "offset", "scale"), (flat, *others), strict=False
+        ):
             if vector is not None:
-                check_array(name, vector, np.float32, (self.num_values,), writeable=bool(others) and name in ("flat", "momentum"))
+                check_array(
+                    name,
+                    vector,
+                    np.float32,
+                    (self.num_values,),
+                    writeable=bool(others) and name in ("flat", "momentum"),
+                )
 
     def _check_examples(self, x: Floats, y: Integers | None, order: Integers) -> None:
         check_array("x", x, np.float32, (len(x), *self.network.window))

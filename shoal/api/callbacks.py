@@ -17,8 +17,9 @@ class Callback(Protocol):
     """Called after each round. What it raises ends the run."""
 
     def on_round(self, progress: Progress) -> Stop | None:
-        """A round is over: a preparation, a round of training, or the one after the last, in which devices test what they keep. `STOP` as
-        an answer ends the training: what follows is that last round. A run that goes on from a checkpoint tells of its own rounds, and
+        """A round is over: a preparation, a round of training, or the one after the last, in which
+        devices test what they keep. `STOP` as an answer ends the training: what follows is that
+        last round. A run that goes on from a checkpoint tells of its own rounds, and
         `Progress.history` has those before them."""
 
 
@@ -26,8 +27,9 @@ class CsvLog:
     """Writes a file with a line for each round, and the fields of `RoundMetrics` as columns."""
 
     def __init__(self, path: str | Path, measures: bool = False) -> None:
-        """`measures`: whether there are columns for `Progress.measures` too, which each device's model then answers its test windows for;
-        those of rounds before an interruption are empty."""
+        """`measures`: whether there are columns for `Progress.measures` too, which each device's
+        model then answers its test windows for; those of rounds before an interruption are empty.
+        """
         self._path, self._begun, self._measures = Path(path), False, measures
         self._columns = [column.name for column in fields(RoundMetrics)]
 
@@ -37,7 +39,10 @@ class CsvLog:
         Raises:
             ConfigError: the file cannot be written.
         """
-        lines = [asdict(metrics) for metrics in (progress.history[-1:] if self._begun else progress.history)]
+        lines = [
+            asdict(metrics)
+            for metrics in (progress.history[-1:] if self._begun else progress.history)
+        ]
         if self._measures:
             lines[-1] |= progress.measures()
         if self._measures and not self._begun:
@@ -55,13 +60,16 @@ class CsvLog:
 
 
 class EarlyStopping:
-    """Stops a run when a measure has not got better by more than `min_delta` for `patience` rounds of training.
+    """Stops a run when a measure has not got better by more than `min_delta` for `patience` rounds
+    of training.
 
-    The measure is over devices' own test windows: a choice that goes by it has seen them (`shoal.validation` sets them aside). A loss gets
-    better by getting smaller.
+    The measure is over devices' own test windows: a choice that goes by it has seen them
+    (`shoal.validation` sets them aside). A loss gets better by getting smaller.
     """
 
-    def __init__(self, patience: int, min_delta: float = 0.0, measure: Measure = "accuracy_mean") -> None:
+    def __init__(
+        self, patience: int, min_delta: float = 0.0, measure: Measure = "accuracy_mean"
+    ) -> None:
         """
         Raises:
             ConfigError: `patience` is not at least 1, or there is no such measure.

@@ -1,8 +1,10 @@
-"""What the runs of a comparison in Python are about that has no name: data, models and classes that are objects.
+"""What the runs of a comparison in Python are about that has no name: data, models and classes that
+are objects.
 
-A run whose result is to be found again needs a name that says what it was a run of. Data have one by their content. A class has one where
-its file or module has: that is part of the algorithm. A network's weights do not say what its code does, so a model that is an object has
-none; neither has a class that is at the top of no file.
+A run whose result is to be found again needs a name that says what it was a run of. Data have one
+by their content. A class has one where its file or module has: that is part of the algorithm. A
+network's weights do not say what its code does, so a model that is an object has none; neither has
+a class that is at the top of no file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,40 +32,64 @@ class Compared:
     """Data and a model of a comparison."""
 
     names: tuple[str, ...]
-    """Of the data, in order: what a user wrote, or of a `FleetData` its name and the beginning of its digest."""
+    """Of the data, in order: what a user wrote, or of a `FleetData` its name and the beginning of
+    its digest."""
     fleets: Mapping[str, FleetData] = field(default_factory=dict, repr=False)
     """By name, the data that are objects."""
     model: nn.Module | ModelMaker | None = None
     """None where it has a name."""
 
     @classmethod
-    def of(cls, data: Sequence[FleetData | str | Path], model: nn.Module | ModelMaker | None) -> "Compared":
+    def of(
+        cls, data: Sequence[FleetData | str | Path], model: nn.Module | ModelMaker | None
+    ) -> "Compared":
         """
         Raises:
             ConfigError: there are no data.
         """
         if not data:
             raise ConfigError("data: expected a name, a path or a FleetData, or a list of these")
-        names = [f"{one.name}@{digest_of(one)[:16]}" if isinstance(one, FleetData) else str(one) for one in data]
-        return cls(tuple(names), {name: one for name, one in zip(names, data, strict=True) if isinstance(one, FleetData)}, model)
+        names = [
+            f"{one.name}@{digest_of(one)[:16]}" if isinstance(one, FleetData) else str(one)
+            for one in data
+        ]
+        return cls(
+            tuple(names),
+            {
+                name: one
+                for name, one in zip(names, data, strict=True)
+                if isinstance(one, FleetData)
+            },
+            model,
+        )
 
-    def check(self, algorithms: Sequence[AlgorithmSpec], settings: SimulationSettings, workers: int) -> None:
+    def check(
+        self, algorithms: Sequence[AlgorithmSpec], settings: SimulationSettings, workers: int
+    ) -> None:
         """
         Raises:
-            ConfigError: other processes are to run what they cannot find, or a model of one's own is to be trained before.
+            ConfigError: other processes are to run what they cannot find, or a model of one's own
+            is to be trained before.
         """
         if self.model is not None and settings.pretrain:
-            raise ConfigError(f"pretrain {settings.pretrain!r}: a model of your own brings its weights; expected a model's name")
-        if workers != 1 and (self.fleets or self.model is not None or any(map(_in_memory, algorithms))):
             raise ConfigError(
-                f"workers = {workers}: a FleetData, a model of your own and a class that is in no file are compared in this process"
+                f"pretrain {settings.pretrain!r}: a model of your own brings its weights; "
+                "expected a model's name"
+            )
+        if workers != 1 and (
+            self.fleets or self.model is not None or any(map(_in_memory, algorithms))
+        ):
+            raise ConfigError(
+                f"workers = {workers}: a FleetData, a model of your own and a class that is in no "
+                "file are compared in this process"
             )
 
     def data_of(self, job: Job) -> FleetData:
         """The data of a job, before its scenario.
 
         Raises:
-            ShoalError: they cannot be read or assigned, or the scenario does not go with the partition.
+            ShoalError: they cannot be read or assigned, or the scenario does not go with the
+            partition.
         """
         if job.data not in self.fleets:
             return data_of(job)
@@ -87,5 +113,7 @@ def _in_memory(algorithm: AlgorithmSpec) -> bool:
     return any(name.startswith(f"{PYTHON}:") for name in algorithm.sources)
 
 
-def _objective(model: nn.Module | ModelMaker, settings: SimulationSettings, data: FleetData) -> Objective:
+def _objective(
+    model: nn.Module | ModelMaker, settings: SimulationSettings, data: FleetData
+) -> Objective:
     return objective_on(model, data, settings.algorithm, settings.seed)

@@ -1,4 +1,5 @@
-"""`shoal.compare`: what the command of this name does, from Python: in one scenario or in a grid of them."""
+"""`shoal.compare`: what the command of this name does, from Python: in one scenario or in a grid of
+them."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,8 @@ Data = FleetData | str | Path
 
 @dataclass(frozen=True)
 class CompareProgress:
-    """A round of training of one of a comparison's runs is over; a run whose result was there already has all of its own."""
+    """A round of training of one of a comparison's runs is over; a run whose result was there
+    already has all of its own."""
 
     algorithm: str
     seed: int
@@ -52,16 +54,20 @@ class CompareProgress:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several algorithms on the same data, or in a grid of scenarios. docs/compare.md says what every field of a row is."""
+    """Several algorithms on the same data, or in a grid of scenarios. docs/compare.md says what
+    every field of a row is."""
 
     rows: list[dict[str, Any]]
-    """A row for each algorithm, with the fields of ``compare.json``; of a grid those of its ``overall``, over all cells."""
+    """A row for each algorithm, with the fields of ``compare.json``; of a grid those of its
+    ``overall``, over all cells."""
     runs: list[dict[str, Any]] = field(repr=False)
     """The result of each run, seed by seed."""
     cells: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    """Of a grid, a row for each cell and algorithm: ``data``, ``split``, ``labels``, and the fields of a cell's row."""
+    """Of a grid, a row for each cell and algorithm: ``data``, ``split``, ``labels``, and the fields
+    of a cell's row."""
     left_out: list[dict[str, Any]] = field(default_factory=list)
-    """Of a grid, the cells that the data do not allow: ``data``, ``split``, ``labels``, and ``why``."""
+    """Of a grid, the cells that the data do not allow: ``data``, ``split``, ``labels``, and
+    ``why``."""
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -113,14 +119,18 @@ def compare(
     workers: int = 1,
     on_progress: Callable[[CompareProgress], None] = lambda _progress: None,
 ) -> Comparison:
-    """Compare algorithms, each over the seeds 0 to `seeds` - 1. The options are those of `shoal compare` (docs/compare.md).
+    """Compare algorithms, each over the seeds 0 to `seeds` - 1. The options are those of `shoal
+    compare` (docs/compare.md).
 
-    With `scenarios` it is a grid: `data`, `labels` and `split` may be lists, and every one of each is compared with every other.
+    With `scenarios` it is a grid: `data`, `labels` and `split` may be lists, and every one of each
+    is compared with every other.
 
-    With `out`, tables and picture are written there, and a comparison that was interrupted goes on: the result of each run is a file, whose
-    name is a digest of what it is a run of. A `FleetData` is known by its content. What is in memory alone, a model of your own or a class
-    that is at the top of no file, has no such name, and its runs are made anew. Data and models by name are compared by `workers`
-    processes (a script then needs ``if __name__ == "__main__":``), the others in this one.
+    With `out`, tables and picture are written there, and a comparison that was interrupted goes on:
+    the result of each run is a file, whose name is a digest of what it is a run of. A `FleetData`
+    is known by its content. What is in memory alone, a model of your own or a class that is at the
+    top of no file, has no such name, and its runs are made anew. Data and models by name are
+    compared by `workers` processes (a script then needs ``if __name__ == "__main__":``), the others
+    in this one.
 
     Raises:
         ConfigError: options that cannot be read, or do not fit each other, the data or the model.
@@ -134,7 +144,11 @@ def compare(
     if base not in names:
         raise ConfigError(f"reference {reference}: expected one of {','.join(names)}")
     check_bounds(seeds=seeds, devices=devices, target=target, workers=workers)
-    sets, counts, splits = _listed(data), [str(count) for count in _listed(labels)], [str(way) for way in _listed(split)]
+    sets, counts, splits = (
+        _listed(data),
+        [str(count) for count in _listed(labels)],
+        [str(way) for way in _listed(split)],
+    )
     if scenarios and target is not None:
         raise ConfigError(f"target = {target:g}: with scenarios no rounds are counted")
     if not scenarios and max(map(len, (sets, counts, splits))) > 1:
@@ -161,17 +175,28 @@ def compare(
     about = Compared.of(sets, None if isinstance(model, str) else model)
     about.check(compared, common, workers)
     folder = prepare_folder(Path(out), "out") if out is not None else None
-    asked = Asked(about.names[0], compared, seeds or (SEEDS if scenarios else 1), read_partition(partition), devices, common)
+    asked = Asked(
+        about.names[0],
+        compared,
+        seeds or (SEEDS if scenarios else 1),
+        read_partition(partition),
+        devices,
+        common,
+    )
     run = partial(_run, about=about, folder=folder, workers=workers, on_progress=on_progress)
     if scenarios:
-        return _in_grid(Grid(make_cells(about.names, counts, splits), asked), base, run, about, folder)
+        return _in_grid(
+            Grid(make_cells(about.names, counts, splits), asked), base, run, about, folder
+        )
     return _in_one(asked, base, target, run, folder)
 
 
 Run = Callable[[list[Job]], list[dict[str, Any]]]
 
 
-def _in_one(asked: Asked, base: str, target: float | None, run: Run, folder: Path | None) -> Comparison:
+def _in_one(
+    asked: Asked, base: str, target: float | None, run: Run, folder: Path | None
+) -> Comparison:
     results = run(asked.jobs())
     rows = tabulate(results, target, base)
     if folder is not None:
@@ -185,20 +210,39 @@ def _in_grid(grid: Grid, base: str, run: Run, about: Compared, folder: Path | No
     tables = tabulate_grid(grid, cells, results, left_out, base)
     if folder is not None:
         write_grid(folder, tables)
-    return Comparison(tables.overall, results, tables.lines(), [{**place_of(cell), "why": why} for cell, why in left_out.items()])
+    return Comparison(
+        tables.overall,
+        results,
+        tables.lines(),
+        [{**place_of(cell), "why": why} for cell, why in left_out.items()],
+    )
 
 
 def _run(
-    jobs: list[Job], about: Compared, folder: Path | None, workers: int, on_progress: Callable[[CompareProgress], None]
+    jobs: list[Job],
+    about: Compared,
+    folder: Path | None,
+    workers: int,
+    on_progress: Callable[[CompareProgress], None],
 ) -> list[dict[str, Any]]:
-    """The results of these jobs, in order; those that `about` gives a lasting name are kept in the folder."""
-    done, total = dict.fromkeys((job.key for job in jobs), 0), sum(job.settings.rounds for job in jobs)
+    """The results of these jobs, in order; those that `about` gives a lasting name are kept in the
+    folder."""
+    done, total = (
+        dict.fromkeys((job.key for job in jobs), 0),
+        sum(job.settings.rounds for job in jobs),
+    )
 
     def tell(job: Job, number: int) -> None:
         if number > done[job.key]:
             done[job.key] = number
             settings = job.settings
-            place = (str(settings.algorithm), settings.seed, job.data, str(settings.labels), str(settings.split))
+            place = (
+                str(settings.algorithm),
+                settings.seed,
+                job.data,
+                str(settings.labels),
+                str(settings.split),
+            )
             on_progress(CompareProgress(*place, number, sum(done.values()), total))
 
     results: dict[str, dict[str, Any]] = {}
@@ -209,7 +253,11 @@ def _run(
             if part:
                 if about.model is None:
                     check_jobs(part, runs, about.data_of)
-                results |= zip((job.key for job in part), run_all(part, runs, workers, tell, about.run), strict=True)
+                results |= zip(
+                    (job.key for job in part),
+                    run_all(part, runs, workers, tell, about.run),
+                    strict=True,
+                )
     return [results[job.key] for job in jobs]
 
 
@@ -220,7 +268,9 @@ def _algorithms(given: str | Sequence[Given]) -> tuple[AlgorithmSpec, ...]:
         raise ConfigError(f"algorithms {given!r}: expected a list of names and classes")
     made = tuple(map(spec_of, given))
     if not made or len({str(algorithm) for algorithm in made}) < len(made):
-        raise ConfigError(f"algorithms {', '.join(map(str, made)) or 'none'}: expected different names")
+        raise ConfigError(
+            f"algorithms {', '.join(map(str, made)) or 'none'}: expected different names"
+        )
     return made
 
 

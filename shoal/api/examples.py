@@ -10,18 +10,23 @@ from torch.utils.data import Dataset, TensorDataset
 from edge_client.padding import stacked
 from wire.errors import DataError
 
-Examples: TypeAlias = "tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | Dataset[Any]"
-"""(x, y), (x, y, test_x, test_y), or a map-style data set of pairs of an example and its label: a class number, or a row of 0
-and 1 for several labels. Windows of different lengths are a list of arrays (channels, time), or the examples of a data set."""
+Examples: TypeAlias = (
+    "tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | Dataset[Any]"
+)
+"""(x, y), (x, y, test_x, test_y), or a map-style data set of pairs of an example and its label: a
+class number, or a row of 0 and 1 for several labels. Windows of different lengths are a list of
+arrays (channels, time), or the examples of a data set."""
 
 
 Uneven: TypeAlias = list[NDArray[Any]]
 """Windows (channels, time) that differ in length."""
 
 
-def arrays_of(device_id: str, examples: Examples) -> tuple[NDArray[Any] | Uneven, NDArray[Any], NDArray[Any]]:
-    """``X``, ``y`` and ``split`` as a ``.npz`` has them, but windows that differ in length as they are; all is ``train`` where nothing says
-    what is for testing.
+def arrays_of(
+    device_id: str, examples: Examples
+) -> tuple[NDArray[Any] | Uneven, NDArray[Any], NDArray[Any]]:
+    """``X``, ``y`` and ``split`` as a ``.npz`` has them, but windows that differ in length as they
+    are; all is ``train`` where nothing says what is for testing.
 
     Raises:
         DataError: they are no examples; the text names the device.
@@ -30,13 +35,21 @@ def arrays_of(device_id: str, examples: Examples) -> tuple[NDArray[Any] | Uneven
     parts = _of_dataset(where, examples) if isinstance(examples, Dataset) else examples
     if not isinstance(parts, tuple) or len(parts) not in (2, 4):
         said = f"a tuple of {len(parts)}" if isinstance(parts, tuple) else type(parts).__name__
-        raise DataError(f"{where}: {said}, expected (x, y), (x, y, test_x, test_y), or a torch Dataset")
+        raise DataError(
+            f"{where}: {said}, expected (x, y), (x, y, test_x, test_y), or a torch Dataset"
+        )
     (*xs,), (*ys,) = (windows_of(where, x) for x in parts[::2]), (_array(y) for y in parts[1::2])
     for x, y in zip(xs, ys, strict=True):
         if not np.ndim(y) or len(y) != len(x) or not len(x):
             given = f"{len(x)} windows" if isinstance(x, list) else f"{x.dtype}{list(x.shape)}"
-            raise DataError(f"{where}: x is {given} and y {y.dtype}{list(y.shape)}, expected a label for each example")
-    split, y = np.repeat(["train", "test"][: len(ys)], [len(y) for y in ys]), _joined(where, "labels", ys)
+            raise DataError(
+                f"{where}: x is {given} and y {y.dtype}{list(y.shape)}, expected a label for each "
+                "example"
+            )
+    split, y = (
+        np.repeat(["train", "test"][: len(ys)], [len(y) for y in ys]),
+        _joined(where, "labels", ys),
+    )
     even = [x for x in xs if not isinstance(x, list)]
     if len(even) < len(xs):
         return [window for x in xs for window in x], y, split
@@ -49,7 +62,9 @@ def windows_of(where: str, value: Any) -> NDArray[Any] | Uneven:
     Raises:
         DataError: they differ in other ways; `where` begins the text.
     """
-    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype.kind == "O"):
+    if isinstance(value, list | tuple) or (
+        isinstance(value, np.ndarray) and value.dtype.kind == "O"
+    ):
         try:
             windows = [_array(window) for window in value]
             shapes = {window.shape for window in windows}
@@ -58,12 +73,16 @@ def windows_of(where: str, value: Any) -> NDArray[Any] | Uneven:
             return np.stack(windows) if windows else np.asarray(value)
         except (ValueError, TypeError):
             told = ", ".join(map(str, sorted({tuple(np.shape(window)) for window in value})[:3]))
-            raise DataError(f"{where}: examples of shapes {told}, expected one shape, or (channels, time) of any length") from None
+            raise DataError(
+                f"{where}: examples of shapes {told}, expected one shape, or (channels, time) of "
+                "any length"
+            ) from None
     return _array(value)
 
 
 def padded(windows: Uneven, length: int | None) -> dict[str, NDArray[Any]]:
-    """``X`` and ``lengths`` of windows that differ in length, as a ``.npz`` has them: as long as the longest if nothing is asked for.
+    """``X`` and ``lengths`` of windows that differ in length, as a ``.npz`` has them: as long as
+    the longest if nothing is asked for.
 
     Raises:
         DataError: one is no window (channels, time) of the same channels, or longer than that.
@@ -74,7 +93,10 @@ def padded(windows: Uneven, length: int | None) -> dict[str, NDArray[Any]]:
 
 def _joined(where: str, what: str, arrays: list[NDArray[Any]]) -> NDArray[Any]:
     if arrays[0].shape[1:] != arrays[-1].shape[1:]:
-        raise DataError(f"{where}: training {what} have shape {arrays[0].shape[1:]}, test {what} {arrays[-1].shape[1:]}")
+        raise DataError(
+            f"{where}: training {what} have shape {arrays[0].shape[1:]}, test {what} "
+            f"{arrays[-1].shape[1:]}"
+        )
     return np.concatenate(arrays)
 
 
@@ -86,8 +108,13 @@ def _of_dataset(where: str, data: "Dataset[Any]") -> tuple[Any, NDArray[Any]]:
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         return _array(data.tensors[0]), _array(data.tensors[1])
     if not hasattr(data, "__len__"):
-        raise DataError(f"{where}: {type(data).__name__} has no length, expected a map-style Dataset")
+        raise DataError(
+            f"{where}: {type(data).__name__} has no length, expected a map-style Dataset"
+        )
     pairs = [data[i] for i in range(len(data))]
     if not pairs or any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
-        raise DataError(f"{where}: {type(data).__name__} of {len(pairs)} items, expected pairs of an example and its label")
+        raise DataError(
+            f"{where}: {type(data).__name__} of {len(pairs)} items, expected pairs of an example "
+            "and its label"
+        )
     return windows_of(where, [x for x, _ in pairs]), np.stack([_array(y) for _, y in pairs])

@@ -36,12 +36,14 @@ def export(
     max_batch: int = MAX_BATCH,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> Publication:
-    """Export the training step of a model and an algorithm for devices, check it against eager torch, sign it, and write ``device.shoal``,
-    ``server.pt2``, ``trust.pem`` and ``signing.key`` into `out`. The options are those of `shoal export`. `on_progress` is told what is
-    being done: for a large model this takes minutes.
+    """Export the training step of a model and an algorithm for devices, check it against eager
+    torch, sign it, and write ``device.shoal``, ``server.pt2``, ``trust.pem`` and ``signing.key``
+    into `out`. The options are those of `shoal export`. `on_progress` is told what is being done:
+    for a large model this takes minutes.
 
     Raises:
-        ConfigError: options that do not fit each other or the data, or an operator that cannot be exported; the text names it.
+        ConfigError: options that do not fit each other or the data, or an operator that cannot be
+        exported; the text names it.
         DataError: the data cannot be read.
         ParityError: an exported graph does not do what eager torch does.
     """
@@ -51,7 +53,20 @@ def export(
         warnings.warn(said, stacklevel=2)
     own_key_path = Path(key) if key is not None else None
     asked = runtimes.split(",") if isinstance(runtimes, str) else list(runtimes)
-    return write_bundle(fleet, Path(out), spec, model, pretrain, privacy, seed, bundle_version, own_key_path, asked, max_batch, on_progress)
+    return write_bundle(
+        fleet,
+        Path(out),
+        spec,
+        model,
+        pretrain,
+        privacy,
+        seed,
+        bundle_version,
+        own_key_path,
+        asked,
+        max_batch,
+        on_progress,
+    )
 
 
 def write_bundle(
@@ -80,7 +95,10 @@ def write_bundle(
     if isinstance(model, str):
         objective = objective_for_fleet(fleet, spec, seed, model, pretrain)
     elif pretrain:
-        raise ConfigError(f"pretrain {pretrain!r}: a model of your own brings its weights; expected a model's name")
+        raise ConfigError(
+            f"pretrain {pretrain!r}: a model of your own brings its weights; expected a model's "
+            "name"
+        )
     else:
         objective = objective_on(model, fleet, spec, seed)
     published = publish(

@@ -1,4 +1,5 @@
-"""Trained models as files that other programs read: ``.safetensors``, ``.pt`` and ``.onnx`` for each group and each device."""
+"""Trained models as files that other programs read: ``.safetensors``, ``.pt`` and ``.onnx`` for
+each group and each device."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -30,7 +31,9 @@ INDEX = "models.json"
 class ModelFiles:
     """Writes models of one run into a folder, and in the end the list of them."""
 
-    def __init__(self, folder: Path, held: HeldModels, window: Window, about: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, held: HeldModels, window: Window, about: Mapping[str, str]
+    ) -> None:
         """`about`: what every file says of its model.
 
         Raises:
@@ -73,7 +76,10 @@ class ModelFiles:
 
     def finish(self) -> tuple[Written, ...]:
         """Write the list of all models, and return it."""
-        self._put(INDEX, (json.dumps([asdict(written) for written in self._written], indent=1) + "\n").encode())
+        self._put(
+            INDEX,
+            (json.dumps([asdict(written) for written in self._written], indent=1) + "\n").encode(),
+        )
         return tuple(self._written)
 
     def _write(
@@ -115,9 +121,12 @@ class ModelFiles:
 
     @cached_property
     def _device_graph(self) -> tuple[OnnxGraph, bytes]:
-        """What a device answers, as a graph over its tensors and as the half of a file that they are added to."""
+        """What a device answers, as a graph over its tensors and as the half of a file that they
+        are added to."""
         objective = self._held.objective
-        graph = capture_onnx(named(objective.graphs()["predict"]), example_inputs(objective, self._window.shape))
+        graph = capture_onnx(
+            named(objective.graphs()["predict"]), example_inputs(objective, self._window.shape)
+        )
         return graph, to_template(graph)
 
     @cached_property
@@ -130,6 +139,7 @@ class ModelFiles:
         assert probe.predict is not None
         predict = probe.predict
         graph = capture_onnx(
-            lambda inputs: {names.PROBABILITIES: predict(inputs, inputs[names.X])}, example_inputs(objective, self._window.shape)
+            lambda inputs: {names.PROBABILITIES: predict(inputs, inputs[names.X])},
+            example_inputs(objective, self._window.shape),
         )
         return graph, to_template(graph)

@@ -22,21 +22,31 @@ LEAST = 1e-30
 
 
 class OwnModel(nn.Module):
-    """A device's answer where that is more than its network's: x (n, \\*window) float32 -> logits (n, classes) float32; in a task that is
-    not about classes, the answers themselves (n, answers).
+    """A device's answer where that is more than its network's: x (n, \\*window) float32 -> logits
+    (n, classes) float32; in a task that is not about classes, the answers themselves (n, answers).
 
-    The softmax of the logits is what the device answers, with all that it keeps: neighbours among the windows that it remembers, a model of
-    its own beside the group's. `network` is the network alone, `kept` the names of the tensors beside it (``ROLE/NAME``), which are buffers
-    here.
+    The softmax of the logits is what the device answers, with all that it keeps: neighbours among
+    the windows that it remembers, a model of its own beside the group's. `network` is the network
+    alone, `kept` the names of the tensors beside it (``ROLE/NAME``), which are buffers here.
     """
 
     def __init__(self, objective: Objective, network: Classifier, tensors: TorchTensors) -> None:
         super().__init__()
-        self._graph, self._has_classes = objective.graphs()["predict"], objective.task.of == CLASSIFICATION
+        self._graph, self._has_classes = (
+            objective.graphs()["predict"],
+            objective.task.of == CLASSIFICATION,
+        )
         self.network = network
-        own = {names.name_of(key): key for key in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
+        own = {
+            names.name_of(key): key
+            for key in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)
+        }
         self._of_network = {own[n]: n for n in map(names.name_of, whole_model(network))}
-        self.kept = tuple(key for key in tensors if key not in self._of_network and names.role_of(key) != names.SLOT)
+        self.kept = tuple(
+            key
+            for key in tensors
+            if key not in self._of_network and names.role_of(key) != names.SLOT
+        )
         for number, key in enumerate(self.kept):
             self.register_buffer(f"kept_{number}", tensors[key])
 
@@ -58,35 +68,47 @@ def torch_tensors(tensors: Tensors) -> TorchTensors:
 
 
 def network_with(objective: Objective, tensors: TorchTensors, whose: str) -> Classifier:
-    """A copy of the objective's network with these parameters and running statistics (of role shared, statistic or private), in evaluation;
-    what is frozen is the network's own. Dropout layers stand for nothing in it: Shoal's step does what they do.
+    """A copy of the objective's network with these parameters and running statistics (of role
+    shared, statistic or private), in evaluation; what is frozen is the network's own. Dropout
+    layers stand for nothing in it: Shoal's step does what they do.
 
     Raises:
-        ConfigError: some of its parameters are not among them, since devices keep them to themselves; `whose` model it is begins the text.
+        ConfigError: some of its parameters are not among them, since devices keep them to
+        themselves; `whose` model it is begins the text.
     """
     network = deepcopy(objective.model)
-    own = {names.name_of(key): value for key, value in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE).items()}
+    own = {
+        names.name_of(key): value
+        for key, value in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE).items()
+    }
     needed = [names.name_of(key) for key in whole_model(network)]
     if missing := [name for name in needed if name not in own]:
         raise ConfigError(
-            f"{whose}: {objective.name} leaves {', '.join(missing)} on each device, so there is no whole model; ask for that of a device"
+            f"{whose}: {objective.name} leaves {', '.join(missing)} on each device, so there is "
+            "no whole model; ask for that of a device"
         )
     network.load_state_dict({name: own[name] for name in needed}, strict=False)
     return network.eval()
 
 
 def device_model(objective: Objective, tensors: TorchTensors, whose: str) -> Classifier | OwnModel:
-    """What a device answers with, from all tensors that it has: the network where that alone answers, else an `OwnModel`."""
+    """What a device answers with, from all tensors that it has: the network where that alone
+    answers, else an `OwnModel`."""
     network = network_with(objective, tensors, whose)
     alone = objective.model_answers and not (objective.has_memory and float(tensors[SHARE]) > 0)
     return network if alone else OwnModel(objective, network, tensors).eval()
 
 
 def answers_of(model: nn.Module, objective: Objective, examples: Array) -> Array:
-    """What a model that `device_model` or `network_with` made answers to examples, at least one, as the task has it."""
+    """What a model that `device_model` or `network_with` made answers to examples, at least one, as
+    the task has it."""
     made = []
     with torch.no_grad():
         for x in torch.from_numpy(np.ascontiguousarray(examples, np.float32)).split(AT_ONCE):
-            answer = model.answer(x) if isinstance(model, OwnModel) else objective.task.answer(model(x), objective.model.scale(x))
+            answer = (
+                model.answer(x)
+                if isinstance(model, OwnModel)
+                else objective.task.answer(model(x), objective.model.scale(x))
+            )
             made.append(answer.numpy())
     return np.concatenate(made)

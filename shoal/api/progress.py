@@ -29,7 +29,8 @@ class Progress:
     history: tuple[RoundMetrics, ...]
     """Every round so far, also those before an interruption; the last one is this one."""
     accuracies: Mapping[str, float]
-    """By device, of the models that devices tested in this round, which are `RoundMetrics.evaluated` rounds old."""
+    """By device, of the models that devices tested in this round, which are
+    `RoundMetrics.evaluated` rounds old."""
     groups: Mapping[str, int]
     """By device, its group after the round; devices without a group are left out."""
     _models: "Models" = field(repr=False)
@@ -64,9 +65,11 @@ class Progress:
         return measured_in(self._models.held.objective.task.of, self._scene().classes)
 
     def measures(self) -> dict[str, float]:
-        """What the task measures beside accuracy, of the models as they are after this round: the mean over devices with test windows and
-        a group. ``macro_f1`` of classes, ``macro_f1`` and ``auc`` of several labels, ``mae/NAME`` of a quantity in the user's units,
-        ``auc`` in a reconstruction where anomalies are known. Each device's model answers its test windows when this is called."""
+        """What the task measures beside accuracy, of the models as they are after this round: the
+        mean over devices with test windows and a group. ``macro_f1`` of classes, ``macro_f1`` and
+        ``auc`` of several labels, ``mae/NAME`` of a quantity in the user's units, ``auc`` in a
+        reconstruction where anomalies are known. Each device's model answers its test windows when
+        this is called."""
         data, objective = self._scene(), self._models.held.objective
         task = objective.task.of
         if task == RECONSTRUCTION and not says_anomalies(data.classes):
@@ -97,9 +100,13 @@ class Models:
         if device is not None:
             if group is not None:
                 raise ConfigError(f"group {group} and device {device}: expected one of them")
-            return device_model(self.held.objective, torch_tensors(self.of_device(device)), f"device {device}")
+            return device_model(
+                self.held.objective, torch_tensors(self.of_device(device)), f"device {device}"
+            )
         number = self.number(groups, group)
-        return network_with(self.held.objective, torch_tensors(self.held.of_group(str(number))), f"group {number}")
+        return network_with(
+            self.held.objective, torch_tensors(self.held.of_group(str(number))), f"group {number}"
+        )
 
     def of_device(self, device: str) -> Tensors:
         """Every tensor that a device answers with.
@@ -116,7 +123,9 @@ class Models:
             ConfigError: there is no such device.
         """
         if device not in self.devices:
-            raise ConfigError(f"there is no device {device!r}; the devices are {_some(self.devices)}")
+            raise ConfigError(
+                f"there is no device {device!r}; the devices are {_some(self.devices)}"
+            )
 
     @staticmethod
     def number(groups: Mapping[str, int], group: int | None) -> int:
@@ -136,15 +145,27 @@ class Models:
 
 def _some(devices: Collection[str]) -> str:
     names = sorted(devices)
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return ", ".join(names[:SHOWN]) + (
+        f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    )
 
 
 def groups_of(groups: Mapping[str, str]) -> dict[str, int]:
-    """By device, the number of the group whose model has this key; devices without a group are left out."""
-    return {device_id: number for device_id, key in sorted(groups.items()) if (number := group_number(key)) is not None}
+    """By device, the number of the group whose model has this key; devices without a group are left
+    out."""
+    return {
+        device_id: number
+        for device_id, key in sorted(groups.items())
+        if (number := group_number(key)) is not None
+    }
 
 
-def progress_of(records: Sequence[RoundRecord], models: Models, scene: Callable[[], FleetData]) -> Progress:
-    """The progress after the last of these rounds; `scene` gives what devices have of the data, as the task takes it."""
+def progress_of(
+    records: Sequence[RoundRecord], models: Models, scene: Callable[[], FleetData]
+) -> Progress:
+    """The progress after the last of these rounds; `scene` gives what devices have of the data, as
+    the task takes it."""
     last = records[-1]
-    return Progress(round_metrics(records), accuracy_of(last), groups_of(last.groups), models, scene)
+    return Progress(
+        round_metrics(records), accuracy_of(last), groups_of(last.groups), models, scene
+    )

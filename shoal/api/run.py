@@ -57,11 +57,13 @@ def simulate(
     bf16: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Simulate a fleet to the end. The options are those of `shoal simulate`, with the same names and defaults (docs/simulate.md).
+    """Simulate a fleet to the end. The options are those of `shoal simulate`, with the same names
+    and defaults (docs/simulate.md).
 
-    `algorithm` is a name, a class of your own, or what `algorithms.given.algorithm_of` makes of several. `model` is a name,
-    ``FILE.py:FUNCTION``, such a function itself, or an `nn.Module`, whose weights are those of round 0 and which is not changed.
-    `checkpoint` names a folder in which every round is kept: the same call goes on there. `callbacks` are called after each round,
+    `algorithm` is a name, a class of your own, or what `algorithms.given.algorithm_of` makes of
+    several. `model` is a name, ``FILE.py:FUNCTION``, such a function itself, or an `nn.Module`,
+    whose weights are those of round 0 and which is not changed. `checkpoint` names a folder in
+    which every round is kept: the same call goes on there. `callbacks` are called after each round,
     in their order; when one answers `shoal.STOP`, no further round of training is made.
 
     Raises:
@@ -93,14 +95,21 @@ def simulate(
         profiles=profiles,
         policy=policy,
     )
-    engine = engine_options(backend, workers, Path(checkpoint) if checkpoint else None, cluster, device, bf16)
+    engine = engine_options(
+        backend, workers, Path(checkpoint) if checkpoint else None, cluster, device, bf16
+    )
     if own is not None and pretrain:
-        raise ConfigError(f"pretrain {pretrain!r}: a model of your own brings its weights; expected a model's name")
+        raise ConfigError(
+            f"pretrain {pretrain!r}: a model of your own brings its weights; expected a model's "
+            "name"
+        )
     if callbacks and backend == "messages":
         raise ConfigError("callbacks: backend messages has none; expected another backend")
     for callback in callbacks:
         if not callable(getattr(callback, "on_round", None)):
-            raise ConfigError(f"callbacks: a {type(callback).__name__} has no method on_round(progress)")
+            raise ConfigError(
+                f"callbacks: a {type(callback).__name__} has no method on_round(progress)"
+            )
     fleet = fleet_of(data, partition, devices, seed, settings.scenario)
     settings = replace(settings, algorithm=suited(settings.algorithm, fleet))
     for said in doubts(fleet, settings.algorithm.has_classes):
@@ -118,10 +127,14 @@ def simulate(
         answers = [callback.on_round(progress) for callback in callbacks]
         return STOP if STOP in answers else None
 
-    objective = None if own is None else lambda held: objective_on(own, held, settings.algorithm, seed)
+    objective = (
+        None if own is None else lambda held: objective_on(own, held, settings.algorithm, seed)
+    )
     outcome = simulation.simulate(fleet, settings, tell, objective, engine)
     if callbacks:
-        last = progress_of(outcome.records, Models(outcome.models, outcome.data.devices), lambda: outcome.data)
+        last = progress_of(
+            outcome.records, Models(outcome.models, outcome.data.devices), lambda: outcome.data
+        )
         for callback in callbacks:
             callback.on_round(last)
     return Result(outcome)

@@ -1,4 +1,5 @@
-"""From options as people write them to the settings of a simulation: for the command line and for Python."""
+"""From options as people write them to the settings of a simulation: for the command line and for
+Python."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,14 @@ from aggregator.core.cohort import read_policy
 from algorithms.build import check_model
 from algorithms.given import Given, spec_of
 from algorithms.spec import read_word
-from shoal.choices import check_bounds, chosen, hyper_values, read_encoding, schedule_of, with_privacy
+from shoal.choices import (
+    check_bounds,
+    chosen,
+    hyper_values,
+    read_encoding,
+    schedule_of,
+    with_privacy,
+)
 from simulation.engine.options import BackendName, EngineOptions
 from simulation.engine.workers.attacks import read_attack
 from simulation.scenario import read_labels
@@ -48,7 +56,9 @@ def make_settings(
     Raises:
         ConfigError: an option that cannot be read, or is out of its bounds.
     """
-    check_bounds(rounds=rounds, patience=patience, min_delta=min_delta, local_epochs=local_epochs, seed=seed)
+    check_bounds(
+        rounds=rounds, patience=patience, min_delta=min_delta, local_epochs=local_epochs, seed=seed
+    )
     check_bounds(batch_size=batch_size, newcomers=newcomers, cohort=cohort)
     check_model(model)
     settings = SimulationSettings(
@@ -77,7 +87,9 @@ def make_settings(
     return replace(settings, algorithm=with_privacy(spec, privacy))
 
 
-def engine_options(backend: str, workers: int, checkpoint: Path | None, cluster: str, device: str, bf16: bool) -> EngineOptions:
+def engine_options(
+    backend: str, workers: int, checkpoint: Path | None, cluster: str, device: str, bf16: bool
+) -> EngineOptions:
     """How a run is to be computed.
 
     Raises:
@@ -85,4 +97,6 @@ def engine_options(backend: str, workers: int, checkpoint: Path | None, cluster:
     """
     check_bounds(workers=workers)
     names: tuple[BackendName, ...] = get_args(BackendName)
-    return EngineOptions(read_word(backend, names, "backend"), workers, checkpoint, cluster, device, bf16)
+    return EngineOptions(
+        read_word(backend, names, "backend"), workers, checkpoint, cluster, device, bf16
+    )

@@ -29,7 +29,8 @@ class Evaluation:
     """The mean over them of the task's loss: of classes the cross-entropy."""
     num_test: int
     final: bool
-    """Whether the run was over: the model is then what the device keeps. Before, it is the one that the device was served."""
+    """Whether the run was over: the model is then what the device keeps. Before, it is the one that
+    the device was served."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,18 @@ class RoundMetrics:
     round: int
     """Rounds of training so far, this one included if it is one."""
     phase: OpenPhase
-    """``preparing``, ``training``, or ``evaluating`` for the round after the last one, in which devices test what they keep."""
+    """``preparing``, ``training``, or ``evaluating`` for the round after the last one, in which
+    devices test what they keep."""
     evaluated: int
-    """Rounds of training behind the models that devices tested in this round: they received them before they trained."""
+    """Rounds of training behind the models that devices tested in this round: they received them
+    before they trained."""
     accuracy_mean: float | None
     """Over devices; None where none has test windows. The same for the two that follow."""
     accuracy_worst: float | None
     accuracy_worst_tenth: float | None
     test_loss: float | None
-    """Mean over devices of the task's loss on their test windows, of the same models; None as above, and where it is no number."""
+    """Mean over devices of the task's loss on their test windows, of the same models; None as
+    above, and where it is no number."""
     loss: float | None
     """Mean over the batches of all devices' training; None without training."""
     groups: int
@@ -58,7 +62,9 @@ class RoundMetrics:
     def numbers(self) -> dict[str, float]:
         """What was measured, without what there is none of, by the names of the fields."""
         return {
-            name: value for name, value in asdict(self).items() if isinstance(value, int | float) and name not in ("round", "evaluated")
+            name: value
+            for name, value in asdict(self).items()
+            if isinstance(value, int | float) and name not in ("round", "evaluated")
         }
 
 
@@ -90,7 +96,8 @@ def round_metrics(records: Sequence[RoundRecord]) -> tuple[RoundMetrics, ...]:
 
 
 def evaluations(records: Sequence[RoundRecord]) -> list[Evaluation]:
-    """Every test of a served or a kept model, by round and device; those of preparations are left out."""
+    """Every test of a served or a kept model, by round and device; those of preparations are left
+    out."""
     made = list[Evaluation]()
     groups: Mapping[str, str] = {}
     trained = 0
@@ -100,7 +107,17 @@ def evaluations(records: Sequence[RoundRecord]) -> list[Evaluation]:
             for device_id in accuracy_of(record):
                 met = record.evaluated[device_id]
                 group = group_number(groups.get(device_id))
-                made.append(Evaluation(device_id, trained, group, met.accuracy, met.mean_loss, met.num_examples, final))
+                made.append(
+                    Evaluation(
+                        device_id,
+                        trained,
+                        group,
+                        met.accuracy,
+                        met.mean_loss,
+                        met.num_examples,
+                        final,
+                    )
+                )
         trained, groups = trained + (record.phase == "training"), record.groups
     return made
 
@@ -114,6 +131,9 @@ def to_frame(rows: Iterable[object], columns: Sequence[str]) -> "pd.DataFrame":
     try:
         import pandas as pd
     except ModuleNotFoundError:
-        raise ConfigError("a DataFrame needs the package pandas: pip install 'shoal[pandas]'; plain records are there without it") from None
+        raise ConfigError(
+            "a DataFrame needs the package pandas: pip install 'shoal[pandas]'; plain records are "
+            "there without it"
+        ) from None
     held: list[dict[str, Any]] = [row if isinstance(row, dict) else asdict(row) for row in rows]  # type: ignore[call-overload]
     return pd.DataFrame(held, columns=list(columns) or None)

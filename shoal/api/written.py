@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Written:
-    """The files of one model, `NAME.safetensors`, `NAME.pt` and `NAME.onnx`, as ``models.json`` lists them."""
+    """The files of one model, `NAME.safetensors`, `NAME.pt` and `NAME.onnx`, as ``models.json``
+    lists them."""
 
     name: str
     files: tuple[str, ...]
@@ -21,4 +22,11 @@ class Written:
 def why_left_out(written: Iterable[Written]) -> str:
     """Why some models do not have all three files: the first reason, and of how many."""
     lacking = [one for one in written if one.left_out]
-    return f"{len(lacking)} models without some of their files, the first {lacking[0].name}: {lacking[0].left_out}" if lacking else ""
+    return (
+        (
+            f"{len(lacking)} models without some of their files, the first {lacking[0].name}: "
+            f"{lacking[0].left_out}"
+        )
+        if lacking
+        else ""
+    )

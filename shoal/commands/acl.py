@@ -9,4 +9,5 @@ from shoal.dispatch import handled_by
 
 @handled_by("acl", says=False)
 def acl(fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default") -> None:
-    """Print Mosquitto's access list for a fleet. The broker needs `use_identity_as_username` (deploy/mosquitto/mosquitto.conf)."""
+    """Print Mosquitto's access list for a fleet. The broker needs `use_identity_as_username`
+    (deploy/mosquitto/mosquitto.conf)."""

@@ -8,4 +8,5 @@ from shoal.dispatch import handled_by
 def algorithms(
     as_json: opt.Json = False,
 ) -> None:
-    """List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks. Join some of them with +."""
+    """List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks. Join
+    some of them with +."""

@@ -11,9 +11,15 @@ from shoal.dispatch import handled_by
 @handled_by("check", loads="torch")
 def check(
     choice: Annotated[
-        str, typer.Argument(help="FILE.py:CLASS or PACKAGE.MODULE:CLASS with options, or a name that `shoal algorithms` lists.")
+        str,
+        typer.Argument(
+            help="FILE.py:CLASS or PACKAGE.MODULE:CLASS with options, or a name that `shoal "
+            "algorithms` lists."
+        ),
     ],
-    phones: Annotated[bool, typer.Option(help="Also export to ExecuTorch, where it is installed.")] = True,
+    phones: Annotated[
+        bool, typer.Option(help="Also export to ExecuTorch, where it is installed.")
+    ] = True,
     as_json: opt.Json = False,
 ) -> None:
     """Check that a choice of your own keeps the contract of every choice of an algorithm."""

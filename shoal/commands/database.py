@@ -7,7 +7,9 @@ import typer
 
 from shoal.dispatch import handled_by
 
-database = typer.Typer(help="Look at the schema of a service's database, and migrate it.", no_args_is_help=True)
+database = typer.Typer(
+    help="Look at the schema of a service's database, and migrate it.", no_args_is_help=True
+)
 
 
 Folder = Annotated[Path, typer.Argument(help="The service's folder.")]
@@ -23,5 +25,5 @@ def check(folder: Folder, url: Url = "") -> None:
 @database.command()
 @handled_by("database")
 def upgrade(folder: Folder, url: Url = "") -> None:
-    """Migrate the database to the schema of this Shoal, in one transaction: where that fails, it is as it was. `shoal serve` does so when
-    it starts."""
+    """Migrate the database to the schema of this Shoal, in one transaction: where that fails, it is
+    as it was. `shoal serve` does so when it starts."""

@@ -1,4 +1,5 @@
-"""`shoal demo`: the whole product on this machine. A broker, the aggregator and one process per device, on real data."""
+"""`shoal demo`: the whole product on this machine. A broker, the aggregator and one process per
+device, on real data."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +20,12 @@ def demo(
     local_epochs: opt.LocalEpochs = 1,
     seed: opt.Seed = 0,
     phones: Annotated[
-        int, typer.Option(min=0, help="So many of the devices are Kotlin phones with ExecuTorch, on this machine's Java.")
+        int,
+        typer.Option(
+            min=0,
+            help="So many of the devices are Kotlin phones with ExecuTorch, on this machine's Java.",
+        ),
     ] = 0,
 ) -> None:
-    """Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg."""
+    """Train twenty real smartwatches over MQTT, find who belongs together, and compare with
+    FedAvg."""

@@ -11,21 +11,32 @@ from shoal.dispatch import handled_by
 DeviceId = Annotated[str, typer.Argument(metavar="ID", help="A device's id.")]
 DeviceIds = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Devices' ids.")]
 Tags = Annotated[str, typer.Option("--tags", help="Tags, separated by commas.")]
-Where = Annotated[str, typer.Option(help="The devices that this rule means, as `serve --where` takes it.")]
+Where = Annotated[
+    str, typer.Option(help="The devices that this rule means, as `serve --where` takes it.")
+]
 
 
-devices = typer.Typer(rich_markup_mode=None, help="List a fleet's devices; tag, ban or forget one.", no_args_is_help=True)
+devices = typer.Typer(
+    rich_markup_mode=None,
+    help="List a fleet's devices; tag, ban or forget one.",
+    no_args_is_help=True,
+)
 
 
 @devices.command("list")
 @handled_by("devices")
-def list_devices(folder: opt.Folder, where: Where = "", database: opt.Database = "", as_json: opt.Json = False) -> None:
-    """List the devices that the registry knows. A running service writes what changes every 10 seconds."""
+def list_devices(
+    folder: opt.Folder, where: Where = "", database: opt.Database = "", as_json: opt.Json = False
+) -> None:
+    """List the devices that the registry knows. A running service writes what changes every 10
+    seconds."""
 
 
 @devices.command("show")
 @handled_by("devices")
-def show(folder: opt.Folder, device_id: DeviceId, database: opt.Database = "", as_json: opt.Json = False) -> None:
+def show(
+    folder: opt.Folder, device_id: DeviceId, database: opt.Database = "", as_json: opt.Json = False
+) -> None:
     """Print everything that the registry knows of a device."""
 
 
@@ -37,27 +48,44 @@ def profile(
     where: Where = "",
     database: opt.Database = "",
 ) -> None:
-    """Write how fast devices are, for `shoal simulate --profiles trace:devices=FILE` (docs/scale.md)."""
+    """Write how fast devices are, for `shoal simulate --profiles trace:devices=FILE`
+    (docs/scale.md)."""
 
 
 @devices.command("tag")
 @handled_by("device_orders")
-def tag(folder: opt.Folder, tags: Tags, ids: DeviceIds = None, where: Where = "", database: opt.Database = "") -> None:
+def tag(
+    folder: opt.Folder,
+    tags: Tags,
+    ids: DeviceIds = None,
+    where: Where = "",
+    database: opt.Database = "",
+) -> None:
     """Add tags to devices, which need not have been here yet."""
 
 
 @devices.command("untag")
 @handled_by("device_orders")
-def untag(folder: opt.Folder, tags: Tags, ids: DeviceIds = None, where: Where = "", database: opt.Database = "") -> None:
+def untag(
+    folder: opt.Folder,
+    tags: Tags,
+    ids: DeviceIds = None,
+    where: Where = "",
+    database: opt.Database = "",
+) -> None:
     """Take tags away from devices."""
 
 
 @devices.command("ban")
 @handled_by("device_orders")
 def ban(
-    folder: opt.Folder, device_id: DeviceId, reason: Annotated[str, typer.Option(help="Why, for people.")] = "", database: opt.Database = ""
+    folder: opt.Folder,
+    device_id: DeviceId,
+    reason: Annotated[str, typer.Option(help="Why, for people.")] = "",
+    database: opt.Database = "",
 ) -> None:
-    """Take nothing of a device any more, not even what it sent for the open round, and ask it for nothing."""
+    """Take nothing of a device any more, not even what it sent for the open round, and ask it for
+    nothing."""
 
 
 @devices.command("unban")

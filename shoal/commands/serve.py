@@ -10,17 +10,34 @@ from shoal.commands import options as opt
 from shoal.dispatch import handled_by
 from wire.pieces import MOST_BYTES
 
-Pem = Annotated[Path | None, typer.Option(help="PEM file for mqtts://; those of the folder's own authority when not given.")]
+Pem = Annotated[
+    Path | None,
+    typer.Option(help="PEM file for mqtts://; those of the folder's own authority when not given."),
+]
 
 
 @handled_by("serve", loads="torch", says=False)
 def serve(
-    folder: Annotated[Path, typer.Option(help="Where the fleet is kept: the database, the blobs and the campaigns.")],
+    folder: Annotated[
+        Path,
+        typer.Option(help="Where the fleet is kept: the database, the blobs and the campaigns."),
+    ],
     bundle: Annotated[
-        Path | None, typer.Option(help="Folder that `shoal export` wrote, to train with; without one the folder's campaigns go on.")
+        Path | None,
+        typer.Option(
+            help="Folder that `shoal export` wrote, to train with; without one the folder's "
+            "campaigns go on."
+        ),
     ] = None,
-    run: Annotated[str, typer.Option(help="Name of the campaign that trains with it; one that is in the folder goes on.")] = "run-1",
-    broker: Annotated[str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")] = "mqtt://localhost",
+    run: Annotated[
+        str,
+        typer.Option(
+            help="Name of the campaign that trains with it; one that is in the folder goes on."
+        ),
+    ] = "run-1",
+    broker: Annotated[
+        str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")
+    ] = "mqtt://localhost",
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
     algorithm: opt.BundledAlgorithm = "",
     privacy: opt.PrivacyName = "",
@@ -53,51 +70,139 @@ def serve(
     window: opt.Window = "",
     time_zone: opt.TimeZone = "UTC",
     start_from: opt.StartFrom = "latest",
-    release: Annotated[str, typer.Option(help="What makes releases: off, manual, or auto: a campaign that is over.")] = "off",
-    release_every: Annotated[int, typer.Option(min=0, help="With auto: release also after so many rounds; 0: not.")] = 0,
-    rollout_steps: Annotated[str, typer.Option(help="Shares of the devices, and tags, one after the other.")] = "0.1,0.5,1",
+    release: Annotated[
+        str,
+        typer.Option(help="What makes releases: off, manual, or auto: a campaign that is over."),
+    ] = "off",
+    release_every: Annotated[
+        int, typer.Option(min=0, help="With auto: release also after so many rounds; 0: not.")
+    ] = 0,
+    rollout_steps: Annotated[
+        str, typer.Option(help="Shares of the devices, and tags, one after the other.")
+    ] = "0.1,0.5,1",
     rollout_quorum: Annotated[
-        float, typer.Option(callback=opt.finite, min=0.01, max=1, help="The share of a step's devices that have to confirm.")
+        float,
+        typer.Option(
+            callback=opt.finite,
+            min=0.01,
+            max=1,
+            help="The share of a step's devices that have to confirm.",
+        ),
     ] = Gate().quorum,
     rollout_max_drop: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, max=1, help="A release that lowers accuracy by more is rolled back.")
+        float,
+        typer.Option(
+            callback=opt.finite,
+            min=0,
+            max=1,
+            help="A release that lowers accuracy by more is rolled back.",
+        ),
     ] = Gate().max_drop,
     rollout_max_failures: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, max=1, help="One that fails on more of a step's devices is rolled back.")
+        float,
+        typer.Option(
+            callback=opt.finite,
+            min=0,
+            max=1,
+            help="One that fails on more of a step's devices is rolled back.",
+        ),
     ] = Gate().max_failures,
     rollout_max_slower: Annotated[
-        float, typer.Option(callback=opt.finite, min=1, help="One with which a prediction takes more times as long is rolled back.")
+        float,
+        typer.Option(
+            callback=opt.finite,
+            min=1,
+            help="One with which a prediction takes more times as long is rolled back.",
+        ),
     ] = Gate().max_slower,
     rollout_patience: Annotated[
-        float, typer.Option(callback=opt.finite, min=0, help="Seconds a step waits for a clear answer; then what there is counts.")
+        float,
+        typer.Option(
+            callback=opt.finite,
+            min=0,
+            help="Seconds a step waits for a clear answer; then what there is counts.",
+        ),
     ] = Gate().patience_s,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Begin although another aggregator is at work; that one ends.")] = False,
-    standby: Annotated[
-        bool, typer.Option("--standby", help="Wait while another aggregator has the lease in the PostgreSQL database, then take over.")
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Begin although another aggregator is at work; that one ends."
+        ),
     ] = False,
-    database: Annotated[str, typer.Option(help="sqlite:///PATH or postgresql://USER@HOST/NAME; SQLite in the folder when empty.")] = "",
-    blobs: Annotated[str, typer.Option(help="s3://BUCKET/PREFIX, or a folder; one in --folder when empty.")] = "",
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="Wait while another aggregator has the lease in the PostgreSQL database, then "
+            "take over.",
+        ),
+    ] = False,
+    database: Annotated[
+        str,
+        typer.Option(
+            help="sqlite:///PATH or postgresql://USER@HOST/NAME; SQLite in the folder when empty."
+        ),
+    ] = "",
+    blobs: Annotated[
+        str, typer.Option(help="s3://BUCKET/PREFIX, or a folder; one in --folder when empty.")
+    ] = "",
     max_payload: Annotated[
-        int, typer.Option(min=1, max=1024, help="MiB of the largest update; devices have the same option, for models too.")
+        int,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="MiB of the largest update; devices have the same option, for models too.",
+        ),
     ] = MOST_BYTES >> 20,
-    host: Annotated[str, typer.Option(help="Address of the HTTP API; beyond this machine it asks for a token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address of the HTTP API; beyond this machine it asks for a token.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
     proxy: Annotated[
-        str, typer.Option(help="Addresses or networks of reverse proxies, with commas, whose X-Forwarded-For and -Proto are believed.")
+        str,
+        typer.Option(
+            help="Addresses or networks of reverse proxies, with commas, whose X-Forwarded-For and "
+            "-Proto are believed."
+        ),
     ] = "",
-    stay: Annotated[bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")] = True,
-    enrol_host: Annotated[str, typer.Option(help="Address at which devices are enrolled over HTTPS.")] = "0.0.0.0",
+    stay: Annotated[
+        bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")
+    ] = True,
+    enrol_host: Annotated[
+        str, typer.Option(help="Address at which devices are enrolled over HTTPS.")
+    ] = "0.0.0.0",
     enrol_port: Annotated[
-        int, typer.Option(help="Its port, where the folder has an authority (`shoal init --tls`); 0: nobody is enrolled.")
+        int,
+        typer.Option(
+            help="Its port, where the folder has an authority (`shoal init --tls`); 0: nobody is "
+            "enrolled."
+        ),
     ] = 8443,
-    enrol_broker: Annotated[str, typer.Option(help="The broker's address for enrolled devices; that of --broker when empty.")] = "",
-    enrol_policy: Annotated[Path | None, typer.Option(help="What enrolled devices are suggested as their policy (TOML).")] = None,
-    enrol_days: Annotated[float, typer.Option(callback=opt.finite, help="Days for which a device's certificate is valid.")] = 90.0,
+    enrol_broker: Annotated[
+        str,
+        typer.Option(
+            help="The broker's address for enrolled devices; that of --broker when empty."
+        ),
+    ] = "",
+    enrol_policy: Annotated[
+        Path | None,
+        typer.Option(help="What enrolled devices are suggested as their policy (TOML)."),
+    ] = None,
+    enrol_days: Annotated[
+        float,
+        typer.Option(callback=opt.finite, help="Days for which a device's certificate is valid."),
+    ] = 90.0,
     enrol_attestation: Annotated[
-        Path | None, typer.Option(help="Who has to attest an app and its phone before it is enrolled (TOML); nobody without it.")
+        Path | None,
+        typer.Option(
+            help="Who has to attest an app and its phone before it is enrolled (TOML); nobody "
+            "without it."
+        ),
     ] = None,
     config: opt.Config = None,
-    log_format: Annotated[str, typer.Option(help="text, or json with fields for fleet, run, device and round.")] = "text",
+    log_format: Annotated[
+        str, typer.Option(help="text, or json with fields for fleet, run, device and round.")
+    ] = "text",
     ca: Pem = None,
     cert: Pem = None,
     key: Pem = None,

@@ -45,9 +45,11 @@ def simulate(
     models: Annotated[
         str,
         typer.Option(
-            help="Of what OUT/models has files (.safetensors, .pt, .onnx): groups, all (each device's too), none; auto: all, and of more "
+            help="Of what OUT/models has files (.safetensors, .pt, .onnx): groups, all (each "
+            "device's too), none; auto: all, and of more "
             "than 20 devices the groups alone."
         ),
     ] = "auto",
 ) -> None:
-    """Simulate a fleet: the aggregator's mathematics and the devices' executor. All cores of this machine work, or those of a cluster."""
+    """Simulate a fleet: the aggregator's mathematics and the devices' executor. All cores of this
+    machine work, or those of a cluster."""

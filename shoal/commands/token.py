@@ -11,7 +11,11 @@ from shoal.dispatch import handled_by
 Name = Annotated[str, typer.Option(help="By which the audit log knows whoever uses it.")]
 
 
-token = typer.Typer(rich_markup_mode=None, help="Make, list and revoke tokens for a service's HTTP API.", no_args_is_help=True)
+token = typer.Typer(
+    rich_markup_mode=None,
+    help="Make, list and revoke tokens for a service's HTTP API.",
+    no_args_is_help=True,
+)
 
 
 @token.command("new")
@@ -19,10 +23,15 @@ token = typer.Typer(rich_markup_mode=None, help="Make, list and revoke tokens fo
 def new(
     folder: opt.Folder,
     name: Name,
-    role: Annotated[Role, typer.Option(help="viewer: may read everything. operator: may give orders too.")],
-    expires: Annotated[str, typer.Option(help="For how long it counts: 30m, 12h or 90d; for ever when empty.")] = "",
+    role: Annotated[
+        Role, typer.Option(help="viewer: may read everything. operator: may give orders too.")
+    ],
+    expires: Annotated[
+        str, typer.Option(help="For how long it counts: 30m, 12h or 90d; for ever when empty.")
+    ] = "",
 ) -> None:
-    """Print a token. It is printed once: the folder has its hash alone. From the first token on, reading needs one too."""
+    """Print a token. It is printed once: the folder has its hash alone. From the first token on,
+    reading needs one too."""
 
 
 @token.command("list")

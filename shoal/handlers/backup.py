@@ -12,4 +12,7 @@ def backup(folder: Path, to: Path) -> None:
     """Carry out `shoal backup`."""
     with steps(Console(), f"copying {folder}"):
         copied = back_up(folder, to)
-    print(f"{to}: {', '.join(copied.runs) or 'no run'}, {copied.blobs} blobs, {copied.bytes / 1e6:.1f} MB; `shoal restore` puts it back")
+    print(
+        f"{to}: {', '.join(copied.runs) or 'no run'}, {copied.blobs} blobs, "
+        f"{copied.bytes / 1e6:.1f} MB; `shoal restore` puts it back"
+    )

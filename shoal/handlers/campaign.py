@@ -33,7 +33,10 @@ def list_campaigns(folder: Path, database: str, as_json: bool) -> None:
     known = charters(folder)
     if not known:
         raise ConfigError(f"folder {folder}: it has no campaign; `shoal campaign start` begins one")
-    rows = [_row(name, charter, load_run(database or sqlite_url(folder / "shoal.db"), name)) for name, charter in known.items()]
+    rows = [
+        _row(name, charter, load_run(database or sqlite_url(folder / "shoal.db"), name))
+        for name, charter in known.items()
+    ]
     if as_json:
         print_json(rows)
         return
@@ -77,6 +80,8 @@ def _row(name: str, charter: Charter, state: RunState | None) -> Row:
 
 
 def _line(row: Row) -> str:
-    trained, devices = (f"{row.trained}/{row.rounds}", str(row.devices)) if row.rounds is not None else ("", "")
+    trained, devices = (
+        (f"{row.trained}/{row.rounds}", str(row.devices)) if row.rounds is not None else ("", "")
+    )
     why = f" ({row.ended})" if row.ended else ""
     return f"{row.name:<20}  {row.phase:<11}  {trained:>9}  {devices:>7}  {row.algorithm}{why}"

@@ -35,7 +35,11 @@ def change(
 ) -> None:
     """Carry out `shoal campaign set`."""
     hyper_values(lr, {})
-    asking = with_asking(policy, cohort, over_select) if policy else {"cohort": cohort, "over_select": over_select}
+    asking = (
+        with_asking(policy, cohort, over_select)
+        if policy
+        else {"cohort": cohort, "over_select": over_select}
+    )
     order = Retune.of(
         name,
         rounds=rounds,

@@ -1,4 +1,5 @@
-"""From the options of a campaign, as people write them, to its settings: for `shoal serve` and `shoal campaign`."""
+"""From the options of a campaign, as people write them, to its settings: for `shoal serve` and
+`shoal campaign`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,17 +19,34 @@ def hours_of(window: str, time_zone: str) -> str:
 
 
 def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `CampaignSettings` but for its name, from the parameters of a command that has the options of a campaign.
+    """The fields of `CampaignSettings` but for its name, from the parameters of a command that has
+    the options of a campaign.
 
     Raises:
         ConfigError: the algorithm, the mechanism or a hyper-parameter cannot be read.
     """
-    same = ("local_epochs", "batch_size", "seed", "min_devices", "min_group", "weight_cap", "norm_cap", "max_drop", "keep_models")
+    same = (
+        "local_epochs",
+        "batch_size",
+        "seed",
+        "min_devices",
+        "min_group",
+        "weight_cap",
+        "norm_cap",
+        "max_drop",
+        "keep_models",
+    )
     budget = ("rounds", "days", "patience", "min_delta")
     asking = ("where", "cohort", "over_select", "quorum", "start_from")
-    policy = with_asking(given["policy"], given["cohort"], given["over_select"]) if given["policy"] else {}
+    policy = (
+        with_asking(given["policy"], given["cohort"], given["over_select"])
+        if given["policy"]
+        else {}
+    )
     return {name: given[name] for name in (*budget, *same, *asking)} | {
-        "algorithm": with_privacy(read_algorithm(given["algorithm"] or usual_algorithm(given["bundle"])), given["privacy"]).anchored(),
+        "algorithm": with_privacy(
+            read_algorithm(given["algorithm"] or usual_algorithm(given["bundle"])), given["privacy"]
+        ).anchored(),
         "hyper": hyper_values(given["lr"], hyper_given(given["hyper"])),
         "lr_schedule": schedule_of(given["lr_schedule"]),
         "update_encoding": read_encoding(given["update_encoding"]),
@@ -42,14 +60,17 @@ def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def usual_algorithm(folder: Path | None) -> str:
-    """The algorithm of a bundle's folder where none is named: that of the objective that it was exported for, with groups that are found
-    where this is FedAvg's. `DEFAULT_ALGORITHM` without a bundle that can be read: what is wrong with it is said when it is opened.
+    """The algorithm of a bundle's folder where none is named: that of the objective that it was
+    exported for, with groups that are found where this is FedAvg's. `DEFAULT_ALGORITHM` without a
+    bundle that can be read: what is wrong with it is said when it is opened.
 
     Raises:
         ConfigError: the objective is from outside, and its name alone does not say from where.
     """
     try:
-        exported_for = unpack((folder / "device.shoal").read_bytes()).manifest.algorithm if folder else ""
+        exported_for = (
+            unpack((folder / "device.shoal").read_bytes()).manifest.algorithm if folder else ""
+        )
     except (OSError, ShoalError):
         exported_for = ""
     parts = exported_for.split("+") if exported_for else [DEFAULT_ALGORITHM]
@@ -57,7 +78,10 @@ def usual_algorithm(folder: Path | None) -> str:
         parts[0] = "distfl"
     if unknown := [part for part in parts if not is_known(part.partition(":")[0])]:
         told = f"bundle {folder}: it was exported for {unknown[0]!r}, which is not registered here"
-        raise ConfigError(f"{told}: name its file, --algorithm FILE.py:CLASS, or install the package that it is from")
+        raise ConfigError(
+            f"{told}: name its file, --algorithm FILE.py:CLASS, or install the package that it is "
+            "from"
+        )
     return "+".join(parts)
 
 

@@ -1,4 +1,5 @@
-"""`shoal compare`: several algorithms on the same simulated fleets, over several seeds, in one scenario or in a grid of them."""
+"""`shoal compare`: several algorithms on the same simulated fleets, over several seeds, in one
+scenario or in a grid of them."""
 
 import json
 from collections.abc import Sequence
@@ -53,19 +54,47 @@ def compare(
         raise ConfigError(f"--reference {reference}: expected one of --algorithms {algorithms}")
     if scenarios and target is not None:
         raise ConfigError(f"--target {target:g}: with --scenarios no rounds are counted")
-    if not scenarios and (several := [f"{o} {v}" for o, v in (("--labels", labels), ("--split", split)) if "," in v]):
+    if not scenarios and (
+        several := [f"{o} {v}" for o, v in (("--labels", labels), ("--split", split)) if "," in v]
+    ):
         raise ConfigError(f"{several[0]}: several values are a grid, which --scenarios makes")
     labels_of_all, split_of_all = ("all", "own") if scenarios else (labels or "all", split or "own")
-    common = make_settings(hyper=hyper_given(hyper), privacy=privacy, labels=labels_of_all, split=split_of_all, **others)
-    asked = Asked(data, compared, seeds or (SEEDS if scenarios else 1), read_partition(partition), devices, common)
+    common = make_settings(
+        hyper=hyper_given(hyper),
+        privacy=privacy,
+        labels=labels_of_all,
+        split=split_of_all,
+        **others,
+    )
+    asked = Asked(
+        data,
+        compared,
+        seeds or (SEEDS if scenarios else 1),
+        read_partition(partition),
+        devices,
+        common,
+    )
     if scenarios:
-        _compare_scenarios(Grid(read_cells(data, labels, split), asked), str(base), prepare_folder(out), workers, console)
+        _compare_scenarios(
+            Grid(read_cells(data, labels, split), asked),
+            str(base),
+            prepare_folder(out),
+            workers,
+            console,
+        )
     else:
         _compare(asked, str(base), target, prepare_folder(out), workers, console)
     return json.loads((out / "compare.json").read_text())
 
 
-def _compare(asked: Asked, reference: str, target: float | None, out: Path, workers: int | None, console: Console) -> None:
+def _compare(
+    asked: Asked,
+    reference: str,
+    target: float | None,
+    out: Path,
+    workers: int | None,
+    console: Console,
+) -> None:
     results = _run(asked.jobs(), out, workers, console)
     rows = tabulate(results, target, reference)
     files = write_comparison(out, results, rows)
@@ -75,15 +104,25 @@ def _compare(asked: Asked, reference: str, target: float | None, out: Path, work
     _tell_of_failures(rows, console)
     if (least := least_p(rows)) > 0.05:
         told = "so few devices, and as many comparisons, allow no p below"
-        console.print(f"{told} {least:.2g}: a difference may be real and look like chance", soft_wrap=True)
+        console.print(
+            f"{told} {least:.2g}: a difference may be real and look like chance", soft_wrap=True
+        )
     skew = results[0]["heterogeneity"]
-    console.print("heterogeneity (seed 0): " + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()), soft_wrap=True)
+    console.print(
+        "heterogeneity (seed 0): "
+        + ", ".join(f"{name} {value:.3g}" for name, value in skew.items()),
+        soft_wrap=True,
+    )
     console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)
 
 
-def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | None, console: Console) -> None:
+def _compare_scenarios(
+    grid: Grid, reference: str, out: Path, workers: int | None, console: Console
+) -> None:
     cells, left_out = sort_out(grid)
-    found = tabulate_grid(grid, cells, _run(grid.all_jobs(cells), out, workers, console), left_out, reference)
+    found = tabulate_grid(
+        grid, cells, _run(grid.all_jobs(cells), out, workers, console), left_out, reference
+    )
     files = write_grid(out, found)
     for cell, rows in found.cells.items():
         console.print(f"[bold]{cell}[/bold]", soft_wrap=True)
@@ -93,7 +132,10 @@ def _compare_scenarios(grid: Grid, reference: str, out: Path, workers: int | Non
         _tell_of_failures(rows, console)
     for cell, why in left_out.items():
         console.print(f"[bold]{cell}[/bold] left out: {why}", soft_wrap=True)
-    whole = f"over the cells in which every run ended with a model, {found.overall[0]['cells']} of {len(cells)}"
+    whole = (
+        f"over the cells in which every run ended with a model, {found.overall[0]['cells']} of "
+        f"{len(cells)}"
+    )
     console.print(f"[bold]{whole}[/bold]; against {reference}", soft_wrap=True)
     for table in tables(found.overall, overall_columns(found.overall), console.width):
         console.print(table)
@@ -122,4 +164,7 @@ def _run(jobs: list[Job], out: Path, workers: int | None, console: Console) -> l
 def _tell_of_failures(rows: Sequence[dict[str, Any]], console: Console) -> None:
     for row in rows:
         if row["failed"]:
-            console.print(f"[bold]{row['algorithm']}[/bold] ended without a model: {row['failed']}", soft_wrap=True)
+            console.print(
+                f"[bold]{row['algorithm']}[/bold] ended without a model: {row['failed']}",
+                soft_wrap=True,
+            )

@@ -1,4 +1,5 @@
-"""`shoal completion`: a script with every command and option in it, so that completing takes no time."""
+"""`shoal completion`: a script with every command and option in it, so that completing takes no
+time."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +38,11 @@ def completion(shell: str) -> None:
 
 def script() -> str:
     """The script for bash; zsh understands it as well."""
-    cases = [f'        {pattern}) known="{" ".join(words)}" ;;' for name in COMMANDS for pattern, words in _cases(name)]
+    cases = [
+        f'        {pattern}) known="{" ".join(words)}" ;;'
+        for name in COMMANDS
+        for pattern, words in _cases(name)
+    ]
     return SCRIPT.format(commands=" ".join(COMMANDS), cases="\n".join(cases))
 
 
@@ -52,4 +57,12 @@ def _cases(name: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _options(command: Any) -> list[str]:
-    return sorted({each for option in command.params if option.param_type_name == "option" for each in option.opts} | {"--help"})
+    return sorted(
+        {
+            each
+            for option in command.params
+            if option.param_type_name == "option"
+            for each in option.opts
+        }
+        | {"--help"}
+    )

@@ -15,7 +15,11 @@ def check(folder: Path, url: str) -> None:
     """Carry out `shoal database check`."""
     where = _where(folder, url)
     revision, newest = schema.current(where), schema.newest()
-    told = "is the newest" if revision == newest else f"`shoal database upgrade` or the next `shoal serve` makes it {newest}"
+    told = (
+        "is the newest"
+        if revision == newest
+        else f"`shoal database upgrade` or the next `shoal serve` makes it {newest}"
+    )
     typer.echo(f"{database_name(where)}: schema {revision or 'empty'}, {told}")
     if revision != newest:
         raise typer.Exit(1)
@@ -39,5 +43,8 @@ def _where(folder: Path, url: str) -> str:
     """
     path = folder / "shoal.db"
     if not url and not path.is_file():
-        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it, or name another with --database")
+        raise ConfigError(
+            f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it, or name "
+            "another with --database"
+        )
     return url or sqlite_url(path)

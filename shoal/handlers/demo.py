@@ -1,4 +1,5 @@
-"""`shoal demo`: the whole product on this machine. A broker, the aggregator and one process per device, on real data."""
+"""`shoal demo`: the whole product on this machine. A broker, the aggregator and one process per
+device, on real data."""
 
 import json
 import shutil
@@ -50,7 +51,16 @@ FEDAVG = read_algorithm("fedavg")
 """What the run is compared with."""
 
 
-def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str, local_epochs: int, seed: int, phones: int) -> Summary:
+def demo(
+    algorithm: str,
+    devices: int | None,
+    rounds: int,
+    out: Path,
+    data: str,
+    local_epochs: int,
+    seed: int,
+    phones: int,
+) -> Summary:
     """Carry out `shoal demo`."""
     console, spec = Console(), read_algorithm(algorithm)
     fleet = select_devices(load_data(data), devices)
@@ -67,7 +77,9 @@ def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str,
     _make_room(prepare_folder(out))
     others = len(fleet.devices) - len(chosen)
     console.print(
-        f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': {_processes(others, chosen)}.", soft_wrap=True
+        f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': "
+        f"{_processes(others, chosen)}.",
+        soft_wrap=True,
     )
     with steps(console, f"exporting {spec}") as say:
         folder = prepare_folder(out / "bundle")
@@ -80,33 +92,67 @@ def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str,
             plain = prepare_folder(out / "bundle-fedavg")
             _publish(fleet, FEDAVG, seed, key, runtimes, say).write(plain)
     size = f"{len(bundle.payload) / 1000:.0f} KB"
-    console.print(f"bundle: {size}, signed; one step differs from float64 by {error:.0e} of a tensor's scale", soft_wrap=True)
+    console.print(
+        f"bundle: {size}, signed; one step differs from float64 by {error:.0e} of a tensor's scale",
+        soft_wrap=True,
+    )
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # not before: the broker's process would inherit it
-        edges = stack.enter_context(LocalFleet(fleet, out / "devices", broker.url, FLEET, folder / TRUST_FILE, chosen))
+        signal.signal(
+            signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
+        )  # not before: the broker's process would inherit it
+        edges = stack.enter_context(
+            LocalFleet(fleet, out / "devices", broker.url, FLEET, folder / TRUST_FILE, chosen)
+        )
         console.print(
-            f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and {out}/devices/ID/edge.log", soft_wrap=True
+            f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and "
+            f"{out}/devices/ID/edge.log",
+            soft_wrap=True,
         )
         trainers = len(able_to_train(fleet, MIN_BATCH))
-        common: dict[str, Any] = {"--rounds": rounds, "--local-epochs": local_epochs, "--seed": seed, "--min-devices": trainers}
+        common: dict[str, Any] = {
+            "--rounds": rounds,
+            "--local-epochs": local_epochs,
+            "--seed": seed,
+            "--min-devices": trainers,
+        }
         common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
-        common["--start-from"] = "initial"  # both begin with the same weights, or they could not be compared
-        summary, store = _serve(console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds)
+        common["--start-from"] = (
+            "initial"  # both begin with the same weights, or they could not be compared
+        )
+        summary, store = _serve(
+            console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds
+        )
         other = summary
         if spec != FEDAVG:
-            other, _ = _serve(console, out, FEDAVG, {**common, "--bundle": plain}, edges, len(fleet.devices), rounds)
-        edge = EdgeSummary(processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded())
+            other, _ = _serve(
+                console,
+                out,
+                FEDAVG,
+                {**common, "--bundle": plain},
+                edges,
+                len(fleet.devices),
+                rounds,
+            )
+        edge = EdgeSummary(
+            processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded()
+        )
         phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.phones_rss_bytes())
     with steps(console, "beside it, simulated: training alone, and two newcomers without labels"):
-        settings = SimulationSettings(algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed)
+        settings = SimulationSettings(
+            algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed
+        )
         comparison = {"fedavg": comparison_of(other), "alone": training_alone(fleet, settings)}
         if group := model_of_the_group(summary, store.rounds()):
             comparison["group, a round before"] = group
         joined = newcomers_without_labels(fleet, settings)
-    summary = msgspec.structs.replace(summary, edge=edge, phones=phone, comparison=comparison, command=NOW.get().command)
+    summary = msgspec.structs.replace(
+        summary, edge=edge, phones=phone, comparison=comparison, command=NOW.get().command
+    )
     blobs = BlobFolder(out / "aggregator" / "blobs" / slug(str(spec)))
-    files = write_report(out, summary, store.rounds(), blobs, Extras(recipe=spec.recipe, settings=NOW.get().settings))
+    files = write_report(
+        out, summary, store.rounds(), blobs, Extras(recipe=spec.recipe, settings=NOW.get().settings)
+    )
     store.close()
     console.print(device_table(summary))
     console.print(verdict(summary), style="bold", soft_wrap=True)
@@ -115,19 +161,36 @@ def demo(algorithm: str, devices: int | None, rounds: int, out: Path, data: str,
     traffic = f"{megabytes(summary.bytes.up)} up, {megabytes(summary.bytes.down)} down"
     if chosen:
         console.print(
-            f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: {', '.join(chosen)}", soft_wrap=True
+            f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: "
+            f"{', '.join(chosen)}",
+            soft_wrap=True,
         )
     rss = edge.max_rss_bytes / 2**20
-    console.print(f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: {'yes' if edge.torch_loaded else 'no'}", soft_wrap=True)
+    console.print(
+        f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: "
+        f"{'yes' if edge.torch_loaded else 'no'}",
+        soft_wrap=True,
+    )
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
     return summary
 
 
 def _publish(
-    fleet: FleetData, algorithm: AlgorithmSpec, seed: int, key: PrivateKey, runtimes: tuple[str, ...], say: Callable[[str], None]
+    fleet: FleetData,
+    algorithm: AlgorithmSpec,
+    seed: int,
+    key: PrivateKey,
+    runtimes: tuple[str, ...],
+    say: Callable[[str], None],
 ) -> Publication:
     return publish(
-        *(objective_for_fleet(fleet, algorithm, seed), fleet.window, fleet.classes, fleet.sample(), key),
+        *(
+            objective_for_fleet(fleet, algorithm, seed),
+            fleet.window,
+            fleet.classes,
+            fleet.sample(),
+            key,
+        ),
         name=fleet.name,
         runtimes=runtimes,
         on_progress=lambda text: say(f"exporting {algorithm}: {text}"),
@@ -135,9 +198,16 @@ def _publish(
 
 
 def _serve(
-    console: Console, out: Path, algorithm: AlgorithmSpec, options: dict[str, Any], edges: LocalFleet, num_devices: int, rounds: int
+    console: Console,
+    out: Path,
+    algorithm: AlgorithmSpec,
+    options: dict[str, Any],
+    edges: LocalFleet,
+    num_devices: int,
+    rounds: int,
 ) -> tuple[Summary, SqlStore]:
-    """Run one aggregator to the end of its run, showing progress; returns its summary and its store."""
+    """Run one aggregator to the end of its run, showing progress; returns its summary and its
+    store."""
     port, name = free_port(), str(algorithm)
     options = {**options, "--algorithm": name, "--run": slug(name), "--port": port}
     arguments = [part for name, value in options.items() for part in (name, str(value))]
@@ -149,7 +219,10 @@ def _serve(
             while True:
                 time.sleep(0.25)
                 if process.poll() is not None:
-                    raise ShoalError(f"the aggregator stopped with status {process.returncode}; see {out / 'aggregator.log'}")
+                    raise ShoalError(
+                        f"the aggregator stopped with status {process.returncode}; see "
+                        f"{out / 'aggregator.log'}"
+                    )
                 if dead := [d for d, p in edges.processes.items() if p.poll() is not None]:
                     raise ShoalError(f"device {dead[0]} stopped; see {edges.log(dead[0])}")
                 run = _get(port, "/run")
@@ -159,7 +232,10 @@ def _serve(
                 if run["round"] <= 1 and not closed:
                     opened_s = time.monotonic()
                 finished = run["phase"] == "finished"
-                told_of(rounds if finished else min(len(closed), rounds), _progress_text(run, closed, num_devices))
+                told_of(
+                    rounds if finished else min(len(closed), rounds),
+                    _progress_text(run, closed, num_devices),
+                )
                 if finished:
                     break
         wall_s = time.monotonic() - opened_s
@@ -172,15 +248,26 @@ def _serve(
 
 
 def _processes(num_edges: int, phones: list[str]) -> str:
-    alone = f"{num_edges} processes of shoal-edge, no torch in them" if phones else "one process each, no torch in them"
-    return f"{alone}; {len(phones)} Kotlin phones with ExecuTorch in one process of Java" if phones else alone
+    alone = (
+        f"{num_edges} processes of shoal-edge, no torch in them"
+        if phones
+        else "one process each, no torch in them"
+    )
+    return (
+        f"{alone}; {len(phones)} Kotlin phones with ExecuTorch in one process of Java"
+        if phones
+        else alone
+    )
 
 
 def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_devices: int) -> str:
     accuracy = closed[-1]["accuracy"]["mean"] if len(closed) > 1 else None
     if run["phase"] == "waiting":
         return f"devices {run['online']}/{num_devices}"
-    return f"updates {run['received']:2}/{run['cohort']}, groups {run['groups']}, accuracy {percent(accuracy)}"
+    return (
+        f"updates {run['received']:2}/{run['cohort']}, groups {run['groups']}, accuracy "
+        f"{percent(accuracy)}"
+    )
 
 
 def _get(port: int, path: str) -> Any:
@@ -192,7 +279,8 @@ def _get(port: int, path: str) -> Any:
 
 
 def _make_room(out: Path) -> None:
-    """A demonstration starts afresh: what an earlier one left in its own folders is removed, nothing else."""
+    """A demonstration starts afresh: what an earlier one left in its own folders is removed,
+    nothing else."""
     for name in ("aggregator", "devices", "bundle", "bundle-fedavg"):
         shutil.rmtree(out / name, ignore_errors=True)
     (out / "aggregator.log").unlink(missing_ok=True)

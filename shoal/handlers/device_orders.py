@@ -12,7 +12,14 @@ import typer
 from aggregator.adapters.registry_table import RegistryTable
 from aggregator.core.eligibility import read_rule
 from aggregator.desk import Desk, submit
-from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
+from aggregator.device_orders import (
+    BanDevice,
+    DeviceOrders,
+    ForgetDevice,
+    TagDevices,
+    UnbanDevice,
+    UntagDevices,
+)
 from aggregator.devices import Devices
 from aggregator.identity import is_served, lock_service
 from shoal.handlers.devices import database_url, entries_of
@@ -60,7 +67,9 @@ def _order(folder: Path, database: str, order: msgspec.Struct) -> None:
     try:
         with closing(RegistryTable(url)) as store:
             registry = Devices(store, time.time)
-            answer = Desk(folder, DeviceOrders(registry, folder, url).handlers).act(getpass.getuser(), order)
+            answer = Desk(folder, DeviceOrders(registry, folder, url).handlers).act(
+                getpass.getuser(), order
+            )
     finally:
         os.close(held)
     if not answer.done:

@@ -1,4 +1,5 @@
-"""`shoal devices`: who the devices of a fleet are; `device_orders.py` has what an operator may order of them."""
+"""`shoal devices`: who the devices of a fleet are; `device_orders.py` has what an operator may
+order of them."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,11 +26,25 @@ LINE = "{:<24}  {:<7}  {:<16}  {:<12}  {:>7}  {:>7}  {:>8}  {:<21}  {}"
 def list_devices(folder: Path, where: str, database: str, as_json: bool) -> None:
     """Carry out `shoal devices list`."""
     means = read_rule(where).means
-    chosen = [(d, entry) for d, entry in sorted(entries_of(folder, database).items()) if means(d, entry)]
+    chosen = [
+        (d, entry) for d, entry in sorted(entries_of(folder, database).items()) if means(d, entry)
+    ]
     if as_json:
         print_json([_row(device_id, entry) for device_id, entry in chosen])
         return
-    print(LINE.format("device", "state", "last seen (UTC)", "client", "battery", "windows", "declines", "keeps", "tags"))
+    print(
+        LINE.format(
+            "device",
+            "state",
+            "last seen (UTC)",
+            "client",
+            "battery",
+            "windows",
+            "declines",
+            "keeps",
+            "tags",
+        )
+    )
     for device_id, entry in chosen:
         print(_line(device_id, entry))
 
@@ -53,13 +68,19 @@ def _told(name: str, value: Any) -> str:
     """A field of an entry, for people."""
     if isinstance(value, Placed):
         return f"{value} (group {value.group})"
-    return _time(value) + " UTC" if name.endswith("_s") and name != "train_s" and value else msgspec.json.encode(value).decode()
+    return (
+        _time(value) + " UTC"
+        if name.endswith("_s") and name != "train_s" and value
+        else msgspec.json.encode(value).decode()
+    )
 
 
 def profile(folder: Path, out: Path, where: str, database: str) -> None:
     """Carry out `shoal devices profile`."""
     means = read_rule(where).means
-    made = profile_of({d: entry for d, entry in entries_of(folder, database).items() if means(d, entry)})
+    made = profile_of(
+        {d: entry for d, entry in entries_of(folder, database).items() if means(d, entry)}
+    )
     try:
         write_atomically(out, made.text.encode())
     except OSError as error:
@@ -67,13 +88,20 @@ def profile(folder: Path, out: Path, where: str, database: str) -> None:
     print(f"{made.devices} devices: {out}")
     for found, what in ((made.untrained, "examples a second"), (made.unmeasured, "bytes a second")):
         if found:
-            print(f"{what} of {len(found)} are not known, the usual ones stand for them: {', '.join(found[:5])}")
+            print(
+                f"{what} of {len(found)} are not known, the usual ones stand for them: "
+                f"{', '.join(found[:5])}"
+            )
 
 
 def entries_of(folder: Path, database: str) -> dict[str, Entry]:
     """The registry of a folder, by device id; where no service runs, everybody is away."""
     entries = read_registry(database_url(folder, database))
-    return entries if is_served(folder) else {device_id: away(entry) for device_id, entry in entries.items()}
+    return (
+        entries
+        if is_served(folder)
+        else {device_id: away(entry) for device_id, entry in entries.items()}
+    )
 
 
 def database_url(folder: Path, database: str) -> str:
@@ -96,8 +124,18 @@ def _line(device_id: str, entry: Entry) -> str:
     said = entry.said
     state = "banned" if entry.ban else "online" if entry.online else "away"
     battery = f"{said.battery_percent:.0f} %" if said and said.battery_percent is not None else "-"
-    client, windows = (said.client.removeprefix("shoal ") or "-", str(said.num_train)) if said else ("-", "-")
-    keeps = entry.kept.kept.candidate if entry.kept else NOT_TOLD if withholds(said) else "alone" if entry.release_alone else "-"
+    client, windows = (
+        (said.client.removeprefix("shoal ") or "-", str(said.num_train)) if said else ("-", "-")
+    )
+    keeps = (
+        entry.kept.kept.candidate
+        if entry.kept
+        else NOT_TOLD
+        if withholds(said)
+        else "alone"
+        if entry.release_alone
+        else "-"
+    )
     told = (client[:12], battery, windows, entry.declines, keeps, ", ".join(entry.tags))
     return LINE.format(device_id, state, _time(entry.last_seen_s), *told)
 

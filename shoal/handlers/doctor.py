@@ -11,10 +11,15 @@ from shoal.printing import print_json
 from wire.errors import ConfigError
 
 
-def doctor(folder: Path, bundle: Path | None, database: str, blobs: str, mend: bool, as_json: bool) -> None:
+def doctor(
+    folder: Path, bundle: Path | None, database: str, blobs: str, mend: bool, as_json: bool
+) -> None:
     """Carry out `shoal doctor`."""
     if mend and (database or blobs):
-        raise ConfigError("--mend: only a folder with its own database and blobs is mended; others have tools of their own for that")
+        raise ConfigError(
+            "--mend: only a folder with its own database and blobs is mended; others have tools "
+            "of their own for that"
+        )
     held = lock_service(folder) if mend and folder.is_dir() else None
     try:
         findings = []

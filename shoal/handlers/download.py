@@ -1,4 +1,5 @@
-"""`shoal download`: public data sets, from where their authors publish them; those that come with a package, as folders of devices."""
+"""`shoal download`: public data sets, from where their authors publish them; those that come with a
+package, as folders of devices."""
 
 from pathlib import Path
 
@@ -20,7 +21,10 @@ def download(name: str, to: Path) -> None:
             for device_id in fleet.devices:
                 write_device_folder(fleet, device_id, prepare_folder(to / device_id, "--to"))
         one, *others = fleet.devices
-        console.print(f"written: {to / one} and {len(others)} others; a device takes one: --data {to / one}", soft_wrap=True)
+        console.print(
+            f"written: {to / one} and {len(others)} others; a device takes one: --data {to / one}",
+            soft_wrap=True,
+        )
         return
     with steps(console, f"downloading {name}"):
         path = fetch(name, prepare_folder(to, "--to"))

@@ -18,12 +18,19 @@ from shoal.times import minute_of, seconds_of
 from wire.errors import ConfigError, ShoalError, WireError
 
 
-def token(folder: Path, expires: str, tags: str, device: str, approve: bool, database: str) -> dict[str, str]:
+def token(
+    folder: Path, expires: str, tags: str, device: str, approve: bool, database: str
+) -> dict[str, str]:
     """Carry out `shoal enrol token`."""
     authority = _authority(folder)
     with _open(folder, database) as store:
         made = desk.make_token(
-            store, authority.fingerprint, seconds_of(expires, "--expires"), [tag for tag in tags.split(",") if tag], device, approve
+            store,
+            authority.fingerprint,
+            seconds_of(expires, "--expires"),
+            [tag for tag in tags.split(",") if tag],
+            device,
+            approve,
         )
     print(made)
     return {"token": str(made)}
@@ -36,16 +43,31 @@ def list_all(folder: Path, database: str, as_json: bool) -> None:
     usable = [made for made in tokens if not made.used_key and made.expires_at_s > time.time()]
     banned = {name for name, is_banned in bans.items() if is_banned}
     if as_json:
-        devices_json = [{**to_builtins(device), "banned": device.device_id in banned} for device in devices]
-        others = [{"device_id": name, "banned": True} for name in sorted(banned - {device.device_id for device in devices})]
+        devices_json = [
+            {**to_builtins(device), "banned": device.device_id in banned} for device in devices
+        ]
+        others = [
+            {"device_id": name, "banned": True}
+            for name in sorted(banned - {device.device_id for device in devices})
+        ]
         print_json({"tokens": usable, "devices": [*devices_json, *others]})
         return
     for made in usable:
-        extra = " ".join([*([f"for={made.device_id}"] if made.device_id else []), *made.tags, *(["approve"] if made.approve else [])])
+        extra = " ".join(
+            [
+                *([f"for={made.device_id}"] if made.device_id else []),
+                *made.tags,
+                *(["approve"] if made.approve else []),
+            ]
+        )
         print(f"token {made.hash[:12]} until {minute_of(made.expires_at_s)} {extra}".rstrip())
     for device in devices:
         state = "banned" if device.device_id in banned else device.state
-        until = f"until {minute_of(device.not_after_s)}" if device.not_after_s else f"since {minute_of(device.since_s)}"
+        until = (
+            f"until {minute_of(device.not_after_s)}"
+            if device.not_after_s
+            else f"since {minute_of(device.since_s)}"
+        )
         print(f"{device.device_id}  {state}  {until}  {','.join(device.tags)}".rstrip())
     for device_id in sorted(banned - {device.device_id for device in devices}):
         print(f"{device_id}  banned")
@@ -73,7 +95,13 @@ def audit(folder: Path, last: int, database: str, as_json: bool) -> None:
         return
     for row in rows:
         moment = datetime.fromtimestamp(row.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        print(" ".join(part for part in (moment, row.what, row.device_id, row.token[:12], row.detail) if part))
+        print(
+            " ".join(
+                part
+                for part in (moment, row.what, row.device_id, row.token[:12], row.detail)
+                if part
+            )
+        )
 
 
 def renew(folder: Path, broker_folder: Path | None) -> None:
@@ -86,7 +114,11 @@ def renew(folder: Path, broker_folder: Path | None) -> None:
         raise ConfigError(f"{error.filename}: {error.strerror}") from None
     except WireError as error:
         raise ConfigError(f"certificates of {folder}: {error}") from None
-    print(f"{place / 'broker.pem'}: renewed; now make Mosquitto read it: SIGHUP, or restart it" if made else f"{place}: nothing is due")
+    print(
+        f"{place / 'broker.pem'}: renewed; now make Mosquitto read it: SIGHUP, or restart it"
+        if made
+        else f"{place}: nothing is due"
+    )
 
 
 @contextmanager
@@ -101,5 +133,7 @@ def _open(folder: Path, database: str) -> Iterator[EnrolmentStore]:
 def _authority(folder: Path) -> Authority:
     authority = read_authority(folder)
     if authority is None:
-        raise ConfigError(f"{folder}: there is no authority; `shoal init --tls HOST --folder {folder}` makes one")
+        raise ConfigError(
+            f"{folder}: there is no authority; `shoal init --tls HOST --folder {folder}` makes one"
+        )
     return authority

@@ -1,4 +1,5 @@
-"""`shoal export`: model + algorithm -> what devices and the aggregator are given; `shoal export inspect`: what is in a bundle."""
+"""`shoal export`: model + algorithm -> what devices and the aggregator are given; `shoal export
+inspect`: what is in a bundle."""
 
 from pathlib import Path
 from typing import Any
@@ -35,26 +36,55 @@ def write(
 ) -> dict[str, Any]:
     """Carry out `shoal export`."""
     if out is None:
-        raise ConfigError("shoal export needs --out, a folder to write to; `shoal export inspect FILE` looks into a bundle")
+        raise ConfigError(
+            "shoal export needs --out, a folder to write to; `shoal export inspect FILE` looks "
+            "into a bundle"
+        )
     console = Console()
     spec, fleet = read_algorithm(algorithm), load_data(data)
     for said in doubts(fleet):
         warn(said)
     with steps(console, "making the model") as say:
-        model_and_more = (spec, model, pretrain, privacy, seed, bundle_version, key, runtimes.split(","), max_batch)
-        published = write_bundle(fleet, out, *model_and_more, lambda text: say(f"exporting: {text}"))
+        model_and_more = (
+            spec,
+            model,
+            pretrain,
+            privacy,
+            seed,
+            bundle_version,
+            key,
+            runtimes.split(","),
+            max_batch,
+        )
+        published = write_bundle(
+            fleet, out, *model_and_more, lambda text: say(f"exporting: {text}")
+        )
     bundle = published.bundle
-    console.print(f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version {bundle.manifest.version}")
+    console.print(
+        f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version "
+        f"{bundle.manifest.version}"
+    )
     for row in inspect_bundle(bundle):
         console.print(f"  {row.file}: {row.num_bytes:,} bytes, {row.num_operators} operators")
-    console.print(f"largest difference to float64 after one step: {published.parity.step_error:.1e} of a tensor's scale")
-    console.print(f"devices trust {out / TRUST_FILE}; keep {key or out / KEY_FILE} to yourself", soft_wrap=True)
+    console.print(
+        f"largest difference to float64 after one step: {published.parity.step_error:.1e} of a "
+        "tensor's scale"
+    )
+    console.print(
+        f"devices trust {out / TRUST_FILE}; keep {key or out / KEY_FILE} to yourself",
+        soft_wrap=True,
+    )
     return {**_about(bundle), "step_error": published.parity.step_error, "folder": str(out)}
 
 
 def _about(bundle: Bundle) -> dict[str, Any]:
     manifest = bundle.manifest
-    return {"name": manifest.name, "version": manifest.version, "algorithm": manifest.algorithm, "num_bytes": len(bundle.payload)}
+    return {
+        "name": manifest.name,
+        "version": manifest.version,
+        "algorithm": manifest.algorithm,
+        "num_bytes": len(bundle.payload),
+    }
 
 
 def show(bundle: Path, operators: bool, as_json: bool) -> None:
@@ -71,17 +101,39 @@ def show(bundle: Path, operators: bool, as_json: bool) -> None:
         print_json({**_about(read), "created_by": manifest.created_by, "graphs": rows})
         return
     made_with = ", ".join(f"{name} {number}" for name, number in manifest.created_by.items())
-    console.print(f"{manifest.name} version {manifest.version}: {manifest.algorithm}, {len(read.payload):,} bytes, made with {made_with}")
+    console.print(
+        f"{manifest.name} version {manifest.version}: {manifest.algorithm}, {len(read.payload):,} "
+        f"bytes, made with {made_with}"
+    )
     table = Table(
-        "graph", "runtime", "size", "batch", "memory", "operators", "XNNPACK", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+        "graph",
+        "runtime",
+        "size",
+        "batch",
+        "memory",
+        "operators",
+        "XNNPACK",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     for row in rows:
         largest = f"{row.max_batch:,}" if row.max_batch else ""
         memory = f"{row.memory_bytes / 1e6:.1f} MB" if row.memory_bytes else ""
         size = f"{row.num_bytes / 1e3:.1f} KB"
-        table.add_row(row.graph, row.runtime, size, largest, memory, str(row.num_operators), str(row.num_delegated or ""))
+        table.add_row(
+            row.graph,
+            row.runtime,
+            size,
+            largest,
+            memory,
+            str(row.num_operators),
+            str(row.num_delegated or ""),
+        )
     console.print(table)
     for row in rows if operators else []:
         console.print(
-            f"{row.graph} on {row.runtime}: " + ", ".join(f"{name} {count}" for name, count in row.operators.items()), soft_wrap=True
+            f"{row.graph} on {row.runtime}: "
+            + ", ".join(f"{name} {count}" for name, count in row.operators.items()),
+            soft_wrap=True,
         )

@@ -21,7 +21,14 @@ HEAD = """\
 
 
 def init(
-    path: Path, tls: str, folder: Path, bundle: Path, fleet: str, broker_folder: Path | None, broker_port: int, broker_plugin: Path | None
+    path: Path,
+    tls: str,
+    folder: Path,
+    bundle: Path,
+    fleet: str,
+    broker_folder: Path | None,
+    broker_port: int,
+    broker_plugin: Path | None,
 ) -> None:
     """Carry out `shoal init`."""
     from shoal.cli import application
@@ -34,7 +41,10 @@ def init(
         place = broker_folder or folder / "broker"
         has_plugin = _make_tls(folder, fleet, hosts, place, broker_port, broker_plugin)
         shown = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
-        given |= {"fleet": fleet, "broker": f"mqtts://{shown}" + (f":{broker_port}" if broker_port != 8883 else "")}
+        given |= {
+            "fleet": fleet,
+            "broker": f"mqtts://{shown}" + (f":{broker_port}" if broker_port != 8883 else ""),
+        }
     commands: Any = typer.main.get_command(application("serve"))
     options = [option for option in commands.commands["serve"].params if option.name != "config"]
     text = HEAD.format(path=path) + "\n" + "\n".join(_setting(option, given) for option in options)
@@ -43,17 +53,28 @@ def init(
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     if not tls:
-        print(f"{path} is written: set folder, bundle, broker and fleet in it, then `shoal serve --config {path}`")
+        print(
+            f"{path} is written: set folder, bundle, broker and fleet in it, then `shoal serve "
+            f"--config {path}`"
+        )
         return
     print(f"the authority of the fleet {fleet} is in {folder}; keep ca.key secret")
     print(f"start the broker: mosquitto -c {place / 'mosquitto.conf'}")
     print(f"start the service: shoal serve --config {path}")
-    print(f"for each device: shoal enrol token {folder}, and there: shoal-edge enrol https://{shown}:8443 TOKEN --state STATE")
+    print(
+        f"for each device: shoal enrol token {folder}, and there: shoal-edge enrol "
+        f"https://{shown}:8443 TOKEN --state STATE"
+    )
     if not has_plugin:
-        print(f"bans will not hold at the broker: Mosquitto's {PLUGIN_NAME} is not on this machine; install mosquitto, and do this again")
+        print(
+            f"bans will not hold at the broker: Mosquitto's {PLUGIN_NAME} is not on this machine; "
+            "install mosquitto, and do this again"
+        )
 
 
-def _make_tls(folder: Path, fleet: str, hosts: list[str], place: Path, port: int, plugin: Path | None) -> bool:
+def _make_tls(
+    folder: Path, fleet: str, hosts: list[str], place: Path, port: int, plugin: Path | None
+) -> bool:
     """Make the authority, and what Mosquitto needs; whether devices can be banned there."""
     if not hosts:
         raise ConfigError("--tls: expected a name or an address, such as broker.example")
@@ -62,13 +83,17 @@ def _make_tls(folder: Path, fleet: str, hosts: list[str], place: Path, port: int
     except OSError as error:
         raise ConfigError(f"--folder {folder}: {error.strerror}") from None
     now_s = time.time()
-    return make_broker_folder(make_authority(folder, fleet, hosts, now_s), place, hosts, port, now_s, plugin)
+    return make_broker_folder(
+        make_authority(folder, fleet, hosts, now_s), place, hosts, port, now_s, plugin
+    )
 
 
 def _setting(option: Any, given: Mapping[str, str]) -> str:
     name = str(option.name)
     value = given.get(name, [] if option.multiple and option.default is None else option.default)
     begin = "" if name in given else "# "
-    written = "" if value is None else f" {json.dumps(str(value) if isinstance(value, Path) else value)}"  # of these, JSON is TOML
+    written = (
+        "" if value is None else f" {json.dumps(str(value) if isinstance(value, Path) else value)}"
+    )  # of these, JSON is TOML
     meaning = textwrap.fill(option.help or "", 120, initial_indent="# ", subsequent_indent="# ")
     return f"{meaning}\n{begin}{name} ={written}\n"

@@ -14,7 +14,8 @@ def restore(copy: Path, folder: Path) -> None:
         aside, told = put_back(copy, folder)
     kept = f"; what was there is in {aside}" if aside else ""
     print(
-        f"{folder} is as it was copied{kept}. `shoal serve` goes on from there: rounds since then are done again, and nothing counts twice"
+        f"{folder} is as it was copied{kept}. `shoal serve` goes on from there: rounds since then "
+        "are done again, and nothing counts twice"
     )
     for line in told:
         print(line)

@@ -1,4 +1,5 @@
-"""What the report of a simulation shows besides its summary and records, gathered from what the simulation left."""
+"""What the report of a simulation shows besides its summary and records, gathered from what the
+simulation left."""
 
 import numpy as np
 
@@ -17,7 +18,8 @@ MOST = 1000
 
 
 def extras_of(outcome: SimulationResult, spec: AlgorithmSpec, held: FleetData) -> Extras:
-    """The extras of a finished simulation; `held`: what devices had of the data, newcomers and all."""
+    """The extras of a finished simulation; `held`: what devices had of the data, newcomers and
+    all."""
     data, result, objective = outcome.data, Result(outcome), outcome.models.objective
     asked = sorted(data.devices)[:MOST]
     confusion = None
@@ -29,7 +31,10 @@ def extras_of(outcome: SimulationResult, spec: AlgorithmSpec, held: FleetData) -
         confusion=confusion,
         confused=len(asked),
         classes=data.classes,
-        holdings={d: class_counts(w.train_y, len(held.classes), held.window.steps) for d, w in held.devices.items()},
+        holdings={
+            d: class_counts(w.train_y, len(held.classes), held.window.steps)
+            for d, w in held.devices.items()
+        },
         counted=count(outcome.records, verbs, objective, data.window.shape),
         settings=NOW.get().settings,
     )

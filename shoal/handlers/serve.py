@@ -61,7 +61,8 @@ def serve(
     key: Path | None,
     **campaign: Any,
 ) -> None:
-    """Carry out `shoal serve`; `campaign` are those of `campaign_fields`. What is in the file `config` has been read already."""
+    """Carry out `shoal serve`; `campaign` are those of `campaign_fields`. What is in the file
+    `config` has been read already."""
     if log_format not in FORMS:
         raise ConfigError(f"--log-format {log_format}: expected {' or '.join(FORMS)}")
     log_to_stderr("INFO", log_format, fleet=fleet, run=run)
@@ -96,7 +97,12 @@ def serve(
         http_proxies=proxy,
         stay=stay,
         enrolment=EnrolmentSettings(
-            host=enrol_host, port=enrol_port, broker=enrol_broker, policy=enrol_policy, days=enrol_days, attestation=enrol_attestation
+            host=enrol_host,
+            port=enrol_port,
+            broker=enrol_broker,
+            policy=enrol_policy,
+            days=enrol_days,
+            attestation=enrol_attestation,
         ),
     )
 
@@ -109,13 +115,16 @@ def serve(
         Console().print(f"no campaign was at work here; the fleet is kept in {folder}")
     else:
         wanted, why = final.next_settings.rounds, why_ended(final)
-        stands = f"{final.phase}, round {min(final.round, wanted)} of {wanted}" + (f": {why}" if why else "")
+        stands = f"{final.phase}, round {min(final.round, wanted)} of {wanted}" + (
+            f": {why}" if why else ""
+        )
         Console().print(f"run {final.settings.name}: {stands}; kept in {folder}", soft_wrap=True)
 
 
 def log_rounds() -> Observer:
-    """Logs where a campaign's rounds are: when one opens, for how many devices; when it is aggregated, of how many updates; and, once that
-    is done, how many groups there are; and when it is over, of how many devices is known how the last models answer, and what they keep."""
+    """Logs where a campaign's rounds are: when one opens, for how many devices; when it is
+    aggregated, of how many updates; and, once that is done, how many groups there are; and when it
+    is over, of how many devices is known how the last models answer, and what they keep."""
     received: dict[str, int] = {}
     stood: dict[str, tuple[int, int, str]] = {}
     log = logging.getLogger("shoal")
@@ -132,24 +141,44 @@ def log_rounds() -> Observer:
             if state.phase == "aggregating":
                 log.info("round=%d is aggregated: updates=%d", state.round, received[run])
             elif state.phase in get_args(OpenPhase):
-                log.info("round=%d is open: devices=%d phase=%s", state.round, len(state.cohort), state.phase)
+                log.info(
+                    "round=%d is open: devices=%d phase=%s",
+                    state.round,
+                    len(state.cohort),
+                    state.phase,
+                )
             elif run in stood:
-                kept = Counter(said.kept.candidate for said in state.received.values() if said.kept is not None)
-                keeps = "; they keep " + ", ".join(f"{name} ({count})" for name, count in kept.most_common()) if kept else ""
-                log.info("run=%s is over: devices=%d%s", state.settings.name, len(state.received), keeps)
+                kept = Counter(
+                    said.kept.candidate for said in state.received.values() if said.kept is not None
+                )
+                keeps = (
+                    "; they keep "
+                    + ", ".join(f"{name} ({count})" for name, count in kept.most_common())
+                    if kept
+                    else ""
+                )
+                log.info(
+                    "run=%s is over: devices=%d%s", state.settings.name, len(state.received), keeps
+                )
         stood[run] = stands
 
     return observe
 
 
 def ask_to_stop(stopping: list[int]) -> None:
-    """Have SIGTERM and Ctrl-C noted in `stopping`, and say so at once: what is at work, such as an aggregation, is brought to its end."""
+    """Have SIGTERM and Ctrl-C noted in `stopping`, and say so at once: what is at work, such as an
+    aggregation, is brought to its end."""
 
     def note(number: int, _frame: object) -> None:
         if not stopping:
-            told = "%s: the service stops when what it is at work on is done; killed, it goes on from before that"
+            told = (
+                "%s: the service stops when what it is at work on is done; killed, it goes on "
+                "from before that"
+            )
             name = signal.Signals(number).name
-            Thread(target=logging.getLogger("shoal").info, args=(told, name), daemon=True).start()  # this one may be in the midst of a line
+            Thread(
+                target=logging.getLogger("shoal").info, args=(told, name), daemon=True
+            ).start()  # this one may be in the midst of a line
         stopping.append(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -78,27 +78,51 @@ def simulate(
         heterogeneity = measure(held)
     for said in doubts(held, settings.algorithm.has_classes):
         warn(said)
-    console.print("heterogeneity: " + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()), soft_wrap=True)
-    with rounds_shown(console, f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", rounds) as told_of:
+    console.print(
+        "heterogeneity: "
+        + ", ".join(f"{name} {value:.3g}" for name, value in heterogeneity.items()),
+        soft_wrap=True,
+    )
+    with rounds_shown(
+        console, f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", rounds
+    ) as told_of:
 
         def show(run: RunProgress) -> None:
             if run.trained and not run.records and engine.backend != "messages":
-                console.print(f"{checkpoint} has {run.trained} rounds; the run goes on after them", soft_wrap=True)
+                console.print(
+                    f"{checkpoint} has {run.trained} rounds; the run goes on after them",
+                    soft_wrap=True,
+                )
             hour = f", hour {run.at_s / 3600:.1f}" if run.at_s else ""
-            told_of(run.trained, f"groups {run.groups}{hour}" if run.records else "the first round also compiles and compares devices")
+            told_of(
+                run.trained,
+                f"groups {run.groups}{hour}"
+                if run.records
+                else "the first round also compiles and compares devices",
+            )
 
         outcome = simulation.simulate(fleet, settings, show, engine=engine)
     told = {"heterogeneity": Heterogeneity(**heterogeneity), "command": NOW.get().command}
     summary = msgspec.structs.replace(outcome.summary, **told)
     with steps(console, "writing the report"):
         extras = extras_of(outcome, settings.algorithm, held)
-        files = [holdings, *write_report(out, summary, outcome.records, outcome.blobs, extras), out / "rounds.csv"]
+        files = [
+            holdings,
+            *write_report(out, summary, outcome.records, outcome.blobs, extras),
+            out / "rounds.csv",
+        ]
         CsvLog(out / "rounds.csv").on_round(
-            progress_of(outcome.records, Models(outcome.models, outcome.data.devices), lambda: outcome.data)
+            progress_of(
+                outcome.records, Models(outcome.models, outcome.data.devices), lambda: outcome.data
+            )
         )
     if models != "none":
         with steps(console, "writing models"):
-            ids: list[str] | None = [] if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW) else None
+            ids: list[str] | None = (
+                []
+                if models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW)
+                else None
+            )
             written = Result(outcome).save(out / "models", ids)
         warn(why_left_out(written))
         files.append(out / "models")
@@ -106,7 +130,9 @@ def simulate(
     if summary.newcomers:
         console.print(newcomer_table(summary.newcomers, keeps=summary.kept is not None))
     reason = f" ({summary.backend_reason})" if summary.backend_reason else ""
-    console.print(f"backend: {summary.backend}{reason}; {summary.updates_per_s:.0f} updates/s", soft_wrap=True)
+    console.print(
+        f"backend: {summary.backend}{reason}; {summary.updates_per_s:.0f} updates/s", soft_wrap=True
+    )
     if summary.time is not None:
         console.print(time_text(summary.time), soft_wrap=True)
     console.print(verdict(summary), soft_wrap=True)

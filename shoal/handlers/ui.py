@@ -16,12 +16,18 @@ HOST = "127.0.0.1"
 def ui(folder: Path, port: int) -> None:
     """Carry out `shoal ui`, until Ctrl-C or SIGTERM."""
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: expected a folder with runs; `shoal simulate --out {folder}/try` makes one")
+        raise ConfigError(
+            f"{folder}: expected a folder with runs; `shoal simulate --out {folder}/try` makes one"
+        )
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     library = Library(folder.resolve())
     found = len(library.entries())
     with HttpServer(HOST, port) as server:
         server.serve(Site(library).app)
-        print(f"{found} run{'' if found == 1 else 's'} of {folder} at http://{HOST}:{server.port}; Ctrl-C ends this", flush=True)
+        print(
+            f"{found} run{'' if found == 1 else 's'} of {folder} at http://{HOST}:{server.port}; "
+            "Ctrl-C ends this",
+            flush=True,
+        )
         stopped.wait()

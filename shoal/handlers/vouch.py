@@ -19,21 +19,30 @@ T = TypeVar("T")
 MOST_DAYS = 36_525
 
 
-def vouch(fleet: str, key: Path, service: Path | None, public: Path | None, out: Path | None, days: float) -> None:
+def vouch(
+    fleet: str, key: Path, service: Path | None, public: Path | None, out: Path | None, days: float
+) -> None:
     """Carry out `shoal vouch`."""
     check_name(fleet, "fleet name")
     if (service is None) == (public is None):
         raise ConfigError("shoal vouch needs either --service FOLDER or --public FILE")
     if not 0 < days <= MOST_DAYS:
-        raise ConfigError(f"--days {days:g}: expected a number of days above 0, at most {MOST_DAYS}")
+        raise ConfigError(
+            f"--days {days:g}: expected a number of days above 0, at most {MOST_DAYS}"
+        )
     root = _read(key, "--key", read_private)
     if service is not None:
         if not service.is_dir():
-            raise ConfigError(f"--service {service}: there is no such folder; `shoal serve --folder` makes it")
+            raise ConfigError(
+                f"--service {service}: there is no such folder; `shoal serve --folder` makes it"
+            )
         vouched, path = service_key(service).public_key(), out or service / "service.voucher"
     else:
         assert public is not None
-        vouched, path = _read(public, "--public", _one_key), out or public.with_name("service.voucher")
+        vouched, path = (
+            _read(public, "--public", _one_key),
+            out or public.with_name("service.voucher"),
+        )
     not_after_s = time.time() + days * 86_400
     until = datetime.fromtimestamp(not_after_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     try:

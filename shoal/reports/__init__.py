@@ -1,1 +1,2 @@
-"""What simulations and comparisons end with: pages in the look of the dashboard, each one file that needs nothing else."""
+"""What simulations and comparisons end with: pages in the look of the dashboard, each one file that
+needs nothing else."""

@@ -9,7 +9,16 @@ import numpy as np
 from shoal.asked import Asked
 from shoal.comparison_tables import Columns, cell_columns, comparison_columns, overall_columns
 from shoal.report_words import percent
-from shoal.reports.pages import SHADES, Line, Shade, changed_first, chart_pair, kind_of, render, shades
+from shoal.reports.pages import (
+    SHADES,
+    Line,
+    Shade,
+    changed_first,
+    chart_pair,
+    kind_of,
+    render,
+    shades,
+)
 from simulation import cost
 from simulation.grid_table import GridTables
 from simulation.table import by_algorithm, served
@@ -22,7 +31,8 @@ MEANINGS = {
     "worst %": "the worst device",
     "tenth %": "the worst tenth of the devices",
     "F1 %": "macro F1",
-    "gain": "mean difference to the reference over devices, in points, and the half width of its 95 % interval",
+    "gain": "mean difference to the reference over devices, in points, and the half width of its "
+    "95 % interval",
     "p": "of Wilcoxon's signed-rank test over devices, with Holm's correction",
     "ARI": "how far the groups found are the known ones: 1 is equality, 0 chance",
     "MB up": "sent by all devices",
@@ -31,7 +41,8 @@ MEANINGS = {
     "ASR %": "success rate of the attack",
     "apart": "seeds in which no honest device shares a group with an attacker",
     "s": "seconds of a run",
-    "keeps most": "the candidate that most devices keep, and the share of them; compare.json has all",
+    "keeps most": "the candidate that most devices keep, and the share of them; compare.json has "
+    "all",
     "below": "points below the best of the cell",
     "furthest": "the most points below the best of a cell",
     "best in": "cells in which it is the best, or nearly",
@@ -50,10 +61,15 @@ class Table(NamedTuple):
     failures: list[tuple[str, str]]
 
 
-def comparison_page(results: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], asked: Asked) -> str:
-    """The report of a comparison as HTML: its runs, and the rows of its table (`simulation.table.tabulate`)."""
+def comparison_page(
+    results: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], asked: Asked
+) -> str:
+    """The report of a comparison as HTML: its runs, and the rows of its table
+    (`simulation.table.tabulate`)."""
     runs = by_algorithm(results)
-    over_rounds, over_bytes = chart_pair({(name, kind_of(i)): mean_line(its) for i, (name, its) in enumerate(runs.items())})
+    over_rounds, over_bytes = chart_pair(
+        {(name, kind_of(i)): mean_line(its) for i, (name, its) in enumerate(runs.items())}
+    )
     return _render(
         title=", ".join(dict.fromkeys(str(r["data"]) for r in results)),
         verdict=_verdict(rows),
@@ -74,7 +90,10 @@ def grid_page(found: GridTables, asked: Asked) -> str:
     """The report of a grid as HTML."""
     cells = {str(cell): rows for cell, rows in found.cells.items()}
     own = [_table(name, rows, cell_columns(rows)) for name, rows in cells.items()]
-    whole = f"Over {found.overall[0]['cells'] if found.overall else 0} of {len(cells)} cells, in which every run ended with a model"
+    whole = (
+        f"Over {found.overall[0]['cells'] if found.overall else 0} of {len(cells)} cells, in "
+        "which every run ended with a model"
+    )
     return _render(
         title="a grid of scenarios",
         verdict=_verdict(found.overall),
@@ -92,24 +111,47 @@ def grid_page(found: GridTables, asked: Asked) -> str:
 def _render(asked: Asked, left_out: Sequence[tuple[str, str]] = (), **shown: Any) -> str:
     settings = changed_first(asked.settings)
     shown = {"groups": [], "confusions": [], "costs": [], "assumed": cost} | shown
-    return render("comparison.html", meanings=MEANINGS, settings=settings, command=asked.command, left_out=left_out, **shown)
+    return render(
+        "comparison.html",
+        meanings=MEANINGS,
+        settings=settings,
+        command=asked.command,
+        left_out=left_out,
+        **shown,
+    )
 
 
 def mean_line(runs: Sequence[Mapping[str, Any]]) -> Line:
-    """Mean accuracy of several seeds after each round, as far as all of them got. A round without an accuracy in one seed has none."""
+    """Mean accuracy of several seeds after each round, as far as all of them got. A round without
+    an accuracy in one seed has none."""
     length = min((len(r["accuracy_by_round"]) for r in runs), default=0)
     line = []
     for i in range(length):
         values = [r["accuracy_by_round"][i] for r in runs]
-        sent = [sum(r["bytes_by_round"][i].values()) if i < len(r.get("bytes_by_round", ())) else 0 for r in runs]
-        line.append((i + 1, fmean(sent) if all(sent) else 0.0, None if None in values else fmean(values)))
+        sent = [
+            sum(r["bytes_by_round"][i].values()) if i < len(r.get("bytes_by_round", ())) else 0
+            for r in runs
+        ]
+        line.append(
+            (i + 1, fmean(sent) if all(sent) else 0.0, None if None in values else fmean(values))
+        )
     return line
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]], columns: Columns) -> Table:
-    means = {i: row["accuracy"]["mean"] for i, row in enumerate(rows) if row["accuracy"]["mean"] is not None}
+    means = {
+        i: row["accuracy"]["mean"]
+        for i, row in enumerate(rows)
+        if row["accuracy"]["mean"] is not None
+    }
     failures = [(row["algorithm"], row["failed"]) for row in rows if row.get("failed")]
-    return Table(title, [row["algorithm"] for row in rows], columns, max(means, key=means.__getitem__, default=None), failures)
+    return Table(
+        title,
+        [row["algorithm"] for row in rows],
+        columns,
+        max(means, key=means.__getitem__, default=None),
+        failures,
+    )
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -118,34 +160,49 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     if not ended:
         return "No algorithm ended with a model everywhere."
     best = max(ended, key=lambda row: row["accuracy"]["mean"])
-    text = f"{best['algorithm']} has the highest mean accuracy, {percent(best['accuracy']['mean'])}."
+    text = (
+        f"{best['algorithm']} has the highest mean accuracy, {percent(best['accuracy']['mean'])}."
+    )
     if test := best.get("against"):
-        gain = f"{100 * test['difference']:+.1f} points (p = {test['p']:.2g}, {test['pairs']} devices)"
+        gain = (
+            f"{100 * test['difference']:+.1f} points (p = {test['p']:.2g}, {test['pairs']} devices)"
+        )
         return f"{text} Against {test['reference']} that is {gain}."
     if len(ended) > 1:
-        second = max((row for row in ended if row is not best), key=lambda row: row["accuracy"]["mean"])
+        second = max(
+            (row for row in ended if row is not best), key=lambda row: row["accuracy"]["mean"]
+        )
         p = f", p = {second['against']['p']:.2g}" if second.get("against") else ""
-        return f"{text} Next is {second['algorithm']} with {percent(second['accuracy']['mean'])}{p}."
+        return (
+            f"{text} Next is {second['algorithm']} with {percent(second['accuracy']['mean'])}{p}."
+        )
     return text
 
 
 def _devices(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[Shade]]]:
-    """By device, the mean over seeds of its accuracy with each algorithm; the worst first, by their mean over algorithms."""
+    """By device, the mean over seeds of its accuracy with each algorithm; the worst first, by their
+    mean over algorithms."""
     means: dict[str, dict[str, float]] = {}
     for name, its in runs.items():
         told = [served(run) for run in its]
         for device_id in sorted({d for one in told for d in one}):
-            means.setdefault(device_id, {})[name] = fmean(one[device_id] for one in told if device_id in one)
+            means.setdefault(device_id, {})[name] = fmean(
+                one[device_id] for one in told if device_id in one
+            )
     order = sorted(means, key=lambda d: (fmean(means[d].values()), d))[:MOST_DEVICES]
     return [(d, [_shade(means[d].get(name)) for name in runs]) for d in order]
 
 
 def _groups(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[int | None]]]:
-    """By device, its group with each algorithm in the first seed; nothing where all have one group each."""
+    """By device, its group with each algorithm in the first seed; nothing where all have one group
+    each."""
     first = [its[0].get("group_by_device", {}) for its in runs.values()]
     if all(len(set(found.values())) < 2 for found in first):
         return []
-    order = sorted({d for found in first for d in found}, key=lambda d: ([_or_last(found.get(d)) for found in first], d))[:MOST_DEVICES]
+    order = sorted(
+        {d for found in first for d in found},
+        key=lambda d: ([_or_last(found.get(d)) for found in first], d),
+    )[:MOST_DEVICES]
     return [(d, [found.get(d) for found in first]) for d in order]
 
 
@@ -166,12 +223,17 @@ def _confusions(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Confusi
     for name, its in runs.items():
         counts = [np.array(run["confusion"]) for run in its if run.get("confusion")]
         if counts:
-            found.append(Confusion(name, list(its[0]["classes"]), shades(np.sum(counts, axis=0), by_row=True)))
+            found.append(
+                Confusion(
+                    name, list(its[0]["classes"]), shades(np.sum(counts, axis=0), by_row=True)
+                )
+            )
     return found
 
 
 class Cost(NamedTuple):
-    """What a round costs a device, the mean over seeds; what is estimated is for a phone three times slower than this machine's core."""
+    """What a round costs a device, the mean over seeds; what is estimated is for a phone three
+    times slower than this machine's core."""
 
     name: str
     windows: float
@@ -185,17 +247,28 @@ def _costs(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Cost]:
     for name, its in runs.items():
         counted = [cost.Counted(**run["cost"]) for run in its if run.get("cost")]
         if counted:
-            windows, down, up = (fmean(getattr(c, what) for c in counted) for what in ("windows", "bytes_down", "bytes_up"))
+            windows, down, up = (
+                fmean(getattr(c, what) for c in counted)
+                for what in ("windows", "bytes_down", "bytes_up")
+            )
             _, phone, _ = zip(*map(cost.estimates, counted), strict=True)
-            means = [fmean(getattr(each, what) for each in phone) for what in cost.Estimate._fields[1:]]
+            means = [
+                fmean(getattr(each, what) for each in phone) for what in cost.Estimate._fields[1:]
+            ]
             found.append(Cost(name, windows, down, up, cost.Estimate(phone[0].speed, *means)))
     return found
 
 
 def _heat(cells: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[Shade]]]:
     """By cell of a grid, the mean accuracy of each algorithm."""
-    return [(name, [_shade(row["accuracy"]["mean"]) for row in rows]) for name, rows in cells.items()]
+    return [
+        (name, [_shade(row["accuracy"]["mean"]) for row in rows]) for name, rows in cells.items()
+    ]
 
 
 def _shade(accuracy: float | None) -> Shade:
-    return Shade("-", 0) if accuracy is None else Shade(f"{100 * accuracy:.1f}", round(SHADES * accuracy))
+    return (
+        Shade("-", 0)
+        if accuracy is None
+        else Shade(f"{100 * accuracy:.1f}", round(SHADES * accuracy))
+    )

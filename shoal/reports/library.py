@@ -1,4 +1,5 @@
-"""The runs and comparisons of a folder, as `shoal simulate`, `shoal compare` and `shoal demo` left them."""
+"""The runs and comparisons of a folder, as `shoal simulate`, `shoal compare` and `shoal demo` left
+them."""
 
 import json
 import os
@@ -54,7 +55,11 @@ class Library:
         for folder, folders, files in os.walk(self.root):
             here = Path(folder)
             depth = len(here.relative_to(self.root).parts)
-            kept = [name for name in sorted(folders) if not name.startswith(".") and name not in LEFT_OUT]
+            kept = [
+                name
+                for name in sorted(folders)
+                if not name.startswith(".") and name not in LEFT_OUT
+            ]
             folders[:] = kept if depth < DEEPEST else []
             for name in ("summary.json", "compare.json"):
                 if name in files and (file := here / name).is_file() and not file.is_symlink():
@@ -78,15 +83,34 @@ def read_entry(root: Path, file: Path, at_s: float, size: int) -> Entry:
     """A run or a comparison by its file; one that cannot be read says why."""
     name, folder = str(file.parent.relative_to(root)), file.parent
     if size > LARGEST:
-        return Entry(name, folder, at_s, problem=f"{file.name}: {size:,} bytes, more than the {LARGEST:,} that are read")
+        return Entry(
+            name,
+            folder,
+            at_s,
+            problem=f"{file.name}: {size:,} bytes, more than the {LARGEST:,} that are read",
+        )
     try:
         if file.name == "summary.json":
             return Entry(name, folder, at_s, msgspec.json.decode(file.read_bytes(), type=Summary))
         held = json.loads(file.read_text())
         rows = held["overall"] if isinstance(held, dict) else held
-        return Entry(name, folder, at_s, rows=[{"algorithm": str(r["algorithm"]), "mean": r["accuracy"]["mean"]} for r in rows])
+        return Entry(
+            name,
+            folder,
+            at_s,
+            rows=[{"algorithm": str(r["algorithm"]), "mean": r["accuracy"]["mean"]} for r in rows],
+        )
     except OSError as error:
         return Entry(name, folder, at_s, problem=f"{file.name}: {error.strerror}")
     except (ValueError, TypeError, KeyError) as error:
-        what = "a summary that `shoal simulate` wrote" if file.name == "summary.json" else "a table that `shoal compare` wrote"
-        return Entry(name, folder, at_s, problem=f"{file.name}: expected {what}: {type(error).__name__} {error}")
+        what = (
+            "a summary that `shoal simulate` wrote"
+            if file.name == "summary.json"
+            else "a table that `shoal compare` wrote"
+        )
+        return Entry(
+            name,
+            folder,
+            at_s,
+            problem=f"{file.name}: expected {what}: {type(error).__name__} {error}",
+        )

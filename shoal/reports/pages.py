@@ -1,4 +1,5 @@
-"""How report pages are made: the dashboard's parts and style sheet, in one file that loads nothing from anywhere."""
+"""How report pages are made: the dashboard's parts and style sheet, in one file that loads nothing
+from anywhere."""
 
 import base64
 import math
@@ -15,9 +16,14 @@ from shoal.asked import Setting
 from wire.tensors import Array
 
 STATIC = Path(__file__).parent / "static"
-STYLE = Markup((FOLDER / "static" / "dashboard.css").read_text() + (STATIC / "reports.css").read_text())
+STYLE = Markup(
+    (FOLDER / "static" / "dashboard.css").read_text() + (STATIC / "reports.css").read_text()
+)
 """Of all pages: the dashboard's sheet, and what reports need besides."""
-LOGO = "data:image/svg+xml;base64," + base64.b64encode((FOLDER / "static" / "shoal.svg").read_bytes()).decode()
+LOGO = (
+    "data:image/svg+xml;base64,"
+    + base64.b64encode((FOLDER / "static" / "shoal.svg").read_bytes()).decode()
+)
 SHADES = 10
 """Levels of a cell's colour."""
 
@@ -39,9 +45,14 @@ def render(template: str, **shown: Any) -> str:
 
 
 def chart_pair(lines: Mapping[tuple[str, str], Line]) -> tuple[LineChart | None, LineChart | None]:
-    """The same accuracies over rounds, and over the bytes that had been sent by then. Lines without bytes are left out of the second."""
+    """The same accuracies over rounds, and over the bytes that had been sent by then. Lines without
+    bytes are left out of the second."""
     rounds = {key: [(n, a) for n, _, a in line] for key, line in lines.items()}
-    sent = {key: [(b, a) for _, b, a in line] for key, line in lines.items() if line and all(b > 0 for _, b, _ in line)}
+    sent = {
+        key: [(b, a) for _, b, a in line]
+        for key, line in lines.items()
+        if line and all(b > 0 for _, b, _ in line)
+    }
     return xy_chart(rounds, lambda x: f"{x:.0f}" if x == int(x) else ""), xy_chart(sent, bytes_text)
 
 
@@ -57,15 +68,27 @@ def kind_of(number: int) -> str:
 
 
 def shades(counts: Array, by_row: bool) -> list[list[Shade]]:
-    """A table (rows, columns) of counts; a cell's colour is its share of its row or of the largest count."""
+    """A table (rows, columns) of counts; a cell's colour is its share of its row or of the largest
+    count."""
     most = counts.sum(1, keepdims=True) if by_row else counts.max(initial=1)
-    levels = (SHADES * counts / most.clip(1) if by_row else SHADES * counts / max(1, most)).round().astype(int)
-    return [[Shade(f"{c:,}", int(level)) for c, level in zip(*row, strict=True)] for row in zip(counts.tolist(), levels, strict=True)]
+    levels = (
+        (SHADES * counts / most.clip(1) if by_row else SHADES * counts / max(1, most))
+        .round()
+        .astype(int)
+    )
+    return [
+        [Shade(f"{c:,}", int(level)) for c, level in zip(*row, strict=True)]
+        for row in zip(counts.tolist(), levels, strict=True)
+    ]
 
 
 def changed_first(settings: Sequence[Setting]) -> list[Setting]:
-    """Settings that somebody chose, then those at their defaults; such as are empty are left out."""
-    return [*(s for s in settings if not s.is_default), *(s for s in settings if s.is_default and s.value)]
+    """Settings that somebody chose, then those at their defaults; such as are empty are left
+    out."""
+    return [
+        *(s for s in settings if not s.is_default),
+        *(s for s in settings if s.is_default and s.value),
+    ]
 
 
 _ENVIRONMENT = environment(PackageLoader("shoal.reports", "templates"))

@@ -1,4 +1,5 @@
-"""The report of a run: how good its models are, for whom, what the groups are, and what a phone would pay."""
+"""The report of a run: how good its models are, for whom, what the groups are, and what a phone
+would pay."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from aggregator.adapters.dashboard.charts import bar_chart
-from aggregator.adapters.dashboard.groups import LABELLED, Seen, compare, in_two_dimensions, picture, read_views
+from aggregator.adapters.dashboard.groups import (
+    LABELLED,
+    Seen,
+    compare,
+    in_two_dimensions,
+    picture,
+    read_views,
+)
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import DeviceSummary, Spread, Summary, group_number
@@ -72,7 +80,9 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
         margin_text=margin_text,
         rule=rule_text(extras.recipe),
         names_of_candidates=names_text(extras.recipe),
-        kept_rows=[*summary.kept.candidates.items(), (NOT_TOLD, summary.kept.not_told)] if summary.kept else [],
+        kept_rows=[*summary.kept.candidates.items(), (NOT_TOLD, summary.kept.not_told)]
+        if summary.kept
+        else [],
         candidates=list(summary.kept.candidates) if summary.kept else [],
         is_placed=any(device.placed for device in summary.devices.values()),
         sizes=sizes[max(sizes)] if sizes else {},
@@ -97,7 +107,9 @@ def lines_of(summary: Summary) -> dict[tuple[str, str], Line]:
     sent = [float(t.up + t.down) for t in summary.bytes_by_round]
     lines: dict[tuple[str, str], Line] = {
         (f"{summary.algorithm}, mean", "g0"): _line(summary.accuracy_by_round, "mean", sent),
-        (f"{summary.algorithm}, worst device", "g0 dashed"): _line(summary.accuracy_by_round, "worst", sent),
+        (f"{summary.algorithm}, worst device", "g0 dashed"): _line(
+            summary.accuracy_by_round, "worst", sent
+        ),
     }
     for i, (name, other) in enumerate(summary.comparison.items(), 1):
         lines[f"{name}, mean", kind_of(i)] = _line(other.accuracy_by_round, "mean", [])
@@ -106,12 +118,18 @@ def lines_of(summary: Summary) -> dict[tuple[str, str], Line]:
 
 def _line(spreads: Sequence[Spread], what: str, sent: Sequence[float]) -> Line:
     known = len(sent) == len(spreads)
-    return [(i + 1, sent[i] if known else 0.0, getattr(spread, what)) for i, spread in enumerate(spreads)]
+    return [
+        (i + 1, sent[i] if known else 0.0, getattr(spread, what))
+        for i, spread in enumerate(spreads)
+    ]
 
 
 def worst_first(summary: Summary) -> list[tuple[str, DeviceSummary]]:
     """The devices, those with the lowest accuracy first, and last those that have none."""
-    return sorted(summary.devices.items(), key=lambda item: (item[1].accuracy is None, item[1].accuracy or 0.0, item[0]))
+    return sorted(
+        summary.devices.items(),
+        key=lambda item: (item[1].accuracy is None, item[1].accuracy or 0.0, item[0]),
+    )
 
 
 def _sizes(records: Sequence[RoundRecord]) -> dict[int, dict[int, int]]:
@@ -124,7 +142,9 @@ def _sizes(records: Sequence[RoundRecord]) -> dict[int, dict[int, int]]:
     return {i: sizes for i, sizes in found.items() if sizes}
 
 
-def _views(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs) -> tuple[int, dict[str, View]]:
+def _views(
+    summary: Summary, records: Sequence[RoundRecord], blobs: Blobs
+) -> tuple[int, dict[str, View]]:
     """The distances by which devices were last grouped, by name, and in which round that was."""
     seen = [record for record in records if record.views]
     if not seen:
@@ -139,15 +159,20 @@ def _views(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs) -> tu
     return seen[-1].round, found
 
 
-def _holdings(summary: Summary, held: Mapping[str, Array]) -> list[tuple[str, int | None, list[Shade]]]:
-    """Rows of the table of who holds what, by group: so many that they are evenly spread over the groups."""
+def _holdings(
+    summary: Summary, held: Mapping[str, Array]
+) -> list[tuple[str, int | None, list[Shade]]]:
+    """Rows of the table of who holds what, by group: so many that they are evenly spread over the
+    groups."""
 
     def group_of(device_id: str) -> int | None:
         device = summary.devices.get(device_id)
         return device.group if device else None
 
     order = sorted(held, key=lambda d: (-1 if group_of(d) is None else group_of(d), d))
-    chosen = [order[i] for i in np.linspace(0, len(order) - 1, min(MOST_ROWS, len(order))).astype(int)]
+    chosen = [
+        order[i] for i in np.linspace(0, len(order) - 1, min(MOST_ROWS, len(order))).astype(int)
+    ]
     if not chosen:
         return []
     cells = shades(np.stack([held[d] for d in chosen]), by_row=False)

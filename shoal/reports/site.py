@@ -1,4 +1,5 @@
-"""The pages of `shoal ui`: all runs of a folder, their reports, and several of them side by side. It reads and changes nothing."""
+"""The pages of `shoal ui`: all runs of a folder, their reports, and several of them side by side.
+It reads and changes nothing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,8 @@ from shoal.reports.pages import Line, chart_pair, kind_of, render
 from shoal.reports.run_page import worst_first
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; "
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -81,30 +83,52 @@ class Site:
         for name in names:
             entry = entries.get(name)
             if entry is None or entry.summary is None:
-                raise HTTPException(404, f"there is no run {name[:100]!r}; a comparison has a report of its own")
+                raise HTTPException(
+                    404, f"there is no run {name[:100]!r}; a comparison has a report of its own"
+                )
             runs.append((name, entry.summary))
-        over_rounds, over_bytes = chart_pair({(name, kind_of(i)): _line(summary) for i, (name, summary) in enumerate(runs)})
+        over_rounds, over_bytes = chart_pair(
+            {(name, kind_of(i)): _line(summary) for i, (name, summary) in enumerate(runs)}
+        )
         return _page(
-            render("side_by_side.html", runs=runs, over_rounds=over_rounds, over_bytes=over_bytes, devices=_devices(runs), kind_of=kind_of)
+            render(
+                "side_by_side.html",
+                runs=runs,
+                over_rounds=over_rounds,
+                over_bytes=over_bytes,
+                devices=_devices(runs),
+                kind_of=kind_of,
+            )
         )
 
 
 def _line(summary: Summary) -> Line:
     sent = [float(t.up + t.down) for t in summary.bytes_by_round]
     means = [spread.mean for spread in summary.accuracy_by_round]
-    return [(i + 1, sent[i] if len(sent) == len(means) else 0.0, mean) for i, mean in enumerate(means)]
+    return [
+        (i + 1, sent[i] if len(sent) == len(means) else 0.0, mean) for i, mean in enumerate(means)
+    ]
 
 
 def _devices(runs: Sequence[tuple[str, Summary]]) -> list[tuple[str, list[float | None]]]:
-    """Accuracy by device in each run, those first that are worst in the first run; devices of the other runs alone are last."""
-    order = list(dict.fromkeys(d for _, summary in runs for d, _ in worst_first(summary)))[:MOST_DEVICES]
-    return [(d, [s.devices[d].accuracy if d in s.devices else None for _, s in runs]) for d in order]
+    """Accuracy by device in each run, those first that are worst in the first run; devices of the
+    other runs alone are last."""
+    order = list(dict.fromkeys(d for _, summary in runs for d, _ in worst_first(summary)))[
+        :MOST_DEVICES
+    ]
+    return [
+        (d, [s.devices[d].accuracy if d in s.devices else None for _, s in runs]) for d in order
+    ]
 
 
 def _about(entry: Entry) -> str:
     """What a search looks for words in."""
     summary = entry.summary
-    told = [summary.algorithm, summary.data, summary.command] if summary else [row["algorithm"] for row in entry.rows]
+    told = (
+        [summary.algorithm, summary.data, summary.command]
+        if summary
+        else [row["algorithm"] for row in entry.rows]
+    )
     return " ".join([entry.name, *told]).casefold()
 
 
@@ -117,14 +141,19 @@ def _problem(_request: Request, error: Any) -> Response:
 
 
 class _Local:
-    """Answers requests that name this machine alone, so that a page of another site cannot read the runs under a name of its own."""
+    """Answers requests that name this machine alone, so that a page of another site cannot read the
+    runs under a name of its own."""
 
     def __init__(self, app: Starlette) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not is_loopback(asked_host(Request(scope).headers.get("host", ""))):
-            refused = _page(render("trouble.html", text="this address is for this machine alone"), 403)
+        if scope["type"] == "http" and not is_loopback(
+            asked_host(Request(scope).headers.get("host", ""))
+        ):
+            refused = _page(
+                render("trouble.html", text="this address is for this machine alone"), 403
+            )
             await refused(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -1,4 +1,5 @@
-"""What choices declare of themselves is what their methods do: faster ways are taken by what they declare."""
+"""What choices declare of themselves is what their methods do: faster ways are taken by what they
+declare."""
 
 import numpy as np
 
@@ -28,12 +29,18 @@ def plain_steps(halves: TwoHalves) -> str:
         Broken: it is not.
     """
     device = halves.device
-    overridden = [method for method in TRAINING if getattr(device, method) is not getattr(Supervised, method)]
+    overridden = [
+        method for method in TRAINING if getattr(device, method) is not getattr(Supervised, method)
+    ]
     declared = device.sgd_graphs.get("step") == Sgd()
     if overridden and declared and not device.columns:
-        raise Broken(f"it overrides {overridden[0]}, so its step is not plain SGD: set sgd_graphs = {{}}")
+        raise Broken(
+            f"it overrides {overridden[0]}, so its step is not plain SGD: set sgd_graphs = {{}}"
+        )
     if not overridden and not declared and not device.columns:
-        raise Broken("its step is plain SGD and could run natively: set sgd_graphs = {'step': Sgd()}")
+        raise Broken(
+            "its step is plain SGD and could run natively: set sgd_graphs = {'step': Sgd()}"
+        )
     return ""
 
 
@@ -43,10 +50,15 @@ def own_answers(halves: TwoHalves) -> str:
     Raises:
         Broken: they are not.
     """
-    overridden = [method for method in ANSWERS if getattr(halves.device, method) is not getattr(Supervised, method)]
+    overridden = [
+        method
+        for method in ANSWERS
+        if getattr(halves.device, method) is not getattr(Supervised, method)
+    ]
     if halves.device.model_answers == bool(overridden):
         raise Broken(
-            f"model_answers is {halves.device.model_answers}, and it overrides {', '.join(overridden) or 'nothing of its answers'}"
+            f"model_answers is {halves.device.model_answers}, and it overrides "
+            f"{', '.join(overridden) or 'nothing of its answers'}"
         )
     return ""
 
@@ -59,22 +71,35 @@ def absorbing(halves: TwoHalves) -> str:
     """
     server = halves.server
     if server.absorbs != (server.absorb is not DefaultCoordinator.absorb):
-        raise Broken(f"{server.__name__}.absorbs is {server.absorbs}, and absorb is {'' if server.absorbs else 'not '}the default's")
+        raise Broken(
+            f"{server.__name__}.absorbs is {server.absorbs}, and absorb is "
+            f"{'' if server.absorbs else 'not '}the default's"
+        )
     return ""
 
 
 def same_declarations(kept: Personalisation, halves: TwoHalves) -> str:
-    """What a device keeps leaves the declarations of the objective, and has a memory where it says so.
+    """What a device keeps leaves the declarations of the objective, and has a memory where it says
+    so.
 
     Raises:
         Broken: it does not.
     """
     base = halves.device
     made = kept.device(base, base.name)
-    if (made.sgd_graphs, made.model_answers) != (base.sgd_graphs, base.model_answers) or made.evaluate is not base.evaluate:
-        raise Broken(f"on {base.name} it changes sgd_graphs, model_answers or evaluate: they are the objective's")
+    if (made.sgd_graphs, made.model_answers) != (
+        base.sgd_graphs,
+        base.model_answers,
+    ) or made.evaluate is not base.evaluate:
+        raise Broken(
+            f"on {base.name} it changes sgd_graphs, model_answers or evaluate: they are the "
+            "objective's"
+        )
     if made.has_memory != (made.predict is not base.predict):
-        raise Broken(f"on {base.name} has_memory is {made.has_memory}, and predict is {'' if made.has_memory else 'not '}the objective's")
+        raise Broken(
+            f"on {base.name} has_memory is {made.has_memory}, and predict is "
+            f"{'' if made.has_memory else 'not '}the objective's"
+        )
     return ""
 
 
@@ -86,36 +111,61 @@ def server_noise(mechanism: type[Privacy]) -> str:
     """
     adds = mechanism.noise.__qualname__ != f"{DefaultPrivacy.__name__}.noise"
     if mechanism.server_noise != adds:
-        raise Broken(f"server_noise is {mechanism.server_noise}, and noise is {'its own' if adds else 'the default'}")
+        raise Broken(
+            f"server_noise is {mechanism.server_noise}, and noise is "
+            f"{'its own' if adds else 'the default'}"
+        )
     return ""
 
 
 def mean_of_models(mean: Mean) -> str:
-    """A mean makes one finite float32 model, does not depend on the order of its rows, gives the model of devices that agree, and is the
-    plain average where it says so.
+    """A mean makes one finite float32 model, does not depend on the order of its rows, gives the
+    model of devices that agree, and is the plain average where it says so.
 
     Raises:
         Broken: it does not.
     """
     rng = np.random.default_rng(0)
     rows, counts = rng.normal(size=(ROWS, COLUMNS)).astype(np.float32), rng.integers(20, 60, ROWS)
-    layout = [Slice(names.shared("body.weight"), 0, 18, (3, 3, 2)), Slice(names.shared("head.weight"), 18, COLUMNS, (3, 2))]
+    layout = [
+        Slice(names.shared("body.weight"), 0, 18, (3, 3, 2)),
+        Slice(names.shared("head.weight"), 18, COLUMNS, (3, 2)),
+    ]
     made = mean.combine(Stack(rows.copy()), counts, layout, 0)
-    if made.flat.shape != (COLUMNS,) or made.flat.dtype != np.float32 or not np.isfinite(made.flat).all():
+    if (
+        made.flat.shape != (COLUMNS,)
+        or made.flat.dtype != np.float32
+        or not np.isfinite(made.flat).all()
+    ):
         raise Broken(
-            f"of {ROWS} models of {COLUMNS} values it makes {made.flat.dtype}{list(made.flat.shape)}: expected finite float32[{COLUMNS}]"
+            f"of {ROWS} models of {COLUMNS} values it makes "
+            f"{made.flat.dtype}{list(made.flat.shape)}: expected finite float32[{COLUMNS}]"
         )
     shares = np.asarray(made.weights)
-    if shares.shape != (ROWS,) or not (np.isnan(shares).all() or abs(float(shares.sum()) - 1) < CLOSE):
+    if shares.shape != (ROWS,) or not (
+        np.isnan(shares).all() or abs(float(shares.sum()) - 1) < CLOSE
+    ):
         raise Broken(f"shares are {list(shares)}: expected {ROWS} that add up to 1, or NaN")
     order = rng.permutation(ROWS)
-    _check_close(mean.combine(Stack(rows[order].copy()), counts[order], layout, 0).flat, made.flat, "with rows in another order")
-    _check_close(mean.combine(Stack(rows[:1].repeat(ROWS, 0)), counts, layout, 0).flat, rows[0], "of models that are all the same")
+    _check_close(
+        mean.combine(Stack(rows[order].copy()), counts[order], layout, 0).flat,
+        made.flat,
+        "with rows in another order",
+    )
+    _check_close(
+        mean.combine(Stack(rows[:1].repeat(ROWS, 0)), counts, layout, 0).flat,
+        rows[0],
+        "of models that are all the same",
+    )
     if mean.averages:
         streamed = StreamingMean(COLUMNS)
         for row, count in zip(rows, counts, strict=True):
             streamed.add(row, int(count) if mean.by_examples else 1)
-        _check_close(made.flat, streamed.result(), f"which declares averages, and by_examples {mean.by_examples},")
+        _check_close(
+            made.flat,
+            streamed.result(),
+            f"which declares averages, and by_examples {mean.by_examples},",
+        )
     return ""
 
 
@@ -126,7 +176,8 @@ def _check_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
 
 
 def parameter_by_parameter(optimizer: ServerOptimizer) -> str:
-    """A step moves every parameter by itself, remembers what it declares and nothing else, and is finite.
+    """A step moves every parameter by itself, remembers what it declares and nothing else, and is
+    finite.
 
     Raises:
         Broken: it does not.
@@ -137,10 +188,14 @@ def parameter_by_parameter(optimizer: ServerOptimizer) -> str:
         change = rng.normal(size=COLUMNS)
         moved = optimizer.step(change, before)
         if moved.moments.keys() != optimizer.moments.keys():
-            raise Broken(f"it remembers {sorted(moved.moments)} and declares {sorted(optimizer.moments)}")
+            raise Broken(
+                f"it remembers {sorted(moved.moments)} and declares {sorted(optimizer.moments)}"
+            )
         for column in range(COLUMNS):
             alone = slice(column, column + 1)
-            one = optimizer.step(change[alone], {name: values[alone] for name, values in before.items()})
+            one = optimizer.step(
+                change[alone], {name: values[alone] for name, values in before.items()}
+            )
             if not np.allclose(one.step, moved.step[alone], rtol=CLOSE):
                 raise Broken("the step of a parameter depends on other parameters")
         before = moved.moments

@@ -1,4 +1,5 @@
-"""A choice on devices: it exports, trains on boards and phones as in simulation, and on which backend a simulation runs it."""
+"""A choice on devices: it exports, trains on boards and phones as in simulation, and on which
+backend a simulation runs it."""
 
 from importlib.util import find_spec
 
@@ -10,7 +11,15 @@ from export.bundle import RUNTIMES
 from export.parity import ParityError
 from export.publish import publish
 from export.runtimes import ONNX
-from simulation.contract.fleet import NAMES, WORK, Field, make_field, tiny_model, tiny_windows, window_of
+from simulation.contract.fleet import (
+    NAMES,
+    WORK,
+    Field,
+    make_field,
+    tiny_model,
+    tiny_windows,
+    window_of,
+)
 from simulation.contract.rounds import Broken
 from simulation.engine.backend import IN_CPP, choose
 from simulation.engine.options import EngineOptions
@@ -20,19 +29,24 @@ from wire.keys import new_key
 from wire.messages import Train
 
 CLOSE = 2e-3
-"""How far boards may be from the simulation after two rounds, of a tensor's scale: float32 in another order, a few steps long."""
+"""How far boards may be from the simulation after two rounds, of a tensor's scale: float32 in
+another order, a few steps long."""
 FLOOR = 1e-2
 """A tensor's scale, at least."""
 
 
 def on_a_board(algorithm: str) -> str:
-    """Its graphs are exported to ONNX within the bound of parity, and two rounds of boards give the simulation's models.
+    """Its graphs are exported to ONNX within the bound of parity, and two rounds of boards give the
+    simulation's models.
 
     Raises:
         Broken: they cannot be exported, or give other models.
     """
     bundle = _published(algorithm, (ONNX,))
-    boards, simulated = make_field(algorithm, 3, graphs=OnnxGraphs(bundle)), make_field(algorithm, 3)
+    boards, simulated = (
+        make_field(algorithm, 3, graphs=OnnxGraphs(bundle)),
+        make_field(algorithm, 3),
+    )
     boards.play(2)
     simulated.play(2)
     _check_close(boards, simulated, "boards")
@@ -40,7 +54,8 @@ def on_a_board(algorithm: str) -> str:
 
 
 def on_a_phone(algorithm: str) -> str:
-    """Its graphs are exported to ExecuTorch, which phones train with, within the bound of parity on ExecuTorch's own runtime.
+    """Its graphs are exported to ExecuTorch, which phones train with, within the bound of parity on
+    ExecuTorch's own runtime.
 
     Raises:
         Broken: they are not.
@@ -55,7 +70,8 @@ def has_executorch() -> bool:
 
 
 def on_backends(algorithm: str) -> str:
-    """The fastest backend that runs it gives the models that torch's own functions give. Says which one ``auto`` takes.
+    """The fastest backend that runs it gives the models that torch's own functions give. Says which
+    one ``auto`` takes.
 
     Raises:
         Broken: they differ.
@@ -63,8 +79,12 @@ def on_backends(algorithm: str) -> str:
     spec = read_algorithm(algorithm)
     objective = make_objective(spec, tiny_model(spec))
     field = make_field(spec, 3)
-    programs = field.algorithm.programs(field.state, WORK, dict.fromkeys(field.state.models, "0" * 64))
-    trained = {verb.graph for verbs in programs.values() for verb in verbs if isinstance(verb, Train)}
+    programs = field.algorithm.programs(
+        field.state, WORK, dict.fromkeys(field.state.models, "0" * 64)
+    )
+    trained = {
+        verb.graph for verbs in programs.values() for verb in verbs if isinstance(verb, Train)
+    }
     backend = choose(objective, field.bundle.manifest, EngineOptions(), trained, WORK.batch_size, 0)
     if backend.name in IN_CPP:
         fast = make_field(spec, 3, graphs=backend.graphs)
@@ -78,9 +98,19 @@ def on_backends(algorithm: str) -> str:
 def _published(algorithm: str, runtimes: tuple[str, ...]) -> Bundle:
     spec = read_algorithm(algorithm)
     objective = make_objective(spec, tiny_model(spec))
-    windows = tiny_windows(0, label=objective.task.label(objective.model.num_classes, objective.model.steps))
+    windows = tiny_windows(
+        0, label=objective.task.label(objective.model.num_classes, objective.model.steps)
+    )
     try:
-        made = publish(objective, window_of(spec), NAMES, (windows.train_x, windows.train_y), new_key(), name="tiny", runtimes=runtimes)
+        made = publish(
+            objective,
+            window_of(spec),
+            NAMES,
+            (windows.train_x, windows.train_y),
+            new_key(),
+            name="tiny",
+            runtimes=runtimes,
+        )
     except (ConfigError, ParityError) as error:
         raise Broken(str(error)) from error
     return made.bundle
@@ -89,7 +119,10 @@ def _published(algorithm: str, runtimes: tuple[str, ...]) -> Bundle:
 def _check_close(one: Field, other: Field, what: str) -> None:
     """Whether two fleets have the same groups, and models that differ by rounding alone."""
     if one.state.models.keys() != other.state.models.keys():
-        raise Broken(f"{what}: the groups are {sorted(one.state.models)}, in the simulation {sorted(other.state.models)}")
+        raise Broken(
+            f"{what}: the groups are {sorted(one.state.models)}, in the simulation "
+            f"{sorted(other.state.models)}"
+        )
     for key, model in other.state.models.items():
         for name, value in model.items():
             off = float(np.abs(one.state.models[key][name] - value).max(initial=0))

@@ -1,4 +1,5 @@
-"""A fleet of tiny devices whose rounds are made by hand: what a runner and agents do, without messages."""
+"""A fleet of tiny devices whose rounds are made by hand: what a runner and agents do, without
+messages."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,14 @@ from algorithms.models.gated import GatedClassifier
 from algorithms.models.har_cnn import HarCnn
 from algorithms.models.tcn import tcn
 from algorithms.objectives.cgau import Cgau
-from algorithms.registry import LOOKUP, AlgorithmSpec, make_algorithm, make_objective, read_algorithm, task_of
+from algorithms.registry import (
+    LOOKUP,
+    AlgorithmSpec,
+    make_algorithm,
+    make_objective,
+    read_algorithm,
+    task_of,
+)
 from edge_client.core.ports import Graphs, Windows
 from edge_client.executor import Executor
 from export.describe import describe_bundle
@@ -41,7 +49,11 @@ def spec_of(name: str | AlgorithmSpec) -> AlgorithmSpec:
 
 def window_of(name: str | AlgorithmSpec) -> Window:
     """What the windows are that this algorithm is tried on."""
-    return msgspec.structs.replace(WINDOW, steps=STEPS) if task_of(spec_of(name)).of == SEQUENCE else WINDOW
+    return (
+        msgspec.structs.replace(WINDOW, steps=STEPS)
+        if task_of(spec_of(name)).of == SEQUENCE
+        else WINDOW
+    )
 
 
 def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
@@ -62,15 +74,22 @@ def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
 
 
 def tiny_windows(number: int, seed: int = 0, label: Label = CLASS) -> Windows:
-    """Windows of one device; odd devices see the same world shifted. Where a label is several numbers, they are 1 for the class and 0 for
-    the others; where it is that of each step, the class."""
+    """Windows of one device; odd devices see the same world shifted. Where a label is several
+    numbers, they are 1 for the class and 0 for the others; where it is that of each step, the
+    class."""
     rng = np.random.default_rng([seed, number])
     y = np.arange(24 + number) % CLASSES
     phase = np.linspace(0, 2 * np.pi, LENGTH)
     x = np.stack([np.sin((k + 1) * phase) for k in y])[:, None] * np.array([2.0, 1.0])[:, None]
     x = (x + rng.normal(0, 0.3, x.shape) + 1.5 * (number % 2)).astype(np.float32)
     cut = len(y) - 6
-    labels = (np.eye(CLASSES)[y] if label.shape == (CLASSES,) else np.stack([y] * STEPS, 1) if label.shape else y).astype(label.dtype)
+    labels = (
+        np.eye(CLASSES)[y]
+        if label.shape == (CLASSES,)
+        else np.stack([y] * STEPS, 1)
+        if label.shape
+        else y
+    ).astype(label.dtype)
     return Windows(x[:cut], labels[:cut], x[cut:], labels[cut:])
 
 
@@ -85,8 +104,11 @@ class Field:
     model: Classifier
     kept: dict[str, Tensors]
 
-    def play(self, rounds: int, *, reverse: bool = False, through_bytes: bool = False, late: str = "") -> State:
-        """Preparations, then so many rounds; the device `late` comes in the second. Returns the state."""
+    def play(
+        self, rounds: int, *, reverse: bool = False, through_bytes: bool = False, late: str = ""
+    ) -> State:
+        """Preparations, then so many rounds; the device `late` comes in the second. Returns the
+        state."""
         trained, number = 0, 0
         while trained < rounds:
             number += 1
@@ -112,26 +134,52 @@ class Field:
         programs = self.algorithm.programs(self.state, WORK, digests)
         made = []
         for device_id in there:
-            key = NEWCOMER if self.algorithm.preparing(self.state) else self.algorithm.start(self.state.memory, device_id)
+            key = (
+                NEWCOMER
+                if self.algorithm.preparing(self.state)
+                else self.algorithm.start(self.state.memory, device_id)
+            )
             verbs = program_for(programs, device_id, key)
-            plan = Plan("r", 1, number, 0, device_id, "0" * 64, digests[key], verbs, 7 * number, 0.0)
+            plan = Plan(
+                "r", 1, number, 0, device_id, "0" * 64, digests[key], verbs, 7 * number, 0.0
+            )
             blob: Callable[[str], Tensors] = lambda digest: blobs[by_digest[digest]]  # noqa: E731
-            result = self.executors[device_id].execute(plan, blobs[key], self.kept.get(device_id, {}), blob)
+            result = self.executors[device_id].execute(
+                plan, blobs[key], self.kept.get(device_id, {}), blob
+            )
             self.kept[device_id] = result.private
             count = int(device_id[1:]) + 18
-            made.append(Contribution(device_id, count, result.num_steps, by_digest[result.model], result.tensors, result.trained.mean_loss))
+            made.append(
+                Contribution(
+                    device_id,
+                    count,
+                    result.num_steps,
+                    by_digest[result.model],
+                    result.tensors,
+                    result.trained.mean_loss,
+                )
+            )
         return made
 
 
-def make_field(name: str | AlgorithmSpec, num_devices: int = 8, seed: int = 0, graphs: Graphs | None = None) -> Field:
-    """A fleet of so many tiny devices that train with this algorithm; `graphs` take the place of its objective's own functions."""
+def make_field(
+    name: str | AlgorithmSpec, num_devices: int = 8, seed: int = 0, graphs: Graphs | None = None
+) -> Field:
+    """A fleet of so many tiny devices that train with this algorithm; `graphs` take the place of
+    its objective's own functions."""
     spec, window = spec_of(name), window_of(name)
     algorithm, model = make_algorithm(spec), tiny_model(spec, seed)
     objective = make_objective(spec, model)
     bundle = describe_bundle(objective, name="tiny", classes=NAMES, window=window)
     graphs = graphs or EagerGraphs(objective)
-    secret: Callable[[Plan], np.random.Generator] = lambda plan: np.random.default_rng([plan.seed, int(plan.device_id[1:])])  # noqa: E731
-    executors = {f"d{i}": Executor(bundle, graphs, tiny_windows(i, seed, bundle.manifest.label), secret) for i in range(num_devices)}
+
+    def secret(plan: Plan) -> np.random.Generator:
+        return np.random.default_rng([plan.seed, int(plan.device_id[1:])])
+
+    executors = {
+        f"d{i}": Executor(bundle, graphs, tiny_windows(i, seed, bundle.manifest.label), secret)
+        for i in range(num_devices)
+    }
     state = algorithm.begin(bundle.initial, make_probe(model, window.shape), seed)
     return Field(algorithm, bundle, executors, state, model, {})
 
@@ -143,7 +191,10 @@ def difference(one: State, two: State) -> str:
     for key, model in one.models.items():
         for name, value in model.items():
             if not np.array_equal(value, two.models[key][name]):
-                return f"{name} of model {key} differs by {float(np.abs(value - two.models[key][name]).max()):.3g}"
+                return (
+                    f"{name} of model {key} differs by "
+                    f"{float(np.abs(value - two.models[key][name]).max()):.3g}"
+                )
     return "" if encode_memory(one) == encode_memory(two) else "what the server remembers differs"
 
 

@@ -1,4 +1,5 @@
-"""What every choice must hold to in rounds: it repeats to the bit, finds every device a model, and composes with every other choice."""
+"""What every choice must hold to in rounds: it repeats to the bit, finds every device a model, and
+composes with every other choice."""
 
 from collections.abc import Iterable
 
@@ -33,16 +34,22 @@ def small(name: str) -> str:
 
 
 def repeats(algorithm: str) -> str:
-    """Three rounds give the same bits whatever the order of devices, also when the server is restarted between rounds, and finite models.
+    """Three rounds give the same bits whatever the order of devices, also when the server is
+    restarted between rounds, and finite models.
 
     Raises:
         Broken: they do not.
     """
     plain = make_field(algorithm).play(3)
-    if differs := difference(plain, make_field(algorithm).play(3, reverse=True, through_bytes=True)):
+    if differs := difference(
+        plain, make_field(algorithm).play(3, reverse=True, through_bytes=True)
+    ):
         if again := difference(plain, make_field(algorithm).play(3)):
             raise Broken(f"a second run with the same seed gives other bits: {again}")
-        raise Broken(f"with updates in another order, and the memory written and read between rounds, there are other bits: {differs}")
+        raise Broken(
+            "with updates in another order, and the memory written and read between rounds, "
+            f"there are other bits: {differs}"
+        )
     if not finite(plain.models):
         raise Broken("after three rounds models hold values that are not finite")
     return ""
@@ -62,7 +69,9 @@ def places(algorithm: str) -> str:
         raise Broken(f"{more[0]!r} has a group, and is no device")
     if bad := [key for key in state.models if key != NEWCOMER and not key.isdigit()]:
         raise Broken(f"a group is called {bad[0]!r}: expected a decimal number, as text")
-    if lost := sorted({field.algorithm.start(state.memory, d) for d in field.executors} - state.models.keys()):
+    if lost := sorted(
+        {field.algorithm.start(state.memory, d) for d in field.executors} - state.models.keys()
+    ):
         raise Broken(f"a device starts from model {lost[0]!r}, which there is not")
     left = field.algorithm.grouping.forget(state.memory, "d3")
     if "d3" in left.membership or any(key.endswith("/d3") for key in left.arrays):
@@ -101,7 +110,8 @@ def compose_with(algorithms: Iterable[str]) -> str:
 
 
 def compose_with_privacy(algorithms: Iterable[str]) -> str:
-    """Each of these algorithms, which have a privacy mechanism, says what it has spent, or is refused with a reason that names privacy.
+    """Each of these algorithms, which have a privacy mechanism, says what it has spent, or is
+    refused with a reason that names privacy.
 
     Raises:
         Broken: one does neither.
@@ -111,23 +121,34 @@ def compose_with_privacy(algorithms: Iterable[str]) -> str:
         field = made_or_reason(algorithm)
         if isinstance(field, str):
             if "privacy" not in field and read_algorithm(algorithm).privacy.name not in field:
-                raise Broken(f"{algorithm} is refused for {field!r}: expected a reason that speaks of privacy")
+                raise Broken(
+                    f"{algorithm} is refused for {field!r}: expected a reason that speaks of "
+                    "privacy"
+                )
             refused.append(algorithm)
             continue
         state = _played(field, algorithm, 2)
         if not finite(state.models) or not (state.epsilon or 0) > 0:
-            raise Broken(f"{algorithm}: after two rounds epsilon is {state.epsilon}: expected a number above 0, and finite models")
+            raise Broken(
+                f"{algorithm}: after two rounds epsilon is {state.epsilon}: expected a number "
+                "above 0, and finite models"
+            )
     return f"refused with a reason: {', '.join(refused)}" if refused else ""
 
 
 def keeps_rounds(algorithm: str, kept: Iterable[str]) -> str:
-    """What a device keeps is decided after the last round: rounds of training have the same bits whatever it is.
+    """What a device keeps is decided after the last round: rounds of training have the same bits
+    whatever it is.
 
     Raises:
         Broken: they have not.
     """
     spec = read_algorithm(algorithm)
-    grouped = algorithm if spec.grouping in spec.named else f"{algorithm}+{make_algorithm(spec).grouping.name}"
+    grouped = (
+        algorithm
+        if spec.grouping in spec.named
+        else f"{algorithm}+{make_algorithm(spec).grouping.name}"
+    )
     plain = make_field(grouped, num_devices=2).play(1)
     for name in kept:
         if differs := difference(plain, make_field(f"{grouped}+{name}", num_devices=2).play(1)):
@@ -149,7 +170,13 @@ def share_a_part(mean: str) -> str:
 
 def names_of(*kinds: str, but: Iterable[str] = ()) -> list[str]:
     """The registered choices of these kinds, quick ones."""
-    return [small(name) for kind, table in LOOKUP.tables.items() if kind in kinds for name in table if name not in but]
+    return [
+        small(name)
+        for kind, table in LOOKUP.tables.items()
+        if kind in kinds
+        for name in table
+        if name not in but
+    ]
 
 
 def _played(field: Field, algorithm: str, rounds: int) -> State:

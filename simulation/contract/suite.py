@@ -21,7 +21,8 @@ from wire.errors import printable
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a choice has to hold to: `run` returns a remark, and raises `Broken` or whatever the choice raises."""
+    """One thing that a choice has to hold to: `run` returns a remark, and raises `Broken` or
+    whatever the choice raises."""
 
     title: str
     run: Callable[[], str]
@@ -37,8 +38,9 @@ class Outcome:
 
 
 def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
-    """The kind of a choice that is written as in an algorithm's name, what it calls itself, and the checks that there are for it.
-    `phones`: whether it is exported to ExecuTorch too, where it runs on devices.
+    """The kind of a choice that is written as in an algorithm's name, what it calls itself, and the
+    checks that there are for it. `phones`: whether it is exported to ExecuTorch too, where it runs
+    on devices.
 
     Raises:
         ConfigError: it cannot be read or loaded, or is of no kind.
@@ -47,10 +49,18 @@ def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
     kind, made, _ = LOOKUP.find(choice.name)
     if choice.given and kind in ("mean", "personalisation", "server optimizer"):
         made = partial(made, **dict(choice.given))
-    algorithm = {"objective": name, "personalisation": f"fedavg+none+{name}"}.get(kind, f"fedavg+{name}")
+    algorithm = {"objective": name, "personalisation": f"fedavg+none+{name}"}.get(
+        kind, f"fedavg+{name}"
+    )
     checks = [
-        Check("three rounds repeat to the bit, in any order of devices, and over a restart", partial(rounds.repeats, algorithm)),
-        Check("every device has a group with a model, also one that comes late", partial(rounds.places, algorithm)),
+        Check(
+            "three rounds repeat to the bit, in any order of devices, and over a restart",
+            partial(rounds.repeats, algorithm),
+        ),
+        Check(
+            "every device has a group with a model, also one that comes late",
+            partial(rounds.places, algorithm),
+        ),
         *_OWN[kind](name, made),
     ]
     if kind in ("objective", "privacy", "personalisation", "optimizer", "task"):
@@ -75,13 +85,32 @@ def _objective(name: str, made: TwoHalves) -> list[Check]:
     means = [f"{name}+{mean}" for mean in names_of("mean")]
     privacy = [f"{name}+{mechanism}" for mechanism in names_of("privacy", but=["no-privacy"])]
     return [
-        Check("its step is declared plain SGD where it is", partial(declarations.plain_steps, made)),
-        Check("its answers are declared the model's where they are", partial(declarations.own_answers, made)),
-        Check("its server's half reads rounds where it says so", partial(declarations.absorbing, made)),
-        Check("it composes with every grouping, or is refused with a reason", partial(rounds.compose_with, groupings)),
-        Check("it composes with every mean, or is refused with a reason", partial(rounds.compose_with, means)),
-        Check("it composes with every privacy mechanism, or is refused with a reason", partial(rounds.compose_with_privacy, privacy)),
-        Check("rounds are the same whatever devices keep", partial(rounds.keeps_rounds, name, names_of("personalisation"))),
+        Check(
+            "its step is declared plain SGD where it is", partial(declarations.plain_steps, made)
+        ),
+        Check(
+            "its answers are declared the model's where they are",
+            partial(declarations.own_answers, made),
+        ),
+        Check(
+            "its server's half reads rounds where it says so", partial(declarations.absorbing, made)
+        ),
+        Check(
+            "it composes with every grouping, or is refused with a reason",
+            partial(rounds.compose_with, groupings),
+        ),
+        Check(
+            "it composes with every mean, or is refused with a reason",
+            partial(rounds.compose_with, means),
+        ),
+        Check(
+            "it composes with every privacy mechanism, or is refused with a reason",
+            partial(rounds.compose_with_privacy, privacy),
+        ),
+        Check(
+            "rounds are the same whatever devices keep",
+            partial(rounds.keeps_rounds, name, names_of("personalisation")),
+        ),
     ]
 
 
@@ -90,7 +119,10 @@ def _grouping(name: str, made: type) -> list[Check]:
     means = [f"fedavg+{name}+{mean}" for mean in names_of("mean")]
     kept = [f"fedavg+{name}+{keeps}" for keeps in names_of("personalisation")]
     return [
-        Check("it composes with every objective, or is refused with a reason", partial(rounds.compose_with, objectives)),
+        Check(
+            "it composes with every objective, or is refused with a reason",
+            partial(rounds.compose_with, objectives),
+        ),
         Check("it composes with every mean", partial(rounds.compose_with, means)),
         Check("it composes with what devices keep", partial(rounds.compose_with, kept)),
     ]
@@ -100,9 +132,17 @@ def _mean(name: str, made: Callable[[], Mean]) -> list[Check]:
     objectives = [f"{objective}+{name}" for objective in names_of("objective")]
     groupings = [f"fedavg+{grouping}+{name}" for grouping in names_of("grouping")]
     return [
-        Check("it is a mean of rows in any order, and what it declares of itself", partial(declarations.mean_of_models, made())),
-        Check("it works where devices keep a part of the model", partial(rounds.share_a_part, name)),
-        Check("it composes with every objective, or is refused with a reason", partial(rounds.compose_with, objectives)),
+        Check(
+            "it is a mean of rows in any order, and what it declares of itself",
+            partial(declarations.mean_of_models, made()),
+        ),
+        Check(
+            "it works where devices keep a part of the model", partial(rounds.share_a_part, name)
+        ),
+        Check(
+            "it composes with every objective, or is refused with a reason",
+            partial(rounds.compose_with, objectives),
+        ),
         Check("it composes with every grouping", partial(rounds.compose_with, groupings)),
     ]
 
@@ -112,7 +152,8 @@ def _privacy(name: str, made: type) -> list[Check]:
     return [
         Check("it says whether the server adds noise", partial(declarations.server_noise, made)),
         Check(
-            "it says what has been spent, with every objective that it does not refuse", partial(rounds.compose_with_privacy, objectives)
+            "it says what has been spent, with every objective that it does not refuse",
+            partial(rounds.compose_with_privacy, objectives),
         ),
     ]
 
@@ -121,7 +162,10 @@ def _personalisation(name: str, made: Callable[[], Personalisation]) -> list[Che
     groupings = [f"fedavg+{grouping}+{name}" for grouping in names_of("grouping")]
     return [
         *(
-            Check(f"on {objective} its declarations are the objective's", partial(declarations.same_declarations, made(), halves))
+            Check(
+                f"on {objective} its declarations are the objective's",
+                partial(declarations.same_declarations, made(), halves),
+            )
             for objective, halves in OBJECTIVES.items()
             if objective in ("fedavg", "ditto", "dbe")
         ),
@@ -134,7 +178,10 @@ def _trains_with_every_objective(name: str, made: type) -> list[Check]:
     objectives = [f"{objective}+{name}" for objective in names_of("objective")]
     kept = [f"fedavg+{name}+{keeps}" for keeps in names_of("personalisation")]
     return [
-        Check("it composes with every objective, or is refused with a reason", partial(rounds.compose_with, objectives)),
+        Check(
+            "it composes with every objective, or is refused with a reason",
+            partial(rounds.compose_with, objectives),
+        ),
         Check("it composes with what devices keep", partial(rounds.compose_with, kept)),
     ]
 
@@ -143,9 +190,17 @@ def _server_optimizer(name: str, made: Callable[[], ServerOptimizer]) -> list[Ch
     objectives = [f"{objective}+{name}" for objective in names_of("objective")]
     others = [f"fedavg+{other}+{name}" for other in names_of("grouping", "mean")]
     return [
-        Check("it moves every parameter by itself, and what it declares of itself", partial(declarations.parameter_by_parameter, made())),
-        Check("it composes with every objective, or is refused with a reason", partial(rounds.compose_with, objectives)),
-        Check("it composes with every grouping and every mean", partial(rounds.compose_with, others)),
+        Check(
+            "it moves every parameter by itself, and what it declares of itself",
+            partial(declarations.parameter_by_parameter, made()),
+        ),
+        Check(
+            "it composes with every objective, or is refused with a reason",
+            partial(rounds.compose_with, objectives),
+        ),
+        Check(
+            "it composes with every grouping and every mean", partial(rounds.compose_with, others)
+        ),
     ]
 
 
@@ -164,9 +219,18 @@ _OWN: dict[Kind, Callable[[str, Any], list[Check]]] = {
 def _on_devices(algorithm: str, phones: bool) -> list[Check]:
     checks = [
         Check("simulations run it on", partial(devices.on_backends, algorithm)),
-        Check("boards (ONNX) train to the simulation's models", partial(devices.on_a_board, algorithm)),
+        Check(
+            "boards (ONNX) train to the simulation's models", partial(devices.on_a_board, algorithm)
+        ),
     ]
-    return [*checks, Check("phones (ExecuTorch) step as torch does", partial(devices.on_a_phone, algorithm))] if phones else checks
+    return (
+        [
+            *checks,
+            Check("phones (ExecuTorch) step as torch does", partial(devices.on_a_phone, algorithm)),
+        ]
+        if phones
+        else checks
+    )
 
 
 def _told(error: Exception) -> str:

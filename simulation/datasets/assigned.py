@@ -1,4 +1,5 @@
-"""Devices whose examples lie in a pool: a device is two lists of places in it, and its windows are copied out only while they are used."""
+"""Devices whose examples lie in a pool: a device is two lists of places in it, and its windows are
+copied out only while they are used."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -14,7 +15,12 @@ class View(Windows):
     """Windows at places of a pool; made when they are first read."""
 
     def __init__(self, pool: Pool, train: Array, test: Array) -> None:
-        self.__dict__ |= {"_pool": pool, "_train": train, "_test": test, "unlabelled_x": pool.train_x[:0]}
+        self.__dict__ |= {
+            "_pool": pool,
+            "_train": train,
+            "_test": test,
+            "unlabelled_x": pool.train_x[:0],
+        }
 
     @cached_property
     def train_x(self) -> Array:
@@ -46,9 +52,12 @@ class View(Windows):
 
 
 class Assigned(Mapping[str, Windows]):
-    """A fleet as places in a pool, (n,) int64 for each device's training and test part: the memory of a fleet is that of its places."""
+    """A fleet as places in a pool, (n,) int64 for each device's training and test part: the memory
+    of a fleet is that of its places."""
 
-    def __init__(self, pool: Pool, names: Sequence[str], train: Sequence[Array], test: Sequence[Array]) -> None:
+    def __init__(
+        self, pool: Pool, names: Sequence[str], train: Sequence[Array], test: Sequence[Array]
+    ) -> None:
         self._pool, self._train, self._test = pool, train, test
         self._index = {name: i for i, name in enumerate(names)}
 
@@ -63,8 +72,11 @@ class Assigned(Mapping[str, Windows]):
         return len(self._index)
 
     def squares(self) -> tuple[Array, int]:
-        """Sum of squares per channel (channels,) float64 over all training examples, and how many values a channel has."""
-        times = np.bincount(np.concatenate(self._train), minlength=len(self._pool.train_y)).astype(np.float64)
+        """Sum of squares per channel (channels,) float64 over all training examples, and how many
+        values a channel has."""
+        times = np.bincount(np.concatenate(self._train), minlength=len(self._pool.train_y)).astype(
+            np.float64
+        )
         total = np.zeros(self._pool.train_x.shape[1])
         for at in range(0, len(times), 4096):  # in pieces: squares are float64
             x = np.square(self._pool.train_x[at : at + 4096], dtype=np.float64)

@@ -14,27 +14,39 @@ from simulation.datasets.watch import load_watch, load_watch_session
 from simulation.datasets.windows import FleetData
 from wire.errors import DataError
 
-UCI_HAR_NAMES = ("uci_har/uci_har.npz", "uci_har.npz", "uci_har/UCI HAR Dataset.zip", "UCI HAR Dataset.zip", "UCI HAR Dataset", "uci_har")
+UCI_HAR_NAMES = (
+    "uci_har/uci_har.npz",
+    "uci_har.npz",
+    "uci_har/UCI HAR Dataset.zip",
+    "UCI HAR Dataset.zip",
+    "UCI HAR Dataset",
+    "uci_har",
+)
 
 NAMES = {
-    "watch": "20 smartwatches: ten people, both arms, 7 shoulder exercises; comes with the package seglearn",
-    "watch-session": "the same watches, their exercises one after another: windows of 10 s, a label for each of 32 steps (+sequence)",
+    "watch": "20 smartwatches: ten people, both arms, 7 shoulder exercises; comes with the package "
+    "seglearn",
+    "watch-session": "the same watches, their exercises one after another: windows of 10 s, a "
+    "label for each of 32 steps (+sequence)",
     "uci-har": "30 people with a smartphone on the waist, 6 activities",
     "geotec-phone": "23 people with a smartphone in the pocket, 5 activities of a short walk",
     "geotec-watch": "the same people, their smartwatches",
     "mnist": "60,000 + 10,000 handwritten digits, a pool of images",
     "fashion-mnist": "60,000 + 10,000 pieces of clothing, a pool of images",
-    "cifar10": "50,000 + 10,000 photographs of 10 kinds of objects, a pool of images: the best copy there is",
+    "cifar10": "50,000 + 10,000 photographs of 10 kinds of objects, a pool of images: the best "
+    "copy there is",
     "cifar10-jpeg": "the same, compressed as JPEG",
     "cifar10-5k": "the first 4,000 + 1,000 of them without loss",
 }
-"""Data by name. All but those of the watches are looked for in the folder that the environment variable SHOAL_DATA names."""
+"""Data by name. All but those of the watches are looked for in the folder that the environment
+variable SHOAL_DATA names."""
 PACKAGED = ("watch", "watch-session")
 """Those that come with a package."""
 
 
 def load_data(name_or_path: str) -> FleetData:
-    """Load a fleet's data. A pool is assigned at random to 20 devices, which then all have the same distribution.
+    """Load a fleet's data. A pool is assigned at random to 20 devices, which then all have the same
+    distribution.
 
     Raises:
         DataError: neither a known name nor a readable file; the text says what was expected.
@@ -61,20 +73,28 @@ def load(name_or_path: str) -> FleetData | Pool:
         return load_images(name_or_path, _folder(name_or_path))
     path = Path(name_or_path)
     if not path.exists():
-        raise DataError(f"data {name_or_path!r}: expected {', '.join(NAMES)}, or a path; there is no such file")
+        raise DataError(
+            f"data {name_or_path!r}: expected {', '.join(NAMES)}, or a path; there is no such file"
+        )
     if is_uci_har(path) or path.name == "uci_har.npz":
         return load_uci_har(path)
     if path.suffix == ".npz":
         return load_npz(path)
     if path.is_dir():
         return load_device_folders(path)
-    raise DataError(f"data {name_or_path!r}: expected a .npz file, a folder of device folders, or the folder or zip of UCI HAR")
+    raise DataError(
+        f"data {name_or_path!r}: expected a .npz file, a folder of device folders, or the folder "
+        "or zip of UCI HAR"
+    )
 
 
 def _folder(name: str) -> Path:
     folder = os.environ.get("SHOAL_DATA")
     if not folder:
-        raise DataError(f"data {name!r}: set SHOAL_DATA to the folder that holds it, or give its path: --data PATH")
+        raise DataError(
+            f"data {name!r}: set SHOAL_DATA to the folder that holds it, or give its path: --data "
+            "PATH"
+        )
     return Path(folder)
 
 
@@ -94,5 +114,8 @@ def find_uci_har() -> Path:
 def _find_geotec() -> Path:
     folder = _folder("geotec")
     if not (folder / GEOTEC).is_dir():
-        raise DataError(f"data 'geotec': SHOAL_DATA={folder} has no {GEOTEC}: git clone https://github.com/GeoTecINIT/{GEOTEC} there")
+        raise DataError(
+            f"data 'geotec': SHOAL_DATA={folder} has no {GEOTEC}: git clone "
+            f"https://github.com/GeoTecINIT/{GEOTEC} there"
+        )
     return folder / GEOTEC

@@ -1,5 +1,5 @@
-"""A fleet from a folder with one folder per device, as `shoal-edge --data` takes it: the same data for a simulation and for devices. Or
-from a folder of recordings, each of which is a device's."""
+"""A fleet from a folder with one folder per device, as `shoal-edge --data` takes it: the same data
+for a simulation and for devices. Or from a folder of recordings, each of which is a device's."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,90 +20,150 @@ from wire.errors import DataError
 from wire.tasks import NO_LABEL
 
 LENGTH, STRIDE = 128, 64
-"""How recordings are cut into windows, in samples: what `shoal-edge` does unless it is told otherwise."""
+"""How recordings are cut into windows, in samples: what `shoal-edge` does unless it is told
+otherwise."""
 
 
-def load_device_folders(path: Path, length: int = LENGTH, stride: int = STRIDE, steps: int = 0) -> FleetData:
-    """Read a folder of devices; a device's id is the name of its folder, or of its recording where there are recordings in place of
-    folders. Recordings are cut into windows of `length` samples, one every `stride`; with `steps`, each has the classes of so many.
+def load_device_folders(
+    path: Path, length: int = LENGTH, stride: int = STRIDE, steps: int = 0
+) -> FleetData:
+    """Read a folder of devices; a device's id is the name of its folder, or of its recording where
+    there are recordings in place of folders. Recordings are cut into windows of `length` samples,
+    one every `stride`; with `steps`, each has the classes of so many.
 
     Raises:
-        DataError: there is neither in it, one of them is no device's, or their windows or classes differ.
+        DataError: there is neither in it, one of them is no device's, or their windows or classes
+        differ.
     """
-    folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    folders = sorted(
+        folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith(".")
+    )
     recordings = [] if folders else recordings_in(path)
     if not folders and not recordings:
-        raise DataError(f"data {path}: expected a folder for each device, as `shoal-edge --data` takes it; there is none in it")
+        raise DataError(
+            f"data {path}: expected a folder for each device, as `shoal-edge --data` takes it; "
+            "there is none in it"
+        )
     devices = {folder.name: load_folder(folder, length, stride, steps) for folder in folders}
-    devices |= {recording.stem: load_recordings(path, [recording], length, stride, steps) for recording in recordings}
+    devices |= {
+        recording.stem: load_recordings(path, [recording], length, stride, steps)
+        for recording in recordings
+    }
     shapes = {device_id: windows.train_x.shape[1:] for device_id, windows in devices.items()}
     first = next(iter(devices))
-    named = {folder.name: channels_of(folder) for folder in folders} | {file.stem: channels_in(file) for file in recordings}
-    padded = [shape[-1] for device_id, shape in shapes.items() if named[device_id][-1:] == (PRESENCE,) and len(shape) == 2]
+    named = {folder.name: channels_of(folder) for folder in folders} | {
+        file.stem: channels_in(file) for file in recordings
+    }
+    padded = [
+        shape[-1]
+        for device_id, shape in shapes.items()
+        if named[device_id][-1:] == (PRESENCE,) and len(shape) == 2
+    ]
     if len(padded) == len(shapes):
         shapes = {device_id: (shape[0], max(padded)) for device_id, shape in shapes.items()}
     for device_id, shape in shapes.items():
         if shape != shapes[first]:
-            raise DataError(f"data {path}: windows of device {device_id} have shape {shape}, those of device {first} {shapes[first]}")
+            raise DataError(
+                f"data {path}: windows of device {device_id} have shape {shape}, those of device "
+                f"{first} {shapes[first]}"
+            )
     channels = named[first] or tuple(f"c{i}" for i in range(shapes[first][0]))
     for device_id, own in named.items():
         if own and own != channels:
-            raise DataError(f"data {path}: device {device_id} has the channels {', '.join(own)}, device {first} {', '.join(channels)}")
+            raise DataError(
+                f"data {path}: device {device_id} has the channels {', '.join(own)}, device "
+                f"{first} {', '.join(channels)}"
+            )
     said = {folder.name: vocabulary_of(folder) for folder in folders}
     for device_id, count in said.items():
         if count != said[first]:
-            raise DataError(f"data {path}: device {device_id} has a vocabulary of {count} ids (0: none), device {first} of {said[first]}")
+            raise DataError(
+                f"data {path}: device {device_id} has a vocabulary of {count} ids (0: none), "
+                f"device {first} of {said[first]}"
+            )
     length = shapes[first][-1]
     stride = length if folders and _has_arrays(folders[0]) else stride
     height = shapes[first][1] if len(shapes[first]) == 3 else 0
     window = Window(channels, length, stride, height=height, vocabulary=said.get(first, 0))
-    devices = {d: fit_windows(windows, window, dict.fromkeys(PARTS, f"data {path}, device {d}")) for d, windows in devices.items()}
+    devices = {
+        d: fit_windows(windows, window, dict.fromkeys(PARTS, f"data {path}, device {d}"))
+        for d, windows in devices.items()
+    }
     listed = _listed(path, folders or [path])
     devices = _with_labels_alike(path, devices, listed)
     classes, of_steps = _classes(path, listed, devices)
-    return FleetData(path.resolve().name, msgspec.structs.replace(window, steps=of_steps), classes, devices)
+    return FleetData(
+        path.resolve().name, msgspec.structs.replace(window, steps=of_steps), classes, devices
+    )
 
 
 def _has_arrays(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("train.npz", "X.npy")) or not recordings_in(folder)
+    return any((folder / name).exists() for name in ("train.npz", "X.npy")) or not recordings_in(
+        folder
+    )
 
 
-def _with_labels_alike(path: Path, devices: dict[str, Windows], listed: tuple[str, ...]) -> dict[str, Windows]:
-    """The same devices; the labels of those that have none are shaped as those of the others, and columns with names are in one order, that
-    of `listed` where there is such a list.
+def _with_labels_alike(
+    path: Path, devices: dict[str, Windows], listed: tuple[str, ...]
+) -> dict[str, Windows]:
+    """The same devices; the labels of those that have none are shaped as those of the others, and
+    columns with names are in one order, that of `listed` where there is such a list.
 
     Raises:
         DataError: labels differ between devices.
     """
-    held = {device_id: y for device_id, windows in devices.items() for y in (windows.train_y, windows.test_y) if len(y)}
+    held = {
+        device_id: y
+        for device_id, windows in devices.items()
+        for y in (windows.train_y, windows.test_y)
+        if len(y)
+    }
     first = next(iter(held), "")
     for device_id, y in held.items():
         if (y.dtype, y.shape[1:]) != (held[first].dtype, held[first].shape[1:]):
-            told = f"device {device_id} are {y.dtype}{list(y.shape)}, of device {first} {held[first].dtype}{list(held[first].shape)}"
+            told = (
+                f"device {device_id} are {y.dtype}{list(y.shape)}, of device {first} "
+                f"{held[first].dtype}{list(held[first].shape)}"
+            )
             raise DataError(f"data {path}: labels of {told}")
     none = held[first][:0] if held else np.zeros(0, np.int64)
     parts = {d: [y if len(y) else none for y in (w.train_y, w.test_y)] for d, w in devices.items()}
     alike = {d: replace(w, train_y=parts[d][0], test_y=parts[d][1]) for d, w in devices.items()}
     named = next((d for d, w in devices.items() if w.names), "")
     expected = listed or (devices[named].names if named else ())
-    others = f"those {f'that {CLASSES} lists' if listed else f'of device {named}'} are {', '.join(expected)}"
-    return {d: _ordered(w, expected, f"data {path}: device {d}", others) if w.names and held else w for d, w in alike.items()}
+    others = (
+        f"those {f'that {CLASSES} lists' if listed else f'of device {named}'} are "
+        f"{', '.join(expected)}"
+    )
+    return {
+        d: _ordered(w, expected, f"data {path}: device {d}", others) if w.names and held else w
+        for d, w in alike.items()
+    }
 
 
 def _ordered(windows: Windows, expected: tuple[str, ...], origin: str, others: str) -> Windows:
     """The windows with the columns of their labels in this order."""
-    train_y, test_y = (in_order(y, windows.names, expected, origin, others) for y in (windows.train_y, windows.test_y))
+    train_y, test_y = (
+        in_order(y, windows.names, expected, origin, others)
+        for y in (windows.train_y, windows.test_y)
+    )
     return replace(windows, train_y=train_y, test_y=test_y, names=expected)
 
 
-def _classes(path: Path, listed: tuple[str, ...], devices: dict[str, Windows]) -> tuple[tuple[str, ...], int]:
-    """The names of the classes that the devices' folders list, or the numbers of those that their examples have, and how many steps of a
-    window have one, or 0; of several labels, of their columns; none without labels.
+def _classes(
+    path: Path, listed: tuple[str, ...], devices: dict[str, Windows]
+) -> tuple[tuple[str, ...], int]:
+    """The names of the classes that the devices' folders list, or the numbers of those that their
+    examples have, and how many steps of a window have one, or 0; of several labels, of their
+    columns; none without labels.
 
     Raises:
-        DataError: labels are no class numbers; the lists differ, or are shorter than the examples need.
+        DataError: labels are no class numbers; the lists differ, or are shorter than the examples
+        need.
     """
-    labels = np.concatenate([y for windows in devices.values() for y in (windows.train_y, windows.test_y)])
+    labels = np.concatenate(
+        [y for windows in devices.values() for y in (windows.train_y, windows.test_y)]
+    )
     steps = labels.shape[1] if are_steps(labels, listed) else 0
     if not has_classes(labels) and not steps:
         called = next((windows.names for windows in devices.values() if windows.names), listed)
@@ -113,14 +173,19 @@ def _classes(path: Path, listed: tuple[str, ...], devices: dict[str, Windows]) -
     labels = labels[labels != NO_LABEL] if steps else labels
     lowest, highest = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)
     if lowest < 0 or highest > MOST_CLASSES:
-        raise DataError(f"data {path}: y reaches {lowest}..{highest}, expected class numbers from 0")
+        raise DataError(
+            f"data {path}: y reaches {lowest}..{highest}, expected class numbers from 0"
+        )
     present = np.unique(labels)
     if not listed and (lowest > 0 or 2 * len(present) <= highest):
         told = (
-            f"labels are {', '.join(map(str, present[:8].tolist()))}{' ...' if len(present) > 8 else ''}, so {highest + 1 - len(present)}"
+            "labels are "
+            f"{', '.join(map(str, present[:8].tolist()))}{' ...' if len(present) > 8 else ''}, so "
+            f"{highest + 1 - len(present)}"
         )
         raise DataError(
-            f"data {path}: {told} of {highest + 1} classes have no example: count classes from 0, or list their names in {CLASSES}"
+            f"data {path}: {told} of {highest + 1} classes have no example: count classes from 0, "
+            f"or list their names in {CLASSES}"
         )
     names = listed or tuple(str(number) for number in range(highest + 1))
     if len(names) <= highest:
@@ -130,7 +195,11 @@ def _classes(path: Path, listed: tuple[str, ...], devices: dict[str, Windows]) -
 
 def _listed(path: Path, folders: list[Path]) -> tuple[str, ...]:
     """The names that the devices' folders list; none where there are no lists."""
-    lists = {folder.name: (folder / CLASSES).read_text().rstrip("\n") for folder in folders if (folder / CLASSES).exists()}
+    lists = {
+        folder.name: (folder / CLASSES).read_text().rstrip("\n")
+        for folder in folders
+        if (folder / CLASSES).exists()
+    }
     if len(set(lists.values())) > 1:
         raise DataError(f"data {path}: {CLASSES} differs between the devices {', '.join(lists)}")
     return tuple(next(iter(lists.values())).split("\n")) if lists else ()

@@ -1,4 +1,5 @@
-"""What can be used, and is probably a mistake: labels of one class, and devices whose numbers are in other units."""
+"""What can be used, and is probably a mistake: labels of one class, and devices whose numbers are
+in other units."""
 
 import numpy as np
 
@@ -7,7 +8,8 @@ from simulation.datasets.windows import SAMPLED, FleetData
 from wire.tensors import Array
 
 TIMES = 30.0
-"""A device's channel that is so many times as large as that of the median device, or so many times smaller, is likely in another unit."""
+"""A device's channel that is so many times as large as that of the median device, or so many times
+smaller, is likely in another unit."""
 SHOWN = 3
 
 
@@ -19,24 +21,35 @@ def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
 
 
 def one_class(data: FleetData) -> str:
-    """Whether all training examples of a fleet have the same class; empty where they do not, or where labels are no classes."""
+    """Whether all training examples of a fleet have the same class; empty where they do not, or
+    where labels are no classes."""
     if not has_classes(data.sample()[1]):
         return ""
-    labels = {int(label) for windows in data.devices.values() for label in np.unique(windows.train_y)}
+    labels = {
+        int(label) for windows in data.devices.values() for label in np.unique(windows.train_y)
+    }
     if len(labels) != 1:
         return ""
-    return f"data {data.name}: all training examples are of class {data.classes[labels.pop()]}, so there is nothing to learn"
+    return (
+        f"data {data.name}: all training examples are of class {data.classes[labels.pop()]}, so "
+        "there is nothing to learn"
+    )
 
 
 def other_units(data: FleetData) -> str:
-    """Which devices measure in units that differ from the others' by the size of their numbers; empty where none does.
+    """Which devices measure in units that differ from the others' by the size of their numbers;
+    empty where none does.
 
-    A fleet's model takes a channel in units of its root mean square over all devices. So a device that measures in thousandths of the
-    others' unit makes the inputs of all others nearly zero.
+    A fleet's model takes a channel in units of its root mean square over all devices. So a device
+    that measures in thousandths of the others' unit makes the inputs of all others nearly zero.
     """
     if data.window.vocabulary:
         return ""
-    sizes = {d: _sizes(x) for d, w in data.devices.items() if len(x := w.train_x if w.num_train else w.unlabelled_x)}
+    sizes = {
+        d: _sizes(x)
+        for d, w in data.devices.items()
+        if len(x := w.train_x if w.num_train else w.unlabelled_x)
+    }
     if len(sizes) < 3:
         return ""
     every = np.stack(list(sizes.values()))
@@ -45,14 +58,20 @@ def other_units(data: FleetData) -> str:
     times = np.where(known, every / np.where(usual > 0, usual, 1), 1.0)
     far = (times > TIMES) | (times < 1 / TIMES)
     told = [
-        f"channel {data.window.channels[channel]} of device {device_id} is {times[at, channel]:.2g} times that of the median device"
+        (
+            f"channel {data.window.channels[channel]} of device {device_id} is "
+            f"{times[at, channel]:.2g} times that of the median device"
+        )
         for at, device_id in enumerate(sizes)
         for channel in np.flatnonzero(far[at])
     ]
     if not told:
         return ""
     more = f", and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
-    return f"data {data.name}: {'; '.join(told[:SHOWN])}{more} (root mean squares). Are all devices in the same unit?"
+    return (
+        f"data {data.name}: {'; '.join(told[:SHOWN])}{more} (root mean squares). Are all devices "
+        "in the same unit?"
+    )
 
 
 def _sizes(x: Array) -> Array:

@@ -1,6 +1,8 @@
-"""Fetch what is public, from where its authors or the usual mirrors publish it, into the layout that the loaders read.
+"""Fetch what is public, from where its authors or the usual mirrors publish it, into the layout
+that the loaders read.
 
-Every file is checked against its SHA-256 before anything in it is read; the sums are those that TensorFlow Datasets and others record.
+Every file is checked against its SHA-256 before anything in it is read; the sums are those that
+TensorFlow Datasets and others record.
 """
 
 import gzip
@@ -32,7 +34,8 @@ IDX = {
 
 @dataclass(frozen=True)
 class Source:
-    """A public set: its files' addresses with their SHA-256 in hex, and how they become the one file that a loader reads."""
+    """A public set: its files' addresses with their SHA-256 in hex, and how they become the one
+    file that a loader reads."""
 
     files: Mapping[str, str]
     target: str
@@ -40,7 +43,8 @@ class Source:
 
 
 def download(name: str, folder: Path, sources: Mapping[str, Source] | None = None) -> Path:
-    """Fetch a set into `folder` (that of SHOAL_DATA) and return its file there; what is there already is not fetched again.
+    """Fetch a set into `folder` (that of SHOAL_DATA) and return its file there; what is there
+    already is not fetched again.
 
     Raises:
         DataError: no such set, no connection, or a file that is not the one that was published.
@@ -55,15 +59,27 @@ def download(name: str, folder: Path, sources: Mapping[str, Source] | None = Non
     payloads = [_fetch(name, target, url, digest) for url, digest in source.files.items()]
     try:
         content = source.convert(payloads)
-    except (OSError, ValueError, KeyError, EOFError, struct.error, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise DataError(f"download {name!r}: what came does not have the expected layout: {error}") from None
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        struct.error,
+        tarfile.TarError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise DataError(
+            f"download {name!r}: what came does not have the expected layout: {error}"
+        ) from None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_suffix(".part")
         part.write_bytes(content)
         part.replace(target)
     except OSError as error:
-        raise DataError(f"download {name!r}: {target} cannot be written: {error.strerror}") from None
+        raise DataError(
+            f"download {name!r}: {target} cannot be written: {error.strerror}"
+        ) from None
     return target
 
 
@@ -72,7 +88,10 @@ def _fetch(name: str, target: Path, url: str, digest: str) -> bytes:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
             payload: bytes = response.read()
     except (OSError, HTTPException) as error:
-        raise DataError(f"download {name!r}: {url}: {error}; without a connection, put the set at {target} yourself") from None
+        raise DataError(
+            f"download {name!r}: {url}: {error}; without a connection, put the set at {target} "
+            "yourself"
+        ) from None
     found = hashlib.sha256(payload).hexdigest()
     if found != digest:
         raise DataError(f"download {name!r}: {url} has SHA-256 {found}, expected {digest}")
@@ -80,7 +99,8 @@ def _fetch(name: str, target: Path, url: str, digest: str) -> bytes:
 
 
 def read_idx(payload: bytes) -> Array:
-    """The uint8 array in a gzipped idx file: two zero bytes, type 8, number of dimensions, the dimensions as big-endian uint32, data.
+    """The uint8 array in a gzipped idx file: two zero bytes, type 8, number of dimensions, the
+    dimensions as big-endian uint32, data.
 
     Raises:
         ValueError: another type, or a length that its dimensions do not give.
@@ -94,16 +114,27 @@ def read_idx(payload: bytes) -> Array:
 
 def idx_to_npz(payloads: list[bytes], classes: tuple[str, ...]) -> bytes:
     """The four idx files in the order of `IDX` as one ``.npz``."""
-    return _npz({key: read_idx(payload) for key, payload in zip(IDX, payloads, strict=True)}, classes)
+    return _npz(
+        {key: read_idx(payload) for key, payload in zip(IDX, payloads, strict=True)}, classes
+    )
 
 
 def cifar_to_npz(payloads: list[bytes]) -> bytes:
     """The binary version of CIFAR-10, records of a label and 3 x 32 x 32 bytes, as one ``.npz``."""
     with tarfile.open(fileobj=io.BytesIO(payloads[0])) as archive:
-        batches = {Path(m.name).name: file.read() for m in archive if m.isfile() and (file := archive.extractfile(m))}
+        batches = {
+            Path(m.name).name: file.read()
+            for m in archive
+            if m.isfile() and (file := archive.extractfile(m))
+        }
     arrays = {}
-    for part, names in (("train", [f"data_batch_{i}.bin" for i in range(1, 6)]), ("test", ["test_batch.bin"])):
-        records = np.concatenate([np.frombuffer(batches[n], np.uint8).reshape(-1, 3073) for n in names])
+    for part, names in (
+        ("train", [f"data_batch_{i}.bin" for i in range(1, 6)]),
+        ("test", ["test_batch.bin"]),
+    ):
+        records = np.concatenate(
+            [np.frombuffer(batches[n], np.uint8).reshape(-1, 3073) for n in names]
+        )
         arrays[f"x_{part}"] = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         arrays[f"y_{part}"] = records[:, 0]
     return _npz(arrays, OBJECTS)
@@ -128,9 +159,10 @@ def _idx_files(root: str, digests: tuple[str, str, str, str]) -> dict[str, str]:
 SOURCES = {
     "uci-har": Source(
         {
-            "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip": (
-                "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031"
-            )
+            (
+                "https://archive.ics.uci.edu/static/public/240/"
+                "human+activity+recognition+using+smartphones.zip"
+            ): ("c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031")
         },
         "uci_har/UCI HAR Dataset.zip",
         inner_zip,
@@ -162,7 +194,11 @@ SOURCES = {
         lambda payloads: idx_to_npz(payloads, CLOTHES),
     ),
     "cifar10": Source(
-        {"https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": ("c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd")},
+        {
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": (
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+            )
+        },
         "cifar10/cifar10.npz",
         cifar_to_npz,
     ),

@@ -1,8 +1,10 @@
-"""23 people with a smartphone in the pocket and a smartwatch, who stand up, walk, turn and sit down: 5 activities, 6 channels at 100 Hz.
+"""23 people with a smartphone in the pocket and a smartwatch, who stand up, walk, turn and sit
+down: 5 activities, 6 channels at 100 Hz.
 
-M. Matey-Sanz, S. Casteleyn, C. Granell. Dataset of inertial measurements of smartphones and smartwatches for human activity recognition.
-Data in Brief 51, 2023, 109809 (CC BY 4.0). Read from a clone of https://github.com/GeoTecINIT/sp-sw-har-dataset: a file for each person,
-walk and device, with a row for each sample. A person makes some 9 walks; each is a session.
+M. Matey-Sanz, S. Casteleyn, C. Granell. Dataset of inertial measurements of smartphones and
+smartwatches for human activity recognition. Data in Brief 51, 2023, 109809 (CC BY 4.0). Read from a
+clone of https://github.com/GeoTecINIT/sp-sw-har-dataset: a file for each person, walk and device,
+with a row for each sample. A person makes some 9 walks; each is a session.
 """
 
 from dataclasses import replace
@@ -28,41 +30,56 @@ _SUFFIX: dict[Side, str] = {"phone": "sp", "watch": "sw"}
 
 
 def load_geotec(folder: Path, side: Side) -> FleetData:
-    """The phones, or the watches, of all people: a device each. Windows with more than one activity are left out. The last 25 % of each
-    activity's windows are for testing, and the
-    training window that overlaps them is left out.
+    """The phones, or the watches, of all people: a device each. Windows with more than one activity
+    are left out. The last 25 % of each activity's windows are for testing, and the training window
+    that overlaps them is left out.
 
     Raises:
         DataError: `folder` is no clone of the data set, or a file of it has another shape.
     """
     paths = sorted(folder.glob(f"DATA/s*/s*_{_SUFFIX[side]}.csv"))
     if not paths:
-        raise DataError(f"data {folder}: expected files DATA/s01/s01_01_{_SUFFIX[side]}.csv ...; there are none")
+        raise DataError(
+            f"data {folder}: expected files DATA/s01/s01_01_{_SUFFIX[side]}.csv ...; there are none"
+        )
     parts: dict[str, list[Array]] = {name: [] for name in ("X", "y", "subject", "session", "start")}
     for path in paths:
         x, y, start = _windows(path)
         person, walk, _ = path.stem.split("_")
-        for name, values in zip(parts, (x, y, [person] * len(x), [f"{person}-{walk}"] * len(x), start), strict=True):
+        for name, values in zip(
+            parts, (x, y, [person] * len(x), [f"{person}-{walk}"] * len(x), start), strict=True
+        ):
             parts[name].append(np.asarray(values))
     arrays = {name: np.concatenate(values) for name, values in parts.items()}
     arrays |= {"channel_names": np.array(CHANNELS), "activity_names": np.array(ACTIVITIES)}
     data = from_arrays(f"geotec-{side}", str(folder), arrays)
     devices = {d: without_overlap(w) for d, w in data.devices.items()}
-    return replace(data, devices=devices, window=msgspec.structs.replace(data.window, stride=STRIDE, rate_hz=RATE_HZ))
+    return replace(
+        data,
+        devices=devices,
+        window=msgspec.structs.replace(data.window, stride=STRIDE, rate_hz=RATE_HZ),
+    )
 
 
 def _windows(path: Path) -> tuple[Array, Array, Array]:
-    """Windows x (n, 6, 64) float32 of one walk, those of one activity, with the activity y (n,) and the first sample (n,) of each."""
+    """Windows x (n, 6, 64) float32 of one walk, those of one activity, with the activity y (n,) and
+    the first sample (n,) of each."""
     try:
         with path.open(encoding="utf-8") as file:
             header = file.readline().strip().split(",")
             if header != [*CHANNELS, "timestamp", "label"]:
-                raise DataError(f"{path}: its header is {','.join(header)}, expected {','.join(CHANNELS)},timestamp,label")
+                raise DataError(
+                    f"{path}: its header is {','.join(header)}, expected "
+                    f"{','.join(CHANNELS)},timestamp,label"
+                )
             rows = np.loadtxt(file, str, delimiter=",", ndmin=2)
         samples = rows[:, : len(CHANNELS)].astype(np.float32)
         said = named_classes(rows[:, -1], ACTIVITIES, str(path))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: {error}") from None
-    x, y = cut_windows(samples, LENGTH, STRIDE), cut_windows(said[:, None], LENGTH, STRIDE)[:, 0].astype(np.int64)
+    x, y = (
+        cut_windows(samples, LENGTH, STRIDE),
+        cut_windows(said[:, None], LENGTH, STRIDE)[:, 0].astype(np.int64),
+    )
     alike = (y == y[:, :1]).all(1)
     return x[alike], y[alike, 0], STRIDE * np.flatnonzero(alike)

@@ -1,8 +1,11 @@
-"""MNIST, Fashion-MNIST and CIFAR-10 as pools of images, from ``.npz`` files in the folder that SHOAL_DATA names.
+"""MNIST, Fashion-MNIST and CIFAR-10 as pools of images, from ``.npz`` files in the folder that
+SHOAL_DATA names.
 
-Y. LeCun, C. Cortes, C. Burges: MNIST. H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST, 2017. A. Krizhevsky: Learning Multiple Layers
-of Features from Tiny Images, 2009. A file holds ``x_train`` and ``x_test`` uint8 (n, height, width) or (n, height, width, RGB), and
-``y_train`` and ``y_test`` (n,); or, for CIFAR-10 in few bytes, JPEG files one after the other in ``train_jpeg`` with ``train_offsets``.
+Y. LeCun, C. Cortes, C. Burges: MNIST. H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST, 2017. A.
+Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009. A file holds ``x_train``
+and ``x_test`` uint8 (n, height, width) or (n, height, width, RGB), and ``y_train`` and ``y_test``
+(n,); or, for CIFAR-10 in few bytes, JPEG files one after the other in ``train_jpeg`` with
+``train_offsets``.
 """
 
 import io
@@ -18,38 +21,65 @@ from wire.errors import DataError
 from wire.tensors import Array
 
 DIGITS = tuple("0123456789")
-CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+CLOTHES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 FILES = {
     "mnist": ("mnist/mnist.npz",),
     "fashion-mnist": ("fashion_mnist/fashion_mnist.npz",),
-    "cifar10": ("cifar10/cifar10.npz", "cifar10/cifar10_jpeg_60k.npz", "cifar10/cifar10_lossless_5k.npz"),
+    "cifar10": (
+        "cifar10/cifar10.npz",
+        "cifar10/cifar10_jpeg_60k.npz",
+        "cifar10/cifar10_lossless_5k.npz",
+    ),
     "cifar10-jpeg": ("cifar10/cifar10_jpeg_60k.npz",),
     "cifar10-5k": ("cifar10/cifar10_lossless_5k.npz",),
 }
-"""Where each set may lie below SHOAL_DATA; the first that is there is taken. ``cifar10`` prefers all images without loss."""
+"""Where each set may lie below SHOAL_DATA; the first that is there is taken. ``cifar10`` prefers
+all images without loss."""
 
 NAMES = {"cifar10_jpeg_60k.npz": "cifar10-jpeg", "cifar10_lossless_5k.npz": "cifar10-5k"}
 """What a pool is called after its file, where that is not all of the set as it was published."""
 
 
 def load_images(name: str, folder: Path) -> Pool:
-    """Read an image set: x (n, channels, height, width) float32 in [0, 1], in the original order and split.
+    """Read an image set: x (n, channels, height, width) float32 in [0, 1], in the original order
+    and split.
 
     Raises:
         DataError: no such set, none of its files in `folder`, or one that cannot be read.
     """
     if name not in FILES:
         raise DataError(f"data {name!r}: expected one of {', '.join(FILES)}")
-    paths = [path for file in FILES[name] for path in (folder / file, folder / Path(file).name) if path.exists()]
+    paths = [
+        path
+        for file in FILES[name]
+        for path in (folder / file, folder / Path(file).name)
+        if path.exists()
+    ]
     if not paths:
-        raise DataError(f"data {name!r}: SHOAL_DATA={folder} holds none of {', '.join(FILES[name])}")
+        raise DataError(
+            f"data {name!r}: SHOAL_DATA={folder} holds none of {', '.join(FILES[name])}"
+        )
     arrays = _read(paths[0])
     parts = [_part(paths[0], arrays, part) for part in ("train", "test")]
     (train_x, train_y), (test_x, test_y) = parts
     if train_x.shape[1:] != test_x.shape[1:]:
-        raise DataError(f"data {paths[0]}: training images are {train_x.shape[1:]}, test images {test_x.shape[1:]}, expected one shape")
+        raise DataError(
+            f"data {paths[0]}: training images are {train_x.shape[1:]}, test images "
+            f"{test_x.shape[1:]}, expected one shape"
+        )
     channels = ("red", "green", "blue") if train_x.shape[1] == 3 else ("grey",)
     window = Window(channels, train_x.shape[3], train_x.shape[3], height=train_x.shape[2])
     own_name = NAMES.get(paths[0].name, name)
@@ -66,31 +96,51 @@ def _read(path: Path) -> dict[str, Array]:
 
 
 def _part(path: Path, arrays: dict[str, Array], part: str) -> tuple[Array, Array]:
-    """Images (n, channels, height, width) float32 in [0, 1] and labels (n,) int64 of ``train`` or ``test``."""
+    """Images (n, channels, height, width) float32 in [0, 1] and labels (n,) int64 of ``train`` or
+    ``test``."""
     if f"{part}_jpeg" in arrays:
         arrays = {**arrays, f"x_{part}": _decode(path, arrays, part)}
     for key in (f"x_{part}", f"y_{part}"):
         if key not in arrays:
-            raise DataError(f"data {path}: array {key!r} is missing, it holds {', '.join(sorted(arrays))}")
+            raise DataError(
+                f"data {path}: array {key!r} is missing, it holds {', '.join(sorted(arrays))}"
+            )
     images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
-        raise DataError(f"data {path}: x_{part} is {images.dtype}{list(images.shape)}, expected uint8 (n, height, width[, 3])")
-    if labels.shape != (len(images),) or labels.dtype.kind not in "iu" or (len(labels) and not 0 <= labels.min() <= labels.max() < 10):
-        raise DataError(f"data {path}: y_{part} is {labels.dtype}{list(labels.shape)}, expected {len(images)} class numbers from 0 to 9")
+        raise DataError(
+            f"data {path}: x_{part} is {images.dtype}{list(images.shape)}, expected uint8 (n, "
+            "height, width[, 3])"
+        )
+    if (
+        labels.shape != (len(images),)
+        or labels.dtype.kind not in "iu"
+        or (len(labels) and not 0 <= labels.min() <= labels.max() < 10)
+    ):
+        raise DataError(
+            f"data {path}: y_{part} is {labels.dtype}{list(labels.shape)}, expected {len(images)} "
+            "class numbers from 0 to 9"
+        )
     images = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     x = np.divide(images, 255, dtype=np.float32, order="C")
     return x, labels.astype(np.int64)
 
 
 def _decode(path: Path, arrays: dict[str, Array], part: str) -> Array:
-    """The images (n, height, width, 3) uint8 of the JPEG files that lie one after the other in one array."""
+    """The images (n, height, width, 3) uint8 of the JPEG files that lie one after the other in one
+    array."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise DataError(f"data {path}: its images are JPEG files, which takes Pillow to decode (pip install pillow)") from None
+        raise DataError(
+            f"data {path}: its images are JPEG files, which takes Pillow to decode (pip install "
+            "pillow)"
+        ) from None
     try:
         payload, offsets = arrays[f"{part}_jpeg"].tobytes(), arrays[f"{part}_offsets"].tolist()
         images = [Image.open(io.BytesIO(payload[a:b])).convert("RGB") for a, b in pairwise(offsets)]
         return np.stack([np.asarray(image) for image in images])
     except (KeyError, OSError, UnidentifiedImageError, ValueError) as error:
-        raise DataError(f"data {path}: {part}_jpeg and {part}_offsets do not hold JPEG images of one size: {error}") from None
+        raise DataError(
+            f"data {path}: {part}_jpeg and {part}_offsets do not hold JPEG images of one size: "
+            f"{error}"
+        ) from None

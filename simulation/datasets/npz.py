@@ -1,14 +1,18 @@
-"""Examples from a ``.npz``: ``X``, ``y`` and, if there are any, ``subject``, ``split``, ``session`` and ``start``; one device per subject.
+"""Examples from a ``.npz``: ``X``, ``y`` and, if there are any, ``subject``, ``split``, ``session``
+and ``start``; one device per subject.
 
-``session`` names the recording that a window is from, in the order in which a subject made them; ``start`` is its first sample there. ``X``
-is (n, channels, time) for windows, (n, channels, height, width) for images. Without ``subject`` the file is a pool. Subjects and labels are
-numbers or names. Without ``activity_names`` the labels that occur are the classes, in sorted order, and keep their names. ``y (n, names)``
-of 0 and 1 are several labels of a window, each there or not, ``y (n, quantities)`` or ``(n,)`` with a point are quantities, and
-``activity_names`` says what the columns are called. ``y (n, steps)`` of other numbers, or of names, are the classes of a window's steps, -1
-or an empty name where nobody knows one (`edge_client.labels.are_steps`). ``vocabulary``, a number, says that ``X`` holds ids from 0 to
-below it, of words or of events. ``lengths (n,)`` says how many samples each window has, and that the others are padding
-(`edge_client.padding`).
-``anomaly (n,)`` of 0 and 1, in the place of ``y``, says which windows are anomalous: the classes are then ``usual`` and ``anomalous``.
+``session`` names the recording that a window is from, in the order in which a subject made them;
+``start`` is its first sample there. ``X`` is (n, channels, time) for windows, (n, channels, height,
+width) for images. Without ``subject`` the file is a pool. Subjects and labels are numbers or names.
+Without ``activity_names`` the labels that occur are the classes, in sorted order, and keep their
+names. ``y (n, names)`` of 0 and 1 are several labels of a window, each there or not, ``y (n,
+quantities)`` or ``(n,)`` with a point are quantities, and ``activity_names`` says what the columns
+are called. ``y (n, steps)`` of other numbers, or of names, are the classes of a window's steps, -1
+or an empty name where nobody knows one (`edge_client.labels.are_steps`). ``vocabulary``, a number,
+says that ``X`` holds ids from 0 to below it, of words or of events. ``lengths (n,)`` says how many
+samples each window has, and that the others are padding (`edge_client.padding`). ``anomaly (n,)``
+of 0 and 1, in the place of ``y``, says which windows are anomalous: the classes are then ``usual``
+and ``anomalous``.
 """
 
 import logging
@@ -21,7 +25,15 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.labels import are_steps, as_held, check_labels, column_names, has_classes, last_share_of_each_class, named_classes
+from edge_client.labels import (
+    are_steps,
+    as_held,
+    check_labels,
+    column_names,
+    has_classes,
+    last_share_of_each_class,
+    named_classes,
+)
 from edge_client.layout import examples, fitting, vocabulary
 from edge_client.padding import read_lengths
 from simulation.datasets.pool import Pool
@@ -32,70 +44,104 @@ from wire.tasks import NO_LABEL
 from wire.tensors import Array
 
 LAYOUT = (
-    "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, (n, names) of 0 and 1, "
+    "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, (n, names) "
+    "of 0 and 1, "
     "(n, steps) int or str, or (n, quantities) float, "
-    "and optionally subject (n,) int or str, split (n,) of 'train' and 'test', session (n,) int or str, start (n,) int and "
+    "and optionally subject (n,) int or str, split (n,) of 'train' and 'test', session (n,) int "
+    "or str, start (n,) int and "
     "lengths (n,) int; or, in the place of y, anomaly (n,) of 0 and 1"
 )
 log = logging.getLogger("shoal.data")
 
 MOST_CLASSES = 10_000
 """A larger label is taken for a mistake."""
-VARIABLE = "windows of different lengths are one array where they are padded, with lengths (n,) int; or give recordings as CSV"
+VARIABLE = (
+    "windows of different lengths are one array where they are padded, with lengths (n,) int; or "
+    "give recordings as CSV"
+)
 FEW = 8
 """Labels that a message lists, at most."""
 
 
-ARRAYS = ("X", "y", "subject", "split", "session", "start", "lengths", "channel_names", "activity_names", "vocabulary", "anomaly")
+ARRAYS = (
+    "X",
+    "y",
+    "subject",
+    "split",
+    "session",
+    "start",
+    "lengths",
+    "channel_names",
+    "activity_names",
+    "vocabulary",
+    "anomaly",
+)
 
 
 def load_npz(path: Path, session: str = "session") -> FleetData | Pool:
-    """Read a ``.npz`` file: a fleet where there is a ``subject``, else a pool. `session`: the array that says the windows' recordings.
+    """Read a ``.npz`` file: a fleet where there is a ``subject``, else a pool. `session`: the array
+    that says the windows' recordings.
 
     Raises:
         DataError: not such a file; the text says what is wrong with it.
     """
     arrays = read_npz(path, session)
-    return from_arrays(path.stem, str(path), arrays) if "subject" in arrays else pool_from_arrays(path.stem, str(path), arrays)
+    return (
+        from_arrays(path.stem, str(path), arrays)
+        if "subject" in arrays
+        else pool_from_arrays(path.stem, str(path), arrays)
+    )
 
 
 def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
-    """The arrays of a ``.npz`` file that mean something here, by name, as they are in it. `session`: the one that says the windows'
-    recordings.
+    """The arrays of a ``.npz`` file that mean something here, by name, as they are in it.
+    `session`: the one that says the windows' recordings.
 
     Raises:
         DataError: not such a file.
     """
     if path.is_file() and not zipfile.is_zipfile(path):
-        raise DataError(f"data {path}: not readable as .npz: expected an archive of arrays, as numpy.savez writes it")
+        raise DataError(
+            f"data {path}: not readable as .npz: expected an archive of arrays, as numpy.savez "
+            "writes it"
+        )
     try:
         with np.load(path, allow_pickle=False) as file:
             stored = {"session" if name == session else name: name for name in file.files}
             _check_spelling(stored.keys(), path)
             return {name: file[stored[name]] for name in ARRAYS if name in stored}
     except ValueError:
-        raise DataError(f"data {path}: an array holds Python objects or is cut off, expected {LAYOUT}; {VARIABLE}") from None
+        raise DataError(
+            f"data {path}: an array holds Python objects or is cut off, expected {LAYOUT}; "
+            f"{VARIABLE}"
+        ) from None
     except (OSError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"data {path}: not readable as .npz: {error}") from None
 
 
 def _check_spelling(stored: Collection[str], path: Path) -> None:
-    """Check that no array that means nothing here is named nearly as one that is missing. Others may be there.
+    """Check that no array that means nothing here is named nearly as one that is missing. Others
+    may be there.
 
     Raises:
         DataError: one is.
     """
     for name in sorted(set(stored) - set(ARRAYS)):
-        if near := get_close_matches(name, [known for known in ARRAYS if known not in stored], 1, 0.8):
-            raise DataError(f"data {path}: array {name!r} means nothing here; did you mean {near[0]!r}?")
+        if near := get_close_matches(
+            name, [known for known in ARRAYS if known not in stored], 1, 0.8
+        ):
+            raise DataError(
+                f"data {path}: array {name!r} means nothing here; did you mean {near[0]!r}?"
+            )
 
 
 def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
     """A fleet from the arrays of a ``.npz``.
 
-    Without ``split``, or with one that leaves a subject without training or without test examples, the last 25 % of each
-    subject's examples per class, in their order in the file, are the test part; where labels are no classes, the last 25 % of all. Where
-    ``anomaly`` says which are anomalous, all of these are in the test part.
+    Without ``split``, or with one that leaves a subject without training or without test examples,
+    the last 25 % of each subject's examples per class, in their order in the file, are the test
+    part; where labels are no classes, the last 25 % of all. Where ``anomaly`` says which are
+    anomalous, all of these are in the test part.
 
     Raises:
         DataError: an array is missing or has another shape or type.
@@ -108,30 +154,40 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
     devices, recordings = {}, {}
     for number in np.unique(subject):
         at = np.flatnonzero(subject == number)
-        test = _test_part(y[at], arrays["split"][at] if "split" in arrays else None, "anomaly" in arrays)
+        test = _test_part(
+            y[at], arrays["split"][at] if "split" in arrays else None, "anomaly" in arrays
+        )
         at, cut = np.concatenate([at[~test], at[test]]), int((~test).sum())
         device_id = called[number.item()]
         own_x, own_y = fitting(x[at], window, f"data {origin}, device {device_id}"), y[at]
         devices[device_id] = Windows(own_x[:cut], own_y[:cut], own_x[cut:], own_y[cut:])
-        recordings[device_id] = Recordings(own_x, own_y, *(None if place is None else place[at] for place in (session, start)))
+        recordings[device_id] = Recordings(
+            own_x, own_y, *(None if place is None else place[at] for place in (session, start))
+        )
     return FleetData(name, window, classes, devices, recordings=recordings)
 
 
 def pool_from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> Pool:
-    """A pool from the arrays of a ``.npz``; the test part is found as `from_arrays` finds that of one subject.
+    """A pool from the arrays of a ``.npz``; the test part is found as `from_arrays` finds that of
+    one subject.
 
     Raises:
         DataError: an array is missing or has another shape or type.
     """
     arrays = _of_anomalies(origin, arrays)
     window, classes, x, y = _describe(origin, arrays)
-    x, test = fitting(x, window, f"data {origin}"), _test_part(y, arrays.get("split"), "anomaly" in arrays)
+    x, test = (
+        fitting(x, window, f"data {origin}"),
+        _test_part(y, arrays.get("split"), "anomaly" in arrays),
+    )
     return Pool(name, window, classes, x[~test], y[~test], x[test], y[test])
 
 
-def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str, ...], Array, Array]:
-    """Check what every file has: what one example is, what its classes are called, examples x, float32 or ids, and labels y (n, \\*label)
-    as they are held."""
+def _describe(
+    origin: str, arrays: dict[str, Array]
+) -> tuple[Window, tuple[str, ...], Array, Array]:
+    """Check what every file has: what one example is, what its classes are called, examples x,
+    float32 or ids, and labels y (n, \\*label) as they are held."""
     x, y = (_required(arrays, key, origin) for key in ("X", "y"))
     named = tuple(str(c) for c in arrays.get("channel_names", ()))
     ids = vocabulary(arrays.get("vocabulary"), f"data {origin}")
@@ -142,22 +198,43 @@ def _describe(origin: str, arrays: dict[str, Array]) -> tuple[Window, tuple[str,
     check_labels(y, len(x), f"data {origin}")
     y = y if y.dtype.kind in "US" else as_held(y)
     split = arrays.get("split")
-    if split is not None and (split.shape != (len(x),) or not set(np.unique(split)) <= {"train", "test"}):
-        raise DataError(f"data {origin}: split is {split.dtype}{list(split.shape)}, expected {len(x)} times 'train' or 'test'")
+    if split is not None and (
+        split.shape != (len(x),) or not set(np.unique(split)) <= {"train", "test"}
+    ):
+        raise DataError(
+            f"data {origin}: split is {split.dtype}{list(split.shape)}, expected {len(x)} times "
+            "'train' or 'test'"
+        )
     called = tuple(str(c) for c in arrays.get("activity_names", ()))
     steps = y.shape[1] if are_steps(y, called) else 0
     if steps and (x.ndim == 4 or steps > x.shape[-1]):
-        raise DataError(f"data {origin}: y has classes of {steps} steps of a window, and X is {list(x.shape)}: expected windows as long")
+        raise DataError(
+            f"data {origin}: y has classes of {steps} steps of a window, and X is "
+            f"{list(x.shape)}: expected windows as long"
+        )
     classes, y = _classes(y, called, origin)
     channels = named or tuple(f"c{i}" for i in range(x.shape[1]))
     if len(channels) != x.shape[1]:
         raise DataError(f"data {origin}: {len(channels)} channel names for {x.shape[1]} channels")
-    return Window(channels, x.shape[-1], x.shape[-1], height=x.shape[2] if x.ndim == 4 else 0, vocabulary=ids, steps=steps), classes, x, y
+    return (
+        Window(
+            channels,
+            x.shape[-1],
+            x.shape[-1],
+            height=x.shape[2] if x.ndim == 4 else 0,
+            vocabulary=ids,
+            steps=steps,
+        ),
+        classes,
+        x,
+        y,
+    )
 
 
 def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, ...], Array]:
-    """What the classes are called, and the labels as their numbers (n,), or (n, steps), int64. Numbers count in `names`, where there are
-    any; else the labels that occur are the classes, in sorted order. Of several labels, or quantities, it is what columns are called."""
+    """What the classes are called, and the labels as their numbers (n,), or (n, steps), int64.
+    Numbers count in `names`, where there are any; else the labels that occur are the classes, in
+    sorted order. Of several labels, or quantities, it is what columns are called."""
     steps = are_steps(y, names)
     if not has_classes(y) and not steps:
         return column_names(y, names, f"data {origin}"), y
@@ -169,12 +246,21 @@ def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, 
     told = y[_labelled(y)] if steps else y
     lowest, highest = int(told.min()), int(told.max())
     if lowest < 0 or highest > MOST_CLASSES:
-        raise DataError(f"data {origin}: y reaches {lowest}..{highest}, expected class numbers from 0 to {MOST_CLASSES}")
+        raise DataError(
+            f"data {origin}: y reaches {lowest}..{highest}, expected class numbers from 0 to "
+            f"{MOST_CLASSES}"
+        )
     if not names:
         return _those_that_occur(y)
     if len(names) <= highest:
-        counted = "; they are likely counted from 1, y - 1" if lowest == 1 and highest == len(names) else ""
-        raise DataError(f"data {origin}: {len(names)} class names, and y reaches {lowest}..{highest}{counted}")
+        counted = (
+            "; they are likely counted from 1, y - 1"
+            if lowest == 1 and highest == len(names)
+            else ""
+        )
+        raise DataError(
+            f"data {origin}: {len(names)} class names, and y reaches {lowest}..{highest}{counted}"
+        )
     return names, y
 
 
@@ -182,7 +268,9 @@ def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:
     labelled = _labelled(y)
     found, numbers = np.unique(y[labelled], return_inverse=True)
     if y.dtype.kind in "iu" and len(found) <= int(found[-1]):
-        log.warning("labels %s are the classes 0..%d, and keep their names", _few(found), len(found) - 1)
+        log.warning(
+            "labels %s are the classes 0..%d, and keep their names", _few(found), len(found) - 1
+        )
     made = np.full(y.shape, NO_LABEL, np.int64)
     made[labelled] = numbers
     return tuple(str(label) for label in found.tolist()), made
@@ -199,34 +287,47 @@ def _few(labels: Array) -> str:
 
 
 def _device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]:
-    """The id of each subject's device: ``s07`` of number 7; of a name, the name, in which what ids cannot have is a hyphen.
+    """The id of each subject's device: ``s07`` of number 7; of a name, the name, in which what ids
+    cannot have is a hyphen.
 
     Raises:
         DataError: not one number or name for each example, or two names that give one id.
     """
     if subject.shape != (count,) or subject.dtype.kind not in "iuUS":
-        raise DataError(f"data {origin}: subject is {subject.dtype}{list(subject.shape)}, expected int or str[{count}]")
+        raise DataError(
+            f"data {origin}: subject is {subject.dtype}{list(subject.shape)}, expected int or "
+            f"str[{count}]"
+        )
     found = np.unique(subject).tolist()
     if subject.dtype.kind in "iu":
         width = max(2, len(str(found[-1])))
         return {number: f"s{number:0{width}d}" for number in found}
     called = {name: re.sub(r"[^A-Za-z0-9._-]", "-", str(name))[:64] for name in found}
     if len(set(called.values())) < len(called) or "" in called.values():
-        raise DataError(f"data {origin}: the subjects' names {', '.join(map(str, found[:4]))} ... do not give each device an id of its own")
+        raise DataError(
+            f"data {origin}: the subjects' names {', '.join(map(str, found[:4]))} ... do not give "
+            "each device an id of its own"
+        )
     return called
 
 
 def _places(origin: str, arrays: dict[str, Array]) -> tuple[Array | None, Array | None]:
-    """Session and start (n,) int64 of every window, as far as they are there; sessions have numbers by where they first occur."""
+    """Session and start (n,) int64 of every window, as far as they are there; sessions have numbers
+    by where they first occur."""
     count, session, start = len(arrays["X"]), arrays.get("session"), arrays.get("start")
     if session is not None:
         if session.shape != (count,) or session.dtype.kind not in "iuU":
-            raise DataError(f"data {origin}: session is {session.dtype}{list(session.shape)}, expected {count} times a number or a name")
+            raise DataError(
+                f"data {origin}: session is {session.dtype}{list(session.shape)}, expected "
+                f"{count} times a number or a name"
+            )
         _, first, which = np.unique(session, return_index=True, return_inverse=True)
         session = np.argsort(np.argsort(first))[which].astype(np.int64)
     if start is not None:
         if start.shape != (count,) or start.dtype.kind not in "iu":
-            raise DataError(f"data {origin}: start is {start.dtype}{list(start.shape)}, expected int[{count}]")
+            raise DataError(
+                f"data {origin}: start is {start.dtype}{list(start.shape)}, expected int[{count}]"
+            )
         start = start.astype(np.int64)
     return session, start
 
@@ -241,15 +342,22 @@ def _of_anomalies(origin: str, arrays: dict[str, Array]) -> dict[str, Array]:
         return arrays
     told, count = arrays["anomaly"], len(_required(arrays, "X", origin))
     if beside := [name for name in ("y", "activity_names") if name in arrays]:
-        raise DataError(f"data {origin}: anomaly and {beside[0]}: expected one of them, anomaly says which windows are of which class")
+        raise DataError(
+            f"data {origin}: anomaly and {beside[0]}: expected one of them, anomaly says which "
+            "windows are of which class"
+        )
     if told.shape != (count,) or told.dtype.kind not in "biu" or not np.isin(told, (0, 1)).all():
-        raise DataError(f"data {origin}: anomaly is {told.dtype}{list(told.shape)}, expected {count} times 0, or 1 for an anomalous window")
+        raise DataError(
+            f"data {origin}: anomaly is {told.dtype}{list(told.shape)}, expected {count} times 0, "
+            "or 1 for an anomalous window"
+        )
     return arrays | {"y": told.astype(np.int64), "activity_names": np.array([USUAL, ANOMALOUS])}
 
 
 def _test_part(y: Array, split: Array | None, has_anomalies: bool) -> Array:
-    """Boolean mask (n,) of the test part: as `split` says if it leaves both parts something, else the last share of each class, or of all
-    where labels are no classes; where y are anomalies, all of these too."""
+    """Boolean mask (n,) of the test part: as `split` says if it leaves both parts something, else
+    the last share of each class, or of all where labels are no classes; where y are anomalies, all
+    of these too."""
     if split is not None and len(np.unique(split)) > 1:
         return np.equal(split, "test")
     last = last_share_of_each_class(y)

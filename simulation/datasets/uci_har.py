@@ -1,9 +1,12 @@
-"""UCI HAR: 30 volunteers, a smartphone on the waist, 6 activities, 9 channels at 50 Hz, windows of 128 samples with 50 % overlap.
+"""UCI HAR: 30 volunteers, a smartphone on the waist, 6 activities, 9 channels at 50 Hz, windows of
+128 samples with 50 % overlap.
 
-D. Anguita, A. Ghio, L. Oneto, X. Parra, J. L. Reyes-Ortiz. A Public Domain Dataset for Human Activity Recognition Using Smartphones.
-ESANN 2013. Read from the original folder, its zip, or one ``.npz``. The official split is by subject, which leaves a device either
-no training or no test windows; here the last 25 % of each subject's windows per class are the test part, and the one training
-window that overlaps them is left out. The ``.npz`` also says where every window was cut (``experiment``, ``start``).
+D. Anguita, A. Ghio, L. Oneto, X. Parra, J. L. Reyes-Ortiz. A Public Domain Dataset for Human
+Activity Recognition Using Smartphones. ESANN 2013. Read from the original folder, its zip, or one
+``.npz``. The official split is by subject, which leaves a device either no training or no test
+windows; here the last 25 % of each subject's windows per class are the test part, and the one
+training window that overlaps them is left out. The ``.npz`` also says where every window was cut
+(``experiment``, ``start``).
 """
 
 import io
@@ -19,7 +22,9 @@ from simulation.datasets.windows import FleetData, without_overlap
 from wire.errors import DataError
 from wire.tensors import Array
 
-SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
+SIGNALS = tuple(
+    f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"
+)
 ACTIVITIES = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
 FOLDER = "UCI HAR Dataset"
 
@@ -31,12 +36,14 @@ def load_uci_har(path: Path) -> FleetData:
         DataError: a file of it is missing or has another shape.
     """
     data = from_arrays("uci-har", str(path), read_rows(path))
-    return replace(data, name="uci-har", devices={d: without_overlap(w) for d, w in data.devices.items()})
+    return replace(
+        data, name="uci-har", devices={d: without_overlap(w) for d, w in data.devices.items()}
+    )
 
 
 def read_rows(path: Path) -> dict[str, Array]:
-    """All windows in the order of the original files, as the arrays of a ``.npz`` (`simulation.datasets.npz`): ``X`` (n, 9, 128) float32,
-    ``y`` (n,) and ``subject`` (n,) int.
+    """All windows in the order of the original files, as the arrays of a ``.npz``
+    (`simulation.datasets.npz`): ``X`` (n, 9, 128) float32, ``y`` (n,) and ``subject`` (n,) int.
 
     Raises:
         DataError: a file of it is missing or has another shape.
@@ -44,7 +51,9 @@ def read_rows(path: Path) -> dict[str, Array]:
     if path.suffix == ".npz":
         arrays = read_npz(path, session="experiment")
         if "subject" not in arrays:
-            raise DataError(f"data {path}: array 'subject' is missing, and UCI HAR has one device per subject")
+            raise DataError(
+                f"data {path}: array 'subject' is missing, and UCI HAR has one device per subject"
+            )
         return arrays
     if path.suffix == ".zip":
         try:
@@ -61,17 +70,23 @@ def is_uci_har(path: Path) -> bool:
     """Whether a path looks like UCI HAR in one of its forms."""
     if path.suffix == ".zip":
         return zipfile.is_zipfile(path)
-    return path.is_dir() and any((root / "train" / "Inertial Signals").is_dir() for root in (path, path / FOLDER))
+    return path.is_dir() and any(
+        (root / "train" / "Inertial Signals").is_dir() for root in (path, path / FOLDER)
+    )
 
 
 def _assemble(path: Path, read: Callable[[str], bytes]) -> dict[str, Array]:
     parts: dict[str, list[Array]] = {"X": [], "y": [], "subject": []}
     try:
         for split in ("train", "test"):
-            signals = [_table(read(f"{split}/Inertial Signals/{name}_{split}.txt")) for name in SIGNALS]
+            signals = [
+                _table(read(f"{split}/Inertial Signals/{name}_{split}.txt")) for name in SIGNALS
+            ]
             parts["X"].append(np.stack(signals, axis=1))
             parts["y"].append(_table(read(f"{split}/y_{split}.txt")).astype(np.int64).ravel() - 1)
-            parts["subject"].append(_table(read(f"{split}/subject_{split}.txt")).astype(np.int64).ravel())
+            parts["subject"].append(
+                _table(read(f"{split}/subject_{split}.txt")).astype(np.int64).ravel()
+            )
     except (OSError, ValueError) as error:
         raise DataError(f"data {path}: not {FOLDER}: {error}") from None
     arrays = {name: np.concatenate(values) for name, values in parts.items()}

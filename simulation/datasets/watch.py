@@ -1,11 +1,14 @@
-"""The smartwatch set of the seglearn wheel: 10 people, left and right arm, 7 shoulder exercises, 6 channels at 50 Hz.
+"""The smartwatch set of the seglearn wheel: 10 people, left and right arm, 7 shoulder exercises, 6
+channels at 50 Hz.
 
-D. M. Burns et al. Shoulder physiotherapy exercise recognition: machine learning the inertial signals from a smartwatch.
-Physiological Measurement 39(7), 2018. The wheel (BSD licence) carries 140 recordings, one for each person, arm and exercise.
+D. M. Burns et al. Shoulder physiotherapy exercise recognition: machine learning the inertial
+signals from a smartwatch. Physiological Measurement 39(7), 2018. The wheel (BSD licence) carries
+140 recordings, one for each person, arm and exercise.
 
-``watch`` has windows of one exercise each. ``watch-session`` has the exercises of a device one after another, as in an hour of training, in
-an order that differs between devices: windows are longer and go across the joins, and each third of a second has its label. What a person
-does between two exercises was not recorded, so a change of exercise is abrupt here.
+``watch`` has windows of one exercise each. ``watch-session`` has the exercises of a device one
+after another, as in an hour of training, in an order that differs between devices: windows are
+longer and go across the joins, and each third of a second has its label. What a person does between
+two exercises was not recorded, so a change of exercise is abrupt here.
 """
 
 from importlib.util import find_spec
@@ -30,54 +33,77 @@ _Piece = tuple[Array, Array, Array, Array]
 
 
 def load_watch() -> FleetData:
-    """Twenty devices ``p01-left`` .. ``p10-right``. The first 70 % of each recording's time are for training; windows are cut on
-    either side of that point, so that none is shared.
+    """Twenty devices ``p01-left`` .. ``p10-right``. The first 70 % of each recording's time are for
+    training; windows are cut on either side of that point, so that none is shared.
 
     Raises:
         DataError: the seglearn package is not installed.
     """
     raw = _read("watch")
     parts: dict[str, dict[str, list[_Piece]]] = {}
-    for number, (recording, label, person, side) in enumerate(zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)):
+    for number, (recording, label, person, side) in enumerate(
+        zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True)
+    ):
         device = parts.setdefault(_device_id(person, side), {"train": [], "test": []})
         cut = round(TRAIN_SHARE * len(recording))
         for part, begin, end in (("train", 0, cut), ("test", cut, len(recording))):
             x = cut_windows(np.asarray(recording[begin:end]), LENGTH, STRIDE)
             y, session = (np.full(len(x), value, np.int64) for value in (label, number))
             device[part].append((x, y, session, begin + STRIDE * np.arange(len(x), dtype=np.int64)))
-    recordings = {d: Recordings(*map(np.concatenate, zip(*parts[d]["train"], *parts[d]["test"], strict=True))) for d in sorted(parts)}
+    recordings = {
+        d: Recordings(*map(np.concatenate, zip(*parts[d]["train"], *parts[d]["test"], strict=True)))
+        for d in sorted(parts)
+    }
     num_train = {d: sum(len(x) for x, *_ in parts[d]["train"]) for d in parts}
     return FleetData(
         "watch",
         Window(tuple(str(c) for c in raw["X_labels"]), LENGTH, STRIDE, RATE_HZ),
         tuple(str(c) for c in raw["y_labels"]),
-        {d: Windows(r.x[: num_train[d]], r.y[: num_train[d]], r.x[num_train[d] :], r.y[num_train[d] :]) for d, r in recordings.items()},
+        {
+            d: Windows(
+                r.x[: num_train[d]], r.y[: num_train[d]], r.x[num_train[d] :], r.y[num_train[d] :]
+            )
+            for d, r in recordings.items()
+        },
         {device_id: device_id.split("-")[1] for device_id in sorted(parts)},
         recordings,
     )
 
 
 def load_watch_session() -> FleetData:
-    """The same devices, each with its recordings one after another: what is for training, and what is for testing. Windows have
-    `SESSION_STEPS` steps with the exercise of each; a step in which it changes has none.
+    """The same devices, each with its recordings one after another: what is for training, and what
+    is for testing. Windows have `SESSION_STEPS` steps with the exercise of each; a step in which it
+    changes has none.
 
     Raises:
         DataError: the seglearn package is not installed.
     """
     raw = _read("watch-session")
     recordings: dict[str, list[tuple[Array, int]]] = {}
-    for recording, label, person, side in zip(raw["X"], raw["y"], raw["subject"], raw["side"], strict=True):
-        recordings.setdefault(_device_id(person, side), []).append((np.asarray(recording), int(label)))
+    for recording, label, person, side in zip(
+        raw["X"], raw["y"], raw["subject"], raw["side"], strict=True
+    ):
+        recordings.setdefault(_device_id(person, side), []).append(
+            (np.asarray(recording), int(label))
+        )
     devices = {}
     for number, device_id in enumerate(sorted(recordings)):
         own = recordings[device_id]
         order = np.random.default_rng(number).permutation(len(own))
         cuts = [round(TRAIN_SHARE * len(samples)) for samples, _ in own]
         train = _session([(own[i][0][: cuts[i]], own[i][1]) for i in order])
-        devices[device_id] = Windows(*train, *_session([(own[i][0][cuts[i] :], own[i][1]) for i in order]))
+        devices[device_id] = Windows(
+            *train, *_session([(own[i][0][cuts[i] :], own[i][1]) for i in order])
+        )
     return FleetData(
         "watch-session",
-        Window(tuple(str(c) for c in raw["X_labels"]), SESSION_LENGTH, SESSION_STRIDE, RATE_HZ, steps=SESSION_STEPS),
+        Window(
+            tuple(str(c) for c in raw["X_labels"]),
+            SESSION_LENGTH,
+            SESSION_STRIDE,
+            RATE_HZ,
+            steps=SESSION_STEPS,
+        ),
         tuple(str(c) for c in raw["y_labels"]),
         devices,
         {device_id: device_id.split("-")[1] for device_id in devices},
@@ -85,11 +111,13 @@ def load_watch_session() -> FleetData:
 
 
 def _session(pieces: list[tuple[Array, int]]) -> tuple[Array, Array]:
-    """Windows x (n, channels, length) of pieces of recordings (samples, channels), one after another, and the label y (n, steps) of their
-    steps."""
+    """Windows x (n, channels, length) of pieces of recordings (samples, channels), one after
+    another, and the label y (n, steps) of their steps."""
     samples = np.concatenate([piece for piece, _ in pieces])
     labels = np.concatenate([np.full((len(piece), 1), label) for piece, label in pieces])
-    x, of_samples = (cut_windows(values, SESSION_LENGTH, SESSION_STRIDE) for values in (samples, labels))
+    x, of_samples = (
+        cut_windows(values, SESSION_LENGTH, SESSION_STRIDE) for values in (samples, labels)
+    )
     return x, classes_of_steps(of_samples[:, 0], SESSION_STEPS)
 
 
@@ -97,8 +125,13 @@ def _read(name: str) -> dict[str, Any]:
     spec = find_spec("seglearn")
     path = Path(spec.origin).parent / "data" / "watch_dataset.npy" if spec and spec.origin else None
     if path is None or not path.exists():
-        raise DataError(f"data {name!r}: it comes with the package seglearn, which is not installed (pip install 'shoal[simulation]')")
-    held: dict[str, Any] = np.load(path, allow_pickle=True).item()  # a file of an installed package, trusted as its code is
+        raise DataError(
+            f"data {name!r}: it comes with the package seglearn, which is not installed (pip "
+            "install 'shoal[simulation]')"
+        )
+    held: dict[str, Any] = np.load(
+        path, allow_pickle=True
+    ).item()  # a file of an installed package, trusted as its code is
     return held
 
 

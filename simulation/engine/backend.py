@@ -1,4 +1,5 @@
-"""Which backend runs the graphs: the fastest that can train the objective's model here, and why not a faster one."""
+"""Which backend runs the graphs: the fastest that can train the objective's model here, and why not
+a faster one."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,11 +20,16 @@ from wire.bundle import Manifest
 from wire.errors import ConfigError
 
 ENGINE_HAS = (
-    "the engine in C++ has time windows and images, with layers Conv1d, Conv2d, Linear, BatchNorm, ReLU, MaxPool, AvgPool, "
-    "AdaptiveAvgPool, Flatten, GRU, LayerNorm, GELU, Dropout, MultiheadAttention and TransformerEncoder, with positions, class tokens and "
+    "the engine in C++ has time windows and images, with layers Conv1d, Conv2d, Linear, "
+    "BatchNorm, ReLU, MaxPool, AvgPool, "
+    "AdaptiveAvgPool, Flatten, GRU, LayerNorm, GELU, Dropout, MultiheadAttention and "
+    "TransformerEncoder, with positions, class tokens and "
     "sums of branches; backend auto takes another one where it has to"
 )
-IN_CPP: dict[BackendName, type[NativeGraphs | HybridGraphs]] = {"native": NativeGraphs, "hybrid": HybridGraphs}
+IN_CPP: dict[BackendName, type[NativeGraphs | HybridGraphs]] = {
+    "native": NativeGraphs,
+    "hybrid": HybridGraphs,
+}
 """Backends of the native engine, the faster one first."""
 COMPILE_FROM = 10_000
 """Steps of training in a run from which compiling (12 to 25 s, the first time) is worth it."""
@@ -44,7 +50,12 @@ class Backend:
 
 
 def choose(
-    objective: Objective, manifest: Manifest, options: EngineOptions, trained: Iterable[str], batch_size: int, steps: int
+    objective: Objective,
+    manifest: Manifest,
+    options: EngineOptions,
+    trained: Iterable[str],
+    batch_size: int,
+    steps: int,
 ) -> Backend:
     """The backend for a run of so many steps of training with the graphs `trained`.
 
@@ -60,14 +71,27 @@ def choose(
             continue
         try:
             make_in_cpp = partial(kind, objective, window, trained)
-            return Backend(name, make_in_cpp(), make_in_cpp, threads=kind is NativeGraphs, reason="; ".join(reasons))
+            return Backend(
+                name,
+                make_in_cpp(),
+                make_in_cpp,
+                threads=kind is NativeGraphs,
+                reason="; ".join(reasons),
+            )
         except (Unsupported, CannotCompile) as error:
             if options.backend == name:
                 raise ConfigError(f"backend {name}: {error}; {ENGINE_HAS}") from None
             reasons += [] if str(error) in reasons else [str(error)]
-    stepwise = next((name for name, layer in objective.model.named_modules() if isinstance(layer, nn.RNNBase)), "")
-    if options.backend == "compiled" or (options.backend == "auto" and steps >= COMPILE_FROM and not stepwise):
-        from simulation.engine.graphs.compiled import CompiledGraphs  # torch's compiler takes a second to load
+    stepwise = next(
+        (name for name, layer in objective.model.named_modules() if isinstance(layer, nn.RNNBase)),
+        "",
+    )
+    if options.backend == "compiled" or (
+        options.backend == "auto" and steps >= COMPILE_FROM and not stepwise
+    ):
+        from simulation.engine.graphs.compiled import (
+            CompiledGraphs,
+        )  # torch's compiler takes a second to load
 
         try:
             find_compiler()
@@ -80,14 +104,20 @@ def choose(
     elif options.backend == "auto" and steps < COMPILE_FROM:
         reasons.append(f"{steps:,} steps are too few to compile for")
     elif options.backend == "auto":
-        reasons.append(f"layer {stepwise!r} goes on step by step, which takes minutes to compile and is no faster then")
+        reasons.append(
+            f"layer {stepwise!r} goes on step by step, which takes minutes to compile and is no "
+            "faster then"
+        )
     make_eager = partial(EagerGraphs, objective)
     return Backend("eager", make_eager(), make_eager, reason="; ".join(reasons))
 
 
 def _batched(objective: Objective, window: tuple[int, ...], options: EngineOptions) -> Backend:
     if options.accelerator is None:
-        raise ConfigError("backend batched: torch finds no CUDA device here; with device cpu it would run on the processor")
+        raise ConfigError(
+            "backend batched: torch finds no CUDA device here; with device cpu it would run on "
+            "the processor"
+        )
     try:
         make = partial(BatchedGraphs, objective, window, options.accelerator, options.bf16)
         return Backend("batched", make(), make)

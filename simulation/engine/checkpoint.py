@@ -1,7 +1,8 @@
 """Saves a run between rounds, so that it goes on after an interruption with the same bits.
 
-The algorithm's state, the records so far and the blobs that they name are one file, which is replaced as a whole. The private tensors of
-devices lie in the store's folder beside it. A round that is repeated reads there what it read the first time.
+The algorithm's state, the records so far and the blobs that they name are one file, which is
+replaced as a whole. The private tensors of devices lie in the store's folder beside it. A round
+that is repeated reads there what it read the first time.
 """
 
 from collections.abc import Mapping
@@ -41,7 +42,8 @@ class _Text(msgspec.Struct):
 
 
 class Checkpoint:
-    """A folder for one run. `settings` and `asked` say which run it is; the folder of a run with other values is refused."""
+    """A folder for one run. `settings` and `asked` say which run it is; the folder of a run with
+    other values is refused."""
 
     def __init__(self, folder: Path, settings: RunSettings, asked: Mapping[str, Any]) -> None:
         """
@@ -51,15 +53,21 @@ class Checkpoint:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"--checkpoint {folder}: {error.strerror}; expected a folder, or a path where one can be made") from None
+            raise ConfigError(
+                f"--checkpoint {folder}: {error.strerror}; expected a folder, or a path where one "
+                "can be made"
+            ) from None
         self.store = folder / STORE
         self._file = folder / FILE
         asked_settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings))
-        bundle = {name: asked_settings.pop(name) for name in ("bundle", "reported", "responses")}["bundle"]
+        bundle = {name: asked_settings.pop(name) for name in ("bundle", "reported", "responses")}[
+            "bundle"
+        ]
         self._asked: dict[str, Any] = {**asked_settings, **asked, "bundle": bundle}
 
     def load(self, blobs: MemoryBlobs, traffic: Traffic) -> Snapshot | None:
-        """The run as it was last saved; None when the folder holds none. Fills `blobs`, and in `traffic` what devices hold.
+        """The run as it was last saved; None when the folder holds none. Fills `blobs`, and in
+        `traffic` what devices hold.
 
         Raises:
             ConfigError: the folder holds another run, or a file that cannot be read.
@@ -74,9 +82,14 @@ class Checkpoint:
         differing = [k for k, v in self._asked.items() if text.asked.get(k) != v]
         if differing:
             name = differing[0]
-            raise ConfigError(f"checkpoint {self._file}: a run with {name} {text.asked.get(name)!r}, this one has {self._asked[name]!r}")
+            raise ConfigError(
+                f"checkpoint {self._file}: a run with {name} {text.asked.get(name)!r}, this one "
+                f"has {self._asked[name]!r}"
+            )
         traffic.held = text.held
-        models: dict[str, dict[str, Tensors]] = {version: {key: {} for key in keys} for version, keys in text.models.items()}
+        models: dict[str, dict[str, Tensors]] = {
+            version: {key: {} for key in keys} for version, keys in text.models.items()
+        }
         for name, value in arrays.items():
             kind, _, rest = name.partition("/")
             if kind == "blob":
@@ -87,16 +100,36 @@ class Checkpoint:
         older = {int(version): models[version] for version in models if version}
         state = decode_memory(arrays["memory"].tobytes(), models[""])
         held = text.inputs, text.placed
-        return Snapshot(state, text.round, text.trained, tuple(text.records), text.finished, *held, older, text.stopped)
+        return Snapshot(
+            state,
+            text.round,
+            text.trained,
+            tuple(text.records),
+            text.finished,
+            *held,
+            older,
+            text.stopped,
+        )
 
     def save(self, snapshot: Snapshot, blobs: MemoryBlobs, traffic: Traffic) -> None:
         """Save a run between two rounds."""
         arrays: Tensors = {"memory": np.frombuffer(encode_memory(snapshot.state), np.uint8)}
-        versions = {"": snapshot.state.models, **{str(version): models for version, models in snapshot.older.items()}}
+        versions = {
+            "": snapshot.state.models,
+            **{str(version): models for version, models in snapshot.older.items()},
+        }
         for version, models in versions.items():
-            arrays |= {f"model/{version}/{key}/{name}": value for key, model in models.items() for name, value in model.items()}
-        named = {record.views for record in snapshot.records} - {""} | {told.blob for told in snapshot.inputs.values()}
-        arrays |= {f"blob/{name}": np.frombuffer(blobs.get(name), np.uint8) for name in sorted(named)}
+            arrays |= {
+                f"model/{version}/{key}/{name}": value
+                for key, model in models.items()
+                for name, value in model.items()
+            }
+        named = {record.views for record in snapshot.records} - {""} | {
+            told.blob for told in snapshot.inputs.values()
+        }
+        arrays |= {
+            f"blob/{name}": np.frombuffer(blobs.get(name), np.uint8) for name in sorted(named)
+        }
         text = _Text(
             self._asked,
             snapshot.round,

@@ -1,7 +1,9 @@
-"""A run by messages: the aggregator's runner and one agent per device, joined by an in-process broker, on a virtual clock.
+"""A run by messages: the aggregator's runner and one agent per device, joined by an in-process
+broker, on a virtual clock.
 
-Nothing here decides anything about federated learning: messages, admission, rounds and the execution of plans are the same code
-that runs in the field. It is what the faster engine is held against, to the bit.
+Nothing here decides anything about federated learning: messages, admission, rounds and the
+execution of plans are the same code that runs in the field. It is what the faster engine is held
+against, to the bit.
 """
 
 from collections.abc import Callable
@@ -41,7 +43,9 @@ class VirtualClock:
         return self.now_s
 
 
-def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgress) -> EngineResult:
+def run_by_messages(
+    experiment: Experiment, graphs: Graphs, on_progress: OnProgress
+) -> EngineResult:
     """Run a fleet to the end.
 
     Raises:
@@ -55,10 +59,23 @@ def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgr
 
     def observe(state: RunState, event: Event) -> None:
         if isinstance(event, Started | RoundAggregated):
-            on_progress(progress_of(state.trained, {d: key for d, key in state.starts.items() if d}))
+            on_progress(
+                progress_of(state.trained, {d: key for d, key in state.starts.items() if d})
+            )
 
-    runner, states = Runner(fleet, clock), {device_id: MemoryState() for device_id in experiment.devices}
-    campaign = runner.add(settings, experiment.algorithm, experiment.bundle, experiment.probe, store, blobs, observe=observe)
+    runner, states = (
+        Runner(fleet, clock),
+        {device_id: MemoryState() for device_id in experiment.devices},
+    )
+    campaign = runner.add(
+        settings,
+        experiment.algorithm,
+        experiment.bundle,
+        experiment.probe,
+        store,
+        blobs,
+        observe=observe,
+    )
 
     def agent(device_id: str, windows: Windows) -> Agent:
         link = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))
@@ -66,11 +83,31 @@ def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgr
         if attack is not None and device_id in attack.attackers:
             poisoned = attack.poison(windows)
             return Attacker(
-                device_id, topics, link, poisoned, state, lambda _: graphs, clock=clock, secret=repeatable_secret, attack=attack
+                device_id,
+                topics,
+                link,
+                poisoned,
+                state,
+                lambda _: graphs,
+                clock=clock,
+                secret=repeatable_secret,
+                attack=attack,
             )
-        return Agent(device_id, topics, link, windows, state, lambda _: graphs, clock=clock, secret=repeatable_secret)
+        return Agent(
+            device_id,
+            topics,
+            link,
+            windows,
+            state,
+            lambda _: graphs,
+            clock=clock,
+            secret=repeatable_secret,
+        )
 
-    agents = {device_id: agent(device_id, windows) for device_id, windows in sorted(experiment.devices.items())}
+    agents = {
+        device_id: agent(device_id, windows)
+        for device_id, windows in sorted(experiment.devices.items())
+    }
     _deliver(runner, campaign, list(agents.values()), clock)
     state = campaign.known()
     models = HeldModels(
@@ -78,7 +115,14 @@ def run_by_messages(experiment: Experiment, graphs: Graphs, on_progress: OnProgr
         lambda key: decode_tensors(blobs.get(state.models[key]), OWN_FILES)[0],
         lambda device_id: _own_tensors(states[device_id], experiment),
     )
-    return EngineResult(state, store.rounds(), blobs, lambda device_id, x: agents[device_id].predict(x), models, "messages")
+    return EngineResult(
+        state,
+        store.rounds(),
+        blobs,
+        lambda device_id, x: agents[device_id].predict(x),
+        models,
+        "messages",
+    )
 
 
 def _own_tensors(state: MemoryState, experiment: Experiment) -> Tensors:
@@ -90,12 +134,16 @@ def _own_tensors(state: MemoryState, experiment: Experiment) -> Tensors:
     current = state.current()
     if current is None:
         raise ConfigError("this device has no model: no plan of the last round reached it")
-    model, private = (decode_tensors(read_blob(state, name), OWN_FILES)[0] if name else {} for name in (current.model, current.private))
+    model, private = (
+        decode_tensors(read_blob(state, name), OWN_FILES)[0] if name else {}
+        for name in (current.model, current.private)
+    )
     return own_tensors(experiment.bundle, model, private)
 
 
 def _deliver(runner: Runner, campaign: Campaign, agents: list[Agent], clock: VirtualClock) -> None:
-    """Deliver until nobody has anything left to read; then let time pass to the next deadline; until the run is over."""
+    """Deliver until nobody has anything left to read; then let time pass to the next deadline;
+    until the run is over."""
     links: list[tuple[Link, Callable[[LinkEvent], None]]] = [
         (runner.link, runner.handle),
         *((agent.link, agent.handle) for agent in agents),
@@ -112,7 +160,9 @@ def _deliver(runner: Runner, campaign: Campaign, agents: list[Agent], clock: Vir
                 return
             next_s = min(runner.next_deadline_s(), *(agent.retry_at_s for agent in agents))
             if next_s == float("inf"):
-                raise RuntimeError("the simulation stands still: no message, no deadline, and the run is not over")
+                raise RuntimeError(
+                    "the simulation stands still: no message, no deadline, and the run is not over"
+                )
             clock.now_s = max(clock.now_s, next_s)
             runner.tick()
             for agent in agents:
@@ -120,4 +170,7 @@ def _deliver(runner: Runner, campaign: Campaign, agents: list[Agent], clock: Vir
             number = campaign.known().round
             reopened[number] = reopened.get(number, 0) + 1
             if reopened[number] > PATIENCE:
-                raise Stalled(f"round {number} was opened {PATIENCE} times and no device could carry out its plan; the log says why")
+                raise Stalled(
+                    f"round {number} was opened {PATIENCE} times and no device could carry out "
+                    "its plan; the log says why"
+                )

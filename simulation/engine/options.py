@@ -18,37 +18,53 @@ TOGETHER = 128
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What carries out the graphs, and where. Backend ``auto`` is native where the engine in C++ knows the model's layers and steps are
-    plain SGD, hybrid where it knows the layers alone, else compiled where the run is long enough, else eager; batched and messages are
-    taken only where they are asked for."""
+    """What carries out the graphs, and where. Backend ``auto`` is native where the engine in C++
+    knows the model's layers and steps are plain SGD, hybrid where it knows the layers alone, else
+    compiled where the run is long enough, else eager; batched and messages are taken only where
+    they are asked for."""
 
     backend: BackendName = "auto"
     workers: int = 0
-    """Devices that are worked on at a time; 0: one for each core, or `TOGETHER` with backend batched."""
+    """Devices that are worked on at a time; 0: one for each core, or `TOGETHER` with backend
+    batched."""
     checkpoint: Path | None = None
     """A folder in which every round is kept, and from which an interrupted run goes on."""
     cluster: str = ""
-    """Address of a Ray cluster that carries out the plans, ``auto`` for one that this machine is part of, ``local`` for one that is started
-    on this machine, ``any`` for ``auto`` where there is one and else ``local``. `workers` is then the number of its workers, 0 for one for
-    each CPU of the cluster."""
+    """Address of a Ray cluster that carries out the plans, ``auto`` for one that this machine is
+    part of, ``local`` for one that is started on this machine, ``any`` for ``auto`` where there is
+    one and else ``local``. `workers` is then the number of its workers, 0 for one for each CPU of
+    the cluster."""
     device: str = ""
-    """The torch device of backend batched: ``cuda``, ``cuda:1``, ``cpu``; empty: CUDA, where torch finds it."""
+    """The torch device of backend batched: ``cuda``, ``cuda:1``, ``cpu``; empty: CUDA, where torch
+    finds it."""
     bf16: bool = False
-    """Whether backend batched multiplies in bfloat16, which is faster on an accelerator and rounds more coarsely."""
+    """Whether backend batched multiplies in bfloat16, which is faster on an accelerator and rounds
+    more coarsely."""
 
     def __post_init__(self) -> None:
         if self.backend not in get_args(BackendName):
-            raise ConfigError(f"backend {self.backend!r}: expected one of {', '.join(get_args(BackendName))}")
+            raise ConfigError(
+                f"backend {self.backend!r}: expected one of {', '.join(get_args(BackendName))}"
+            )
         if self.cluster and self.backend in ("messages", "batched"):
-            raise ConfigError(f"cluster {self.cluster!r}: backend {self.backend} is for one process")
+            raise ConfigError(
+                f"cluster {self.cluster!r}: backend {self.backend} is for one process"
+            )
         if self.checkpoint and self.backend == "messages":
             raise ConfigError(f"checkpoint {self.checkpoint}: backend messages keeps none")
         if self.cluster and find_spec("ray") is None:
-            raise ConfigError(f"cluster {self.cluster!r}: Ray is not installed: pip install 'shoal[simulation,ray]'")
+            raise ConfigError(
+                f"cluster {self.cluster!r}: Ray is not installed: pip install "
+                "'shoal[simulation,ray]'"
+            )
         if self.device not in ("", "cpu", *_cuda_devices()):
-            raise ConfigError(f"device {self.device!r}: expected cpu, or cuda where torch finds one")
+            raise ConfigError(
+                f"device {self.device!r}: expected cpu, or cuda where torch finds one"
+            )
         if self.device and self.backend != "batched":
-            raise ConfigError(f"device {self.device!r}: backend {self.backend} has no choice of one")
+            raise ConfigError(
+                f"device {self.device!r}: backend {self.backend} has no choice of one"
+            )
         if self.bf16 and self.backend != "batched":
             raise ConfigError(f"bf16: for backend batched, not for backend {self.backend}")
 
@@ -64,7 +80,8 @@ class EngineOptions:
 
     @property
     def accelerator(self) -> torch.device | None:
-        """Where backend batched runs; None where torch finds no CUDA and no device was asked for."""
+        """Where backend batched runs; None where torch finds no CUDA and no device was asked
+        for."""
         name = self.device or next(iter(_cuda_devices()), "")
         return torch.device(name) if name else None
 

@@ -12,7 +12,8 @@ from wire.tensors import Tensors
 
 
 class Stop(Enum):
-    """The answer to a `RunProgress` that ends a run: no further round of training is made, and devices test what they keep."""
+    """The answer to a `RunProgress` that ends a run: no further round of training is made, and
+    devices test what they keep."""
 
     STOP = "stop"
 
@@ -34,7 +35,8 @@ class HeldModels:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """The run begins, or a round of training or a preparation is over: rounds of training so far, and the number of groups."""
+    """The run begins, or a round of training or a preparation is over: rounds of training so far,
+    and the number of groups."""
 
     trained: int
     groups: int

@@ -19,7 +19,8 @@ class EngineResult:
     records: list[RoundRecord]
     blobs: Blobs
     predict: Callable[[str, Array], Array]
-    """(device, x (n, \\*window)) -> class probabilities (n, classes) by the model of that device."""
+    """(device, x (n, \\*window)) -> class probabilities (n, classes) by the model of that
+    device."""
     models: HeldModels
     """The models in the end."""
     backend: str

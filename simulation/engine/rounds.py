@@ -1,7 +1,8 @@
-"""The rounds of a fast simulation: the same phases as `aggregator.core.round`, for a fleet that is always reachable, without messages.
+"""The rounds of a fast simulation: the same phases as `aggregator.core.round`, for a fleet that is
+always reachable, without messages.
 
-The cost of a round is proportional to its cohort, not to the fleet. `Snapshot` holds everything that changes from round to round, so that a
-run can be saved and continued.
+The cost of a round is proportional to its cohort, not to the fleet. `Snapshot` holds everything
+that changes from round to round, so that a run can be saved and continued.
 """
 
 import logging
@@ -12,7 +13,15 @@ from typing import Protocol
 
 from immutables import Map
 
-from aggregator.aggregation import apply_algorithm, encode_views, make_programs, rate_noted, round_notes, store_state, weakened
+from aggregator.aggregation import (
+    apply_algorithm,
+    encode_views,
+    make_programs,
+    rate_noted,
+    round_notes,
+    store_state,
+    weakened,
+)
 from aggregator.core.budget import improvement_of, mean_accuracy
 from aggregator.core.placed import Placed
 from aggregator.core.plan import by_labels, make_plan, program_for
@@ -37,9 +46,11 @@ from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 log = logging.getLogger("shoal.simulation")
 
 OF = "@"
-"""Joins the key of a model and a number of rounds into the name of that model as it was after so many rounds."""
+"""Joins the key of a model and a number of rounds into the name of that model as it was after so
+many rounds."""
 EVALUATED = 10_000
-"""Of a larger fleet so many devices, drawn by the seed, test the model that they are given in the end."""
+"""Of a larger fleet so many devices, drawn by the seed, test the model that they are given in the
+end."""
 NOBODY: Mapping[str, Placed] = Map()
 """Where nobody is placed."""
 
@@ -47,9 +58,11 @@ NOBODY: Mapping[str, Placed] = Map()
 class Workers(Protocol):
     """Carry out plans, in any order; each result is handed out as soon as it is there."""
 
-    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
-        """The results of these plans. Their tensors hold until the next call. Where nobody looks at single updates (`summed`), workers may
-        hand out sums of them instead."""
+    def run(
+        self, plans: Sequence[Plan], models: Models, summed: bool = False
+    ) -> Iterator[DeviceResult]:
+        """The results of these plans. Their tensors hold until the next call. Where nobody looks at
+        single updates (`summed`), workers may hand out sums of them instead."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,8 @@ class Snapshot:
     """As in `RunState`, as is `placed`."""
     placed: Mapping[str, Placed] = field(default_factory=dict)
     older: Mapping[int, Mapping[str, Tensors]] = field(default_factory=dict, repr=False)
-    """By number of rounds, the models after so many, as far as devices are still at work on them."""
+    """By number of rounds, the models after so many, as far as devices are still at work on
+    them."""
     stopped: bool = False
     """Whether somebody has stopped the run: no further round of training is made."""
 
@@ -81,12 +95,19 @@ class Rounds:
     schedule: Schedule
 
     def __post_init__(self) -> None:
-        self.settings, self.algorithm, self.devices = self.experiment.settings, self.experiment.algorithm, self.experiment.devices
+        self.settings, self.algorithm, self.devices = (
+            self.experiment.settings,
+            self.experiment.algorithm,
+            self.experiment.devices,
+        )
         self.device_ids = sorted(self.devices)
-        self.unlabelled = {d for d in self.device_ids if self.devices[d].num_train < self.settings.min_batch}
+        self.unlabelled = {
+            d for d in self.device_ids if self.devices[d].num_train < self.settings.min_batch
+        }
 
     def advance(self, snapshot: Snapshot, workers: Workers) -> Snapshot:
-        """The snapshot after one more round, the last of which only tests the models that devices are given."""
+        """The snapshot after one more round, the last of which only tests the models that devices
+        are given."""
         settings, state = self.settings, snapshot.state
         number, closing = snapshot.round + 1, bool(self._ended(snapshot))
         preparing = not closing and self.algorithm.preparing(state)
@@ -96,27 +117,47 @@ class Rounds:
         if number == 1 and not closing:
             inputs = self._ask(state, models, workers)
         older = {**snapshot.older, snapshot.round: models}
-        stale = {_name(key, v): model for v in set(invited.versions.values()) for key, model in older[v].items()}
+        stale = {
+            _name(key, v): model
+            for v in set(invited.versions.values())
+            for key, model in older[v].items()
+        }
         plans = self._plans(state, starts, invited, number, closing, stale)
         summed = self.algorithm.streams and not (closing or preparing or invited.weights)
         received = self._received(plans, {**models, **stale}, workers, summed)
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
         grouped, notes = Grouped(state.memory), {}
         if not closing:
-            groups_before, rate = set(state.memory.membership.values()), rate_noted(settings, self.programs(state))
-            contributions = [self._contribution(d, starts[d.device_id], state, invited) for d in received]
+            groups_before, rate = (
+                set(state.memory.membership.values()),
+                rate_noted(settings, self.programs(state)),
+            )
+            contributions = [
+                self._contribution(d, starts[d.device_id], state, invited) for d in received
+            ]
             branches: dict[str, list[Branch]] = {}
             for result in received:
                 for start, branch in result.sums.items():
                     branches.setdefault(start, []).append(branch)
             state, grouped = apply_algorithm(
-                self.algorithm, state, contributions, self.experiment.probe, settings, number, preparing, branches or None
+                self.algorithm,
+                state,
+                contributions,
+                self.experiment.probe,
+                settings,
+                number,
+                preparing,
+                branches or None,
             )
             notes = round_notes(state, grouped) | rate
             if self.settings.min_batch:
                 surveys = {d: partial(self._survey, said) for d, said in inputs.items()}
                 placed = place_all(self.algorithm, state, surveys, placed, groups_before)
-        belonging = {d: held for d in self.device_ids if (held := self._placed(state, d, placed, closing)) is not None}
+        belonging = {
+            d: held
+            for d in self.device_ids
+            if (held := self._placed(state, d, placed, closing)) is not None
+        }
         record = make_record(
             number=number,
             phase="evaluating" if closing else "preparing" if preparing else "training",
@@ -132,7 +173,9 @@ class Rounds:
                 )
                 for d in received
             },
-            groups={d: self._start(state, d) for d in ({} if preparing else state.memory.membership)}
+            groups={
+                d: self._start(state, d) for d in ({} if preparing else state.memory.membership)
+            }
             | {d: held.group for d, held in belonging.items()},
             notes=notes,
             views=self.blobs.put(encode_views(grouped))[0] if grouped.views else "",
@@ -142,12 +185,27 @@ class Rounds:
         trained_rounds = snapshot.trained + (not preparing and not closing)
         oldest = self.schedule.oldest
         kept = {} if closing or oldest is None else {v: m for v, m in older.items() if v >= oldest}
-        return Snapshot(state, number, trained_rounds, (*snapshot.records, record), closing, inputs, placed, kept, snapshot.stopped)
+        return Snapshot(
+            state,
+            number,
+            trained_rounds,
+            (*snapshot.records, record),
+            closing,
+            inputs,
+            placed,
+            kept,
+            snapshot.stopped,
+        )
 
     def _ask(self, state: State, models: Models, workers: Workers) -> dict[str, Told]:
-        """What devices without labels tell of their inputs, where that says where they belong; those without windows tell nothing."""
+        """What devices without labels tell of their inputs, where that says where they belong;
+        those without windows tell nothing."""
         verbs = self.programs(state).get(UNLABELLED, ())
-        plans = [make_plan(self.settings, 1, d, NEWCOMER, verbs) for d in sorted(self.unlabelled) if verbs]
+        plans = [
+            make_plan(self.settings, 1, d, NEWCOMER, verbs)
+            for d in sorted(self.unlabelled)
+            if verbs
+        ]
         if not plans:
             return {}
         results, _ = self._carried_out(plans, models, workers)
@@ -166,30 +224,43 @@ class Rounds:
     def _survey(self, said: Told) -> Tensors:
         return decode_tensors(self.blobs.get(said.blob), OWN_FILES)[0]
 
-    def _placed(self, state: State, device_id: str, placed: Mapping[str, Placed], closing: bool) -> Placed | None:
-        """Where a device belongs that is in no group by its training, as `aggregator.core.asking.placed_of` has it."""
+    def _placed(
+        self, state: State, device_id: str, placed: Mapping[str, Placed], closing: bool
+    ) -> Placed | None:
+        """Where a device belongs that is in no group by its training, as
+        `aggregator.core.asking.placed_of` has it."""
         left = closing and device_id not in state.memory.membership
         keys = (device_id, "") if device_id in self.unlabelled else ("",) if left else ()
         found = (placed[key] for key in keys if key in placed)
         return next((held for held in found if held.group in state.models), None)
 
     def _ended(self, snapshot: Snapshot) -> Ended:
-        """The budget that is spent, as `aggregator.core.budget.spent` says it of a campaign; or that the run was stopped."""
+        """The budget that is spent, as `aggregator.core.budget.spent` says it of a campaign; or
+        that the run was stopped."""
         if snapshot.stopped:
             return "order"
         if snapshot.trained >= self.settings.rounds:
             return "rounds"
-        return "patience" if self.settings.patience and self._improvement(snapshot)[1] >= self.settings.patience else ""
+        return (
+            "patience"
+            if self.settings.patience and self._improvement(snapshot)[1] >= self.settings.patience
+            else ""
+        )
 
     def _improvement(self, snapshot: Snapshot) -> tuple[float | None, int]:
-        accuracies = (mean_accuracy(r.evaluated.values()) for r in snapshot.records if r.phase == "training")
+        accuracies = (
+            mean_accuracy(r.evaluated.values()) for r in snapshot.records if r.phase == "training"
+        )
         return improvement_of(accuracies, self.settings.min_delta)
 
     def conclude(self, snapshot: Snapshot) -> RunState:
         """The run's last state as the aggregator would have it, with its models among the blobs."""
         stored = store_state(self.settings, self.algorithm, snapshot.state, self.blobs)
         membership, state = snapshot.state.memory.membership, snapshot.state
-        devices = {d: Device(w.num_train, w.num_test, True, 0.0, "simulation") for d, w in self.devices.items()}
+        devices = {
+            d: Device(w.num_train, w.num_test, True, 0.0, "simulation")
+            for d, w in self.devices.items()
+        }
         best, unimproved = self._improvement(snapshot)
         return RunState(
             settings=self.settings,
@@ -211,7 +282,9 @@ class Rounds:
 
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
         """The model that a device is given (roles shared, statistic, received)."""
-        return self.model_of_group(snapshot, self._start(snapshot.state, device_id, snapshot.placed, snapshot.finished))
+        return self.model_of_group(
+            snapshot, self._start(snapshot.state, device_id, snapshot.placed, snapshot.finished)
+        )
 
     def model_of_group(self, snapshot: Snapshot, key: str) -> Tensors:
         """The model that the devices of a group are given."""
@@ -219,9 +292,17 @@ class Rounds:
 
     def programs(self, state: State) -> Programs:
         """What devices do in the next round; models are named by their keys."""
-        return make_programs(self.algorithm, state, self.settings, {key: key for key in state.models})
+        return make_programs(
+            self.algorithm, state, self.settings, {key: key for key in state.models}
+        )
 
-    def _start(self, state: State, device_id: str, placed: Mapping[str, Placed] = NOBODY, closing: bool = False) -> str:
+    def _start(
+        self,
+        state: State,
+        device_id: str,
+        placed: Mapping[str, Placed] = NOBODY,
+        closing: bool = False,
+    ) -> str:
         """The key of the model that a device starts from; `closing`: when training is over."""
         if (held := self._placed(state, device_id, placed, closing)) is not None:
             return held.group
@@ -231,14 +312,22 @@ class Rounds:
     def _closing(self, snapshot: Snapshot) -> Invitation:
         """The last round: everybody, or a part of a large fleet; it takes no time."""
         at_s = snapshot.records[-1].closed_at_s if snapshot.records else 0.0
-        return Invitation(draw(self.device_ids, EVALUATED, [self.settings.seed, snapshot.round + 1]), at_s, at_s)
+        return Invitation(
+            draw(self.device_ids, EVALUATED, [self.settings.seed, snapshot.round + 1]), at_s, at_s
+        )
 
     def _models(self, state: State) -> dict[str, Tensors]:
         context = self.algorithm.received(state)
         return {key: {**model, **context[key]} for key, model in state.models.items()}
 
     def _plans(
-        self, state: State, starts: Mapping[str, str], invited: Invitation, number: int, closing: bool, stale: Mapping[str, Tensors]
+        self,
+        state: State,
+        starts: Mapping[str, str],
+        invited: Invitation,
+        number: int,
+        closing: bool,
+        stale: Mapping[str, Tensors],
     ) -> list[Plan]:
         programs, plans = self.programs(state), []
         for device_id, start in starts.items():
@@ -248,39 +337,73 @@ class Rounds:
                 model = model if model in stale else _name(NEWCOMER, invited.versions[device_id])
             if closing:
                 num_train = self.devices[device_id].num_train
-                verbs = by_labels(programs["closing"], num_train, trains=device_id not in self.unlabelled)
+                verbs = by_labels(
+                    programs["closing"], num_train, trains=device_id not in self.unlabelled
+                )
             else:
                 verbs = program_for(programs, device_id, start)
-            plans.append(make_plan(self.settings, number, device_id, model, verbs, encoding=self.settings.update_encoding))
+            plans.append(
+                make_plan(
+                    self.settings,
+                    number,
+                    device_id,
+                    model,
+                    verbs,
+                    encoding=self.settings.update_encoding,
+                )
+            )
         return plans
 
-    def _contribution(self, result: DeviceResult, start: str, state: State, invited: Invitation) -> Contribution:
-        """An update as the algorithm reads it. If the device started from an older model, its change is applied to the newest model with a
-        smaller weight."""
+    def _contribution(
+        self, result: DeviceResult, start: str, state: State, invited: Invitation
+    ) -> Contribution:
+        """An update as the algorithm reads it. If the device started from an older model, its
+        change is applied to the newest model with a smaller weight."""
         tensors, stale = dict(sorted(result.tensors.items())), result.device_id in invited.versions
         weight = invited.weights.get(result.device_id)
         if weight is not None:
             tensors = weakened(tensors, weight, state.models[start])
         return Contribution(
-            result.device_id, result.num_train, result.num_steps, start if stale else result.model, tensors, result.trained.mean_loss
+            result.device_id,
+            result.num_train,
+            result.num_steps,
+            start if stale else result.model,
+            tensors,
+            result.trained.mean_loss,
         )
 
-    def _received(self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool) -> list[DeviceResult]:
+    def _received(
+        self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool
+    ) -> list[DeviceResult]:
         """The updates that would have been admitted, by device id.
 
         Raises:
             Stalled: there is none.
         """
         if not plans:
-            raise Stalled(f"no device can train: each needs at least {self.settings.min_batch} examples with labels")
+            raise Stalled(
+                f"no device can train: each needs at least {self.settings.min_batch} examples "
+                "with labels"
+            )
         received, problem = self._carried_out(plans, models, workers, summed)
         if not received:
-            raise Stalled(f"round {plans[0].round}: no device of {len(plans)} gave an update that could be used; the first: {problem}")
+            raise Stalled(
+                f"round {plans[0].round}: no device of {len(plans)} gave an update that could be "
+                f"used; the first: {problem}"
+            )
         return received
 
-    def _carried_out(self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool = False) -> tuple[list[DeviceResult], str]:
+    def _carried_out(
+        self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool = False
+    ) -> tuple[list[DeviceResult], str]:
         """The same, and what was wrong with the first of the others."""
-        chosen = {key for plan in plans for verb in plan.verbs if isinstance(verb, Choose) for key in verb.models}
+        chosen = {
+            key
+            for plan in plans
+            for verb in plan.verbs
+            if isinstance(verb, Choose)
+            for key in verb.models
+        }
         needed = {key: models[key] for key in sorted({plan.model for plan in plans} | chosen)}
         self.traffic.weigh(needed)
         received: list[DeviceResult] = []
@@ -288,7 +411,12 @@ class Rounds:
         for result in workers.run(plans, needed, summed):
             if result.problem:
                 problem = problem or f"{result.device_id}: {result.problem}"
-                log.warning("%s device=%s: %s", "refused" if result.refused else "declined", result.device_id, result.problem)
+                log.warning(
+                    "%s device=%s: %s",
+                    "refused" if result.refused else "declined",
+                    result.device_id,
+                    result.problem,
+                )
             else:
                 received.append(result)
         return sorted(received, key=lambda result: result.device_id), problem

@@ -1,4 +1,5 @@
-"""A run by the fast engine: chooses how graphs run and by how many workers, makes the rounds, keeps checkpoints."""
+"""A run by the fast engine: chooses how graphs run and by how many workers, makes the rounds, keeps
+checkpoints."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,12 +32,18 @@ FORK_FROM = 500
 
 
 def run_fast(
-    experiment: Experiment, schedule: Schedule, asked: Mapping[str, Any], options: EngineOptions, on_progress: OnProgress
+    experiment: Experiment,
+    schedule: Schedule,
+    asked: Mapping[str, Any],
+    options: EngineOptions,
+    on_progress: OnProgress,
 ) -> EngineResult:
-    """Run a fleet to the end, or go on with it where its checkpoint is. `asked` is what decides the run besides its settings.
+    """Run a fleet to the end, or go on with it where its checkpoint is. `asked` is what decides the
+    run besides its settings.
 
     Raises:
-        ConfigError: the algorithm does not fit the bundle, the backend cannot run it, or the checkpoint is another run's.
+        ConfigError: the algorithm does not fit the bundle, the backend cannot run it, or the
+        checkpoint is another run's.
         Stalled: no device can carry out its plan.
     """
     settings, bundle, devices = experiment.settings, experiment.bundle, experiment.devices
@@ -45,13 +52,32 @@ def run_fast(
     rounds = Rounds(experiment, blobs, traffic, schedule)
     checkpoint = Checkpoint(options.checkpoint, settings, asked) if options.checkpoint else None
     snapshot = checkpoint.load(blobs, traffic) if checkpoint else None
-    snapshot = snapshot or Snapshot(experiment.algorithm.begin(bundle.initial, experiment.probe, settings.seed))
+    snapshot = snapshot or Snapshot(
+        experiment.algorithm.begin(bundle.initial, experiment.probe, settings.seed)
+    )
     steps = _steps(rounds, asked["cohort"] or len(devices))
-    backend = choose(experiment.objective, bundle.manifest, options, _trained(rounds, snapshot), settings.batch_size, steps)
-    store = MappedStore(checkpoint.store if checkpoint else None, rounds.device_ids, (devices[d].num_train for d in rounds.device_ids))
-    spec = DeviceHostSpec(settings, bundle, experiment.algorithm, backend.make, devices, experiment.attack)
+    backend = choose(
+        experiment.objective,
+        bundle.manifest,
+        options,
+        _trained(rounds, snapshot),
+        settings.batch_size,
+        steps,
+    )
+    store = MappedStore(
+        checkpoint.store if checkpoint else None,
+        rounds.device_ids,
+        (devices[d].num_train for d in rounds.device_ids),
+    )
+    spec = DeviceHostSpec(
+        settings, bundle, experiment.algorithm, backend.make, devices, experiment.attack
+    )
     host = DeviceHost(spec, backend.graphs, store)
-    with _on_ray(spec, options, store) if options.cluster else _workers(host, backend, options, settings, steps) as workers:
+    with (
+        _on_ray(spec, options, store)
+        if options.cluster
+        else _workers(host, backend, options, settings, steps) as workers
+    ):
         if not snapshot.finished:
             on_progress(progress_of(snapshot.trained, {}))
         while not snapshot.finished:
@@ -61,7 +87,14 @@ def run_fast(
             if snapshot.finished:
                 break
             last, held = snapshot.records[-1], _held(rounds, snapshot, host)
-            if on_progress(progress_of(snapshot.trained, last.groups, last.closed_at_s, snapshot.records, held)) is STOP:
+            if (
+                on_progress(
+                    progress_of(
+                        snapshot.trained, last.groups, last.closed_at_s, snapshot.records, held
+                    )
+                )
+                is STOP
+            ):
                 snapshot = replace(snapshot, stopped=True)
                 if checkpoint:
                     checkpoint.save(snapshot, blobs, traffic)
@@ -70,7 +103,16 @@ def run_fast(
         return host.predict(device_id, rounds.model_of(snapshot, device_id), snapshot.round + 1, x)
 
     models = _held(rounds, snapshot, host)
-    return EngineResult(rounds.conclude(snapshot), list(snapshot.records), blobs, predict, models, backend.name, backend.reason, schedule)
+    return EngineResult(
+        rounds.conclude(snapshot),
+        list(snapshot.records),
+        blobs,
+        predict,
+        models,
+        backend.name,
+        backend.reason,
+        schedule,
+    )
 
 
 def _held(rounds: Rounds, snapshot: Snapshot, host: DeviceHost) -> HeldModels:
@@ -78,12 +120,16 @@ def _held(rounds: Rounds, snapshot: Snapshot, host: DeviceHost) -> HeldModels:
     return HeldModels(
         rounds.experiment.objective,
         lambda key: rounds.model_of_group(snapshot, key),
-        lambda device_id: host.own_tensors(device_id, rounds.model_of(snapshot, device_id), snapshot.round + 1),
+        lambda device_id: host.own_tensors(
+            device_id, rounds.model_of(snapshot, device_id), snapshot.round + 1
+        ),
     )
 
 
 @contextmanager
-def _workers(host: DeviceHost, backend: Backend, options: EngineOptions, settings: RunSettings, steps: int) -> Iterator[Workers]:
+def _workers(
+    host: DeviceHost, backend: Backend, options: EngineOptions, settings: RunSettings, steps: int
+) -> Iterator[Workers]:
     count = options.num_workers
     workers: Inline | Threads | Processes | Batched
     if isinstance(backend.graphs, BatchedGraphs):
@@ -93,7 +139,12 @@ def _workers(host: DeviceHost, backend: Backend, options: EngineOptions, setting
     elif backend.threads:
         workers = Threads(host, count)
     else:
-        entries = {e[0]: prod(e[2]) for layouts in (settings.reported, settings.responses) for layout in layouts.values() for e in layout}
+        entries = {
+            e[0]: prod(e[2])
+            for layouts in (settings.reported, settings.responses)
+            for layout in layouts.values()
+            for e in layout
+        }
         workers = Processes(host, count, sum(entries.values()))
     try:
         yield workers
@@ -103,7 +154,9 @@ def _workers(host: DeviceHost, backend: Backend, options: EngineOptions, setting
 
 @contextmanager
 def _on_ray(spec: DeviceHostSpec, options: EngineOptions, store: MappedStore) -> Iterator[Workers]:
-    from simulation.engine.workers.ray import RayWorkers  # an optional dependency; `EngineOptions` says where it is missing
+    from simulation.engine.workers.ray import (
+        RayWorkers,
+    )  # an optional dependency; `EngineOptions` says where it is missing
 
     workers = RayWorkers(options.cluster, options.workers, spec, store)
     try:

@@ -1,4 +1,5 @@
-"""Who takes part in a round, and when: drawn by the seed, or by a policy over device profiles on a virtual clock."""
+"""Who takes part in a round, and when: drawn by the seed, or by a policy over device profiles on a
+virtual clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ class Invitation:
     opened_at_s: float = 0.0
     closed_at_s: float = 0.0
     versions: Mapping[str, int] = field(default_factory=dict)
-    """By device, how many rounds had been made when it got its model, where that is not all so far."""
+    """By device, how many rounds had been made when it got its model, where that is not all so
+    far."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """By device, what its change counts beside its number of examples, where that is not 1."""
 
@@ -29,13 +31,15 @@ class Schedule(Protocol):
 
     @property
     def oldest(self) -> int | None:
-        """The oldest version of the models that a later round may start from; None: only the newest."""
+        """The oldest version of the models that a later round may start from; None: only the
+        newest."""
 
     def invite(self, number: int) -> Invitation:
         """The round of this number. Asked for in order, the first one may be later than 1."""
 
     def report(self, accuracies: Sequence[tuple[float, float | None]]) -> TimeSummary | None:
-        """What the run cost in virtual time; None where no time passes. `accuracies` are (second, mean accuracy)."""
+        """What the run cost in virtual time; None where no time passes. `accuracies` are (second,
+        mean accuracy)."""
 
 
 class Drawn:
@@ -88,4 +92,7 @@ def draw(device_ids: list[str], count: int, seed: Sequence[int]) -> list[str]:
     if not count or count >= len(device_ids):
         return device_ids
     rng = np.random.default_rng([*seed, 0xC0])
-    return [device_ids[i] for i in sorted(rng.choice(len(device_ids), count, replace=False, shuffle=False))]
+    return [
+        device_ids[i]
+        for i in sorted(rng.choice(len(device_ids), count, replace=False, shuffle=False))
+    ]

@@ -1,7 +1,8 @@
 """How many bytes a run would move: its messages are weighed, not sent.
 
-Models are weighed exactly, and count where a device does not hold them from the round before. An update weighs what any of its layout
-does, whatever the digits of its measurements, so that a run which goes on counts as one that was not interrupted.
+Models are weighed exactly, and count where a device does not hold them from the round before. An
+update weighs what any of its layout does, whatever the digits of its measurements, so that a run
+which goes on counts as one that was not interrupted.
 """
 
 from typing import Any
@@ -18,7 +19,8 @@ from wire.tensors import encode_tensors
 NO_DIGEST = "0" * 64
 
 TRAIN_S, LOSS = 0.123456, 12.345678901234567
-"""Seconds that an update says its training took, and the sum of its losses: two runs alike send the same bytes."""
+"""Seconds that an update says its training took, and the sum of its losses: two runs alike send the
+same bytes."""
 
 
 class Traffic:
@@ -38,12 +40,24 @@ class Traffic:
         self._blobs = {key: (digest(payload), len(payload)) for key, payload in payloads.items()}
 
     def down(self, plan: Plan) -> int:
-        """Bytes to the device for this plan: the plan, models that it lacks, the acknowledgement; before its first plan the bundle too."""
-        needed = dict(self._blobs[key] for key in {plan.model, *(m for v in plan.verbs if isinstance(v, Choose) for m in v.models)})
+        """Bytes to the device for this plan: the plan, models that it lacks, the acknowledgement;
+        before its first plan the bundle too."""
+        needed = dict(
+            self._blobs[key]
+            for key in {
+                plan.model,
+                *(m for v in plan.verbs if isinstance(v, Choose) for m in v.models),
+            }
+        )
         known = self.held.get(plan.device_id)
         self.held[plan.device_id] = sorted(needed)
         lacking = sum(size for name, size in needed.items() if name not in (known or ()))
-        return self._plan_bytes(plan) + self._reply_bytes(plan.device_id) + lacking + (0 if known is not None else self._bundle_bytes)
+        return (
+            self._plan_bytes(plan)
+            + self._reply_bytes(plan.device_id)
+            + lacking
+            + (0 if known is not None else self._bundle_bytes)
+        )
 
     def up(self, result: DeviceResult) -> int:
         """Bytes of an update."""
@@ -63,11 +77,17 @@ class Traffic:
                 self._bundle_bytes,
                 TRAIN_S,
             )
-            self._layouts[layout] = len(encode_update(message, {name: np.zeros(shape, dtype) for name, dtype, shape in layout}))
+            self._layouts[layout] = len(
+                encode_update(
+                    message, {name: np.zeros(shape, dtype) for name, dtype, shape in layout}
+                )
+            )
         return self._layouts[layout]
 
     def _plan_bytes(self, plan: Plan) -> int:
-        if id(plan.verbs) not in self._plans:  # one object for all devices of a round that do the same
+        if (
+            id(plan.verbs) not in self._plans
+        ):  # one object for all devices of a round that do the same
             sent = replace(plan, bundle=NO_DIGEST, model=NO_DIGEST)
             self._plans[id(plan.verbs)] = (plan.verbs, len(encode(sent)))
         return self._plans[id(plan.verbs)][1]
@@ -79,4 +99,8 @@ class Traffic:
 
 def _measured(metrics: Metrics) -> Metrics:
     """Metrics over so many windows, with as many digits as most have."""
-    return Metrics(metrics.num_examples, LOSS, metrics.num_examples // 2) if metrics.num_examples else metrics
+    return (
+        Metrics(metrics.num_examples, LOSS, metrics.num_examples // 2)
+        if metrics.num_examples
+        else metrics
+    )

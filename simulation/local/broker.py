@@ -1,7 +1,9 @@
-"""A broker for a demonstration or a test: rumqttd out of the `iotcore` wheel, in a child process, on free loopback ports.
+"""A broker for a demonstration or a test: rumqttd out of the `iotcore` wheel, in a child process,
+on free loopback ports.
 
-Its defaults refuse MQTT 5 and payloads over 20 KB, so it is given a configuration of its own. It keeps sessions in memory: for a
-fleet use Mosquitto or another broker that keeps them on disk (deploy/mosquitto).
+Its defaults refuse MQTT 5 and payloads over 20 KB, so it is given a configuration of its own. It
+keeps sessions in memory: for a fleet use Mosquitto or another broker that keeps them on disk
+(deploy/mosquitto).
 """
 
 import socket
@@ -42,11 +44,15 @@ def free_port() -> int:
 
 
 class EmbeddedBroker:
-    """`port` speaks MQTT 3.1.1, `port_v5` MQTT 5. `stop` and `start` again on the same ports make a restart, without its memory."""
+    """`port` speaks MQTT 3.1.1, `port_v5` MQTT 5. `stop` and `start` again on the same ports make a
+    restart, without its memory."""
 
     def __init__(self) -> None:
         self.port, self.port_v5 = free_port(), free_port()
-        listeners = (_LISTENER.format(version=4, port=self.port), _LISTENER.format(version=5, port=self.port_v5))
+        listeners = (
+            _LISTENER.format(version=4, port=self.port),
+            _LISTENER.format(version=5, port=self.port_v5),
+        )
         with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
             file.write(_ROUTER + "".join(listeners))
         self._config = Path(file.name)

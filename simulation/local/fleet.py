@@ -1,4 +1,5 @@
-"""A fleet of real processes on this machine: one `shoal-edge` per device, each with a data folder and a state folder of its own.
+"""A fleet of real processes on this machine: one `shoal-edge` per device, each with a data folder
+and a state folder of its own.
 
 Some of the devices may be phones instead: they share one process, on Java.
 """
@@ -23,23 +24,30 @@ STOP_S = 10.0
 
 
 def write_device_folder(data: FleetData, device_id: str, folder: Path) -> None:
-    """Write a device's windows as ``train.npz`` and ``test.npz``, and those without labels as ``unlabelled.npz``; each says its channels,
-    and of ids, how many there are."""
+    """Write a device's windows as ``train.npz`` and ``test.npz``, and those without labels as
+    ``unlabelled.npz``; each says its channels, and of ids, how many there are."""
     folder.mkdir(parents=True, exist_ok=True)
     windows, vocabulary = data.devices[device_id], data.window.vocabulary
-    said: dict[str, Any] = {"channel_names": np.array(data.window.channels)} | ({"vocabulary": np.array(vocabulary)} if vocabulary else {})
+    said: dict[str, Any] = {"channel_names": np.array(data.window.channels)} | (
+        {"vocabulary": np.array(vocabulary)} if vocabulary else {}
+    )
     np.savez(folder / "train.npz", X=windows.train_x, y=windows.train_y, **said)
     np.savez(folder / "test.npz", X=windows.test_x, y=windows.test_y, **said)
     if windows.num_unlabelled:
         np.savez(folder / UNLABELLED, X=windows.unlabelled_x, **said)
 
 
-def start_process(arguments: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a Python module or script in a session of its own, so that Ctrl-C reaches only who started it; output goes to `log`."""
+def start_process(
+    arguments: list[str], log: Path, environment: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a Python module or script in a session of its own, so that Ctrl-C reaches only who
+    started it; output goes to `log`."""
     return start_program([sys.executable, *arguments], log, environment)
 
 
-def start_program(command: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+def start_program(
+    command: list[str], log: Path, environment: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Start any program as `start_process` does."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
@@ -68,8 +76,8 @@ def stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 class LocalFleet:
-    """Edge processes for every device of `data`, but for `phones`, which run in one process on Java; started on entering the context,
-    stopped on leaving it.
+    """Edge processes for every device of `data`, but for `phones`, which run in one process on
+    Java; started on entering the context, stopped on leaving it.
 
     `processes` are by device; all phones have the same one, which is given `phone_options` too.
 
@@ -87,27 +95,42 @@ class LocalFleet:
         phones: Sequence[str] = (),
         phone_options: Sequence[str] = (),
     ) -> None:
-        self._data, self._folder, self._broker_url, self._fleet, self._trust = data, folder, broker_url, fleet, trust
+        self._data, self._folder, self._broker_url, self._fleet, self._trust = (
+            data,
+            folder,
+            broker_url,
+            fleet,
+            trust,
+        )
         self.phones = tuple(phones)
         self._phone_command = [*phone_command(), *phone_options] if phones else []
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, device_id: str) -> subprocess.Popen[bytes]:
-        """Start one device, also again after it was killed; its state folder is kept. A phone is started with all the others."""
+        """Start one device, also again after it was killed; its state folder is kept. A phone is
+        started with all the others."""
         if device_id in self.phones:
             return self._start_phones()
         options = self._shared_options() + self._own_options(device_id)
         environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self.processes[device_id] = start_process(["-m", "edge_client.main", "run", *options], self.log(device_id), environment)
+        self.processes[device_id] = start_process(
+            ["-m", "edge_client.main", "run", *options], self.log(device_id), environment
+        )
         return self.processes[device_id]
 
     def log(self, device_id: str) -> Path:
         """Where a device's process writes to."""
-        return self._folder / "phones.log" if device_id in self.phones else self._folder / device_id / "edge.log"
+        return (
+            self._folder / "phones.log"
+            if device_id in self.phones
+            else self._folder / device_id / "edge.log"
+        )
 
     def _start_phones(self) -> subprocess.Popen[bytes]:
         own = [part for device_id in self.phones for part in self._own_options(device_id)]
-        process = start_program([*self._phone_command, *self._shared_options(), *own], self.log(self.phones[0]))
+        process = start_program(
+            [*self._phone_command, *self._shared_options(), *own], self.log(self.phones[0])
+        )
         self.processes |= dict.fromkeys(self.phones, process)
         return process
 
@@ -122,7 +145,10 @@ class LocalFleet:
 
     def max_rss_bytes(self) -> int:
         """The largest peak of resident memory of any `shoal-edge` process so far."""
-        return max((_peak_rss_bytes(p.pid) for d, p in self.processes.items() if d not in self.phones), default=0)
+        return max(
+            (_peak_rss_bytes(p.pid) for d, p in self.processes.items() if d not in self.phones),
+            default=0,
+        )
 
     def phones_rss_bytes(self) -> int:
         """The peak of resident memory of the process that all phones share; 0 without phones."""
@@ -143,7 +169,12 @@ class LocalFleet:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         stop_processes(list(set(self.processes.values())))
 
 

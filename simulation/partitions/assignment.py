@@ -1,4 +1,5 @@
-"""From a pool to devices: which examples each one gets, and what every partition of a pool can do besides."""
+"""From a pool to devices: which examples each one gets, and what every partition of a pool can do
+besides."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,8 @@ from wire.errors import ConfigError
 from wire.tensors import Array
 
 Change = Callable[[Array, int, np.random.Generator], Array]
-"""(x (n, \\*window.shape), number of the device, generator) -> what that device measures instead."""
+"""(x (n, \\*window.shape), number of the device, generator) -> what that device measures
+instead."""
 
 SHARING: set[Callable[..., "Assignment"]] = set()
 """Rules by which an example may belong to several devices."""
@@ -23,7 +25,8 @@ SHARING: set[Callable[..., "Assignment"]] = set()
 
 @dataclass(frozen=True)
 class Assignment:
-    """Whose the examples are: for each device, places in the pool's training part and in its test part."""
+    """Whose the examples are: for each device, places in the pool's training part and in its test
+    part."""
 
     train: Sequence[Array] = field(repr=False)
     test: Sequence[Array] = field(repr=False)
@@ -37,15 +40,24 @@ def common_options(split: str = "own", examples: int = 0, tests: int = 0) -> dic
     """What every partition of a pool takes."""
     return {
         "examples": Option(examples, "training examples of a device at most; 0: all", low=0),
-        "tests": Option(tests, "test examples of a device at most; 0: a quarter of examples, or all", low=0),
-        "imbalance": Option("", "shares, such as 0.1,0.3,0.6: 9 of 20 devices keep only so much of their training examples (AutoCFL)"),
+        "tests": Option(
+            tests, "test examples of a device at most; 0: a quarter of examples, or all", low=0
+        ),
+        "imbalance": Option(
+            "",
+            "shares, such as 0.1,0.3,0.6: 9 of 20 devices keep only so much of their training "
+            "examples (AutoCFL)",
+        ),
         "split": Option(
             split,
-            "own: test parts are assigned from the data's test part; random: a device's examples are divided anew, as DBE does, which puts "
+            "own: test parts are assigned from the data's test part; random: a device's examples "
+            "are divided anew, as DBE does, which puts "
             "overlapping windows on both sides; auto: random for images, own for windows",
             choices=("own", "random", "auto"),
         ),
-        "test": Option(0.25, "share of the examples that split=random keeps for testing", low=0.01, high=0.99),
+        "test": Option(
+            0.25, "share of the examples that split=random keeps for testing", low=0.01, high=0.99
+        ),
     }
 
 
@@ -61,22 +73,31 @@ def assign_pool(
     test: float,
     **own: Any,
 ) -> FleetData:
-    """The fleet that a partition makes of a pool: assigned, divided anew, cut down, changed, in this order.
+    """The fleet that a partition makes of a pool: assigned, divided anew, cut down, changed, in
+    this order.
 
     Raises:
-        ConfigError: more devices than the pool has examples for, or an option that does not fit the pool.
+        ConfigError: more devices than the pool has examples for, or an option that does not fit the
+        pool.
     """
     if own["devices"] > len(pool.train_y) and assign not in SHARING:
-        many = f"{own['devices']} devices: data {pool.name} has {len(pool.train_y)} training examples"
+        many = (
+            f"{own['devices']} devices: data {pool.name} has {len(pool.train_y)} training examples"
+        )
         raise ConfigError(f"{many}; with partition drawn devices may share them")
     assignment = assign(pool, rng, **own)
     if split == "random" or (split == "auto" and pool.window.height):
         pool, assignment = _divide_anew(pool, assignment, test, rng)
-    assignment = _cut_down(assignment, examples, tests or -(-examples // 4), _read_shares(imbalance), rng)
+    assignment = _cut_down(
+        assignment, examples, tests or -(-examples // 4), _read_shares(imbalance), rng
+    )
     names = device_names(len(assignment.train))
     devices: Mapping[str, Windows] = Assigned(pool, names, assignment.train, assignment.test)
     if assignment.change is not None:
-        devices = {name: _changed(windows, assignment.change, i, rng) for i, (name, windows) in enumerate(devices.items())}
+        devices = {
+            name: _changed(windows, assignment.change, i, rng)
+            for i, (name, windows) in enumerate(devices.items())
+        }
     truth = dict(zip(names, assignment.truth, strict=True)) if assignment.truth else {}
     return FleetData(pool.name, pool.window, pool.classes, devices, truth)
 
@@ -86,10 +107,14 @@ def _changed(windows: Windows, change: Change, device: int, rng: np.random.Gener
     return Windows(train_x, windows.train_y, change(windows.test_x, device, rng), windows.test_y)
 
 
-def assign_by_shares(pool: Pool, shares: Array, rng: np.random.Generator) -> tuple[list[Array], list[Array]]:
-    """Assign both parts of a pool so that device d gets the share `shares[d, c]` (devices, classes) of the examples of class c.
+def assign_by_shares(
+    pool: Pool, shares: Array, rng: np.random.Generator
+) -> tuple[list[Array], list[Array]]:
+    """Assign both parts of a pool so that device d gets the share `shares[d, c]` (devices, classes)
+    of the examples of class c.
 
-    The columns of `shares` sum to at most 1; what they leave is assigned to nobody. Nothing is assigned twice.
+    The columns of `shares` sum to at most 1; what they leave is assigned to nobody. Nothing is
+    assigned twice.
     """
     return _by_shares(pool.train_y, shares, rng), _by_shares(pool.test_y, shares, rng)
 
@@ -98,7 +123,9 @@ def _by_shares(y: Array, shares: Array, rng: np.random.Generator) -> list[Array]
     places: list[list[Array]] = [[] for _ in shares]
     for label in range(shares.shape[1]):
         at = rng.permutation(np.flatnonzero(y == label))
-        order = rng.permutation(len(shares))  # else rounding would favour the same devices in every class
+        order = rng.permutation(
+            len(shares)
+        )  # else rounding would favour the same devices in every class
         ends = np.rint(np.cumsum(shares[order, label]) * len(at)).astype(int)
         for device, piece in zip(order, np.split(at, ends), strict=False):
             places[device].append(piece)
@@ -117,12 +144,17 @@ def blocks(devices: int, groups: int) -> list[int]:
         ConfigError: fewer devices than groups.
     """
     if devices < groups:
-        raise ConfigError(f"{devices} devices: at least one for each of the {groups} groups is needed")
+        raise ConfigError(
+            f"{devices} devices: at least one for each of the {groups} groups is needed"
+        )
     return [i * groups // devices for i in range(devices)]
 
 
-def _divide_anew(pool: Pool, assignment: Assignment, share: float, rng: np.random.Generator) -> tuple[Pool, Assignment]:
-    """Put each device's training and test examples together, and keep a random `share` of them for testing."""
+def _divide_anew(
+    pool: Pool, assignment: Assignment, share: float, rng: np.random.Generator
+) -> tuple[Pool, Assignment]:
+    """Put each device's training and test examples together, and keep a random `share` of them for
+    testing."""
     x, y = np.concatenate([pool.train_x, pool.test_x]), np.concatenate([pool.train_y, pool.test_y])
     train, test = [], []
     for own_train, own_test in zip(assignment.train, assignment.test, strict=True):
@@ -130,7 +162,9 @@ def _divide_anew(pool: Pool, assignment: Assignment, share: float, rng: np.rando
         count = split_count(len(mixed), share)
         train.append(np.sort(mixed[count:]))
         test.append(np.sort(mixed[:count]))
-    return replace(pool, train_x=x, train_y=y, test_x=x, test_y=y), replace(assignment, train=train, test=test)
+    return replace(pool, train_x=x, train_y=y, test_x=x, test_y=y), replace(
+        assignment, train=train, test=test
+    )
 
 
 def split_count(total: int, share: float) -> int:
@@ -138,8 +172,15 @@ def split_count(total: int, share: float) -> int:
     return min(max(round(share * total), 1), total - 1) if total > 1 else 0
 
 
-def _cut_down(assignment: Assignment, examples: int, tests: int, shares: Sequence[float], rng: np.random.Generator) -> Assignment:
-    """Keep at most `examples` for training and `tests` for testing (0: all), then cut the training part of some devices to a share."""
+def _cut_down(
+    assignment: Assignment,
+    examples: int,
+    tests: int,
+    shares: Sequence[float],
+    rng: np.random.Generator,
+) -> Assignment:
+    """Keep at most `examples` for training and `tests` for testing (0: all), then cut the training
+    part of some devices to a share."""
     train, test = list(assignment.train), list(assignment.test)
     if examples:
         train = [_some(at, examples, rng) for at in train]
@@ -163,5 +204,7 @@ def _read_shares(text: str) -> list[float]:
     except ValueError:
         shares = [0.0]
     if not all(0 < share <= 1 for share in shares):
-        raise ConfigError(f"imbalance={text}: expected shares above 0 and up to 1, such as 0.1,0.3,0.6")
+        raise ConfigError(
+            f"imbalance={text}: expected shares above 0 and up to 1, such as 0.1,0.3,0.6"
+        )
     return shares

@@ -1,6 +1,8 @@
-"""Clients that express a class differently: clusters of each class in an embedding, one for each client.
+"""Clients that express a class differently: clusters of each class in an embedding, one for each
+client.
 
-CGAU, section 3.3. The paper embeds with a pre-trained network; without one, the principal components of the standardised examples.
+CGAU, section 3.3. The paper embeds with a pre-trained network; without one, the principal
+components of the standardised examples.
 """
 
 from collections.abc import Callable
@@ -17,12 +19,13 @@ Embedding = Callable[[Array], Array]
 
 FIT_EXAMPLES, ITERATIONS = 5000, 100
 OVERSAMPLED = 10
-"""So many more directions are sampled than are kept. N. Halko, P. G. Martinsson, J. A. Tropp. Finding Structure with Randomness. SIAM
-Review 53(2), 2011, section 4.2."""
+"""So many more directions are sampled than are kept. N. Halko, P. G. Martinsson, J. A. Tropp.
+Finding Structure with Randomness. SIAM Review 53(2), 2011, section 4.2."""
 
 
 def fit_components(x: Array, dimensions: int, seed: int = 0) -> Embedding:
-    """The first principal components of examples x (n, \\*shape), standardised per channel; fitted on at most `FIT_EXAMPLES` of them.
+    """The first principal components of examples x (n, \\*shape), standardised per channel; fitted
+    on at most `FIT_EXAMPLES` of them.
 
     There are fewer than `dimensions` where x has fewer examples or values.
     """
@@ -45,7 +48,8 @@ def fit_components(x: Array, dimensions: int, seed: int = 0) -> Embedding:
 
 
 def _principal(centred: Array, count: int, seed: int) -> Array:
-    """The first right singular vectors (count, values) of centred examples (n, values), each with its largest entry above 0.
+    """The first right singular vectors (count, values) of centred examples (n, values), each with
+    its largest entry above 0.
 
     By torch: scikit-learn's class of the same method costs a second of every start.
     """
@@ -60,16 +64,29 @@ def _principal(centred: Array, count: int, seed: int) -> Array:
 
 
 def embedding(
-    pool: Pool, rng: np.random.Generator, *, devices: int, shuffle: float, embed: Embedding | None = None, dimensions: int = 2
+    pool: Pool,
+    rng: np.random.Generator,
+    *,
+    devices: int,
+    shuffle: float,
+    embed: Embedding | None = None,
+    dimensions: int = 2,
 ) -> Assignment:
-    """Project on the first two principal components of the embedding, cut every class into as many clusters as there are devices, and
-    give each device one cluster of each class, at random. Then the proportion `shuffle` of all examples goes to random devices.
+    """Project on the first two principal components of the embedding, cut every class into as many
+    clusters as there are devices, and give each device one cluster of each class, at random. Then
+    the proportion `shuffle` of all examples goes to random devices.
 
-    Test examples belong to whose cluster centre of their class is nearest. A class with fewer examples than devices makes fewer clusters.
+    Test examples belong to whose cluster centre of their class is nearest. A class with fewer
+    examples than devices makes fewer clusters.
     """
-    embedded = [pool.train_x, pool.test_x] if embed is None else [embed(pool.train_x), embed(pool.test_x)]
+    embedded = (
+        [pool.train_x, pool.test_x] if embed is None else [embed(pool.train_x), embed(pool.test_x)]
+    )
     project = fit_components(embedded[0], dimensions)
-    train, test = project(embedded[0]), project(embedded[1]) if len(embedded[1]) else np.zeros((0, dimensions), np.float32)
+    train, test = (
+        project(embedded[0]),
+        project(embedded[1]) if len(embedded[1]) else np.zeros((0, dimensions), np.float32),
+    )
     owner_train, owner_test = np.zeros(len(train), np.int64), np.zeros(len(test), np.int64)
     for label in range(len(pool.classes)):
         own, own_test = pool.train_y == label, pool.test_y == label
@@ -81,7 +98,9 @@ def embedding(
         owner_train[own] = devices_of[nearest(train[own], centres)]
         owner_test[own_test] = devices_of[nearest(test[own_test], centres)]
     held = [_shuffle(owner, devices, shuffle, rng) for owner in (owner_train, owner_test)]
-    train_of, test_of = ([np.flatnonzero(owner == device) for device in range(devices)] for owner in held)
+    train_of, test_of = (
+        [np.flatnonzero(owner == device) for device in range(devices)] for owner in held
+    )
     return Assignment(train_of, test_of)
 
 
@@ -93,7 +112,8 @@ def _shuffle(owner: Array, devices: int, share: float, rng: np.random.Generator)
 
 
 def cluster_centres(points: Array, count: int, rng: np.random.Generator) -> Array:
-    """K-means: centres (K, dimensions) float64 of points (n, dimensions), K the smaller of `count` and n; begun by k-means++."""
+    """K-means: centres (K, dimensions) float64 of points (n, dimensions), K the smaller of `count`
+    and n; begun by k-means++."""
     points = points.astype(np.float64)
     centres: Array = points[rng.integers(len(points))][None]
     while len(centres) < min(count, len(points)):

@@ -1,7 +1,9 @@
-"""Partitions of a pool by its inputs: every device holds every class alike, and measures it differently.
+"""Partitions of a pool by its inputs: every device holds every class alike, and measures it
+differently.
 
-`rotation`: AutoCFL, section 5.1. `noise`: FedDisk, section VII-A. `environments`: the environment-difference scenario of
-B. Liu et al., DistFL, IMWUT 2021, section 5.1, which takes the four domains of Office-Home; here four backgrounds stand in for them.
+`rotation`: AutoCFL, section 5.1. `noise`: FedDisk, section VII-A. `environments`: the
+environment-difference scenario of B. Liu et al., DistFL, IMWUT 2021, section 5.1, which takes the
+four domains of Office-Home; here four backgrounds stand in for them.
 """
 
 import numpy as np
@@ -22,30 +24,39 @@ def _alike(pool: Pool, devices: int, rng: np.random.Generator) -> tuple[list[Arr
 
 
 def rotation(pool: Pool, rng: np.random.Generator, *, devices: int, groups: int) -> Assignment:
-    """Groups of devices that are turned by 0, 90, 180, 270 degrees (two groups: 0 and 180): images in their plane, three-axis sensors
-    about their z axis, as if mounted differently.
+    """Groups of devices that are turned by 0, 90, 180, 270 degrees (two groups: 0 and 180): images
+    in their plane, three-axis sensors about their z axis, as if mounted differently.
 
     Raises:
-        ConfigError: images that are not square, or no channels that are the x, y and z of one sensor.
+        ConfigError: images that are not square, or no channels that are the x, y and z of one
+        sensor.
     """
     quarters = (0, 2) if groups == 2 else tuple(range(groups))
     member = blocks(devices, groups)
     window = pool.window
     if window.height and window.height != window.length and any(q % 2 for q in quarters):
-        raise ConfigError(f"rotation: images of {window.height} x {window.length} cannot be turned by 90 degrees, use groups=2")
+        raise ConfigError(
+            f"rotation: images of {window.height} x {window.length} cannot be turned by 90 "
+            "degrees, use groups=2"
+        )
     sensors = [] if window.height else three_axis_sensors(window)
     if not window.height and not sensors:
-        raise ConfigError(f"rotation: of the channels {', '.join(window.channels)} no three are called like ax, ay, az")
+        raise ConfigError(
+            f"rotation: of the channels {', '.join(window.channels)} no three are called like ax, "
+            "ay, az"
+        )
 
     def change(x: Array, device: int, _rng: np.random.Generator) -> Array:
         return turn(x, quarters[member[device]], sensors)
 
-    return Assignment(*_alike(pool, devices, rng), [str(90 * quarters[group]) for group in member], change)
+    return Assignment(
+        *_alike(pool, devices, rng), [str(90 * quarters[group]) for group in member], change
+    )
 
 
 def turn(x: Array, quarters: int, sensors: list[int]) -> Array:
-    """Turn images (n, channels, height, width), or windows (n, channels, time) whose sensors begin at the channels `sensors`, by so many
-    quarter turns."""
+    """Turn images (n, channels, height, width), or windows (n, channels, time) whose sensors begin
+    at the channels `sensors`, by so many quarter turns."""
     if x.ndim == 4:
         return np.ascontiguousarray(np.rot90(x, quarters, axes=(2, 3)))
     turned = x.copy()
@@ -56,18 +67,21 @@ def turn(x: Array, quarters: int, sensors: list[int]) -> Array:
 
 
 def three_axis_sensors(window: Window) -> list[int]:
-    """First channels of the sensors whose three channels follow one another under names that end in x, y, z."""
+    """First channels of the sensors whose three channels follow one another under names that end in
+    x, y, z."""
     names = [name.lower() for name in window.channels]
     return [
         i
         for i in range(len(names) - 2)
-        if [n[-1:] for n in names[i : i + 3]] == ["x", "y", "z"] and len({n[:-1] for n in names[i : i + 3]}) == 1
+        if [n[-1:] for n in names[i : i + 3]] == ["x", "y", "z"]
+        and len({n[:-1] for n in names[i : i + 3]}) == 1
     ]
 
 
 def noise(pool: Pool, rng: np.random.Generator, *, devices: int, x: float) -> Assignment:
-    """Device k of 0 .. devices - 1 gets Gaussian noise of variance k * x / devices, on both parts. Images are clipped to [0, 1] after
-    it; for windows the unit of the noise is each channel's root mean square."""
+    """Device k of 0 .. devices - 1 gets Gaussian noise of variance k * x / devices, on both parts.
+    Images are clipped to [0, 1] after it; for windows the unit of the noise is each channel's root
+    mean square."""
     size = _unit(pool)
 
     def change(examples: Array, device: int, rng: np.random.Generator) -> Array:
@@ -79,21 +93,27 @@ def noise(pool: Pool, rng: np.random.Generator, *, devices: int, x: float) -> As
 
 
 def environments(pool: Pool, rng: np.random.Generator, *, devices: int, types: int) -> Assignment:
-    """Groups of devices in different surroundings: the objects are the same, what lies behind them is not. Images: a plain, a row-wise
-    or column-wise striped or a glowing background; windows: none, a vibration, an offset or noise of half a channel's root mean square."""
+    """Groups of devices in different surroundings: the objects are the same, what lies behind them
+    is not. Images: a plain, a row-wise or column-wise striped or a glowing background; windows:
+    none, a vibration, an offset or noise of half a channel's root mean square."""
     names = BACKGROUNDS if pool.window.height else DISTURBANCES
     member = blocks(devices, types)
     size = _unit(pool)
 
     def change(x: Array, device: int, rng: np.random.Generator) -> Array:
         name = names[member[device]]
-        return with_background(x, name, rng) if pool.window.height else with_disturbance(x, name, size, rng)
+        return (
+            with_background(x, name, rng)
+            if pool.window.height
+            else with_disturbance(x, name, size, rng)
+        )
 
     return Assignment(*_alike(pool, devices, rng), [names[group] for group in member], change)
 
 
 def with_background(x: Array, name: str, rng: np.random.Generator) -> Array:
-    """Images (n, channels, height, width) in [0, 1] with a background in [0, 0.6] that shines through where they are dark."""
+    """Images (n, channels, height, width) in [0, 1] with a background in [0, 0.6] that shines
+    through where they are dark."""
     height, width = x.shape[2:]
     rows, columns = np.arange(height)[:, None], np.arange(width)[None, :]
     phase = rng.integers(0, 4, (len(x), 1, 1))
@@ -101,14 +121,18 @@ def with_background(x: Array, name: str, rng: np.random.Generator) -> Array:
         "plain": np.zeros((1, height, width)),
         "rows": 0.6 * ((rows + phase) % 4 < 2) * np.ones((1, width)),
         "columns": 0.6 * ((columns + phase) % 4 < 2) * np.ones((height, 1)),
-        "glow": 0.6 * np.exp(-(((rows - height / 2) / height) ** 2 + ((columns - width / 2) / width) ** 2) * 8)[None],
+        "glow": 0.6
+        * np.exp(-(((rows - height / 2) / height) ** 2 + ((columns - width / 2) / width) ** 2) * 8)[
+            None
+        ],
     }[name]
     shone: Array = 1 - (1 - x) * (1 - behind[:, None])
     return shone.astype(np.float32)
 
 
 def with_disturbance(x: Array, name: str, size: Array, rng: np.random.Generator) -> Array:
-    """Windows (n, channels, time) with what disturbs the sensor, in units of `size` (channels, 1)."""
+    """Windows (n, channels, time) with what disturbs the sensor, in units of `size` (channels,
+    1)."""
     if name == "plain":
         return x
     if name == "vibration":
@@ -123,7 +147,8 @@ def with_disturbance(x: Array, name: str, size: Array, rng: np.random.Generator)
 
 
 def _unit(pool: Pool) -> Array:
-    """What noise is measured in: 1 for images; for windows the root mean square of each channel (channels, 1) float32."""
+    """What noise is measured in: 1 for images; for windows the root mean square of each channel
+    (channels, 1) float32."""
     if pool.window.height:
         return np.ones((1, 1, 1), np.float32)
     size: Array = np.sqrt(np.square(pool.train_x, dtype=np.float64).mean((0, 2)))

@@ -1,13 +1,19 @@
 """Partitions of a pool by its labels: devices that hold the classes in different shares.
 
-`dirichlet` and `pathological`: J. Zhang et al., DBE, NeurIPS 2023, section 5. `label_groups`: AutoCFL, section 5.1.
-`category_imbalance`: B. Liu et al., DistFL, IMWUT 2021, section 5.1.
+`dirichlet` and `pathological`: J. Zhang et al., DBE, NeurIPS 2023, section 5. `label_groups`:
+AutoCFL, section 5.1. `category_imbalance`: B. Liu et al., DistFL, IMWUT 2021, section 5.1.
 """
 
 import numpy as np
 
 from simulation.datasets.pool import Pool
-from simulation.partitions.assignment import SHARING, Assignment, assign_by_shares, blocks, class_counts
+from simulation.partitions.assignment import (
+    SHARING,
+    Assignment,
+    assign_by_shares,
+    blocks,
+    class_counts,
+)
 from wire.errors import ConfigError
 from wire.tensors import Array
 
@@ -16,14 +22,20 @@ AUTOCFL_GROUPS = "0-2,3-6,4-9,0-9"
 
 def iid(pool: Pool, rng: np.random.Generator, *, devices: int) -> Assignment:
     """Both parts of the pool assigned at random, the same number to every device."""
-    train, test = (np.array_split(rng.permutation(len(y)), devices) for y in (pool.train_y, pool.test_y))
+    train, test = (
+        np.array_split(rng.permutation(len(y)), devices) for y in (pool.train_y, pool.test_y)
+    )
     return Assignment(train, test, ["all"] * devices)
 
 
-def dirichlet(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, least: int) -> Assignment:
-    """Every class is assigned to the devices in shares drawn from a Dirichlet distribution; the smaller `alpha`, the more uneven.
+def dirichlet(
+    pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, least: int
+) -> Assignment:
+    """Every class is assigned to the devices in shares drawn from a Dirichlet distribution; the
+    smaller `alpha`, the more uneven.
 
-    A device with fewer than `least` training examples takes the missing ones, of its most frequent class, from the device that has most.
+    A device with fewer than `least` training examples takes the missing ones, of its most frequent
+    class, from the device that has most.
 
     Raises:
         ConfigError: the pool does not have `least` training examples for every device.
@@ -32,7 +44,8 @@ def dirichlet(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: floa
     need = least + int(np.count_nonzero(counts))  # assigning rounds every class to whole examples
     if devices * need > counts.sum():
         raise ConfigError(
-            f"dirichlet: {devices} devices with {least} examples each take {devices * need}, to allow for rounding; "
+            f"dirichlet: {devices} devices with {least} examples each take {devices * need}, to "
+            "allow for rounding; "
             f"data {pool.name} has {counts.sum()} training examples"
         )
     shares = rng.dirichlet(np.full(devices, alpha), len(counts)).T
@@ -41,13 +54,17 @@ def dirichlet(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: floa
 
 
 def _lift(shares: Array, counts: Array, need: float) -> Array:
-    """Move shares (devices, classes) so that every device gets at least `need` of the examples, `counts` (classes,) in all."""
+    """Move shares (devices, classes) so that every device gets at least `need` of the examples,
+    `counts` (classes,) in all."""
     amounts = shares * counts
     for poor in np.argsort(amounts.sum(1), kind="stable"):
         while (lack := need - amounts[poor].sum()) > 1e-9:
             spare = np.minimum(np.maximum(amounts.sum(1) - need, 0)[:, None], amounts)
             spare[poor] = 0
-            label = max(np.flatnonzero(spare.max(0) > 0), key=lambda c: (amounts[poor, c], spare[:, c].max()))
+            label = max(
+                np.flatnonzero(spare.max(0) > 0),
+                key=lambda c: (amounts[poor, c], spare[:, c].max()),
+            )
             rich = int(spare[:, label].argmax())
             moved = min(lack, spare[rich, label])
             amounts[poor, label] += moved
@@ -56,8 +73,8 @@ def _lift(shares: Array, counts: Array, need: float) -> Array:
 
 
 def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes: int) -> Assignment:
-    """Every device holds `classes` classes only; those who share a class hold different amounts of it (the largest up to ten times the
-    smallest). Devices of the same classes are one group.
+    """Every device holds `classes` classes only; those who share a class hold different amounts of
+    it (the largest up to ten times the smallest). Devices of the same classes are one group.
 
     Raises:
         ConfigError: more classes per device than there are.
@@ -71,13 +88,17 @@ def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes:
         own = order[(device * classes + np.arange(classes)) % total]
         amounts[device, own] = rng.uniform(0.1, 1.0, classes)
         truth.append("+".join(str(c) for c in np.sort(own)))
-    return Assignment(*assign_by_shares(pool, amounts / np.maximum(amounts.sum(0), 1e-12), rng), truth)
+    return Assignment(
+        *assign_by_shares(pool, amounts / np.maximum(amounts.sum(0), 1e-12), rng), truth
+    )
 
 
 def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: str) -> Assignment:
-    """Devices in equal groups, each of which holds a range of classes in the pool's own proportions; all hold equally many examples.
+    """Devices in equal groups, each of which holds a range of classes in the pool's own
+    proportions; all hold equally many examples.
 
-    Where ranges overlap, not every example finds a device. Without `groups`: AutoCFL's four for ten classes, two halves otherwise.
+    Where ranges overlap, not every example finds a device. Without `groups`: AutoCFL's four for ten
+    classes, two halves otherwise.
 
     Raises:
         ConfigError: `groups` is not a list of ranges of the pool's classes.
@@ -93,14 +114,22 @@ def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: 
         weights[device, ranges[group]] = counts[ranges[group]] / max(1, counts[ranges[group]].sum())
     demand = weights.sum(0)
     size = min(counts[c] / demand[c] for c in range(total) if demand[c] > 0)
-    return Assignment(*assign_by_shares(pool, size * weights / np.maximum(counts, 1), rng), [names[group].strip() for group in member])
+    return Assignment(
+        *assign_by_shares(pool, size * weights / np.maximum(counts, 1), rng),
+        [names[group].strip() for group in member],
+    )
 
 
-def drawn(pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, each: int) -> Assignment:
-    """Every device draws `each` training examples from the pool, and a quarter as many test examples, by class proportions of its own
-    from a Dirichlet distribution. Devices may draw the same example, so that a fleet may be larger than the data."""
+def drawn(
+    pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, each: int
+) -> Assignment:
+    """Every device draws `each` training examples from the pool, and a quarter as many test
+    examples, by class proportions of its own from a Dirichlet distribution. Devices may draw the
+    same example, so that a fleet may be larger than the data."""
     shares = rng.dirichlet(np.full(len(pool.classes), alpha), devices)
-    return Assignment(_draw(pool.train_y, shares, each, rng), _draw(pool.test_y, shares, -(-each // 4), rng))
+    return Assignment(
+        _draw(pool.train_y, shares, each, rng), _draw(pool.test_y, shares, -(-each // 4), rng)
+    )
 
 
 SHARING.add(drawn)
@@ -109,11 +138,15 @@ SHARING.add(drawn)
 def _draw(y: Array, shares: Array, each: int, rng: np.random.Generator) -> list[Array]:
     order = np.argsort(y, kind="stable")
     counts = class_counts(y, shares.shape[1])
-    weights = np.where(counts > 0, shares, 0) + 1e-12 * (counts > 0)  # a class without examples cannot be drawn
+    weights = np.where(counts > 0, shares, 0) + 1e-12 * (
+        counts > 0
+    )  # a class without examples cannot be drawn
     ends = np.cumsum(weights / weights.sum(1, keepdims=True), axis=1)
     places: list[Array] = []
     for at in range(0, len(shares), 1000):
-        chosen = (rng.random((len(ends[at : at + 1000]), each, 1)) > ends[at : at + 1000, None, :-1]).sum(2)
+        chosen = (
+            rng.random((len(ends[at : at + 1000]), each, 1)) > ends[at : at + 1000, None, :-1]
+        ).sum(2)
         within = (rng.random(chosen.shape) * counts[chosen]).astype(np.int64)
         places.extend(np.sort(order[(np.cumsum(counts) - counts)[chosen] + within], axis=1))
     return places
@@ -121,23 +154,36 @@ def _draw(y: Array, shares: Array, each: int, rng: np.random.Generator) -> list[
 
 def _read_range(text: str, total: int) -> list[int]:
     first, _, last = text.strip().partition("-")
-    if first.isdigit() and (last.isdigit() or not last) and int(first) <= int(last or first) < total:
+    if (
+        first.isdigit()
+        and (last.isdigit() or not last)
+        and int(first) <= int(last or first) < total
+    ):
         return list(range(int(first), int(last or first) + 1))
-    raise ConfigError(f"label-groups: group {text!r}, expected a range within 0-{total - 1}, such as 0-2")
+    raise ConfigError(
+        f"label-groups: group {text!r}, expected a range within 0-{total - 1}, such as 0-2"
+    )
 
 
-def category_imbalance(pool: Pool, rng: np.random.Generator, *, devices: int, types: int) -> Assignment:
-    """The classes are divided into `types` sets, two each for ten classes and five types; each set belongs to a block of devices.
+def category_imbalance(
+    pool: Pool, rng: np.random.Generator, *, devices: int, types: int
+) -> Assignment:
+    """The classes are divided into `types` sets, two each for ten classes and five types; each set
+    belongs to a block of devices.
 
     Raises:
         ConfigError: more types than classes or devices.
     """
     total = len(pool.classes)
     if types > total:
-        raise ConfigError(f"category-imbalance: types={types}, data {pool.name} has {total} classes")
+        raise ConfigError(
+            f"category-imbalance: types={types}, data {pool.name} has {total} classes"
+        )
     member = blocks(devices, types)
     shares = np.zeros((devices, total))
     for number, own in enumerate(np.array_split(np.arange(total), types)):
         for device in (d for d, group in enumerate(member) if group == number):
             shares[device, own] = 1 / member.count(number)
-    return Assignment(*assign_by_shares(pool, shares, rng), [f"Type{group + 1}" for group in member])
+    return Assignment(
+        *assign_by_shares(pool, shares, rng), [f"Type{group + 1}" for group in member]
+    )

@@ -21,17 +21,21 @@ class Availability(Protocol):
         ...
 
     def holds_until(self, devices: Array, at_s: Array) -> Array:
-        """For devices that may train at `at_s`: a later time until which that is so for certain, float64."""
+        """For devices that may train at `at_s`: a later time until which that is so for certain,
+        float64."""
         ...
 
 
 def stays_until(availability: Availability, devices: Array, start_s: Array, end_s: Array) -> Array:
-    """`end_s`, or when a device that may train at `start_s` may no longer do so, where that is earlier: (n,) float64."""
+    """`end_s`, or when a device that may train at `start_s` may no longer do so, where that is
+    earlier: (n,) float64."""
     until = np.minimum(availability.holds_until(devices, start_s), end_s)
     open_ = np.flatnonzero(until < end_s)
     while len(open_):
         open_ = open_[availability.ask(devices[open_], until[open_])]
-        until[open_] = np.minimum(availability.holds_until(devices[open_], until[open_]), end_s[open_])
+        until[open_] = np.minimum(
+            availability.holds_until(devices[open_], until[open_]), end_s[open_]
+        )
         open_ = open_[until[open_] < end_s[open_]]
     return until
 
@@ -50,11 +54,13 @@ class Always:
 
 @dataclass(frozen=True)
 class Curve:
-    """By the hour. `by_hour` is the share of devices that are available in each hour of their local day (24 values) or week (168, from
-    Monday midnight); `offset_s` (N,) is what each device's clock shows at virtual second 0.
+    """By the hour. `by_hour` is the share of devices that are available in each hour of their local
+    day (24 values) or week (168, from Monday midnight); `offset_s` (N,) is what each device's clock
+    shows at virtual second 0.
 
-    A device draws one number each day, and is available in the hours whose share lies above it: that gives every hour its share, and a
-    device one stretch of hours rather than scattered ones. Its day begins in the hour with the smallest share, so that a night is one.
+    A device draws one number each day, and is available in the hours whose share lies above it:
+    that gives every hour its share, and a device one stretch of hours rather than scattered ones.
+    Its day begins in the hour with the smallest share, so that a night is one.
     """
 
     by_hour: Sequence[float]
@@ -87,8 +93,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Intervals:
-    """As recorded: device d is available from `start_s[i]` until just before `end_s[i]` for `first[d] <= i < first[d + 1]`, in order and
-    apart from each other; all of it repeats every `period_s`."""
+    """As recorded: device d is available from `start_s[i]` until just before `end_s[i]` for
+    `first[d] <= i < first[d + 1]`, in order and apart from each other; all of it repeats every
+    `period_s`."""
 
     first: Array = field(repr=False)
     start_s: Array = field(repr=False)
@@ -109,10 +116,16 @@ class Intervals:
         return np.maximum(until, np.nextafter(at_s, np.inf))
 
     def _place(self, devices: Array, at_s: Array) -> Array:
-        """The last of a device's intervals that starts at `at_s` or before, by halving; one below its first where there is none."""
+        """The last of a device's intervals that starts at `at_s` or before, by halving; one below
+        its first where there is none."""
         low, high = self.first[devices] - 1, self.first[devices + 1]
         while (high - low > 1).any():
             middle = (low + high) // 2
-            before = (high - low > 1) & (self.start_s[np.minimum(middle, len(self.start_s) - 1)] <= at_s)
-            low, high = np.where(before, middle, low), np.where(before | (high - low <= 1), high, middle)
+            before = (high - low > 1) & (
+                self.start_s[np.minimum(middle, len(self.start_s) - 1)] <= at_s
+            )
+            low, high = (
+                np.where(before, middle, low),
+                np.where(before | (high - low <= 1), high, middle),
+            )
         return low

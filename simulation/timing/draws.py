@@ -1,8 +1,10 @@
-"""Random numbers as a function of what they are for, so that no draw depends on how many were made before it.
+"""Random numbers as a function of what they are for, so that no draw depends on how many were made
+before it.
 
-A hash of a key and of counters gives each number (J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011): the
-draw for device 7 at second 120 is the same whoever asks, and however often. The hash is the finaliser of SplitMix64 (G. Steele et
-al., OOPSLA 2014); the shuffled order of many devices is a Feistel network over it, which gives its first elements without the others.
+A hash of a key and of counters gives each number (J. Salmon et al., Parallel random numbers: as
+easy as 1, 2, 3, SC 2011): the draw for device 7 at second 120 is the same whoever asks, and however
+often. The hash is the finaliser of SplitMix64 (G. Steele et al., OOPSLA 2014); the shuffled order
+of many devices is a Feistel network over it, which gives its first elements without the others.
 """
 
 import numpy as np
@@ -30,7 +32,8 @@ def make_key(*parts: int) -> int:
 
 
 def uniform(key: int, *columns: Array) -> Array:
-    """Uniform float64 in [0, 1), one for each row of the columns (n,) of int64 or float64, which are taken as their bits."""
+    """Uniform float64 in [0, 1), one for each row of the columns (n,) of int64 or float64, which
+    are taken as their bits."""
     state: Array = np.full(len(columns[0]), key, np.uint64)
     for column in columns:
         state = _mix(np.ascontiguousarray(column).view(np.uint64) * np.uint64(GOLDEN) + state)
@@ -46,15 +49,20 @@ def _mix(state: Array) -> Array:
 
 
 class Shuffled:
-    """The numbers 0 to size - 1 in an order that the key decides; any piece of it costs as much as it is long."""
+    """The numbers 0 to size - 1 in an order that the key decides; any piece of it costs as much as
+    it is long."""
 
     def __init__(self, key: int, size: int) -> None:
         self._size = size
-        self._keys = [(make_key(key, 2 * step), make_key(key, 2 * step + 1)) for step in range(STEPS)]
+        self._keys = [
+            (make_key(key, 2 * step), make_key(key, 2 * step + 1)) for step in range(STEPS)
+        ]
         bits = max(2, (size - 1).bit_length())
         self._right_bits = bits // 2
         self._masks = np.uint64((1 << (bits - bits // 2)) - 1), np.uint64((1 << (bits // 2)) - 1)
-        self._order = np.argsort(uniform(key, np.arange(size)), kind="stable") if size <= SMALL else None
+        self._order = (
+            np.argsort(uniform(key, np.arange(size)), kind="stable") if size <= SMALL else None
+        )
         self.length = size if self._order is not None else 1 << bits
         """How far positions go; not every one of them holds a number."""
 

@@ -1,12 +1,14 @@
 """Devices over time: who may start a job, and what becomes of it.
 
-A job is a plan and a model sent down, training on all of the device's examples, and an update sent up:
+A job is a plan and a model sent down, training on all of the device's examples, and an update sent
+up:
 
     duration = 2 latency + down_bytes / down + examples / speed + up_bytes / up
 
-It ends early where the device drops out, with its probability, at a moment drawn uniformly from the duration, or where it stops being
-available. Either is noticed at once: the broker publishes a device's last will. Both depend on nothing but the seed, the device and
-the second at which it starts, so that two policies that start a device at the same time see it fare alike.
+It ends early where the device drops out, with its probability, at a moment drawn uniformly from the
+duration, or where it stops being available. Either is noticed at once: the broker publishes a
+device's last will. Both depend on nothing but the seed, the device and the second at which it
+starts, so that two policies that start a device at the same time see it fare alike.
 
 The battery is charged with all of a job's examples when the job begins, whatever becomes of it.
 """
@@ -22,7 +24,8 @@ from wire.errors import ConfigError
 from wire.tensors import Array
 
 LOOKS = 32
-"""The server looks at no more than so many devices, on average, for each one that it needs; then it has to wait."""
+"""The server looks at no more than so many devices, on average, for each one that it needs; then it
+has to wait."""
 SPARE = 1.25
 WIDE = 512
 """Looking at so many devices costs hardly more than looking at one."""
@@ -35,7 +38,8 @@ class Work:
     """What a job is."""
 
     examples: Array = field(repr=False)
-    """(N,) int64: examples that each device trains in one job, its epochs included. One without any is never asked."""
+    """(N,) int64: examples that each device trains in one job, its epochs included. One without any
+    is never asked."""
     down_bytes: int
     up_bytes: int
 
@@ -63,7 +67,9 @@ class Jobs:
     def join(self, other: "Jobs") -> "Jobs":
         """These and then those."""
         columns = ("devices", "start_s", "end_s", "finishes")
-        return Jobs(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in columns))
+        return Jobs(
+            *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in columns)
+        )
 
 
 NO_JOBS = Jobs(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, bool))
@@ -75,15 +81,24 @@ class Fleet:
     def __init__(self, profiles: Profiles, work: Work, seed: int) -> None:
         """
         Raises:
-            ConfigError: as many numbers of examples as devices were expected, or no device can do a job.
+            ConfigError: as many numbers of examples as devices were expected, or no device can do a
+            job.
         """
         if np.shape(work.examples) != (len(profiles),):
-            raise ConfigError(f"examples of {np.shape(work.examples)} devices, expected one number for each of {len(profiles)}")
+            raise ConfigError(
+                f"examples of {np.shape(work.examples)} devices, expected one number for each of "
+                f"{len(profiles)}"
+            )
         self.profiles, self.work, self.seed = profiles, work, seed
         self.looks = 0
         self._down_s = work.down_bytes / profiles.down_bytes_per_s
         self._compute_s = work.examples / profiles.examples_per_s
-        self.duration_s: Array = 2 * profiles.latency_s + self._down_s + self._compute_s + work.up_bytes / profiles.up_bytes_per_s
+        self.duration_s: Array = (
+            2 * profiles.latency_s
+            + self._down_s
+            + self._compute_s
+            + work.up_bytes / profiles.up_bytes_per_s
+        )
         able = (np.asarray(work.examples) > 0) & (work.examples <= profiles.battery_examples)
         if not able.any():
             raise ConfigError("no device has examples, and a battery that lasts for all of them")
@@ -99,7 +114,8 @@ class Fleet:
         return len(self.profiles)
 
     def battery(self, devices: Array, at_s: Array) -> Array:
-        """Examples that each of `devices` could train at its time of `at_s`, which is not before its last start: (n,) float64."""
+        """Examples that each of `devices` could train at its time of `at_s`, which is not before
+        its last start: (n,) float64."""
         capacity, level = self.profiles.battery_examples[devices], self._charge[devices]
         if not self._on_battery:
             return np.asarray(level)
@@ -110,8 +126,9 @@ class Fleet:
         return charge
 
     def find(self, at_s: float, wanted: int) -> Array:
-        """Up to `wanted` devices (n,) int64 that may start at `at_s`, in a random order. With the same seed and as many calls before,
-        those found for a smaller number are the first ones found for a larger."""
+        """Up to `wanted` devices (n,) int64 that may start at `at_s`, in a random order. With the
+        same seed and as many calls before, those found for a smaller number are the first ones
+        found for a larger."""
         order = self._order()
         limit, position = min(order.length, LOOKS * max(wanted, 128)), 0
         found: list[Array] = []
@@ -127,14 +144,20 @@ class Fleet:
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
     def start(self, devices: Array, start_s: Array) -> Jobs:
-        """Start a job on each of `devices` (k,) int64, all different and all able to, at its time of `start_s` (k,) float64."""
+        """Start a job on each of `devices` (k,) int64, all different and all able to, at its time
+        of `start_s` (k,) float64."""
         p = self.profiles
         end_s = start_s + self.duration_s[devices]
         finishes = np.ones(len(devices), bool)
         if self._drops_out:
-            drawn, dropout = uniform(make_key(self.seed, DROPS), devices, start_s), p.dropout[devices]
+            drawn, dropout = (
+                uniform(make_key(self.seed, DROPS), devices, start_s),
+                p.dropout[devices],
+            )
             finishes = drawn >= dropout
-            share = np.divide(drawn, dropout, out=np.ones(len(devices)), where=~finishes)  # uniform again, below 1
+            share = np.divide(
+                drawn, dropout, out=np.ones(len(devices)), where=~finishes
+            )  # uniform again, below 1
             end_s = np.where(finishes, end_s, start_s + share * self.duration_s[devices])
         until_s = stays_until(p.availability, devices, start_s, end_s)
         finishes, end_s = finishes & (until_s >= end_s), until_s
@@ -145,8 +168,9 @@ class Fleet:
         return Jobs(devices, start_s, end_s, finishes)
 
     def start_each(self, start_s: Array) -> tuple[Jobs, Array]:
-        """Find a device for each time of `start_s` (m,) float64 and start it then: the jobs (k,), and for each the place of its time in
-        `start_s`, (k,) int64. For some times nobody may be found, and nobody is started twice."""
+        """Find a device for each time of `start_s` (m,) float64 and start it then: the jobs (k,),
+        and for each the place of its time in `start_s`, (k,) int64. For some times nobody may be
+        found, and nobody is started twice."""
         jobs, filled, open_ = NO_JOBS, [np.zeros(0, np.int64)], np.argsort(start_s, kind="stable")
         looked, position, hits_in_order = 0, 0, 0
         order = self._order()
@@ -168,7 +192,9 @@ class Fleet:
             hit, row = fits.any(0), fits.argmax(0)
             hits_in_order += int(hit.sum())
             started = self.start(grid[row, np.arange(wide)][hit], start_s[places[hit]])
-            self._busy_until_s[started.devices] = np.inf  # once in a call, so that the caller may still hold it
+            self._busy_until_s[started.devices] = (
+                np.inf
+            )  # once in a call, so that the caller may still hold it
             jobs = jobs.join(started)
             filled.append(places[hit])
             open_ = np.concatenate([places[~hit], open_[wide:]])
@@ -180,11 +206,20 @@ class Fleet:
         self._busy_until_s[devices] = until_s
 
     def progress(self, jobs: Jobs) -> tuple[Array, Array, Array]:
-        """Examples trained, bytes that came down and bytes that went up in these jobs until their end: three (k,) float64."""
+        """Examples trained, bytes that came down and bytes that went up in these jobs until their
+        end: three (k,) float64."""
         p, d = self.profiles, jobs.devices
         left_s = jobs.end_s - jobs.start_s - p.latency_s[d]
-        down_s, compute_s, up_s = self._down_s[d], self._compute_s[d], self.work.up_bytes / p.up_bytes_per_s[d]
-        shares = [_share(left_s, down_s), _share(left_s - down_s, compute_s), _share(left_s - down_s - compute_s, up_s)]
+        down_s, compute_s, up_s = (
+            self._down_s[d],
+            self._compute_s[d],
+            self.work.up_bytes / p.up_bytes_per_s[d],
+        )
+        shares = [
+            _share(left_s, down_s),
+            _share(left_s - down_s, compute_s),
+            _share(left_s - down_s - compute_s, up_s),
+        ]
         down, trained, up = (np.where(jobs.finishes, 1.0, share) for share in shares)
         return trained * self.work.examples[d], down * self.work.down_bytes, up * self.work.up_bytes
 
@@ -193,7 +228,8 @@ class Fleet:
         return Shuffled(make_key(self.seed, ORDER, self._orders), len(self))
 
     def _learn(self, hits: int, looks: int) -> None:
-        """How many of those looked at may start: it decides how many to look at next, never who is found."""
+        """How many of those looked at may start: it decides how many to look at next, never who is
+        found."""
         self.looks += looks
         self._found = max(0.5 * self._found + 0.5 * hits / max(looks, 1), 1 / LOOKS)
 
@@ -202,20 +238,28 @@ class Fleet:
         rows = np.flatnonzero(free)
         rows = rows[self.profiles.availability.ask(devices[rows], at_s[rows])]
         if self._on_battery:
-            rows = rows[self.battery(devices[rows], at_s[rows]) >= self.work.examples[devices[rows]]]
+            rows = rows[
+                self.battery(devices[rows], at_s[rows]) >= self.work.examples[devices[rows]]
+            ]
         fits: Array = np.zeros(len(devices), bool)
         fits[rows] = True
         return fits
 
     def _on_charger_s(self, devices: Array, at_s: Array) -> Array:
         """Seconds on the charger from virtual second `-charge_from_s` to `at_s`."""
-        since_s, stays_s = at_s - self.profiles.charge_from_s[devices], self.profiles.charge_s[devices]
+        since_s, stays_s = (
+            at_s - self.profiles.charge_from_s[devices],
+            self.profiles.charge_s[devices],
+        )
         days = np.floor(since_s / DAY_S)
         seconds: Array = days * stays_s + np.minimum(since_s - DAY_S * days, stays_s)
         return seconds
 
 
 def _share(spent_s: Array, full_s: Array) -> Array:
-    """How much of a phase is over: 0 to 1. A phase that takes no time is over as soon as it begins."""
-    share: Array = np.clip(np.where(full_s > 0, spent_s / np.where(full_s > 0, full_s, 1.0), spent_s >= 0), 0.0, 1.0)
+    """How much of a phase is over: 0 to 1. A phase that takes no time is over as soon as it
+    begins."""
+    share: Array = np.clip(
+        np.where(full_s > 0, spent_s / np.where(full_s > 0, full_s, 1.0), spent_s >= 0), 0.0, 1.0
+    )
     return share

@@ -1,12 +1,14 @@
 """Whom the server invites, and which updates make an aggregation.
 
-An engine asks a policy for one batch after the other, and trains what stands in it: all of it at once, in any order, since who trains
-when depends on profiles, examples and bytes, and never on what was learned::
+An engine asks a policy for one batch after the other, and trains what stands in it: all of it at
+once, in any order, since who trains when depends on profiles, examples and bytes, and never on what
+was learned::
 
     policy, models = make_policy(read_policy("buffered:buffer=10"), fleet), {0: model}
     while policy.now_s < hours * 3600:
         batch = policy.next_batch()
-        models[batch.version + 1] = aggregate(models[batch.version], train(batch, models), batch.weights)
+        models[batch.version + 1] = aggregate(models[batch.version], train(batch, models),
+        batch.weights)
         models = {v: m for v, m in models.items() if v >= policy.oldest_version_needed}
 
 Version v is the model after v aggregations. No device is in a batch twice.
@@ -28,7 +30,8 @@ from wire.errors import ConfigError, ShoalError
 from wire.tensors import Array
 
 RETRY_S = 60.0
-"""A server that found too few devices looks again after so long, or after an eighth of the time that it has waited where that is more."""
+"""A server that found too few devices looks again after so long, or after an eighth of the time
+that it has waited where that is more."""
 PATIENCE_S = 7 * DAY_S
 """A simulation gives up when nobody was there, or nobody finished, for so long."""
 
@@ -56,7 +59,8 @@ class Batch:
 
     @property
     def weights(self) -> Array:
-        """1 / sqrt(1 + staleness), float64 (FedBuff, section 5): what an update counts beside its number of examples."""
+        """1 / sqrt(1 + staleness), float64 (FedBuff, section 5): what an update counts beside its
+        number of examples."""
         return staleness_weights(self.staleness)
 
 
@@ -83,14 +87,18 @@ class Policy(Protocol):
 
 
 class Sync:
-    """Rounds: invite `cohort` devices, wait for all that do not drop out, or until `deadline_s`; later updates are discarded.
+    """Rounds: invite `cohort` devices, wait for all that do not drop out, or until `deadline_s`;
+    later updates are discarded.
 
-    With `over`, ceil(cohort (1 + over)) devices are invited and the round is over when `cohort` updates are in (K. Bonawitz et al.,
-    Towards federated learning at scale, MLSys 2019, section 9). A device that is late works on until it is done, for nothing.
-    While too few are available the server waits, but no longer than `wait_s`: then it begins with those there are.
+    With `over`, ceil(cohort (1 + over)) devices are invited and the round is over when `cohort`
+    updates are in (K. Bonawitz et al., Towards federated learning at scale, MLSys 2019, section 9).
+    A device that is late works on until it is done, for nothing. While too few are available the
+    server waits, but no longer than `wait_s`: then it begins with those there are.
     """
 
-    def __init__(self, fleet: Fleet, cohort: int, deadline_s: float, wait_s: float, over: float = 0.0) -> None:
+    def __init__(
+        self, fleet: Fleet, cohort: int, deadline_s: float, wait_s: float, over: float = 0.0
+    ) -> None:
         self.fleet, self.tally, self.now_s = fleet, Tally(), 0.0
         self.deadline_s, self.wait_s = deadline_s, wait_s
         rule = Cohort(cohort, over)
@@ -114,13 +122,22 @@ class Sync:
             used = self._used(jobs)
             self.tally.settle(self.fleet, jobs, used)
             if used.any():
-                return _batch(self.tally, self.now_s, jobs.take(used), np.full(int(used.sum()), self.tally.aggregations))
+                return _batch(
+                    self.tally,
+                    self.now_s,
+                    jobs.take(used),
+                    np.full(int(used.sum()), self.tally.aggregations),
+                )
             self.tally.failed += 1
             if self.now_s - began_s > PATIENCE_S:
-                raise ShoalError(f"no invited device finished within its deadline of {self.deadline_s:g} s for {PATIENCE_S / DAY_S:g} days")
+                raise ShoalError(
+                    f"no invited device finished within its deadline of {self.deadline_s:g} s for "
+                    f"{PATIENCE_S / DAY_S:g} days"
+                )
 
     def _used(self, jobs: Jobs) -> Array:
-        """Whose updates are in when the round ends: the first `cohort`, where several arrive in the last moment."""
+        """Whose updates are in when the round ends: the first `cohort`, where several arrive in the
+        last moment."""
         in_time = jobs.finishes & (jobs.end_s <= self.now_s)
         order = np.argsort(np.where(in_time, jobs.end_s, np.inf), kind="stable")
         used = np.zeros(len(jobs), bool)
@@ -135,19 +152,25 @@ class Sync:
             if len(devices) == self.invited or (len(devices) and waited_s >= self.wait_s):
                 return self.fleet.start(devices, np.full(len(devices), self.now_s))
             if waited_s > PATIENCE_S:
-                raise ShoalError(f"no device was available from {opened_s:.0f} s to {self.now_s:.0f} s, with its battery charged enough")
+                raise ShoalError(
+                    f"no device was available from {opened_s:.0f} s to {self.now_s:.0f} s, with "
+                    "its battery charged enough"
+                )
             self.now_s += max(RETRY_S, waited_s / 8)
 
 
 class Buffered:
-    """No rounds: `concurrency` devices train at any time, each from the model that is the newest when it starts; the server aggregates
-    whenever `buffer` updates are in (FedBuff, J. Nguyen et al., AISTATS 2022, algorithm 1).
+    """No rounds: `concurrency` devices train at any time, each from the model that is the newest
+    when it starts; the server aggregates whenever `buffer` updates are in (FedBuff, J. Nguyen et
+    al., AISTATS 2022, algorithm 1).
 
-    A device that takes longer than `deadline_s` is given up, and another is asked in its place. One whose update waits in the buffer is
-    not asked again before that is aggregated. Where nobody can be found for a place, the server looks again, see `RETRY_S`.
+    A device that takes longer than `deadline_s` is given up, and another is asked in its place. One
+    whose update waits in the buffer is not asked again before that is aggregated. Where nobody can
+    be found for a place, the server looks again, see `RETRY_S`.
 
-    Who trains when does not depend on models, so places are filled for many at once, up to the time of the next aggregation; which
-    version a device started from is the number of aggregations until then.
+    Who trains when does not depend on models, so places are filled for many at once, up to the time
+    of the next aggregation; which version a device started from is the number of aggregations until
+    then.
     """
 
     def __init__(self, fleet: Fleet, concurrency: int, buffer: int, deadline_s: float) -> None:
@@ -159,12 +182,18 @@ class Buffered:
 
     @property
     def oldest_version_needed(self) -> int:
-        """That of the update under way, or in the buffer, which started first; the newest where that is older."""
+        """That of the update under way, or in the buffer, which started first; the newest where
+        that is older."""
         started_s = self._jobs.start_s[self._counts(self._jobs)]
-        return bisect_right(self._aggregated_s, started_s.min()) if len(started_s) else self.tally.aggregations
+        return (
+            bisect_right(self._aggregated_s, started_s.min())
+            if len(started_s)
+            else self.tally.aggregations
+        )
 
     def next_batch(self) -> Batch:
-        """Fill places until no job that is still to be begun can finish before the update that fills the buffer."""
+        """Fill places until no job that is still to be begun can finish before the update that
+        fills the buffer."""
         while True:
             updates_s = self._jobs.end_s[self._counts(self._jobs)]
             missing = self.buffer - len(updates_s)
@@ -184,7 +213,8 @@ class Buffered:
         due_s = float(np.partition(self._free_s, count - 1)[count - 1])
         if due_s - self.now_s > PATIENCE_S:
             raise ShoalError(
-                f"fewer than {self.buffer} updates from {self.now_s:.0f} s to {due_s:.0f} s: no device available, or all too slow"
+                f"fewer than {self.buffer} updates from {self.now_s:.0f} s to {due_s:.0f} s: no "
+                "device available, or all too slow"
             )
         due: Array = self._free_s <= due_s
         return due
@@ -192,8 +222,12 @@ class Buffered:
     def _fill(self, places: Array) -> None:
         jobs, filled = self.fleet.start_each(self._free_s[places])
         self.fleet.hold(jobs.devices[self._counts(jobs)], math.inf)
-        self._free_s[places] += np.maximum(RETRY_S, (self._free_s[places] - self._since_s[places]) / 8)
-        self._free_s[places[filled]] = self._since_s[places[filled]] = np.minimum(jobs.end_s, jobs.start_s + self.deadline_s)
+        self._free_s[places] += np.maximum(
+            RETRY_S, (self._free_s[places] - self._since_s[places]) / 8
+        )
+        self._free_s[places[filled]] = self._since_s[places[filled]] = np.minimum(
+            jobs.end_s, jobs.start_s + self.deadline_s
+        )
         self._jobs = self._jobs.join(jobs)
 
     def _aggregate(self, at_s: float) -> Batch:
@@ -208,7 +242,9 @@ class Buffered:
         updates = jobs.take(used)
         self.now_s = at_s
         oldest = bisect_right(self._aggregated_s, updates.start_s.min())
-        versions = oldest + np.searchsorted(self._aggregated_s[oldest:], updates.start_s, side="right")
+        versions = oldest + np.searchsorted(
+            self._aggregated_s[oldest:], updates.start_s, side="right"
+        )
         self._aggregated_s.append(at_s)
         return _batch(self.tally, at_s, updates, versions)
 
@@ -234,8 +270,17 @@ def make_policy(choice: Choice, fleet: Fleet) -> Policy:
     options = choice.options
     for key in ("cohort", "concurrency", "buffer"):
         if options.get(key, 0) > len(fleet):
-            raise ConfigError(f"policy {str(choice)!r}: {key} is {options[key]}, expected no more than the {len(fleet)} devices")
+            raise ConfigError(
+                f"policy {str(choice)!r}: {key} is {options[key]}, expected no more than the "
+                f"{len(fleet)} devices"
+            )
     if choice.name == "buffered":
         rule = Buffer(options["buffer"], options["concurrency"])
         return Buffered(fleet, rule.at_work(len(fleet)), rule.size, options["deadline"])
-    return Sync(fleet, options["cohort"] or len(fleet), options["deadline"], options["wait"], options.get("over", 0.0))
+    return Sync(
+        fleet,
+        options["cohort"] or len(fleet),
+        options["deadline"],
+        options["wait"],
+        options.get("over", 0.0),
+    )

@@ -1,4 +1,5 @@
-"""What devices are like: columns with one row per device, drawn from a named distribution or read from a trace.
+"""What devices are like: columns with one row per device, drawn from a named distribution or read
+from a trace.
 
     phones      speeds and bandwidths lognormal, available mostly at night, on a charger from 22:00
     boards      Raspberry Pi and Jetson: mains, wired, nearly always available, far apart in speed
@@ -6,20 +7,26 @@
     always      all alike, at any time, none drops out: rounds that can be worked out by hand
     trace       one line of a CSV file per device, `simulation.timing.traces`
 
-Where the numbers come from. They are round on purpose, and an option where a study measured something else.
+Where the numbers come from. They are round on purpose, and an option where a study measured
+something else.
 
-- Form: compute time per example is lognormal with sigma 0.6 in FedScale's own client model (F. Lai et al., ICML 2022; source file
-  client_metadata.py, which refers to Papaya, D. Huba et al., MLSys 2022). With 0.6, one phone of a thousand is 6 times slower than the
-  median one. How fast a median device is depends on the model that it trains: set `speed`; 200 examples per second stands for a small
-  network on sensor windows.
-- Bandwidth: FedScale takes it from MobiPerf's measurements of mobile networks; an entry that is quoted in public reads 5.6 Mbit/s. A
-  median of 8 Mbit/s down, half of that up, and sigma 1 (one of a thousand 20 times slower) are ours.
-- Availability and drop-outs: K. Bonawitz et al., Towards federated learning at scale, MLSys 2019, section 9: four times as many devices
-  at night as by day, 6 to 10 % of them drop out; 8 % stands here. How many are available at the peak is not published: 40 % is a guess.
-- Phones' accelerators nearly double in speed with each generation (A. Ignatov et al., AI Benchmark: all about deep learning on
-  smartphones in 2019), so that a few generations lie an order of magnitude apart. Boards, from a Raspberry Pi to a Jetson, lie
-  further apart still: sigma 1 for these, and 100 examples per second, are ours.
-- Battery: a twentieth of 15 Wh, at 5 W and 200 examples per second, trains about 100,000 examples. A full charge takes two hours.
+- Form: compute time per example is lognormal with sigma 0.6 in FedScale's own client model (F. Lai
+  et al., ICML 2022; source file client_metadata.py, which refers to Papaya, D. Huba et al., MLSys
+  2022). With 0.6, one phone of a thousand is 6 times slower than the median one. How fast a median
+  device is depends on the model that it trains: set `speed`; 200 examples per second stands for a
+  small network on sensor windows.
+- Bandwidth: FedScale takes it from MobiPerf's measurements of mobile networks; an entry that is
+  quoted in public reads 5.6 Mbit/s. A median of 8 Mbit/s down, half of that up, and sigma 1 (one of
+  a thousand 20 times slower) are ours.
+- Availability and drop-outs: K. Bonawitz et al., Towards federated learning at scale, MLSys 2019,
+  section 9: four times as many devices at night as by day, 6 to 10 % of them drop out; 8 % stands
+  here. How many are available at the peak is not published: 40 % is a guess.
+- Phones' accelerators nearly double in speed with each generation (A. Ignatov et al., AI Benchmark:
+  all about deep learning on smartphones in 2019), so that a few generations lie an order of
+  magnitude apart. Boards, from a Raspberry Pi to a Jetson, lie further apart still: sigma 1 for
+  these, and 100 examples per second, are ours.
+- Battery: a twentieth of 15 Wh, at 5 W and 200 examples per second, trains about 100,000 examples.
+  A full charge takes two hours.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +59,8 @@ class Profiles:
     latency_s: Array = field(repr=False)
     """One way; a job has two: the plan comes, the update goes."""
     dropout: Array = field(repr=False)
-    """Probability that a job is not finished, apart from the device's becoming unavailable meanwhile."""
+    """Probability that a job is not finished, apart from the device's becoming unavailable
+    meanwhile."""
     battery_examples: Array = field(repr=False)
     """Examples it can train per charge; infinity on mains."""
     charge_from_s: Array = field(repr=False)
@@ -81,18 +89,33 @@ def _options(
 ) -> dict[str, Option]:
     return {
         "speed": Option(speed, "examples a second that the median device trains", low=1e-6),
-        "spread": Option(spread, "sigma of the lognormal speed; uniform: half width as a share", low=0, high=10),
+        "spread": Option(
+            spread, "sigma of the lognormal speed; uniform: half width as a share", low=0, high=10
+        ),
         "down": Option(down, "bytes a second to the median device", low=1e-3),
         "up": Option(up, "bytes a second from the median device", low=1e-3),
-        "network": Option(network, "sigma of the lognormal bandwidths; uniform: half width as a share", low=0, high=10),
+        "network": Option(
+            network,
+            "sigma of the lognormal bandwidths; uniform: half width as a share",
+            low=0,
+            high=10,
+        ),
         "latency": Option(latency, "seconds that a message is under way", low=0),
         "dropout": Option(dropout, "probability that a job is not finished", low=0, high=1),
-        "available": Option(available, "share of devices available at the best hour", low=0, high=1),
+        "available": Option(
+            available, "share of devices available at the best hour", low=0, high=1
+        ),
         "ratio": Option(ratio, "how many times more are available at night than by day", low=1),
-        "zones": Option(zones, "hours over which the devices' time zones are spread", low=0, high=24),
-        "hour": Option(0.0, "hour of the day of the first time zone at virtual second 0", low=0, high=24),
+        "zones": Option(
+            zones, "hours over which the devices' time zones are spread", low=0, high=24
+        ),
+        "hour": Option(
+            0.0, "hour of the day of the first time zone at virtual second 0", low=0, high=24
+        ),
         "battery": Option(battery, "examples a device can train per charge; 0: mains", low=0),
-        "charging": Option(charging, "hours of each day on the charger, from 22:00", low=0, high=24),
+        "charging": Option(
+            charging, "hours of each day on the charger, from 22:00", low=0, high=24
+        ),
     }
 
 
@@ -133,7 +156,10 @@ def make_profiles(choice: Choice, devices: int, seed: int) -> Profiles:
     if choice.name == "trace":
         if not options["devices"]:
             raise ConfigError(f"{where}: expected devices=FILE.csv")
-        files = Path(options["devices"]), Path(options["intervals"]) if options["intervals"] else None
+        files = (
+            Path(options["devices"]),
+            Path(options["intervals"]) if options["intervals"] else None,
+        )
         columns, availability = read_trace(*files, devices)
         return Profiles(**columns, availability=availability)
     if choice.name == "uniform" and max(options["spread"], options["network"]) >= 1:

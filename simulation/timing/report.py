@@ -1,11 +1,19 @@
-"""What a run cost in virtual time, devices, examples and bytes, and how long it took to reach an accuracy."""
+"""What a run cost in virtual time, devices, examples and bytes, and how long it took to reach an
+accuracy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from aggregator.core.summary import ExampleCounts, JobCounts, Staleness, TimeSummary, Utilisation, VirtualTraffic
+from aggregator.core.summary import (
+    ExampleCounts,
+    JobCounts,
+    Staleness,
+    TimeSummary,
+    Utilisation,
+    VirtualTraffic,
+)
 from simulation.timing.fleet import Fleet, Jobs
 from wire.tensors import Array
 
@@ -44,7 +52,8 @@ class Tally:
         return self.completed + self.dropped + self.late
 
     def settle(self, fleet: Fleet, jobs: Jobs, aggregated: Array) -> None:
-        """Count jobs that are over; `aggregated` (k,) bool says whose update was used. Others that finish are late."""
+        """Count jobs that are over; `aggregated` (k,) bool says whose update was used. Others that
+        finish are late."""
         examples, down, up = fleet.progress(jobs)
         spent_s, wasted = jobs.end_s - jobs.start_s, ~aggregated
         self.completed += int(aggregated.sum())
@@ -66,27 +75,52 @@ class Tally:
 
 
 def time_to_accuracy(points: Sequence[Point], target: float) -> float | None:
-    """The first virtual second at which the accuracy was `target` or more; None where it never was."""
-    return next((at_s for at_s, accuracy in sorted(points, key=lambda p: p[0]) if accuracy is not None and accuracy >= target), None)
+    """The first virtual second at which the accuracy was `target` or more; None where it never
+    was."""
+    return next(
+        (
+            at_s
+            for at_s, accuracy in sorted(points, key=lambda p: p[0])
+            if accuracy is not None and accuracy >= target
+        ),
+        None,
+    )
 
 
-def describe(tally: Tally, elapsed_s: float, points: Sequence[Point] = (), targets: Sequence[float] = ()) -> TimeSummary:
-    """Counts and shares of a run that took `elapsed_s` virtual seconds; with points, its accuracy over time and when it reached targets.
+def describe(
+    tally: Tally, elapsed_s: float, points: Sequence[Point] = (), targets: Sequence[float] = ()
+) -> TimeSummary:
+    """Counts and shares of a run that took `elapsed_s` virtual seconds; with points, its accuracy
+    over time and when it reached targets.
 
-    ``utilisation``: ``useful`` is the share of the devices' seconds that went into aggregated updates, ``at_work`` the mean number of
-    devices at work at a time, over jobs that are over; a device that is late or given up works on. Shares of nothing are None.
+    ``utilisation``: ``useful`` is the share of the devices' seconds that went into aggregated
+    updates, ``at_work`` the mean number of devices at work at a time, over jobs that are over; a
+    device that is late or given up works on. Shares of nothing are None.
     """
     return TimeSummary(
         virtual_s=round(elapsed_s, 3),
         aggregations=tally.aggregations,
         failed_rounds=tally.failed,
-        devices=JobCounts(invited=tally.invited, completed=tally.completed, dropped=tally.dropped, late=tally.late),
+        devices=JobCounts(
+            invited=tally.invited, completed=tally.completed, dropped=tally.dropped, late=tally.late
+        ),
         examples=ExampleCounts(trained=round(tally.examples), wasted=round(tally.wasted_examples)),
-        bytes=VirtualTraffic(down=round(tally.down_bytes), up=round(tally.up_bytes), wasted=round(tally.wasted_bytes)),
+        bytes=VirtualTraffic(
+            down=round(tally.down_bytes), up=round(tally.up_bytes), wasted=round(tally.wasted_bytes)
+        ),
         staleness=Staleness(mean=_ratio(tally.staleness, tally.completed), max=tally.most_stale),
-        utilisation=Utilisation(useful=_ratio(tally.useful_s, tally.busy_s), at_work=_ratio(tally.busy_s, elapsed_s)),
-        accuracy=[(round(at_s, 3), None if accuracy is None else round(accuracy, 6)) for at_s, accuracy in points],
-        time_to_accuracy_s={f"{target:g}": _rounded(time_to_accuracy(points, target)) for target in targets} if points else {},
+        utilisation=Utilisation(
+            useful=_ratio(tally.useful_s, tally.busy_s), at_work=_ratio(tally.busy_s, elapsed_s)
+        ),
+        accuracy=[
+            (round(at_s, 3), None if accuracy is None else round(accuracy, 6))
+            for at_s, accuracy in points
+        ],
+        time_to_accuracy_s={
+            f"{target:g}": _rounded(time_to_accuracy(points, target)) for target in targets
+        }
+        if points
+        else {},
     )
 
 

@@ -1,8 +1,10 @@
 """Devices and their hours as somebody recorded them: CSV files with a header line.
 
-Devices, one a line: ``device,examples_per_s,down_bytes_per_s,up_bytes_per_s`` and, where they are known, ``latency_s`` (0 when left
-out), ``dropout`` (0), ``battery_examples`` (empty: mains), ``charge_from_h`` (hour of the virtual day, 0) and ``charge_hours`` (24).
-Hours, one interval a line: ``device,start_s,end_s``, the end not included. They repeat after the whole days that they take.
+Devices, one a line: ``device,examples_per_s,down_bytes_per_s,up_bytes_per_s`` and, where they are
+known, ``latency_s`` (0 when left out), ``dropout`` (0), ``battery_examples`` (empty: mains),
+``charge_from_h`` (hour of the virtual day, 0) and ``charge_hours`` (24). Hours, one interval a
+line: ``device,start_s,end_s``, the end not included. They repeat after the whole days that they
+take.
 """
 
 import csv
@@ -21,7 +23,8 @@ from wire.tensors import Array
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers: what they may be, and what an empty or a missing one stands for (nothing: it has to be there)."""
+    """A column of numbers: what they may be, and what an empty or a missing one stands for
+    (nothing: it has to be there)."""
 
     low: float
     high: float = math.inf
@@ -44,7 +47,11 @@ class Column:
             value = float(text)
         except ValueError:
             raise ValueError(expected) from None
-        if not math.isfinite(value) or not self.low <= value <= self.high or (self.above and value == self.low):
+        if (
+            not math.isfinite(value)
+            or not self.low <= value <= self.high
+            or (self.above and value == self.low)
+        ):
             raise ValueError(expected)
         return value
 
@@ -62,26 +69,38 @@ DEVICE_COLUMNS = {
 INTERVAL_COLUMNS = {"start_s": Column(0), "end_s": Column(0, above=True)}
 
 
-def read_trace(devices: Path, intervals: Path | None, count: int) -> tuple[dict[str, Array], Availability]:
-    """The first `count` devices of a trace: the columns of `simulation.timing.profiles.Profiles`, and when they are available.
+def read_trace(
+    devices: Path, intervals: Path | None, count: int
+) -> tuple[dict[str, Array], Availability]:
+    """The first `count` devices of a trace: the columns of `simulation.timing.profiles.Profiles`,
+    and when they are available.
 
     Raises:
-        DataError: a file cannot be read, a line is not as expected, or there are fewer than `count` devices.
+        DataError: a file cannot be read, a line is not as expected, or there are fewer than `count`
+        devices.
     """
     lines: dict[str, int] = {}
     rows: list[tuple[float, ...]] = []
     for line, name, numbers in _rows(devices, DEVICE_COLUMNS):
         if name in lines:
-            raise DataError(f"{devices}, line {line}: device {name!r} is in line {lines[name]} already")
+            raise DataError(
+                f"{devices}, line {line}: device {name!r} is in line {lines[name]} already"
+            )
         lines[name] = line
         rows.append(numbers)
     if len(rows) < count:
-        raise DataError(f"{devices}: {len(rows)} devices, expected at least the {count} of the fleet")
-    columns = dict(zip(DEVICE_COLUMNS, np.array(rows[:count]).reshape(count, -1).T.copy(), strict=True))
+        raise DataError(
+            f"{devices}: {len(rows)} devices, expected at least the {count} of the fleet"
+        )
+    columns = dict(
+        zip(DEVICE_COLUMNS, np.array(rows[:count]).reshape(count, -1).T.copy(), strict=True)
+    )
     columns["charge_from_s"] = HOUR_S * columns.pop("charge_from_h")
     columns["charge_s"] = HOUR_S * columns.pop("charge_hours")
     names = {name: number for number, name in enumerate(lines)}
-    return columns, Always() if intervals is None else _read_intervals(intervals, devices, names, count)
+    return columns, Always() if intervals is None else _read_intervals(
+        intervals, devices, names, count
+    )
 
 
 def _read_intervals(path: Path, devices: Path, names: Mapping[str, int], count: int) -> Intervals:
@@ -90,7 +109,10 @@ def _read_intervals(path: Path, devices: Path, names: Mapping[str, int], count: 
         if name not in names:
             raise DataError(f"{path}, line {line}: device {name!r} is not in {devices}")
         if not start_s < end_s:
-            raise DataError(f"{path}, line {line}: from {start_s:g} to {end_s:g} s, expected an end after the start")
+            raise DataError(
+                f"{path}, line {line}: from {start_s:g} to {end_s:g} s, expected an end after the "
+                "start"
+            )
         if names[name] < count:
             found.append((names[name], start_s, end_s, line))
     found.sort()
@@ -98,17 +120,23 @@ def _read_intervals(path: Path, devices: Path, names: Mapping[str, int], count: 
         if before[0] == after[0] and after[1] < before[2]:
             first, second = sorted((before, after), key=lambda interval: interval[3])
             raise DataError(
-                f"{path}, line {second[3]}: from {second[1]:g} to {second[2]:g} s, expected no overlap with line {first[3]} "
+                f"{path}, line {second[3]}: from {second[1]:g} to {second[2]:g} s, expected no "
+                f"overlap with line {first[3]} "
                 f"of the same device, {first[1]:g} to {first[2]:g} s"
             )
     if not found:
-        raise DataError(f"{path}: none of the fleet's devices is ever available, expected a line device,start_s,end_s")
+        raise DataError(
+            f"{path}: none of the fleet's devices is ever available, expected a line "
+            "device,start_s,end_s"
+        )
     device, starts_s, ends_s = (np.array([interval[i] for interval in found]) for i in range(3))
     places: Array = np.searchsorted(device, np.arange(count + 1))
     return Intervals(places, starts_s, ends_s, DAY_S * math.ceil(ends_s.max() / DAY_S))
 
 
-def _rows(path: Path, columns: Mapping[str, Column]) -> Iterator[tuple[int, str, tuple[float, ...]]]:
+def _rows(
+    path: Path, columns: Mapping[str, Column]
+) -> Iterator[tuple[int, str, tuple[float, ...]]]:
     """Line number, device and numbers of each line."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -119,14 +147,19 @@ def _rows(path: Path, columns: Mapping[str, Column]) -> Iterator[tuple[int, str,
                 if not fields:
                     continue
                 if len(fields) != len(header):
-                    raise DataError(f"{path}, line {reader.line_num}: {len(fields)} fields, expected {len(header)}: {','.join(header)}")
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: {len(fields)} fields, expected "
+                        f"{len(header)}: {','.join(header)}"
+                    )
                 row = dict(zip(header, fields, strict=True))
                 if not row["device"].strip():
                     raise DataError(f"{path}, line {reader.line_num}: no device, expected its name")
                 yield (
                     reader.line_num,
                     row["device"].strip(),
-                    tuple(_number(path, reader.line_num, row, key, columns[key]) for key in columns),
+                    tuple(
+                        _number(path, reader.line_num, row, key, columns[key]) for key in columns
+                    ),
                 )
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: not readable as CSV: {error}") from None
@@ -138,7 +171,10 @@ def _check_header(path: Path, header: list[str], columns: Mapping[str, Column]) 
     extra = [name for name in header if name not in required and name not in optional]
     if set(required) - set(header) or extra or len(set(header)) < len(header):
         also = f" and optionally {', '.join(optional)}" if optional else ""
-        raise DataError(f"{path}, line 1: columns {', '.join(header) or 'none'}, expected {', '.join(required)}{also}")
+        raise DataError(
+            f"{path}, line 1: columns {', '.join(header) or 'none'}, expected "
+            f"{', '.join(required)}{also}"
+        )
 
 
 def _number(path: Path, line: int, row: Mapping[str, str], key: str, column: Column) -> float:

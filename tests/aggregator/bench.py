@@ -44,19 +44,30 @@ class Bench:
         observe: Observer = lambda _state, _event: None,
         **changes: Any,
     ) -> None:
-        """`settings`: other fields of `RunSettings`; `mean`: in place of the algorithm's; `observe` as in `Campaign`; `changes`: other
-        arguments of `Runner`."""
+        """`settings`: other fields of `RunSettings`; `mean`: in place of the algorithm's; `observe`
+        as in `Campaign`; `changes`: other arguments of `Runner`."""
         self.topics, broker = Topics("f"), InProcessBroker()
         self.device = broker.connect("tester")
         self.device.subscribe("shoal/2/f/device/+/reply", "shoal/2/f/device/+/plan")
         objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
-        bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
-        self.store, self.blobs, self.clock = store or MemoryStore(), blobs or MemoryBlobs(), VirtualClock()
+        bundle = describe_bundle(
+            objective, name=fleet.name, classes=fleet.classes, window=fleet.window
+        )
+        self.store, self.blobs, self.clock = (
+            store or MemoryStore(),
+            blobs or MemoryBlobs(),
+            VirtualClock(),
+        )
         link = Fleet(broker.connect("aggregator"), self.topics, "boot")
         probe = make_probe(objective.model, fleet.window.shape)
         made = make_algorithm(read_algorithm(algorithm))
         made = replace(made, mean=mean or made.mean)
-        self.link, self.parts, self.changes, self.observe = link, (made, bundle, probe), changes, observe
+        self.link, self.parts, self.changes, self.observe = (
+            link,
+            (made, bundle, probe),
+            changes,
+            observe,
+        )
         layout = bundle.manifest.reported("step")
         chosen = RunSettings(
             run_id="r",
@@ -76,7 +87,9 @@ class Bench:
         for device_id in ("a", "b"):
             self.send(device_id, "check-in", encode(m.CheckIn(device_id, 10, 4)))
         plan = next(p for p in self.answers() if isinstance(p, m.Plan) and p.device_id == "a")
-        self.update = m.Update("r", 1, 1, 0, "a", plan.model, 10, 2, m.Metrics(4, 1.0, 2), m.Metrics(10, 2.0, 5))
+        self.update = m.Update(
+            "r", 1, 1, 0, "a", plan.model, 10, 2, m.Metrics(4, 1.0, 2), m.Metrics(10, 2.0, 5)
+        )
 
     def start(self, settings: RunSettings, store: Store, blobs: Blobs, **changes: Any) -> None:
         """Start a service with this campaign, which goes on where it is in the store."""
@@ -99,17 +112,28 @@ class Bench:
 
     def payload(self, device_id: str, **changes: Any) -> bytes:
         """An update of this device that is as it should be, but for changes of its message."""
-        update = msgspec.structs.replace(self.update, device_id=device_id, round=self.state.round, **changes)
-        return encode_update(msgspec.structs.replace(update, model=self.state.models[self.state.cohort[device_id]]), self.tensors)
+        update = msgspec.structs.replace(
+            self.update, device_id=device_id, round=self.state.round, **changes
+        )
+        return encode_update(
+            msgspec.structs.replace(update, model=self.state.models[self.state.cohort[device_id]]),
+            self.tensors,
+        )
 
     def close(self, **updates: tuple[float, int]) -> Mapping[str, Any]:
-        """Send the updates of these devices, which end the round: by device, the Euclidean norm of its change, and how many of four test
-        windows the received model had right. Returns the notes of the round."""
+        """Send the updates of these devices, which end the round: by device, the Euclidean norm of
+        its change, and how many of four test windows the received model had right. Returns the
+        notes of the round."""
         number = self.state.round
         for device_id, (norm, right) in updates.items():
-            total = sum(array.size for name, array in self.tensors.items() if name.startswith("delta/"))
+            total = sum(
+                array.size for name, array in self.tensors.items() if name.startswith("delta/")
+            )
             fill = np.float32(norm / total**0.5)
-            self.tensors = {n: np.full_like(a, fill) if n.startswith("delta/") else a for n, a in self.tensors.items()}
+            self.tensors = {
+                n: np.full_like(a, fill) if n.startswith("delta/") else a
+                for n, a in self.tensors.items()
+            }
             self.verdict(self.payload(device_id, evaluated=m.Metrics(4, 1.0, right)), device_id)
         assert self.state.round == number + 1, "the round is over"
         return next(record.notes for record in self.store.rounds() if record.round == number)

@@ -1,4 +1,5 @@
-"""A service with campaigns, rounds, releases and a rollout behind its HTTP API, for tests: all real but the broker and the sockets."""
+"""A service with campaigns, rounds, releases and a rollout behind its HTTP API, for tests: all real
+but the broker and the sockets."""
 
 import threading
 import time
@@ -39,7 +40,8 @@ class HttpService:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Carry out orders, as the service's one thread does, for as long as the context is open."""
+        """Carry out orders, as the service's one thread does, for as long as the context is
+        open."""
         over = threading.Event()
 
         def run() -> None:
@@ -55,22 +57,33 @@ class HttpService:
             thread.join()
 
 
-def http_service(fleet: FleetData, folder: Path, host: str = "127.0.0.1", **access: Any) -> HttpService:
-    """A service that has closed two rounds and made releases of both. `access`: other fields of `Access`."""
+def http_service(
+    fleet: FleetData, folder: Path, host: str = "127.0.0.1", **access: Any
+) -> HttpService:
+    """A service that has closed two rounds and made releases of both. `access`: other fields of
+    `Access`."""
     releasing = Releasing(fleet, folder, "manual", rounds=9)
     for _ in range(2):
         releasing.round()
         releasing.order(MakeReleases("run-1"))
     bench, rollouts, orders = releasing.bench, releasing.rollouts, OrderQueue()
     assert rollouts is not None
-    steering = Steering(bench.runner, Place(folder, "", trust=Trust((), None), blobs=""), lambda _state, _event: None)
-    devices = DeviceOrders(bench.runner.devices, folder, sqlite_url(folder / "shoal.db"), runner=bench.runner)
+    steering = Steering(
+        bench.runner,
+        Place(folder, "", trust=Trust((), None), blobs=""),
+        lambda _state, _event: None,
+    )
+    devices = DeviceOrders(
+        bench.runner.devices, folder, sqlite_url(folder / "shoal.db"), runner=bench.runner
+    )
     desk = Desk(folder, {**steering.handlers, **devices.handlers, **releasing.handlers})
     duties = Duties(bench.runner, desk, bench.clock, lambda: time.time() + 1e6, orders)
     let_in: Access = replace(http_access(folder, host), **access)
     api = create_api(
         lambda: bench.runner.campaigns,
-        lambda: Conditions(dict(bench.runner.refused), True, bench.runner.paused, "", Counted(), {}),
+        lambda: Conditions(
+            dict(bench.runner.refused), True, bench.runner.paused, "", Counted(), {}
+        ),
         lambda: 1.0,
         bench.runner.devices,
         lambda: rollouts.state,

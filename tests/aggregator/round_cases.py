@@ -27,7 +27,9 @@ RECEIVED = s.Received(
 class Run:
     """A run under test: feeds events, and keeps what followed and the events themselves (`log`)."""
 
-    def __init__(self, preparing: bool = False, programs: Programs = PROGRAMS, **settings: Any) -> None:
+    def __init__(
+        self, preparing: bool = False, programs: Programs = PROGRAMS, **settings: Any
+    ) -> None:
         chosen = msgspec.structs.replace(SETTINGS, **settings)
         started = s.Started(0.0, chosen, {"initial": MODEL}, MEMORY, programs, preparing)
         self.log: list[s.Event] = [started]
@@ -53,13 +55,21 @@ class Run:
         return self.feed(s.DeviceCheckedIn(at_s, device, 10, 4, **others))
 
     def update(self, device: str, number: int | None = None, at_s: float = 2.0) -> list[s.Command]:
-        update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {number or self.state.round}".encode()))
+        update = msgspec.structs.replace(
+            RECEIVED, blob=digest(f"{device} {number or self.state.round}".encode())
+        )
         return self.feed(s.UpdateAdmitted(at_s, device, number or self.state.round, update))
 
-    def aggregated(self, at_s: float = 3.0, starts: dict[str, str] | None = None, **others: Any) -> list[s.Command]:
+    def aggregated(
+        self, at_s: float = 3.0, starts: dict[str, str] | None = None, **others: Any
+    ) -> list[s.Command]:
         starts = dict.fromkeys(self.state.devices, "0") | {"": "0"} if starts is None else starts
         others = {"programs": self.state.programs, **others}
-        return self.feed(s.RoundAggregated(at_s, self.state.round, {"initial": MODEL, "0": "3" * 64}, MEMORY, starts, **others))
+        return self.feed(
+            s.RoundAggregated(
+                at_s, self.state.round, {"initial": MODEL, "0": "3" * 64}, MEMORY, starts, **others
+            )
+        )
 
 
 def kinds(commands: list[s.Command]) -> list[str]:

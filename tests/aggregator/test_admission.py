@@ -1,4 +1,5 @@
-"""Every reason for which an update is refused, by example and through the runner with whatever bytes arrive."""
+"""Every reason for which an update is refused, by example and through the runner with whatever
+bytes arrive."""
 
 import json
 import struct
@@ -55,11 +56,17 @@ def test_good_update_is_acknowledged_and_the_same_again_counts_once(bench: Bench
         ({"evaluated": m.Metrics(3, 1.0, 4)}, {}, "malformed"),
         ({}, {"delta/head.bias": np.full(3, 1e3, np.float32)}, "norm-too-large"),
         ({}, {"delta/head.bias": np.full(3, 3e38, np.float32)}, "norm-too-large"),
-        ({}, {"statistic/extractor.norm1.running_mean": np.full(32, 3e38, np.float32)}, "norm-too-large"),
+        (
+            {},
+            {"statistic/extractor.norm1.running_mean": np.full(32, 3e38, np.float32)},
+            "norm-too-large",
+        ),
         ({}, {"response/x": np.zeros(2**21, np.float32)}, "too-large"),
     ],
 )
-def test_refused_with_the_reason(bench: Bench, change: dict[str, Any], tensors: dict[str, np.ndarray], reason: str) -> None:
+def test_refused_with_the_reason(
+    bench: Bench, change: dict[str, Any], tensors: dict[str, np.ndarray], reason: str
+) -> None:
     update = msgspec.structs.replace(bench.update, **change)
     verdict = bench.verdict(encode_update(update, {**bench.tensors, **tensors}))
     assert isinstance(verdict, m.Refuse)
@@ -69,8 +76,12 @@ def test_refused_with_the_reason(bench: Bench, change: dict[str, Any], tensors: 
     assert not bench.campaign.state.received
 
 
-@pytest.mark.parametrize("case", json.loads(quantised_vectors.FILE.read_text())["refused"], ids=lambda case: case["name"])
-def test_a_hostile_update_in_int8_is_refused_with_the_reason(fleet: FleetData, case: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "case", json.loads(quantised_vectors.FILE.read_text())["refused"], ids=lambda case: case["name"]
+)
+def test_a_hostile_update_in_int8_is_refused_with_the_reason(
+    fleet: FleetData, case: dict[str, Any]
+) -> None:
     bench = Bench(fleet, settings={"reported": {"step": (("delta/w", "float32", (300,)),)}})
     tensors = {name: quantised_vectors.array(held) for name, held in case["tensors"].items()}
     verdict = bench.verdict(encode_update(bench.update, tensors))
@@ -82,12 +93,19 @@ def test_a_hostile_update_in_int8_is_refused_with_the_reason(fleet: FleetData, c
 def in_int8(bench: Bench, seed: int, size: float = 0.01) -> dict[str, np.ndarray]:
     """The tensors of an update in int8 whose change is drawn by the seed."""
     rng = np.random.default_rng(seed)
-    change = {n: rng.normal(0, size, v.shape).astype(np.float32) for n, v in bench.tensors.items() if names.role_of(n) == names.DELTA}
+    change = {
+        n: rng.normal(0, size, v.shape).astype(np.float32)
+        for n, v in bench.tensors.items()
+        if names.role_of(n) == names.DELTA
+    }
     return encoded({**bench.tensors, **change}, "int8", seed, "a")
 
 
 def test_a_change_in_int8_is_bounded_by_its_norm(bench: Bench) -> None:
-    assert bench.verdict(encode_update(bench.update, in_int8(bench, 0, size=10.0))).reason == "norm-too-large"
+    assert (
+        bench.verdict(encode_update(bench.update, in_int8(bench, 0, size=10.0))).reason
+        == "norm-too-large"
+    )
 
 
 def test_a_decoded_change_is_clipped_again(fleet: FleetData) -> None:
@@ -95,10 +113,16 @@ def test_a_decoded_change_is_clipped_again(fleet: FleetData) -> None:
     before = decode_tensors(bench.blobs.get(bench.update.model))[0]
     for seed, device_id in enumerate("ab"):
         tensors = in_int8(bench, seed) | names.of_role(before, names.STATISTIC)
-        bench.verdict(encode_update(msgspec.structs.replace(bench.update, device_id=device_id), tensors), device_id)
+        bench.verdict(
+            encode_update(msgspec.structs.replace(bench.update, device_id=device_id), tensors),
+            device_id,
+        )
     assert bench.state.round == 2
     after = decode_tensors(bench.blobs.get(bench.state.models[bench.state.starts["a"]]))[0]
-    moved = sum(float(np.square(value - before[name], dtype=np.float64).sum()) for name, value in after.items())
+    moved = sum(
+        float(np.square(value - before[name], dtype=np.float64).sum())
+        for name, value in after.items()
+    )
     assert 0.1 < moved**0.5 < 0.5
 
 
@@ -111,23 +135,36 @@ def test_updates_in_int8_make_the_models_that_what_they_stand_for_makes(fleet: F
             tensors = in_int8(bench, seed)
             update = msgspec.structs.replace(bench.update, device_id=device_id)
             payload = encode_update(update, decoded(tensors, layout) if as_float else tensors)
-            assert bench.verdict(payload, device_id) == m.Acknowledge(device_id, digest(payload)) or bench.state.round == 2
+            assert (
+                bench.verdict(payload, device_id) == m.Acknowledge(device_id, digest(payload))
+                or bench.state.round == 2
+            )
             assert bench.verdict(payload, device_id) == m.Acknowledge(device_id, digest(payload))
         assert bench.state.round == 2
         made.append(bench.state.models)
     assert made[0] == made[1]
 
 
-CHANGED = ("delta/log_variance.weight", "delta/my_running_var", "delta/variance.running_var", "statistic/norm.running_mean")
+CHANGED = (
+    "delta/log_variance.weight",
+    "delta/my_running_var",
+    "delta/variance.running_var",
+    "statistic/norm.running_mean",
+)
 MEASURED = ("mean.norm", "mean.running_var", "change.variance.weight", "mean_variance")
 
 
 def judged(key: str) -> Refused | None:
-    """The verdict on an update of a training and a survey in which the tensor `key` alone is negative."""
+    """The verdict on an update of a training and a survey in which the tensor `key` alone is
+    negative."""
     trained = tuple((name, "float32", (2,)) for name in (*CHANGED, "statistic/norm.running_var"))
-    surveyed = tuple((f"response/survey.{name}", "float32", (2,)) for name in (*MEASURED, "variance.norm"))
+    surveyed = tuple(
+        (f"response/survey.{name}", "float32", (2,)) for name in (*MEASURED, "variance.norm")
+    )
     verbs = (m.Train(8, 1), m.Evaluate("train", "survey"))
-    settings = msgspec.structs.replace(SETTINGS, reported={"step": trained}, responses={"survey": surveyed})
+    settings = msgspec.structs.replace(
+        SETTINGS, reported={"step": trained}, responses={"survey": surveyed}
+    )
     tensors = {name: np.ones(2, np.float32) for name, _, _ in (*trained, *surveyed)}
     tensors |= {key: np.array([1, -0.5], np.float32)}
     return check_tensors(settings, verbs, tensors, norms_of(tensors))
@@ -137,8 +174,14 @@ def test_of_statistics_the_change_from_the_received_model_is_measured(bench: Ben
     name = "statistic/extractor.norm1.running_var"
     model = decode_tensors(bench.blobs.get(bench.update.model))[0]
     received = names.of_role(model, names.STATISTIC)
-    bench.verdict(encode_update(bench.update, {**bench.tensors, **received, name: received[name] + np.float32(0.5)}))
-    assert bench.campaign.known().received["a"].norms[names.STATISTIC] == pytest.approx(0.5 * received[name].size ** 0.5)
+    bench.verdict(
+        encode_update(
+            bench.update, {**bench.tensors, **received, name: received[name] + np.float32(0.5)}
+        )
+    )
+    assert bench.campaign.known().received["a"].norms[names.STATISTIC] == pytest.approx(
+        0.5 * received[name].size ** 0.5
+    )
 
 
 @pytest.mark.parametrize("key", [*CHANGED, *(f"response/survey.{name}" for name in MEASURED)])
@@ -159,34 +202,53 @@ def test_an_update_of_an_earlier_epoch_or_attempt_of_the_open_round_counts(bench
 def test_the_same_update_again_is_acknowledged_after_its_round_has_closed(bench: Bench) -> None:
     payload = encode_update(bench.update, bench.tensors)
     bench.verdict(payload)
-    bench.verdict(encode_update(msgspec.structs.replace(bench.update, device_id="b"), bench.tensors), "b")
+    bench.verdict(
+        encode_update(msgspec.structs.replace(bench.update, device_id="b"), bench.tensors), "b"
+    )
     assert bench.campaign.state is not None
     assert bench.campaign.state.round == 2
     assert bench.verdict(payload) == m.Acknowledge("a", digest(payload))
 
 
 def test_a_device_weighs_no_more_than_it_checked_in(bench: Bench) -> None:
-    bench.verdict(encode_update(msgspec.structs.replace(bench.update, num_train=2**53), bench.tensors))
+    bench.verdict(
+        encode_update(msgspec.structs.replace(bench.update, num_train=2**53), bench.tensors)
+    )
     assert bench.campaign.state is not None
     assert bench.campaign.state.received["a"].num_train == 10
 
 
 def test_steps_count_as_far_as_the_plan_can_have_made_them(bench: Bench) -> None:
-    bench.verdict(encode_update(msgspec.structs.replace(bench.update, num_steps=2**53), bench.tensors))
-    assert bench.campaign.known().received["a"].num_steps == USUAL_PASSES, "passes over ten windows, in batches of 32"
+    bench.verdict(
+        encode_update(msgspec.structs.replace(bench.update, num_steps=2**53), bench.tensors)
+    )
+    assert bench.campaign.known().received["a"].num_steps == USUAL_PASSES, (
+        "passes over ten windows, in batches of 32"
+    )
 
 
 def test_counts_that_sum_to_more_than_can_be_read_do_not_spoil_the_record(bench: Bench) -> None:
     many = m.Metrics(2**53, 1.0, 2**53)
     for device_id in ("a", "b"):
-        bench.verdict(encode_update(msgspec.structs.replace(bench.update, device_id=device_id, trained=many), bench.tensors), device_id)
+        bench.verdict(
+            encode_update(
+                msgspec.structs.replace(bench.update, device_id=device_id, trained=many),
+                bench.tensors,
+            ),
+            device_id,
+        )
     (record,) = bench.store.rounds()
-    assert msgspec.json.decode(msgspec.json.encode(record), type=RoundRecord).trained.num_examples == 2**53
+    assert (
+        msgspec.json.decode(msgspec.json.encode(record), type=RoundRecord).trained.num_examples
+        == 2**53
+    )
 
 
 def test_second_different_update_is_a_duplicate(bench: Bench) -> None:
     bench.verdict(encode_update(bench.update, bench.tensors))
-    other = bench.verdict(encode_update(msgspec.structs.replace(bench.update, num_steps=3), bench.tensors))
+    other = bench.verdict(
+        encode_update(msgspec.structs.replace(bench.update, num_steps=3), bench.tensors)
+    )
     assert other.reason == "duplicate"
 
 
@@ -223,20 +285,33 @@ def test_blobs_that_are_not_on_offer_cannot_be_fetched(bench: Bench) -> None:
         ),
         st.text(max_size=40),
     ),
-    payload=st.one_of(st.binary(max_size=200), st.sampled_from([b"{}", b'{"type":"check-in"}', b"[]", b"\xff" * 20])),
+    payload=st.one_of(
+        st.binary(max_size=200),
+        st.sampled_from([b"{}", b'{"type":"check-in"}', b"[]", b"\xff" * 20]),
+    ),
 )
-def test_nothing_that_arrives_crashes_or_changes_what_is_safe(bench: Bench, topic: str, payload: bytes) -> None:
+def test_nothing_that_arrives_crashes_or_changes_what_is_safe(
+    bench: Bench, topic: str, payload: bytes
+) -> None:
     assert bench.campaign.state is not None
     before = bench.campaign.state.received
     bench.runner.handle(Delivery(topic, payload))
     assert bench.campaign.state.received == before
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
-def test_a_mutated_update_is_counted_as_it_came_or_refused(fleet: FleetData, data: st.DataObject) -> None:
+def test_a_mutated_update_is_counted_as_it_came_or_refused(
+    fleet: FleetData, data: st.DataObject
+) -> None:
     bench = Bench(fleet)
-    payload = bytearray(encode_update(bench.update, in_int8(bench, 0) if data.draw(st.booleans()) else bench.tensors))
+    payload = bytearray(
+        encode_update(
+            bench.update, in_int8(bench, 0) if data.draw(st.booleans()) else bench.tensors
+        )
+    )
     header = 8 + int.from_bytes(payload[:8], "little")
     for _ in range(data.draw(st.integers(1, 3))):
         payload[data.draw(st.integers(header, len(payload) - 1))] = data.draw(st.integers(0, 255))
@@ -255,9 +330,15 @@ SURROGATE = struct.pack("<Q", len(HEADER)) + HEADER
 
 
 @pytest.mark.parametrize("device_id", ["a", "nobody"])
-def test_a_refusal_of_what_cannot_be_written_down_is_written_down(bench: Bench, device_id: str) -> None:
+def test_a_refusal_of_what_cannot_be_written_down_is_written_down(
+    bench: Bench, device_id: str
+) -> None:
     answer = bench.verdict(SURROGATE, device_id)
-    assert (answer.reason, answer.about, answer.update) == ("malformed", "update", digest(SURROGATE))
+    assert (answer.reason, answer.about, answer.update) == (
+        "malformed",
+        "update",
+        digest(SURROGATE),
+    )
     assert "surrogate" in answer.detail
 
 
@@ -267,4 +348,7 @@ def test_a_reader_that_fails_refuses(bench: Bench, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("aggregator.inbox.decode_update", fail)
     answer = bench.verdict(encode_update(bench.update, bench.tensors))
-    assert (answer.reason, answer.detail) == ("malformed", "ZeroDivisionError: nobody thought of it\\nINFO forged")
+    assert (answer.reason, answer.detail) == (
+        "malformed",
+        "ZeroDivisionError: nobody thought of it\\nINFO forged",
+    )

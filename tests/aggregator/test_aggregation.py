@@ -31,8 +31,14 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return seen
 
 
-def held(blobs: MemoryBlobs, state: State, following: State, digests: Mapping[str, str]) -> dict[str, tuple[Tensors, str]]:
-    return {k: (decode_tensors(blobs.get(digests[k]))[0], digests[k]) for k, m in state.models.items() if following.models.get(k) is m}
+def held(
+    blobs: MemoryBlobs, state: State, following: State, digests: Mapping[str, str]
+) -> dict[str, tuple[Tensors, str]]:
+    return {
+        k: (decode_tensors(blobs.get(digests[k]))[0], digests[k])
+        for k, m in state.models.items()
+        if following.models.get(k) is m
+    }
 
 
 def next_state(field: Field, devices: list[str]) -> State:
@@ -41,14 +47,22 @@ def next_state(field: Field, devices: list[str]) -> State:
 
 
 @pytest.mark.parametrize(("name", "anew"), [("ifca:k=4", 1), ("fedavg", 1), ("scaffold", 1)])
-def test_models_of_a_round_that_did_not_change_are_not_encoded(name: str, anew: int, encoded: list[set[str]]) -> None:
+def test_models_of_a_round_that_did_not_change_are_not_encoded(
+    name: str, anew: int, encoded: list[set[str]]
+) -> None:
     field, blobs = make_field(name, num_devices=2), MemoryBlobs()
     settings = msgspec.structs.replace(SETTINGS, algorithm=name)
     first = store_state(settings, field.algorithm, field.state, blobs)
     assert len(encoded) == len(field.state.models)
     following = next_state(field, ["d0"])
     encoded.clear()
-    again = store_state(settings, field.algorithm, following, blobs, held(blobs, field.state, following, first.models))
+    again = store_state(
+        settings,
+        field.algorithm,
+        following,
+        blobs,
+        held(blobs, field.state, following, first.models),
+    )
     assert len(encoded) == anew
     assert len(following.models) > anew
     assert again.models == store_state(settings, field.algorithm, following, blobs).models
@@ -60,9 +74,13 @@ def test_a_model_is_encoded_anew_when_what_goes_with_it_changes(encoded: list[se
     settings = msgspec.structs.replace(SETTINGS, algorithm="scaffold")
     first = store_state(settings, field.algorithm, field.state, blobs)
     arrays = {k: v + np.float32(1) for k, v in field.state.context.arrays.items()}
-    changed = State(field.state.models, field.state.memory, ObjectiveMemory(arrays, field.state.context.info))
+    changed = State(
+        field.state.models, field.state.memory, ObjectiveMemory(arrays, field.state.context.info)
+    )
     encoded.clear()
-    again = store_state(settings, field.algorithm, changed, blobs, held(blobs, field.state, changed, first.models))
+    again = store_state(
+        settings, field.algorithm, changed, blobs, held(blobs, field.state, changed, first.models)
+    )
     assert len(encoded) == 1
     assert again.models[NEWCOMER] != first.models[NEWCOMER]
     kept = decode_tensors(blobs.get(again.models[NEWCOMER]))[0]

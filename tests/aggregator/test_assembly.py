@@ -14,7 +14,12 @@ UPDATE = bytes(range(256)) * (2**12 * 3) + b"the rest"
 
 
 def offer(device_id: str = "d0", payload: bytes = UPDATE, number: int = 1) -> Offer:
-    return Offer(device_id, "r", number, cut(len(payload), lambda offset, size: payload[offset : offset + size]))
+    return Offer(
+        device_id,
+        "r",
+        number,
+        cut(len(payload), lambda offset, size: payload[offset : offset + size]),
+    )
 
 
 def piece(pieces: Pieces, index: int, payload: bytes = UPDATE) -> bytes:
@@ -43,12 +48,16 @@ def fill(assembly: Assembly, offered: Offer, most: int = 1000) -> int:
     """Send what is wanted; returns how many pieces that were."""
     count = 0
     while count < most and (wanted := assembly.wanted(offered.device_id)):
-        assert assembly.put(offered.device_id, offered.pieces.digest, wanted[0], piece(offered.pieces, wanted[0]))
+        assert assembly.put(
+            offered.device_id, offered.pieces.digest, wanted[0], piece(offered.pieces, wanted[0])
+        )
         count += 1
     return count
 
 
-def test_an_update_is_put_together_and_gone_once_it_is_safe(assembly: Assembly, tmp_path: Path) -> None:
+def test_an_update_is_put_together_and_gone_once_it_is_safe(
+    assembly: Assembly, tmp_path: Path
+) -> None:
     assembly.begin(offer())
     assert len(assembly.wanted("d0")) == WINDOW
     fill(assembly, offer())
@@ -58,7 +67,9 @@ def test_an_update_is_put_together_and_gone_once_it_is_safe(assembly: Assembly, 
     assert not [*(tmp_path / "pieces").iterdir()]
 
 
-def test_after_a_restart_only_what_is_missing_is_wanted(assembly: Assembly, tmp_path: Path, clock: Clock) -> None:
+def test_after_a_restart_only_what_is_missing_is_wanted(
+    assembly: Assembly, tmp_path: Path, clock: Clock
+) -> None:
     whole = Assembly(tmp_path / "whole", LIMIT, clock)
     whole.begin(offer())
     assembly.begin(offer())
@@ -70,7 +81,9 @@ def test_after_a_restart_only_what_is_missing_is_wanted(assembly: Assembly, tmp_
     assert again.take("d0") == UPDATE
 
 
-def test_a_damaged_file_is_mended_after_a_restart(assembly: Assembly, tmp_path: Path, clock: Clock) -> None:
+def test_a_damaged_file_is_mended_after_a_restart(
+    assembly: Assembly, tmp_path: Path, clock: Clock
+) -> None:
     assembly.begin(offer())
     fill(assembly, offer())
     (path,) = (tmp_path / "pieces").iterdir()
@@ -92,7 +105,12 @@ def test_a_piece_with_another_hash_is_told(assembly: Assembly) -> None:
 
 def test_a_digest_that_the_pieces_do_not_have_together_is_told(assembly: Assembly) -> None:
     true = offer()
-    lie = Offer("d0", "r", 1, Pieces("0" * 64, true.pieces.num_bytes, true.pieces.piece_bytes, true.pieces.pieces))
+    lie = Offer(
+        "d0",
+        "r",
+        1,
+        Pieces("0" * 64, true.pieces.num_bytes, true.pieces.piece_bytes, true.pieces.pieces),
+    )
     assembly.begin(lie)
     fill(assembly, lie)
     assert assembly.take("d0") is None
@@ -113,7 +131,9 @@ def test_a_device_has_one_update_at_a_time(assembly: Assembly, tmp_path: Path) -
     assert sum(path.stat().st_size for path in (tmp_path / "pieces").iterdir()) <= len(UPDATE)
 
 
-def test_many_devices_share_a_bounded_room_which_the_silent_leave(assembly: Assembly, clock: Clock) -> None:
+def test_many_devices_share_a_bounded_room_which_the_silent_leave(
+    assembly: Assembly, clock: Clock
+) -> None:
     room = TIMES * LIMIT // len(UPDATE)
     for number in range(room):
         assembly.begin(offer(f"d{number}"))
@@ -124,7 +144,11 @@ def test_many_devices_share_a_bounded_room_which_the_silent_leave(assembly: Asse
     assert assembly.num_bytes == len(UPDATE)
 
 
-@pytest.mark.parametrize(("num_bytes", "count"), [(LIMIT + 1, 65), (2**31, 1), (65_536, 2), (65_537, 1)])
-def test_numbers_that_cannot_be_are_refused_before_anything_is_stored(num_bytes: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("num_bytes", "count"), [(LIMIT + 1, 65), (2**31, 1), (65_536, 2), (65_537, 1)]
+)
+def test_numbers_that_cannot_be_are_refused_before_anything_is_stored(
+    num_bytes: int, count: int
+) -> None:
     with pytest.raises((LimitExceeded, Malformed)):
         check_pieces(Pieces("0" * 64, num_bytes, 65_536, ("0" * 64,) * count), LIMIT)

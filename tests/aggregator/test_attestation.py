@@ -1,4 +1,5 @@
-"""Attestations of apps and phones: tokens as Play Integrity makes them, and what is wrong with others."""
+"""Attestations of apps and phones: tokens as Play Integrity makes them, and what is wrong with
+others."""
 
 import base64
 import json
@@ -8,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    generate_private_key,
+)
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -34,31 +40,63 @@ def part(value: Any) -> str:
     return b64(json.dumps(value).encode())
 
 
-def play_token(said: Any, secret: bytes = SECRET, key: EllipticCurvePrivateKey = KEY, alg: str = "ES256", wrap: str = "A256KW") -> str:
+def play_token(
+    said: Any,
+    secret: bytes = SECRET,
+    key: EllipticCurvePrivateKey = KEY,
+    alg: str = "ES256",
+    wrap: str = "A256KW",
+) -> str:
     """A classic token with this in it."""
     signed = f"{part({'alg': alg})}.{part(said)}"
     r, s = decode_dss_signature(key.sign(signed.encode(), ECDSA(SHA256())))
     signed += "." + b64(r.to_bytes(32, "big") + s.to_bytes(32, "big"))
     header, content, iv = part({"alg": wrap, "enc": "A256GCM"}), os.urandom(32), os.urandom(12)
     sealed = AESGCM(content).encrypt(iv, signed.encode(), header.encode())
-    return ".".join([header, b64(aes_key_wrap(secret, content)), b64(iv), b64(sealed[:-16]), b64(sealed[-16:])])
+    return ".".join(
+        [header, b64(aes_key_wrap(secret, content)), b64(iv), b64(sealed[:-16]), b64(sealed[-16:])]
+    )
 
 
 def said(own: str, at_s: float = NOW_S, **changes: Any) -> dict[str, Any]:
-    """What Play says of a good app on a good phone, of its nonce; `changes` replace a value by its name."""
+    """What Play says of a good app on a good phone, of its nonce; `changes` replace a value by its
+    name."""
     parts: dict[str, dict[str, Any]] = {
-        "requestDetails": {"requestPackageName": "com.example.app", "nonce": own, "timestampMillis": str(int(at_s * 1000))},
-        "appIntegrity": {"appRecognitionVerdict": "PLAY_RECOGNIZED", "certificateSha256Digest": ["good"], "versionCode": "1"},
-        "deviceIntegrity": {"deviceRecognitionVerdict": ["MEETS_BASIC_INTEGRITY", "MEETS_DEVICE_INTEGRITY"]},
+        "requestDetails": {
+            "requestPackageName": "com.example.app",
+            "nonce": own,
+            "timestampMillis": str(int(at_s * 1000)),
+        },
+        "appIntegrity": {
+            "appRecognitionVerdict": "PLAY_RECOGNIZED",
+            "certificateSha256Digest": ["good"],
+            "versionCode": "1",
+        },
+        "deviceIntegrity": {
+            "deviceRecognitionVerdict": ["MEETS_BASIC_INTEGRITY", "MEETS_DEVICE_INTEGRITY"]
+        },
         "accountDetails": {"appLicensingVerdict": "LICENSED"},
     }
-    return {name: {key: changes.get(key, value) for key, value in held.items()} for name, held in parts.items()}
+    return {
+        name: {key: changes.get(key, value) for key, value in held.items()}
+        for name, held in parts.items()
+    }
 
 
 def settings_file(folder: Path, **more: Any) -> Path:
     public = KEY.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    keys = {"decryption_key": base64.b64encode(SECRET).decode(), "verification_key": base64.b64encode(public).decode()}
-    values = {"package": "com.example.app", **keys, "certificates": ["good"], "licensed": True, "exempt_tags": ["board"], **more}
+    keys = {
+        "decryption_key": base64.b64encode(SECRET).decode(),
+        "verification_key": base64.b64encode(public).decode(),
+    }
+    values = {
+        "package": "com.example.app",
+        **keys,
+        "certificates": ["good"],
+        "licensed": True,
+        "exempt_tags": ["board"],
+        **more,
+    }
     path = folder / "integrity.toml"
     path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
     return path
@@ -90,7 +128,9 @@ def test_a_good_phone_is_believed(attester: PlayIntegrity) -> None:
         ({"appLicensingVerdict": "UNLICENSED"}, "did not get the app from Play"),
     ],
 )
-def test_what_play_does_not_say_is_not_believed(attester: PlayIntegrity, changes: dict[str, Any], why: str) -> None:
+def test_what_play_does_not_say_is_not_believed(
+    attester: PlayIntegrity, changes: dict[str, Any], why: str
+) -> None:
     with pytest.raises(NotAttested, match=why):
         attester.check(play_token(said("n", **changes)), "n")
 
@@ -129,25 +169,38 @@ def test_a_damaged_token_is_not_believed_whatever_is_damaged(attester: PlayInteg
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two texts stand for the same bytes: the last bits of a base64 character may not count."""
+    """Whether two texts stand for the same bytes: the last bits of a base64 character may not
+    count."""
     try:
-        return [base64.b64decode(p + "==", b"-_") for p in one.split(".")] == [base64.b64decode(p + "==", b"-_") for p in other.split(".")]
+        return [base64.b64decode(p + "==", b"-_") for p in one.split(".")] == [
+            base64.b64decode(p + "==", b"-_") for p in other.split(".")
+        ]
     except ValueError:
         return False
 
 
-def test_a_phone_enrols_with_an_attestation_of_its_token_and_key_and_a_board_without(tmp_path: Path) -> None:
+def test_a_phone_enrols_with_an_attestation_of_its_token_and_key_and_a_board_without(
+    tmp_path: Path,
+) -> None:
     attester = read_attestation(settings_file(tmp_path))
     with enrolment_bench(tmp_path / "service", attester=attester) as bench:
         token, key = bench.token(), new_tls_key()
         nonce = attestation_nonce(read_token(token), key_digest(key.public_key()))
         good = play_token(said(nonce, bench.clock()))
-        for text, other in (("", key), (good, new_tls_key()), (play_token(said("another", bench.clock())), key)):
+        for text, other in (
+            ("", key),
+            (good, new_tls_key()),
+            (play_token(said("another", bench.clock())), key),
+        ):
             answer = bench.enrol(token, other, "phone-1", text)
             assert isinstance(answer, Refused)
             assert answer.reason == "attestation"
-        assert isinstance(bench.enrol(token, key, "phone-1", good), Enrolled), "what was refused has not used the token"
-        assert isinstance(bench.enrol(token, key, "phone-1"), Enrolled), "it asks again, as after a lost answer"
+        assert isinstance(bench.enrol(token, key, "phone-1", good), Enrolled), (
+            "what was refused has not used the token"
+        )
+        assert isinstance(bench.enrol(token, key, "phone-1"), Enrolled), (
+            "it asks again, as after a lost answer"
+        )
         assert isinstance(bench.enrol(bench.token(tags=("board",)), name="pi-1"), Enrolled)
 
 
@@ -160,7 +213,9 @@ def test_a_phone_enrols_with_an_attestation_of_its_token_and_key_and_a_board_wit
         ({"licensed": "yes"}, "licensed"),
     ],
 )
-def test_settings_that_cannot_be_used_are_one_clear_error(tmp_path: Path, more: dict[str, Any], why: str) -> None:
+def test_settings_that_cannot_be_used_are_one_clear_error(
+    tmp_path: Path, more: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ConfigError, match=why):
         read_attestation(settings_file(tmp_path, **more))
 

@@ -38,7 +38,12 @@ class Served:
         own_secret(folder / "secret.key")
         service_signer(folder, "f", (ROOT.public_key(),), ROOT, time.time())
         self.store = SqlStore(sqlite_url(folder / "shoal.db"), "run-1")
-        self.bench = Bench(fleet, self.store, BlobFolder(folder / "blobs" / "run-1"), settings={"keep_models": 2, "rounds": 10_000})
+        self.bench = Bench(
+            fleet,
+            self.store,
+            BlobFolder(folder / "blobs" / "run-1"),
+            settings={"keep_models": 2, "rounds": 10_000},
+        )
         self.close_round()
 
     def close_round(self) -> None:
@@ -68,11 +73,16 @@ def test_a_copy_has_all_that_a_run_goes_on_from(served: Served, tmp_path: Path) 
     }
     for name in ("secret.key", "service.key"):
         path = tmp_path / "copy" / name
-        assert (path.read_bytes(), path.stat().st_mode & 0o777) == ((served.folder / name).read_bytes(), 0o600)
+        assert (path.read_bytes(), path.stat().st_mode & 0o777) == (
+            (served.folder / name).read_bytes(),
+            0o600,
+        )
     assert read_database(tmp_path / "copy" / "shoal.db").runs["run-1"].state == served.bench.state
 
 
-def test_a_copy_is_whole_at_whatever_moment_of_a_run_it_is_made(served: Served, tmp_path: Path) -> None:
+def test_a_copy_is_whole_at_whatever_moment_of_a_run_it_is_made(
+    served: Served, tmp_path: Path
+) -> None:
     over, failed = threading.Event(), list[BaseException]()
 
     def work() -> None:
@@ -118,12 +128,18 @@ def test_a_blob_that_is_taken_away_meanwhile_begins_the_copy_again_and_one_that_
     back_up(served.folder, tmp_path / "copy")
     assert (len(copies), whole(tmp_path / "copy")) == (3, True)
     (served.folder / "blobs" / "run-1" / served.bench.state.memory).unlink()
-    with pytest.raises(ConfigError, match=rf"blob {served.bench.state.memory[:12]} is not here, 20 times in a row: `shoal doctor"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"blob {served.bench.state.memory[:12]} is not here, 20 times in a row: `shoal "
+        r"doctor",
+    ):
         back_up(served.folder, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
-def test_a_copy_that_is_cut_short_has_no_name(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_is_cut_short_has_no_name(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_path: Path, _payload: bytes, _mode: int = 0) -> None:
         raise OSError(28, "No space left on device", "x")
 
@@ -141,7 +157,9 @@ def test_a_copy_that_is_cut_short_has_no_name(served: Served, tmp_path: Path, mo
 def test_what_is_damaged_is_not_copied(served: Served, tmp_path: Path) -> None:
     path = served.folder / "blobs" / "run-1" / served.bench.state.memory
     path.write_bytes(b"damaged")
-    with pytest.raises(ConfigError, match=r"its bytes are not those that were written; `shoal doctor` says more"):
+    with pytest.raises(
+        ConfigError, match=r"its bytes are not those that were written; `shoal doctor` says more"
+    ):
         back_up(served.folder, tmp_path / "copy")
     served.store.close()
     (served.folder / "shoal.db").write_bytes(b"nothing" * 1000)
@@ -159,7 +177,9 @@ def test_nothing_is_overwritten(served: Served, tmp_path: Path) -> None:
 
 
 class TestRestore:
-    def test_a_copy_takes_the_folders_place_and_that_is_kept(self, served: Served, tmp_path: Path) -> None:
+    def test_a_copy_takes_the_folders_place_and_that_is_kept(
+        self, served: Served, tmp_path: Path
+    ) -> None:
         back_up(served.folder, tmp_path / "copy")
         before = served.bench.state.round
         for _ in range(3):
@@ -168,15 +188,24 @@ class TestRestore:
         aside, _ = restore(tmp_path / "copy", served.folder)
         assert aside is not None
         assert aside.name.startswith("served.before-2")
-        states = [read_database(folder / "shoal.db").runs["run-1"].state for folder in (served.folder, aside)]
+        states = [
+            read_database(folder / "shoal.db").runs["run-1"].state
+            for folder in (served.folder, aside)
+        ]
         assert [state.round for state in states if state] == [before, before + 3]
-        assert (whole(served.folder), (served.folder / "secret.key").stat().st_mode & 0o777) == (True, 0o600)
+        assert (whole(served.folder), (served.folder / "secret.key").stat().st_mode & 0o777) == (
+            True,
+            0o600,
+        )
 
     def test_where_there_is_no_folder_it_is_made(self, served: Served, tmp_path: Path) -> None:
         back_up(served.folder, tmp_path / "copy")
         (tmp_path / "copy" / "service.voucher").write_bytes(b"over")
         assert restore(tmp_path / "copy", tmp_path / "new" / "served") == (None, [])
-        assert read_database(tmp_path / "new" / "served" / "shoal.db").runs["run-1"].state == served.bench.state
+        assert (
+            read_database(tmp_path / "new" / "served" / "shoal.db").runs["run-1"].state
+            == served.bench.state
+        )
 
     def test_a_copy_that_is_not_whole_changes_nothing(self, served: Served, tmp_path: Path) -> None:
         back_up(served.folder, tmp_path / "copy")
@@ -193,9 +222,15 @@ class TestRestore:
         with pytest.raises(ConfigError, match="a service runs there; stop it"):
             restore(tmp_path / "copy", served.folder)
 
-    def test_a_disk_that_is_full_changes_nothing(self, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_disk_that_is_full_changes_nothing(
+        self, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         back_up(served.folder, tmp_path / "copy")
-        monkeypatch.setattr(backup, "write_atomically", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        monkeypatch.setattr(
+            backup,
+            "write_atomically",
+            lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+        )
         with pytest.raises(ConfigError, match="No space left"):
             restore(tmp_path / "copy", served.folder)
         assert {path.name for path in tmp_path.iterdir()} == {"served", "copy"}
@@ -215,7 +250,9 @@ class TestCredentials:
         with closing(open_enrolments(served.folder)) as store:
             return make_token(store, "f" * 64).hash
 
-    def test_bans_tokens_and_enrolments_since_the_copy_stay_and_so_does_the_broker(self, enrolling: Served, tmp_path: Path) -> None:
+    def test_bans_tokens_and_enrolments_since_the_copy_stay_and_so_does_the_broker(
+        self, enrolling: Served, tmp_path: Path
+    ) -> None:
         folder = enrolling.folder
         kept, spent, rejected = (self.make_token(enrolling) for _ in range(3))
         back_up(folder, tmp_path / "copy")
@@ -232,26 +269,45 @@ class TestCredentials:
         folder.chmod(0o711)
         enrolling.store.close()
         _, told = restore(tmp_path / "copy", folder)
-        assert told == ["tokens and enrolled devices are those of before, not those of the copy", "banned since the copy, and still: evil"]
+        assert told == [
+            "tokens and enrolled devices are those of before, not those of the copy",
+            "banned since the copy, and still: evil",
+        ]
         with closing(open_enrolments(folder)) as store, store.transaction() as within:
             assert within.is_banned("evil")
-            assert [(token.hash, token.used_by) for token in within.tokens()] == [(kept, ""), (spent, "victim")]
+            assert [(token.hash, token.used_by) for token in within.tokens()] == [
+                (kept, ""),
+                (spent, "victim"),
+            ]
             assert within.device("victim") is not None
-        banned = {d: entry.ban is not None for d, entry in read_registry(sqlite_url(folder / "shoal.db")).items()}
+        banned = {
+            d: entry.ban is not None
+            for d, entry in read_registry(sqlite_url(folder / "shoal.db")).items()
+        }
         assert banned == {"evil": True, "good": False}
         assert (folder / "broker" / "mosquitto.conf").read_text() == "listener 8883"
         assert folder.stat().st_mode & 0o777 == 0o711
 
-    def test_where_nothing_is_known_since_no_token_of_the_copy_lets_anybody_in(self, enrolling: Served, tmp_path: Path) -> None:
+    def test_where_nothing_is_known_since_no_token_of_the_copy_lets_anybody_in(
+        self, enrolling: Served, tmp_path: Path
+    ) -> None:
         self.make_token(enrolling)
         back_up(enrolling.folder, tmp_path / "copy")
         aside, told = restore(tmp_path / "copy", tmp_path / "elsewhere")
-        assert (aside, told[0]) == (None, "1 enrolment tokens that were not used yet are taken back: make new ones")
-        with closing(open_enrolments(tmp_path / "elsewhere")) as store, store.transaction() as within:
+        assert (aside, told[0]) == (
+            None,
+            "1 enrolment tokens that were not used yet are taken back: make new ones",
+        )
+        with (
+            closing(open_enrolments(tmp_path / "elsewhere")) as store,
+            store.transaction() as within,
+        ):
             assert within.tokens() == []
 
     @pytest.mark.parametrize("name", ["shoal.db", "enrolment.db"])
-    def test_what_cannot_be_read_is_said(self, enrolling: Served, tmp_path: Path, name: str) -> None:
+    def test_what_cannot_be_read_is_said(
+        self, enrolling: Served, tmp_path: Path, name: str
+    ) -> None:
         self.make_token(enrolling)
         back_up(enrolling.folder, tmp_path / "copy")
         enrolling.store.close()
@@ -263,9 +319,15 @@ class TestCredentials:
         with closing(open_enrolments(enrolling.folder)) as store, store.transaction() as within:
             assert len(within.tokens()) == (1 if name == "shoal.db" else 0)
 
-    def test_the_doctor_knows_what_a_service_that_enrols_has_in_its_folder(self, enrolling: Served) -> None:
+    def test_the_doctor_knows_what_a_service_that_enrols_has_in_its_folder(
+        self, enrolling: Served
+    ) -> None:
         self.make_token(enrolling)
         for name in ("broker", "pieces", "bundles", "stranger"):
             (enrolling.folder / name).mkdir()
-        noted = [finding.where for finding in examine(enrolling.folder) if "nothing of Shoal's" in str(finding)]
+        noted = [
+            finding.where
+            for finding in examine(enrolling.folder)
+            if "nothing of Shoal's" in str(finding)
+        ]
         assert noted == ["stranger"]

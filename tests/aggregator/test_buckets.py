@@ -1,4 +1,5 @@
-"""Blobs in a real S3-compatible server: the contract of all blob stores, damage, and a store that is away."""
+"""Blobs in a real S3-compatible server: the contract of all blob stores, damage, and a store that
+is away."""
 
 import secrets
 import socket
@@ -21,7 +22,9 @@ from wire.errors import ConfigError
 
 __all__ = ["s3", "s3_server"]
 
-pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'shoal[s3]' would run this")
+pytest.importorskip(
+    "boto3", reason="boto3 is not installed: pip install 'shoal[s3]' would run this"
+)
 
 
 @pytest.fixture
@@ -36,7 +39,11 @@ class TestBlobBucket(BlobsContract):
 
 
 def test_runs_and_prefixes_of_one_bucket_are_apart(where: str) -> None:
-    one, two, other = BlobBucket(where, "one"), BlobBucket(where, "two"), BlobBucket(where + "/deeper/", "one")
+    one, two, other = (
+        BlobBucket(where, "one"),
+        BlobBucket(where, "two"),
+        BlobBucket(where + "/deeper/", "one"),
+    )
     (name,) = one.put(b"1")
     assert (two.names(), other.names()) == (set(), set())
     two.keep(set())
@@ -58,7 +65,11 @@ def test_a_damaged_object_is_set_aside(where: str) -> None:
     blobs = BlobBucket(where, "run-1")
     (name,) = blobs.put(b"payload")
     blobs._write(name, b"something else")
-    with pytest.raises(BlobLost, match=rf"its object in {where} is damaged, and is now {name}\.damaged: put it back from a backup"):
+    with pytest.raises(
+        BlobLost,
+        match=rf"its object in {where} is damaged, and is now {name}\.damaged: put it back from a "
+        r"backup",
+    ):
         blobs.get(name)
     with pytest.raises(BlobLost, match="it is not kept here"):
         blobs.get(name)
@@ -68,7 +79,9 @@ def test_a_damaged_object_is_set_aside(where: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bucket", "folder"])
-def test_a_service_that_has_lost_its_lease_deletes_nothing(where: str, tmp_path: Path, kind: str) -> None:
+def test_a_service_that_has_lost_its_lease_deletes_nothing(
+    where: str, tmp_path: Path, kind: str
+) -> None:
     def never() -> bool:
         return False
 
@@ -98,7 +111,9 @@ def silent() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_store_that_never_answers_is_given_up(s3: S3Server, silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_never_answers_is_given_up(
+    s3: S3Server, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("aggregator.adapters.blob_bucket.READ_S", 0.2)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{silent}")
     with pytest.raises(StorageFailed, match="Read timeout"):

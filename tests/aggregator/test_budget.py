@@ -28,16 +28,23 @@ def run_of(**settings: Any) -> Run:
 
 
 def train(run: Run, right: int | None, at_s: float = 2.0) -> None:
-    """A round of training in which the device had so many of 100 test windows right; None: it tells no accuracy."""
+    """A round of training in which the device had so many of 100 test windows right; None: it tells
+    no accuracy."""
     told = NONE if right is None else Metrics(100, 50.0, right)
-    update = msgspec.structs.replace(RECEIVED, blob=digest(f"{run.state.round}".encode()), evaluated=told)
+    update = msgspec.structs.replace(
+        RECEIVED, blob=digest(f"{run.state.round}".encode()), evaluated=told
+    )
     run.feed(s.UpdateAdmitted(at_s, "a", run.state.round, update))
     assert run.state.phase == "aggregating"
     run.aggregated(at_s)
 
 
 def retuned(run: Run, at_s: float, **changes: Any) -> list[str]:
-    return kinds(run.feed(Retuned(at_s, msgspec.structs.replace(run.state.next_settings, **changes), PROGRAMS)))
+    return kinds(
+        run.feed(
+            Retuned(at_s, msgspec.structs.replace(run.state.next_settings, **changes), PROGRAMS)
+        )
+    )
 
 
 class TestDays:
@@ -55,7 +62,12 @@ class TestDays:
         run.feed(s.DeadlinePassed(101.0, 1))
         assert (run.state.phase, run.state.attempt) == ("training", 1)
         run.feed(s.DeadlinePassed(DAY_S, 1))
-        assert (run.state.phase, run.state.round, run.state.attempt, run.state.trained) == ("evaluating", 1, 2, 0)
+        assert (run.state.phase, run.state.round, run.state.attempt, run.state.trained) == (
+            "evaluating",
+            1,
+            2,
+            0,
+        )
 
     def test_a_round_that_waits_for_the_hour_is_given_up_too(self) -> None:
         run = run_of(days=1.0, pace_s=1e6, min_updates=1)
@@ -92,7 +104,10 @@ class TestPatience:
             assert run.state.phase == "training"
         train(run, 60)
         assert (run.state.phase, run.state.best, run.state.unimproved) == ("evaluating", 0.6, 3)
-        assert why_ended(run.state) == "the mean accuracy has not got better by more than 0.02 for 3 rounds (best: 0.6000)"
+        assert (
+            why_ended(run.state)
+            == "the mean accuracy has not got better by more than 0.02 for 3 rounds (best: 0.6000)"
+        )
 
     def test_more_patience_goes_on_and_a_better_round_ends_the_count(self) -> None:
         run = run_of(patience=1)
@@ -111,8 +126,14 @@ class TestPatience:
         assert run.state.phase == "training"
         assert why_ended(run.state) == "its devices tell no accuracy: --patience cannot end it"
 
-    @given(st.lists(st.one_of(st.none(), st.integers(0, 100)), max_size=30), st.integers(1, 5), st.sampled_from([0.0, 0.05]))
-    def test_whatever_devices_say_it_ends_where_the_definition_says(self, told: list[int | None], patience: int, min_delta: float) -> None:
+    @given(
+        st.lists(st.one_of(st.none(), st.integers(0, 100)), max_size=30),
+        st.integers(1, 5),
+        st.sampled_from([0.0, 0.05]),
+    )
+    def test_whatever_devices_say_it_ends_where_the_definition_says(
+        self, told: list[int | None], patience: int, min_delta: float
+    ) -> None:
         run = run_of(patience=patience, min_delta=min_delta, rounds=31)
         for number, right in enumerate(told, start=1):
             train(run, right)
@@ -134,7 +155,12 @@ def test_rounds_and_an_order_are_named_too() -> None:
     assert why_ended(run.state) == "it was aborted"
 
 
-@pytest.mark.parametrize("changes", [{"days": -1.0}, {"days": float("inf")}, {"patience": -1}, {"min_delta": float("nan")}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"days": -1.0}, {"days": float("inf")}, {"patience": -1}, {"min_delta": float("nan")}],
+)
 def test_budgets_that_cannot_be_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(changes))} .*: expected a finite number from 0"):
+    with pytest.raises(
+        ConfigError, match=f"{next(iter(changes))} .*: expected a finite number from 0"
+    ):
         check_retuned(SETTINGS, msgspec.structs.replace(SETTINGS, **changes), tmp_path)

@@ -41,8 +41,18 @@ def planned(commands: list[s.Command]) -> dict[str, int]:
 
 
 def buffered(devices: list[str] = SIX, **changes: Any) -> Run:
-    """A run in its first round; by default four devices of six are at work, and two updates make an aggregation."""
-    run = Run(**{"rounds": 50, "min_devices": len(devices), "buffer": 2, "concurrency": 4, "deadline_s": 100.0, **changes})
+    """A run in its first round; by default four devices of six are at work, and two updates make an
+    aggregation."""
+    run = Run(
+        **{
+            "rounds": 50,
+            "min_devices": len(devices),
+            "buffer": 2,
+            "concurrency": 4,
+            "deadline_s": 100.0,
+            **changes,
+        }
+    )
     for device_id in devices:
         run.check_in(device_id)
     return run
@@ -67,7 +77,9 @@ class TestRounds:
         assert asked in waiting
         assert kinds(land(run, second)) == ["Acknowledge", "Aggregate"]
         assert run.state.flights.keys() == {asked, *slow}
-        assert aggregated(run).keys() <= set(SIX) - run.state.received.keys() - {asked, *slow}, "those at work are left alone"
+        assert aggregated(run).keys() <= set(SIX) - run.state.received.keys() - {asked, *slow}, (
+            "those at work are left alone"
+        )
         assert len(run.state.flights) == 4
         assert {run.state.flights[d].round for d in slow} == {1}
 
@@ -112,14 +124,18 @@ class TestRounds:
             land(run, device_id, 2.0)
         asked = sorted(set(run.state.flights) - set(old))
         commands = run.feed(s.DeadlinePassed(11.0, 1))
-        assert run.state.phase == "aggregating", "the round's own deadline: it is closed with what came"
+        assert run.state.phase == "aggregating", (
+            "the round's own deadline: it is closed with what came"
+        )
         assert sorted(run.state.flights) == asked
         assert [run.state.devices[d].failures for d in old[2:]] == [1, 1]
         assert "Aggregate" in kinds(commands)
         run.update(old[2], 1)
         assert old[2] not in run.state.received
 
-    def test_an_update_of_a_plan_that_was_given_up_does_not_count_in_the_open_round_either(self) -> None:
+    def test_an_update_of_a_plan_that_was_given_up_does_not_count_in_the_open_round_either(
+        self,
+    ) -> None:
         run = buffered(deadline_s=10.0, buffer=2)
         old = sorted(run.state.flights)
         for device_id in old[:2]:
@@ -194,7 +210,9 @@ class TestRounds:
         changed = msgspec.structs.replace(run.state.settings, buffer=2)
         assert kinds(run.feed(Retuned(5.0, changed, PROGRAMS))) == ["Aggregate"]
 
-    def test_a_round_without_its_quorum_is_looked_at_again_and_nobody_in_flight_is_disturbed(self) -> None:
+    def test_a_round_without_its_quorum_is_looked_at_again_and_nobody_in_flight_is_disturbed(
+        self,
+    ) -> None:
         run = buffered(buffer=4, quorum=0.75, deadline_s=10.0)
         for device_id in sorted(run.state.flights)[:2]:
             land(run, device_id, 5.0)
@@ -218,7 +236,20 @@ class TestRounds:
 actions = st.lists(
     st.tuples(
         st.sampled_from(
-            ["update", "update", "update", "late", "lost", "check-in", "declined", "deadline", "resumed", "lose", "repeat", "bar"]
+            [
+                "update",
+                "update",
+                "update",
+                "late",
+                "lost",
+                "check-in",
+                "declined",
+                "deadline",
+                "resumed",
+                "lose",
+                "repeat",
+                "bar",
+            ]
         ),
         st.integers(0, 5),
     ),
@@ -232,7 +263,14 @@ actions = st.lists(
 def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run_ends(
     history: list[tuple[str, int]], buffer: int, concurrency: int
 ) -> None:
-    run = Run(rounds=6, min_devices=2, buffer=buffer, concurrency=concurrency, deadline_s=20.0, grace_s=2.0)
+    run = Run(
+        rounds=6,
+        min_devices=2,
+        buffer=buffer,
+        concurrency=concurrency,
+        deadline_s=20.0,
+        grace_s=2.0,
+    )
     asked: dict[str, int] = {}
     counted: list[tuple[str, int]] = []
     original = run.feed
@@ -241,7 +279,9 @@ def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run
         before = run.state
         commands = original(event)
         asked.update(planned(commands))
-        for device_id in run.state.received.keys() - (before.received.keys() if run.state.round == before.round else set()):
+        for device_id in run.state.received.keys() - (
+            before.received.keys() if run.state.round == before.round else set()
+        ):
             if run.state.phase in ("training", "aggregating"):
                 number = event.round if isinstance(event, s.UpdateAdmitted) else -1
                 assert run.state.received[device_id].staleness == run.state.round - number
@@ -283,7 +323,9 @@ def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run
             case "bar":
                 had_sent = run.state.phase == "training" and device_id in run.state.received
                 run.feed(DeviceBarred(at_s, device_id))
-                assert device_id not in run.state.received, "what a banned device has sent does not count"
+                assert device_id not in run.state.received, (
+                    "what a banned device has sent does not count"
+                )
                 if had_sent:
                     uncount(device_id)
         if run.state.phase == "aggregating":
@@ -297,7 +339,9 @@ def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run
         assert state.flights.keys().isdisjoint(state.received)
         if state.phase == "training" and state.flights.keys() - in_flight:
             at_work = sum(state.devices[d].online for d in state.flights)
-            assert at_work <= Buffer(buffer, concurrency).at_work(state.num_online), "more were asked than are to be at work"
+            assert at_work <= Buffer(buffer, concurrency).at_work(state.num_online), (
+                "more were asked than are to be at work"
+            )
         assert all(f.round <= state.round for f in state.flights.values())
     assert max(Counter(counted).values(), default=0) <= 1, "an update counted twice"
     end_s = 1000.0
@@ -306,7 +350,9 @@ def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run
     for turn in range(400):
         if run.state.phase == "finished":
             break
-        ready = sorted(run.state.flights) or sorted(run.state.cohort.keys() - run.state.received.keys())
+        ready = sorted(run.state.flights) or sorted(
+            run.state.cohort.keys() - run.state.received.keys()
+        )
         if ready and run.state.phase in ("training", "evaluating"):
             act("update", ready[turn % len(ready)], end_s)
         else:
@@ -323,14 +369,26 @@ class TestService:
     """The runner: what is admitted, kept and averaged."""
 
     def plan(self, bench: Bench, device_id: str) -> m.Plan:
-        return next(p for p in reversed(self.answers) if isinstance(p, m.Plan) and p.device_id == device_id)
+        return next(
+            p for p in reversed(self.answers) if isinstance(p, m.Plan) and p.device_id == device_id
+        )
 
     def update(self, bench: Bench, plan: m.Plan, value: float) -> bytes:
-        tensors = {n: np.full_like(a, value) if n.startswith("delta/") else a for n, a in bench.tensors.items()}
-        told = {"device_id": plan.device_id, "round": plan.round, "attempt": plan.attempt, "model": plan.model}
+        tensors = {
+            n: np.full_like(a, value) if n.startswith("delta/") else a
+            for n, a in bench.tensors.items()
+        }
+        told = {
+            "device_id": plan.device_id,
+            "round": plan.round,
+            "attempt": plan.attempt,
+            "model": plan.model,
+        }
         return encode_update(msgspec.structs.replace(bench.update, **told), tensors)
 
-    def test_the_update_of_an_earlier_round_counts_less_and_its_model_is_kept_until_then(self, fleet: FleetData) -> None:
+    def test_the_update_of_an_earlier_round_counts_less_and_its_model_is_kept_until_then(
+        self, fleet: FleetData
+    ) -> None:
         bench = Bench(fleet, settings={"buffer": 1, "concurrency": 2, "min_updates": 1})
         bench.send("a", "check-in", encode(m.CheckIn("a", 10, 4)))
         bench.send("b", "check-in", encode(m.CheckIn("b", 10, 4)))
@@ -341,7 +399,10 @@ class TestService:
             self.answers = []
             bench.send("a", "check-in", encode(m.CheckIn("a", 10, 4)))
             self.answers += bench.answers()
-            assert isinstance(bench.verdict(self.update(bench, self.plan(bench, "a"), 0.1), "a"), m.Acknowledge | m.Plan)
+            assert isinstance(
+                bench.verdict(self.update(bench, self.plan(bench, "a"), 0.1), "a"),
+                m.Acknowledge | m.Plan,
+            )
             assert bench.blobs.get(slow.model)
         assert bench.state.round == 4
         before = bench.state.models[bench.state.starts["a"]]
@@ -351,24 +412,39 @@ class TestService:
         bench.answers()
         bench.send("b", "update", payload)
         said = bench.answers()
-        assert any(isinstance(answer, m.Acknowledge) and answer.update == digest(payload) for answer in said)
+        assert any(
+            isinstance(answer, m.Acknowledge) and answer.update == digest(payload)
+            for answer in said
+        )
         notes = bench.store.rounds()[-1].notes
         assert notes["staleness"] == {"b": 3}
         moved = self.difference(bench, before, bench.state.models[bench.state.starts["a"]])
         assert moved == pytest.approx(0.8 / math.sqrt(4), rel=1e-4)
         bench.send("b", "update", payload)
-        assert isinstance(bench.answers()[-1], m.Acknowledge), "it is acknowledged again and counts once"
+        assert isinstance(bench.answers()[-1], m.Acknowledge), (
+            "it is acknowledged again and counts once"
+        )
         assert "b" not in bench.state.received
         assert model not in offered(bench.state) or model in bench.state.models.values()
 
-    def test_what_is_read_together_counts_in_the_round_that_is_open_then(self, fleet: FleetData) -> None:
+    def test_what_is_read_together_counts_in_the_round_that_is_open_then(
+        self, fleet: FleetData
+    ) -> None:
         bench = Bench(fleet, settings={"buffer": 1, "concurrency": 2, "min_updates": 1})
         for device_id in ("a", "b"):
             bench.send(device_id, "check-in", encode(m.CheckIn(device_id, 10, 4)))
         self.answers = bench.answers()
         payloads = {d: self.update(bench, self.plan(bench, d), 0.1) for d in ("a", "b")}
-        bench.runner.handle(*(Delivery(bench.topics.device(d, "update"), payload) for d, payload in payloads.items()))
-        assert [record.notes.get("staleness") for record in bench.store.rounds()] == [None, {"b": 1}]
+        bench.runner.handle(
+            *(
+                Delivery(bench.topics.device(d, "update"), payload)
+                for d, payload in payloads.items()
+            )
+        )
+        assert [record.notes.get("staleness") for record in bench.store.rounds()] == [
+            None,
+            {"b": 1},
+        ]
         assert bench.runner.refused == {}
 
     def restarted(self, bench: Bench) -> list[m.Plan]:
@@ -390,27 +466,43 @@ class TestAgents:
     SPEEDS: ClassVar = {"d0": 100.0, "d1": 100.0, "d2": 100.0, "d3": 5.0}
 
     @pytest.mark.parametrize("algorithm", ["fedavg+fedavgm:beta=0.3", "distfl"])
-    def test_fast_devices_do_not_wait_for_a_slow_one_whose_updates_count_all_the_same(self, fleet: FleetData, algorithm: str) -> None:
+    def test_fast_devices_do_not_wait_for_a_slow_one_whose_updates_count_all_the_same(
+        self, fleet: FleetData, algorithm: str
+    ) -> None:
         waiting = TimedFleet(fleet, self.SPEEDS, algorithm, rounds=6)
         waiting.run()
-        going = TimedFleet(fleet, self.SPEEDS, algorithm, rounds=30, buffer=2, concurrency=4, min_updates=2)
+        going = TimedFleet(
+            fleet, self.SPEEDS, algorithm, rounds=30, buffer=2, concurrency=4, min_updates=2
+        )
         state = going.run()
         per_round = fleet.devices["d0"].num_train / 5.0
         assert waiting.clock.now_s >= 6 * per_round
         assert state.trained == 30
-        assert going.clock.now_s < 30 * per_round / 4, "four rounds and more in the time that the slow device needs for one"
-        late = [(r.round, r.notes["staleness"]) for r in going.store.rounds() if "d3" in r.notes.get("staleness", {})]
+        assert going.clock.now_s < 30 * per_round / 4, (
+            "four rounds and more in the time that the slow device needs for one"
+        )
+        late = [
+            (r.round, r.notes["staleness"])
+            for r in going.store.rounds()
+            if "d3" in r.notes.get("staleness", {})
+        ]
         assert late, "the slow device's updates are counted"
         asked = [number - staleness["d3"] for number, staleness in late]
         assert len(set(asked)) == len(asked), "each of them once"
         assert min(staleness["d3"] for _, staleness in late) > 5
         assert going.runner.refused.keys() <= {"wrong-round"}
-        assert going.runner.refused["wrong-round"] <= 4, "only what was in flight when the evaluation began"
+        assert going.runner.refused["wrong-round"] <= 4, (
+            "only what was in flight when the evaluation began"
+        )
 
 
 def test_an_update_is_weakened_towards_the_model_of_today() -> None:
     made = weakened(
-        {"delta/w": np.ones(2, np.float32), "statistic/bn.mean": np.full(2, 5, np.float32), "response/survey.x": np.ones(1, np.float32)},
+        {
+            "delta/w": np.ones(2, np.float32),
+            "statistic/bn.mean": np.full(2, 5, np.float32),
+            "response/survey.x": np.ones(1, np.float32),
+        },
         0.5,
         {"shared/w": np.zeros(2, np.float32), "statistic/bn.mean": np.ones(2, np.float32)},
     )
@@ -420,12 +512,21 @@ def test_an_update_is_weakened_towards_the_model_of_today() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "part"), [("scaffold", "objective 'scaffold'"), ("ifca:k=2", "grouping 'ifca'"), ("cfl", "grouping 'cfl'")]
+    ("algorithm", "part"),
+    [
+        ("scaffold", "objective 'scaffold'"),
+        ("ifca:k=2", "grouping 'ifca'"),
+        ("cfl", "grouping 'cfl'"),
+    ],
 )
-def test_an_algorithm_that_needs_whole_rounds_is_refused_by_name(fleet: FleetData, algorithm: str, part: str) -> None:
+def test_an_algorithm_that_needs_whole_rounds_is_refused_by_name(
+    fleet: FleetData, algorithm: str, part: str
+) -> None:
     spec = read_algorithm(algorithm)
     objective = objective_for_fleet(fleet, spec, 0)
-    manifest = describe_bundle(objective, name="x", classes=fleet.classes, window=fleet.window).manifest
+    manifest = describe_bundle(
+        objective, name="x", classes=fleet.classes, window=fleet.window
+    ).manifest
     check_fit(SETTINGS, make_algorithm(spec), manifest)
     with pytest.raises(ConfigError, match=f"{part} needs whole rounds"):
         check_fit(msgspec.structs.replace(SETTINGS, buffer=3), make_algorithm(spec), manifest)
@@ -440,7 +541,9 @@ def test_an_algorithm_that_needs_whole_rounds_is_refused_by_name(fleet: FleetDat
         ({"buffer": 5}, "was started with other settings"),
     ],
 )
-def test_what_does_not_fit_a_buffered_campaign(tmp_path: Any, changes: dict[str, Any], error: str) -> None:
+def test_what_does_not_fit_a_buffered_campaign(
+    tmp_path: Any, changes: dict[str, Any], error: str
+) -> None:
     with pytest.raises(ConfigError, match=error):
         check_retuned(SETTINGS, msgspec.structs.replace(SETTINGS, **changes), tmp_path)
 
@@ -450,6 +553,11 @@ def test_one_grammar_says_a_campaign_what_it_says_a_simulation() -> None:
         **{"cohort": 0, "over_select": 1.0, "buffer": 5, "concurrency": 0},
         "deadline_s": 60.0,
     }
-    assert policy_settings(read_policy("over-select:cohort=20")) == {"cohort": 20, "over_select": 1.3, "buffer": 0, "concurrency": 0}
+    assert policy_settings(read_policy("over-select:cohort=20")) == {
+        "cohort": 20,
+        "over_select": 1.3,
+        "buffer": 0,
+        "concurrency": 0,
+    }
     with pytest.raises(ConfigError, match="wait is for simulations"):
         policy_settings(read_policy("sync:wait=5"))

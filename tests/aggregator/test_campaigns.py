@@ -1,4 +1,5 @@
-"""Several campaigns in one service: who works for which, and what becomes of the others where one cannot go on."""
+"""Several campaigns in one service: who works for which, and what becomes of the others where one
+cannot go on."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,18 +25,32 @@ from wire.tensors import decode_tensors
 class Campaigns(Bench):
     """A bench on which a second campaign can be started."""
 
-    def second(self, takes: Callable[[str], bool] = lambda _: True, store: Store | None = None, **given: Any) -> Campaign:
+    def second(
+        self,
+        takes: Callable[[str], bool] = lambda _: True,
+        store: Store | None = None,
+        **given: Any,
+    ) -> Campaign:
         settings = msgspec.structs.replace(self.state.settings, run_id="r2", name="run-2")
-        return self.runner.add(settings, *self.parts, store or MemoryStore(), MemoryBlobs(), takes=takes, **given)
+        return self.runner.add(
+            settings, *self.parts, store or MemoryStore(), MemoryBlobs(), takes=takes, **given
+        )
 
     def plans(self) -> list[tuple[str, str]]:
-        return [(plan.run_id, plan.device_id) for plan in self.answers() if isinstance(plan, m.Plan)]
+        return [
+            (plan.run_id, plan.device_id) for plan in self.answers() if isinstance(plan, m.Plan)
+        ]
 
     def of(self, campaign: Campaign, device_id: str) -> bytes:
         """An update of a device for the open round of a campaign."""
         state = campaign.known()
-        update = msgspec.structs.replace(self.update, run_id=state.settings.run_id, device_id=device_id, round=state.round)
-        return encode_update(msgspec.structs.replace(update, model=state.models[state.cohort[device_id]]), self.tensors)
+        update = msgspec.structs.replace(
+            self.update, run_id=state.settings.run_id, device_id=device_id, round=state.round
+        )
+        return encode_update(
+            msgspec.structs.replace(update, model=state.models[state.cohort[device_id]]),
+            self.tensors,
+        )
 
     def check_in(self, *device_ids: str) -> None:
         for device_id in device_ids:
@@ -51,7 +66,9 @@ def online(campaign: Campaign) -> list[str]:
     return sorted(d for d, device in campaign.known().devices.items() if device.online)
 
 
-def test_a_new_campaign_takes_the_devices_and_gives_them_back_when_it_is_over(bench: Campaigns) -> None:
+def test_a_new_campaign_takes_the_devices_and_gives_them_back_when_it_is_over(
+    bench: Campaigns,
+) -> None:
     bench.answers()
     second = bench.second()
     assert bench.plans() == [("r2", "a")], "it opens with the first of them; b joins its next round"
@@ -72,7 +89,9 @@ def test_two_campaigns_train_at_once_on_parts_of_a_fleet(bench: Campaigns) -> No
     assert bench.state.round == 2
 
 
-def test_an_update_counts_in_the_campaign_that_asked_for_it_also_when_its_device_has_moved_on(bench: Campaigns) -> None:
+def test_an_update_counts_in_the_campaign_that_asked_for_it_also_when_its_device_has_moved_on(
+    bench: Campaigns,
+) -> None:
     late = bench.payload("a")
     bench.second()
     bench.send("a", "update", late)
@@ -113,7 +132,9 @@ def test_devices_of_a_campaign_that_the_operator_paused_work_for_another(bench: 
     assert (second.paused, online(second)) == ("", ["a", "b"])
 
 
-def test_a_proof_of_a_greater_epoch_is_taken_for_every_campaign(bench: Campaigns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_of_a_greater_epoch_is_taken_for_every_campaign(
+    bench: Campaigns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     second = bench.second(takes=lambda device_id: device_id == "b")
     monkeypatch.setattr(bench.runner._rivals, "proven_epoch", lambda _device_id, _proof: 41)
     state = bench.state
@@ -136,7 +157,9 @@ def test_after_one_is_rolled_back_the_others_speak_with_its_epoch_too(fleet: Fle
     bench.runner.tick()
     assert bench.state.epoch == second.known().epoch == before + 1
     plans = [plan for plan in bench.answers() if isinstance(plan, m.Plan)]
-    assert {(plan.run_id, plan.epoch) for plan in plans} == {("r2", before + 1)}, "devices decline what has a smaller one"
+    assert {(plan.run_id, plan.epoch) for plan in plans} == {("r2", before + 1)}, (
+        "devices decline what has a smaller one"
+    )
     second.hold()
     assert bench.campaign.roll_back(0)
     second.try_to_go_on(told=True)
@@ -161,32 +184,54 @@ def test_a_campaign_starts_from_the_models_of_another(fleet: FleetData) -> None:
     trained = source.models["0"]
     second = bench.second(source=source)
     begun = decode_tensors(second.blobs.get(second.known().models["initial"]))[0]
-    assert {name: array.tolist() for name, array in begun.items()} == {name: array.tolist() for name, array in trained.items()}
+    assert {name: array.tolist() for name, array in begun.items()} == {
+        name: array.tolist() for name, array in trained.items()
+    }
 
 
-def test_a_grouping_goes_on_from_the_model_of_each_group_and_surveys_everybody_again(fleet: FleetData) -> None:
+def test_a_grouping_goes_on_from_the_model_of_each_group_and_surveys_everybody_again(
+    fleet: FleetData,
+) -> None:
     bench = Campaigns(fleet, algorithm="distfl")
     initial = bench.parts[1].initial
-    models = {key: {n: a + np.float32(i) if a.dtype.kind == "f" else a for n, a in initial.items()} for i, key in enumerate("01")}
+    models = {
+        key: {n: a + np.float32(i) if a.dtype.kind == "f" else a for n, a in initial.items()}
+        for i, key in enumerate("01")
+    }
     second = bench.second(source=Source("earlier", models, {"a": "0", "b": "1"}))
     state = second.known()
-    assert {device: state.starts[device] for device in "ab"} == {"a": f"{RELEASED}0", "b": f"{RELEASED}1"}
-    plans = [answer for answer in bench.answers() if isinstance(answer, m.Plan) and answer.run_id == "r2"]
+    assert {device: state.starts[device] for device in "ab"} == {
+        "a": f"{RELEASED}0",
+        "b": f"{RELEASED}1",
+    }
+    plans = [
+        answer for answer in bench.answers() if isinstance(answer, m.Plan) and answer.run_id == "r2"
+    ]
     assert plans
     for plan in plans:
         assert plan.model == state.models[state.starts[plan.device_id]]
         assert any(isinstance(verb, m.Evaluate) and verb.graph == "survey" for verb in plan.verbs)
     for device_id in sorted(state.cohort):
-        name = next(iter(n for n, a in initial.items() if a.dtype.kind == "f" and n.startswith("shared/")))
+        name = next(
+            iter(n for n, a in initial.items() if a.dtype.kind == "f" and n.startswith("shared/"))
+        )
         held = decode_tensors(second.blobs.get(state.models[state.starts[device_id]]))[0]
-        np.testing.assert_array_equal(held[name], models[state.starts[device_id].removeprefix(RELEASED)][name])
+        np.testing.assert_array_equal(
+            held[name], models[state.starts[device_id].removeprefix(RELEASED)][name]
+        )
 
 
-def test_tensors_that_another_bundle_has_not_begin_with_its_own_weights(fleet: FleetData, caplog: pytest.LogCaptureFixture) -> None:
+def test_tensors_that_another_bundle_has_not_begin_with_its_own_weights(
+    fleet: FleetData, caplog: pytest.LogCaptureFixture
+) -> None:
     bench = Campaigns(fleet)
     initial = bench.parts[1].initial
     name = sorted(n for n in initial if n.startswith("shared/"))[0]
-    other = {n: a + np.float32(1) for n, a in initial.items() if n != name and n.startswith(("shared/", "statistic/"))}
+    other = {
+        n: a + np.float32(1)
+        for n, a in initial.items()
+        if n != name and n.startswith(("shared/", "statistic/"))
+    }
     second = bench.second(source=Source("another bundle", {"0": other}, {}))
     begun = decode_tensors(second.blobs.get(second.known().models["initial"]))[0]
     np.testing.assert_array_equal(begun[name], initial[name])

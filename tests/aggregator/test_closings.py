@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from aggregator.core import state as s
 from aggregator.core.admission import Refused, expect
 from aggregator.core.closings import MOST_ASKED
-from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged, KeptChanged, Says
+from aggregator.core.device_events import (
+    DeviceBarred,
+    DeviceForgotten,
+    EligibilityChanged,
+    KeptChanged,
+    Says,
+)
 from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.plan import without_labels
 from aggregator.core.record import RoundRecord, record_of
@@ -31,8 +37,18 @@ PROGRAMS: Programs = {"": (m.Train(32),), "closing": CLOSING}
 
 
 def over(*missing: str, hold: bool = False, **changes: Any) -> Run:
-    """A run that is over, of a, b and devices that missed its evaluation, which began at 3 and ended at 13. `hold`: it is still open."""
-    given = {**CHOICE, "rounds": 1, "deadline_s": 10.0, "grace_s": 1.0, "min_batch": 5, "keep_models": 2, "min_devices": 2, **changes}
+    """A run that is over, of a, b and devices that missed its evaluation, which began at 3 and
+    ended at 13. `hold`: it is still open."""
+    given = {
+        **CHOICE,
+        "rounds": 1,
+        "deadline_s": 10.0,
+        "grace_s": 1.0,
+        "min_batch": 5,
+        "keep_models": 2,
+        "min_devices": 2,
+        **changes,
+    }
     run = Run(programs=PROGRAMS, **given)
     for device in "ab":
         run.check_in(device)
@@ -51,20 +67,30 @@ def over(*missing: str, hold: bool = False, **changes: Any) -> Run:
     return run
 
 
-def told(run: Run, device: str, kept: Kept | None = KEPT, at_s: float = 20.0, **others: Any) -> list[s.Command]:
+def told(
+    run: Run, device: str, kept: Kept | None = KEPT, at_s: float = 20.0, **others: Any
+) -> list[s.Command]:
     """A device sends what it keeps."""
-    update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {at_s}".encode()), start="0", kept=kept, **others)
+    update = msgspec.structs.replace(
+        RECEIVED, blob=digest(f"{device} {at_s}".encode()), start="0", kept=kept, **others
+    )
     return run.feed(s.UpdateAdmitted(at_s, device, run.state.round, update))
 
 
-def lost(run: Run, device: str, held: tuple[str, ...] | None, at_s: float = 20.0) -> list[s.Command]:
+def lost(
+    run: Run, device: str, held: tuple[str, ...] | None, at_s: float = 20.0
+) -> list[s.Command]:
     """A device checks in that holds what it has kept of these models alone."""
     return run.check_in(device, at_s, held=held)
 
 
 def keeps(run: Run, device: str, at_s: float = 20.0, **said: Any) -> list[s.Command]:
     """A device has said this when it checked in with another run."""
-    return run.feed(KeptChanged(at_s, {device: Says(**{"held": None, "withholds": False, "min_windows": 1, **said})}))
+    return run.feed(
+        KeptChanged(
+            at_s, {device: Says(**{"held": None, "withholds": False, "min_windows": 1, **said})}
+        )
+    )
 
 
 def written(before: s.RunState, run: Run) -> RoundRecord:
@@ -80,11 +106,15 @@ def finished(commands: list[s.Command]) -> list[str]:
     return [c.device_id for c in commands if isinstance(c, s.FinishRun)]
 
 
-def declined(run: Run, device: str, at_s: float = 21.0, failed: bool = True, again: bool = False) -> list[s.Command]:
+def declined(
+    run: Run, device: str, at_s: float = 21.0, failed: bool = True, again: bool = False
+) -> list[s.Command]:
     return run.feed(s.DeviceDeclined(at_s, device, run.state.round, failed, again=again))
 
 
-def test_the_log_says_that_a_run_is_over_and_what_devices_keep(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_that_a_run_is_over_and_what_devices_keep(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run, observe = over("c", hold=True), log_rounds()
     observe(run.state, run.log[-1])
     with caplog.at_level(logging.INFO, "shoal"):
@@ -93,16 +123,24 @@ def test_the_log_says_that_a_run_is_over_and_what_devices_keep(caplog: pytest.Lo
         told(run, "c")
         observe(run.state, run.log[-1])
     name = run.state.settings.name
-    assert [record.getMessage() for record in caplog.records] == [f"run={name} is over: devices=2; they keep {KEPT.candidate} (2)"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"run={name} is over: devices=2; they keep {KEPT.candidate} (2)"
+    ]
 
 
 class TestWhoIsAsked:
-    def test_a_device_that_comes_after_the_end_chooses_before_it_is_told_which_model_is_its_own(self) -> None:
+    def test_a_device_that_comes_after_the_end_chooses_before_it_is_told_which_model_is_its_own(
+        self,
+    ) -> None:
         run = over()
         commands = run.check_in("late", 20.0)
         (plan,) = plans(commands)
         assert finished(commands) == [], "a finish would end its work"
-        assert (plan.verbs, plan.round, plan.model) == (CLOSING, run.state.round, run.state.models["0"])
+        assert (plan.verbs, plan.round, plan.model) == (
+            CLOSING,
+            run.state.round,
+            run.state.models["0"],
+        )
         assert plan.attempt > run.state.attempt, "it is no plan that a device may have answered"
         assert plan.deadline_at_s == 30.0
         commands = told(run, "late")
@@ -114,7 +152,9 @@ class TestWhoIsAsked:
         assert finished(run.check_in("a", 20.0)) == ["a"]
 
     @pytest.mark.parametrize("num_train", [0, 4])
-    def test_a_device_with_too_few_labels_keeps_what_needs_none_and_chooses_again_once_it_has_them(self, num_train: int) -> None:
+    def test_a_device_with_too_few_labels_keeps_what_needs_none_and_chooses_again_once_it_has_them(
+        self, num_train: int
+    ) -> None:
         run = over()
         (plan,) = plans(run.feed(s.DeviceCheckedIn(20.0, "u", num_train, 0)))
         assert plan.verbs == without_labels(CLOSING)
@@ -129,7 +169,9 @@ class TestWhoIsAsked:
         run.state = msgspec.structs.replace(run.state, received={**run.state.received, "a": update})
         assert plans(run.check_in("a", 20.0))
 
-    def test_nobody_is_asked_who_may_not_be_or_where_devices_keep_nothing_or_after_an_abort(self) -> None:
+    def test_nobody_is_asked_who_may_not_be_or_where_devices_keep_nothing_or_after_an_abort(
+        self,
+    ) -> None:
         assert finished(over().check_in("x", 20.0, eligible=False)) == ["x"]
         assert finished(over(candidates=()).check_in("x", 20.0)) == ["x"]
         run = Run(programs=PROGRAMS, **CHOICE)
@@ -138,7 +180,9 @@ class TestWhoIsAsked:
 
     def test_at_another_hour_nobody_is_asked_and_everybody_has_a_model(self) -> None:
         run = over()
-        run.state = msgspec.structs.replace(run.state, settings=msgspec.structs.replace(run.state.settings, hours="22:00-06:00 UTC"))
+        run.state = msgspec.structs.replace(
+            run.state, settings=msgspec.structs.replace(run.state.settings, hours="22:00-06:00 UTC")
+        )
         noon, night = 12 * 3600.0, 23 * 3600.0
         assert finished(run.check_in("late", noon)) == ["late"]
         assert plans(run.check_in("late", night))
@@ -149,7 +193,9 @@ class TestWhoIsAsked:
 
 
 class TestMissedEvaluation:
-    def test_who_came_while_it_was_open_is_asked_at_once_when_it_is_over_and_who_declined_when_it_comes_again(self) -> None:
+    def test_who_came_while_it_was_open_is_asked_at_once_when_it_is_over_and_who_declined_when_it_comes_again(
+        self,
+    ) -> None:
         run = over("c", hold=True)
         run.check_in("new", 5.0)
         run.check_in("c", 5.0)
@@ -158,11 +204,17 @@ class TestMissedEvaluation:
         assert list(run.state.closings) == ["new"]
         assert plans(run.check_in("c", 20.0))
 
-    def test_who_was_away_is_told_nothing_before_it_is_back_and_then_goes_on_with_its_plan(self) -> None:
+    def test_who_was_away_is_told_nothing_before_it_is_back_and_then_goes_on_with_its_plan(
+        self,
+    ) -> None:
         run = over("c")
         held = run.state.closings["c"]
         (plan,) = plans(run.check_in("c", 14.0))
-        assert (plan.attempt, plan.deadline_at_s) == (held.attempt, held.deadline_at_s) == (run.state.attempt, 23.0)
+        assert (
+            (plan.attempt, plan.deadline_at_s)
+            == (held.attempt, held.deadline_at_s)
+            == (run.state.attempt, 23.0)
+        )
 
     def test_an_update_that_comes_after_the_end_still_says_what_is_kept(self) -> None:
         run = over("c")
@@ -171,7 +223,12 @@ class TestMissedEvaluation:
         assert finished(told(run, "c", at_s=15.0)) == ["c"]
         record = record_of(before, run.log[-1], run.state)
         assert record is not None
-        assert (record.round, record.phase, record.closed_at_s, sorted(record.kept)) == (2, "evaluating", 13.0, ["a", "b", "c"])
+        assert (record.round, record.phase, record.closed_at_s, sorted(record.kept)) == (
+            2,
+            "evaluating",
+            13.0,
+            ["a", "b", "c"],
+        )
         refused = expect(run.state, "c", run.state.settings.run_id, run.state.round, "f" * 64)
         assert isinstance(refused, Refused)
         assert refused.reason == "wrong-round"
@@ -200,7 +257,9 @@ class TestMissedEvaluation:
 
 
 class TestInVain:
-    def test_who_declines_has_its_model_and_is_asked_again_once_it_says_something_else_of_itself(self) -> None:
+    def test_who_declines_has_its_model_and_is_asked_again_once_it_says_something_else_of_itself(
+        self,
+    ) -> None:
         run = over()
         run.check_in("late", 20.0, terms="1")
         assert finished(declined(run, "late")) == ["late"]
@@ -230,27 +289,39 @@ class TestInVain:
         assert (asked, run.state.retries) == (MOST_ASKED, {})
         assert run.replayed() == run.state
 
-    def test_so_is_one_that_failed_in_the_evaluation_unless_it_has_come_back_before_or_is_gone(self) -> None:
+    def test_so_is_one_that_failed_in_the_evaluation_unless_it_has_come_back_before_or_is_gone(
+        self,
+    ) -> None:
         run = over("c", "d", "e", hold=True)
         for device in "cde":
             run.check_in(device, 5.0)
             declined(run, device, 6.0, again=True)
         assert (run.state.phase, run.state.retries) == ("finished", dict.fromkeys("cde", 16.0))
-        assert s.SetDeadline(run.state.round, 16.0) in run.resume(7.0, epoch=9), "a service that starts knows it too"
+        assert s.SetDeadline(run.state.round, 16.0) in run.resume(7.0, epoch=9), (
+            "a service that starts knows it too"
+        )
         assert plans(run.check_in("d", 8.0))
         run.feed(s.DeviceLost(9.0, "e"))
-        assert [plan.device_id for plan in plans(run.feed(s.DeadlinePassed(16.0, run.state.round)))] == ["c"]
+        assert [
+            plan.device_id for plan in plans(run.feed(s.DeadlinePassed(16.0, run.state.round)))
+        ] == ["c"]
         told(run, "c", at_s=17.0)
         assert "c" in run.state.received
-        assert [plan.device_id for plan in plans(run.feed(s.DeviceHeard(18.0, "e")))] == ["e"], "it is heard, and its time has come"
+        assert [plan.device_id for plan in plans(run.feed(s.DeviceHeard(18.0, "e")))] == ["e"], (
+            "it is heard, and its time has come"
+        )
         assert run.state.retries == {}
 
     def test_a_retry_waits_for_the_hour(self) -> None:
         run = over()
-        run.state = msgspec.structs.replace(run.state, settings=msgspec.structs.replace(run.state.settings, hours="22:00-06:00 UTC"))
+        run.state = msgspec.structs.replace(
+            run.state, settings=msgspec.structs.replace(run.state.settings, hours="22:00-06:00 UTC")
+        )
         last = 24 * 3600.0 + 6 * 3600.0 - 5.0
         assert plans(run.check_in("late", last))
-        (look,) = [c for c in declined(run, "late", last + 1.0, again=True) if isinstance(c, s.SetDeadline)]
+        (look,) = [
+            c for c in declined(run, "late", last + 1.0, again=True) if isinstance(c, s.SetDeadline)
+        ]
         assert look.at_s == 24 * 3600.0 + 22 * 3600.0
         assert plans(run.feed(s.DeadlinePassed(look.at_s, run.state.round)))
 
@@ -261,7 +332,9 @@ class TestInVain:
         (second,) = plans(run.check_in("late", 22.0))
         assert second.attempt > first.attempt
 
-    @pytest.mark.parametrize("event", [DeviceBarred(21.0, "late"), DeviceForgotten(21.0, "late", {})])
+    @pytest.mark.parametrize(
+        "event", [DeviceBarred(21.0, "late"), DeviceForgotten(21.0, "late", {})]
+    )
     def test_a_banned_or_forgotten_device_works_on_nothing(self, event: Any) -> None:
         run = over()
         run.check_in("late", 20.0)
@@ -277,29 +350,41 @@ class TestInVain:
 
 
 class TestOtherModels:
-    def test_after_a_rollback_all_that_are_there_choose_anew_and_the_others_when_they_are_back(self) -> None:
+    def test_after_a_rollback_all_that_are_there_choose_anew_and_the_others_when_they_are_back(
+        self,
+    ) -> None:
         run = over()
         run.feed(s.DeviceLost(14.0, "b"))
         before = run.state
         commands = run.feed(RolledBack(15.0, 0))
-        assert [(plan.device_id, plan.model) for plan in plans(commands)] == [("a", run.state.models["initial"])]
+        assert [(plan.device_id, plan.model) for plan in plans(commands)] == [
+            ("a", run.state.models["initial"])
+        ]
         assert finished(commands) == []
         assert plans(run.check_in("b", 16.0))
         record = record_of(before, run.log[-2], msgspec.structs.replace(run.state, received={}))
         assert record is not None
-        assert (record.evaluated, record.kept) == ({}, {}), "what was said is of models that are given up"
+        assert (record.evaluated, record.kept) == ({}, {}), (
+            "what was said is of models that are given up"
+        )
         summary = summarize(run.state, [record], 1.0)
         assert (summary.accuracy.mean, summary.devices["a"].kept) == (None, None)
 
-    def test_models_of_rounds_are_compared_as_they_are_and_not_by_what_devices_keep_of_them(self) -> None:
+    def test_models_of_rounds_are_compared_as_they_are_and_not_by_what_devices_keep_of_them(
+        self,
+    ) -> None:
         run = over()
-        assert latest(run.state).evaluated == {}, "nobody has said how the last models answer by themselves"
+        assert latest(run.state).evaluated == {}, (
+            "nobody has said how the last models answer by themselves"
+        )
         (first,) = run.state.history
         run.feed(RolledBack(15.0, 0))
         told(run, "a", at_s=16.0)
         assert latest(run.state).evaluated == first.evaluated != {}
 
-    def test_a_run_that_trains_on_forgets_late_closings_and_asks_for_them_after_its_new_end(self) -> None:
+    def test_a_run_that_trains_on_forgets_late_closings_and_asks_for_them_after_its_new_end(
+        self,
+    ) -> None:
         run = over("c")
         run.check_in("late", 20.0)
         run.feed(Retuned(21.0, msgspec.structs.replace(run.state.settings, rounds=2), PROGRAMS))
@@ -309,8 +394,17 @@ class TestOtherModels:
 HELD = st.sampled_from((None, None, (), ("3" * 64,)))
 events = st.lists(
     st.one_of(
-        st.tuples(st.just("check-in"), st.sampled_from("acd"), st.sampled_from("12"), st.sampled_from((10, 10, 2)), HELD),
-        st.tuples(st.sampled_from(("lost", "update", "declined", "expired", "failed")), st.sampled_from("acd")),
+        st.tuples(
+            st.just("check-in"),
+            st.sampled_from("acd"),
+            st.sampled_from("12"),
+            st.sampled_from((10, 10, 2)),
+            HELD,
+        ),
+        st.tuples(
+            st.sampled_from(("lost", "update", "declined", "expired", "failed")),
+            st.sampled_from("acd"),
+        ),
         st.tuples(st.just("deadline"), st.integers(1, 12)),
         st.tuples(st.just("keeps"), st.sampled_from("acd"), HELD, st.booleans()),
         st.tuples(st.just("rolled back"), st.just(0)),
@@ -335,30 +429,49 @@ def test_any_history_after_the_end_ends_nobodys_work_and_asks_in_vain_only_a_few
             case "check-in":
                 vain = vain if terms.get(value) == values[1] else {**vain, value: 0}
                 terms[value] = values[1]
-                commands = run.feed(s.DeviceCheckedIn(at_s, value, values[2], 4, terms=values[1], held=values[3]))
-                assert len(plans(commands)) + len(finished(commands)) == 1, "a device that comes is told one thing"
+                commands = run.feed(
+                    s.DeviceCheckedIn(at_s, value, values[2], 4, terms=values[1], held=values[3])
+                )
+                assert len(plans(commands)) + len(finished(commands)) == 1, (
+                    "a device that comes is told one thing"
+                )
             case "lost":
                 commands = run.feed(s.DeviceLost(at_s, value))
             case "update":
                 commands = told(run, value, at_s=at_s)
             case "declined" | "expired" | "failed":
-                commands = declined(run, value, at_s, failed=kind != "expired", again=kind == "failed")
+                commands = declined(
+                    run, value, at_s, failed=kind != "expired", again=kind == "failed"
+                )
             case "deadline":
                 commands = run.feed(s.DeadlinePassed(at_s + value, run.state.round))
             case "keeps":
                 commands = keeps(run, value, at_s, held=values[1], withholds=values[2])
                 assert run.state.received.keys() <= before.received.keys()
-                assert {plan.device_id for plan in plans(commands)} <= before.received.keys() - run.state.received.keys()
+                assert {
+                    plan.device_id for plan in plans(commands)
+                } <= before.received.keys() - run.state.received.keys()
             case "rolled back":
                 commands, vain = run.feed(RolledBack(at_s, 0)), {}
             case _:
                 commands = run.resume(at_s, run.state.epoch + 1)
-        assert not set(finished(commands)) & run.state.closings.keys(), "a finish would end its work"
-        vain = {**vain, value: 0} if value in run.state.received.keys() - before.received.keys() else vain  # it has chosen
+        assert not set(finished(commands)) & run.state.closings.keys(), (
+            "a finish would end its work"
+        )
+        vain = (
+            {**vain, value: 0}
+            if value in run.state.received.keys() - before.received.keys()
+            else vain
+        )  # it has chosen
         for plan in plans(commands):
             device = plan.device_id
-            if device not in before.closings or before.closings[device] != run.state.closings[device]:
-                assert plan.attempt > attempts.get(device, -1), "the device would take it for a plan that it has answered"
+            if (
+                device not in before.closings
+                or before.closings[device] != run.state.closings[device]
+            ):
+                assert plan.attempt > attempts.get(device, -1), (
+                    "the device would take it for a plan that it has answered"
+                )
                 attempts[device] = plan.attempt
         for device in before.closings.keys() - run.state.closings.keys():
             if kind in ("deadline", "declined", "expired", "failed"):

@@ -82,7 +82,9 @@ class TestOverSelection:
         assert run.state.phase == "aggregating"
 
     @given(st.integers(1, 500), st.floats(0, 3), st.integers(1, 1000))
-    def test_no_more_are_asked_than_there_are_and_no_fewer_than_the_goal(self, size: int, over: float, available: int) -> None:
+    def test_no_more_are_asked_than_there_are_and_no_fewer_than_the_goal(
+        self, size: int, over: float, available: int
+    ) -> None:
         rule = Cohort(size, over)
         asked = rule.asked(available)
         assert min(size, available) <= asked <= available
@@ -210,7 +212,11 @@ class TestPace:
         for device_id in second:
             run.update(device_id, at_s=4.0)
         commands = run.aggregated(5.0)
-        assert (planned(commands), run.state.idle, deadlines(commands)) == ([], True, [5.0 + LOOK_S])
+        assert (planned(commands), run.state.idle, deadlines(commands)) == (
+            [],
+            True,
+            [5.0 + LOOK_S],
+        )
         assert planned(run.check_in("new", 6.0)) == []
         assert planned(run.feed(s.DeadlinePassed(65.0, 3))) == []
         assert sorted(planned(run.feed(s.DeadlinePassed(1001.0, 3))))[:1] == asked[:1]
@@ -241,7 +247,9 @@ class TestHours:
         assert (asked, run.state.idle) == ([], True)
         for hours, called in (("20:00-06:00 UTC", []), ("11:00-13:00 UTC", TEN)):
             settings = msgspec.structs.replace(run.state.next_settings, hours=hours)
-            assert planned(run.feed(Retuned(self.NOON_S + 60, settings, run.state.programs))) == called
+            assert (
+                planned(run.feed(Retuned(self.NOON_S + 60, settings, run.state.programs))) == called
+            )
         assert not run.state.idle
 
     def test_an_evaluation_waits_for_the_hour_too(self) -> None:
@@ -256,11 +264,31 @@ class TestHours:
     @pytest.mark.parametrize(
         ("text", "at", "opens", "closes"),
         [
-            ("22:00-06:00 Europe/Berlin", "2026-07-01T12:00", "2026-07-01T20:00", "2026-07-02T04:00"),
-            ("22:00-06:00 Europe/Berlin", "2026-01-01T02:00", "2026-01-01T02:00", "2026-01-01T05:00"),
+            (
+                "22:00-06:00 Europe/Berlin",
+                "2026-07-01T12:00",
+                "2026-07-01T20:00",
+                "2026-07-02T04:00",
+            ),
+            (
+                "22:00-06:00 Europe/Berlin",
+                "2026-01-01T02:00",
+                "2026-01-01T02:00",
+                "2026-01-01T05:00",
+            ),
             ("9:30-17:00", "2026-01-01T17:00", "2026-01-02T09:30", "2026-01-02T17:00"),
-            ("01:00-05:00 Europe/Berlin", "2026-03-29T00:30", "2026-03-29T00:30", "2026-03-29T03:00"),  # the clock is put forward
-            ("02:00-03:00 Europe/Berlin", "2026-03-28T12:00", "2026-03-30T00:00", "2026-03-30T01:00"),  # that night has no such hour
+            (
+                "01:00-05:00 Europe/Berlin",
+                "2026-03-29T00:30",
+                "2026-03-29T00:30",
+                "2026-03-29T03:00",
+            ),  # the clock is put forward
+            (
+                "02:00-03:00 Europe/Berlin",
+                "2026-03-28T12:00",
+                "2026-03-30T00:00",
+                "2026-03-30T01:00",
+            ),  # that night has no such hour
         ],
     )
     def test_hours_in_a_time_zone(self, text: str, at: str, opens: str, closes: str) -> None:
@@ -269,14 +297,31 @@ class TestHours:
 
         hours = read_hours(text)
         assert hours is not None
-        assert (hours.opens_s(second(at)), hours.closes_s(second(at))) == (second(opens), second(closes))
+        assert (hours.opens_s(second(at)), hours.closes_s(second(at))) == (
+            second(opens),
+            second(closes),
+        )
 
-    @pytest.mark.parametrize("text", ["22-6", "25:00-06:00", "22:00-06:00 Europe/Nowhere", "10:00-10:00", "22:00-06:00 ../etc/passwd"])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "22-6",
+            "25:00-06:00",
+            "22:00-06:00 Europe/Nowhere",
+            "10:00-10:00",
+            "22:00-06:00 ../etc/passwd",
+        ],
+    )
     def test_what_is_none_is_refused(self, text: str) -> None:
         with pytest.raises(ConfigError, match="hours "):
             read_hours(text)
 
-    @given(st.floats(1.7e9, 1.9e9), st.sampled_from(["22:00-06:00 Europe/Berlin", "09:00-17:00 America/New_York", "23:59-00:01"]))
+    @given(
+        st.floats(1.7e9, 1.9e9),
+        st.sampled_from(
+            ["22:00-06:00 Europe/Berlin", "09:00-17:00 America/New_York", "23:59-00:01"]
+        ),
+    )
     def test_what_opens_is_open_until_it_closes(self, at_s: float, text: str) -> None:
         hours = read_hours(text)
         assert hours is not None

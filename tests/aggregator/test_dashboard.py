@@ -1,4 +1,5 @@
-"""The dashboard's pages and orders: what they show, to whom, and that nothing that a device says is more than text."""
+"""The dashboard's pages and orders: what they show, to whom, and that nothing that a device says is
+more than text."""
 
 import json
 import re
@@ -23,7 +24,12 @@ from wire import messages as m
 from wire.codec import encode
 from wire.errors import ConfigError
 
-PAGES = ("fleet", "device?id=a", "campaigns", *(f"campaigns/run-1{part}" for part in ("", "/groups", "/accuracy", "/privacy")))
+PAGES = (
+    "fleet",
+    "device?id=a",
+    "campaigns",
+    *(f"campaigns/run-1{part}" for part in ("", "/groups", "/accuracy", "/privacy")),
+)
 PAGES = (*PAGES, "releases", "alerts", "audit", "api")
 OWN = {"Sec-Fetch-Site": "same-origin"}
 PAUSE = {"type": "campaign-pause", "name": "run-1", "back": "/dashboard/campaigns/run-1"}
@@ -53,28 +59,47 @@ def give(service: HttpService, client: TestClient, fields: dict[str, str], **hea
 
 
 class TestPages:
-    def test_each_loads_nothing_from_elsewhere_and_has_no_script_or_style_of_its_own(self, browser: Callable[..., TestClient]) -> None:
+    def test_each_loads_nothing_from_elsewhere_and_has_no_script_or_style_of_its_own(
+        self, browser: Callable[..., TestClient]
+    ) -> None:
         client = browser("operator")
         for path in PAGES:
             shown = client.get(f"/dashboard/{path}")
             assert shown.status_code == 200, path
-            assert "default-src 'none'; script-src 'self'; style-src 'self'" in shown.headers["Content-Security-Policy"]
-            assert all(address.startswith("/dashboard/") for address in re.findall(r'(?:src|href|action)="([^"#][^"]*)"', shown.text)), path
+            assert (
+                "default-src 'none'; script-src 'self'; style-src 'self'"
+                in shown.headers["Content-Security-Policy"]
+            )
+            assert all(
+                address.startswith("/dashboard/")
+                for address in re.findall(r'(?:src|href|action)="([^"#][^"]*)"', shown.text)
+            ), path
             assert not re.search(r"<style|<script(?! src=)|\sstyle=|\son\w+=", shown.text), path
 
-    def test_the_address_of_the_service_leads_to_the_fleet_and_docs_to_the_reference(self, browser: Callable[..., TestClient]) -> None:
+    def test_the_address_of_the_service_leads_to_the_fleet_and_docs_to_the_reference(
+        self, browser: Callable[..., TestClient]
+    ) -> None:
         client = browser()
-        leads = {path: client.get(path).headers["location"] for path in ("/", "/dashboard", "/dashboard/", "/docs")}
+        leads = {
+            path: client.get(path).headers["location"]
+            for path in ("/", "/dashboard", "/dashboard/", "/docs")
+        }
         assert leads.pop("/docs") == "/dashboard/api"
         assert set(leads.values()) == {"/dashboard/fleet"}
 
-    def test_the_reference_has_every_path_of_the_api(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
+    def test_the_reference_has_every_path_of_the_api(
+        self, service: HttpService, browser: Callable[..., TestClient]
+    ) -> None:
         shown = browser().get("/dashboard/api").text
-        assert [path for path in service.api.openapi()["paths"] if f"<code>{path}</code>" not in shown] == []
+        assert [
+            path for path in service.api.openapi()["paths"] if f"<code>{path}</code>" not in shown
+        ] == []
         assert "<code>summary.json</code>" in shown
         assert "`" not in shown
 
-    def test_a_page_that_has_not_changed_is_not_sent_again(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
+    def test_a_page_that_has_not_changed_is_not_sent_again(
+        self, service: HttpService, browser: Callable[..., TestClient]
+    ) -> None:
         client = browser()
         tag = client.get("/dashboard/fleet").headers["ETag"]
         assert client.get("/dashboard/fleet", headers={"If-None-Match": tag}).status_code == 304
@@ -83,27 +108,54 @@ class TestPages:
 
     def test_what_is_not_there_is_said_on_a_page(self, browser: Callable[..., TestClient]) -> None:
         client = browser()
-        for path in ("device?id=nobody", "device", "campaigns/nothing", "campaigns/run-1/similarity/0.png", "nothing"):
+        for path in (
+            "device?id=nobody",
+            "device",
+            "campaigns/nothing",
+            "campaigns/run-1/similarity/0.png",
+            "nothing",
+        ):
             shown = client.get(f"/dashboard/{path}")
             assert (shown.status_code, '<p class="told bad"' in shown.text) == (404, True), path
             assert "Not here</h1>" in shown.text
         assert client.get("/dashboard/static/..%2Fapp.py").status_code == 404
 
-    def test_parameters_that_make_no_sense_are_those_of_the_first_page(self, browser: Callable[..., TestClient]) -> None:
+    def test_parameters_that_make_no_sense_are_those_of_the_first_page(
+        self, browser: Callable[..., TestClient]
+    ) -> None:
         first = browser().get("/dashboard/fleet").text
         odd = browser().get("/dashboard/fleet?page=99999999999&sort=x&show=y").text
         assert re.findall(r'id="device-\w+"', odd) == re.findall(r'id="device-\w+"', first) != []
-        for path in ("fleet?page=-1", "audit?before=x", "audit?before=99999999", "campaigns/run-1?page=7", "fleet?q=%00%ff"):
+        for path in (
+            "fleet?page=-1",
+            "audit?before=x",
+            "audit?before=99999999",
+            "campaigns/run-1?page=7",
+            "fleet?q=%00%ff",
+        ):
             assert browser().get(f"/dashboard/{path}").status_code == 200, path
 
-    def test_what_devices_say_is_text(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
+    def test_what_devices_say_is_text(
+        self, service: HttpService, browser: Callable[..., TestClient]
+    ) -> None:
         """A board, a decline and a ban whose words are HTML."""
         hostile = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
         bench = service.releasing.bench
-        bench.send("a", "check-in", encode(m.CheckIn("a", 10, 4, client=hostile, hardware=hostile, runtime=hostile)))
+        bench.send(
+            "a",
+            "check-in",
+            encode(m.CheckIn("a", 10, 4, client=hostile, hardware=hostile, runtime=hostile)),
+        )
         bench.runner.devices.ban("b", hostile)
         note(service.folder, hostile, hostile, hostile, text=hostile)
-        for path in ("fleet", "device?id=a", "device?id=b", "audit", f"fleet?q={hostile}", "audit?q=%3Cscript%3E"):
+        for path in (
+            "fleet",
+            "device?id=a",
+            "device?id=b",
+            "audit",
+            f"fleet?q={hostile}",
+            "audit?q=%3Cscript%3E",
+        ):
             shown = browser().get(f"/dashboard/{path}").text
             assert "&lt;script&gt;" in shown
             assert not re.search(r"<script(?! src=\"/dashboard/)|<img src=x", shown), path
@@ -115,7 +167,9 @@ class TestPages:
         """A browser takes ``..`` out of a path before it asks."""
         service.releasing.bench.send(device_id, "check-in", encode(m.CheckIn(device_id, 10, 4)))
         client = browser()
-        (link,) = re.findall(rf'href="([^"]+)">{re.escape(device_id)}</a>', client.get("/dashboard/fleet").text)
+        (link,) = re.findall(
+            rf'href="([^"]+)">{re.escape(device_id)}</a>', client.get("/dashboard/fleet").text
+        )
         shown = client.get(link)
         assert (shown.status_code, f"<h1>{device_id}</h1>" in shown.text) == (200, True)
 
@@ -135,87 +189,150 @@ class TestSigningIn:
     ) -> None:
         token, client = service.tokens.new("jane", "viewer"), browser()
         asked = client.get("/dashboard/campaigns/run-1")
-        assert (asked.status_code, 'name="next" value="/dashboard/campaigns/run-1"' in asked.text) == (401, True)
-        entered = client.post("/dashboard/sign-in", data={"token": token, "next": "/dashboard/campaigns/run-1"})
+        assert (
+            asked.status_code,
+            'name="next" value="/dashboard/campaigns/run-1"' in asked.text,
+        ) == (401, True)
+        entered = client.post(
+            "/dashboard/sign-in", data={"token": token, "next": "/dashboard/campaigns/run-1"}
+        )
         cookie = entered.headers["set-cookie"]
-        assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/dashboard/")), cookie
+        assert all(
+            word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/dashboard/")
+        ), cookie
         assert client.get(entered.headers["location"]).status_code == 200
         assert "<strong>jane</strong>" in client.get("/dashboard/fleet").text
         client.post("/dashboard/sign-out")
         assert client.get("/dashboard/fleet").status_code == 401
         assert not (service.folder / AUDIT).exists(), "to be asked for a token is no failed attempt"
 
-    def test_the_cookie_opens_pages_and_not_the_api(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
+    def test_the_cookie_opens_pages_and_not_the_api(
+        self, service: HttpService, browser: Callable[..., TestClient]
+    ) -> None:
         browser("operator")
         token = service.tokens.new("x", "operator")
-        client = TestClient(service.api, "http://127.0.0.1", headers={"Cookie": f"shoal-token={token}"} | OWN)
+        client = TestClient(
+            service.api, "http://127.0.0.1", headers={"Cookie": f"shoal-token={token}"} | OWN
+        )
         assert client.get("/dashboard/fleet").status_code == 200
-        assert (client.get("/run").status_code, client.post("/campaigns/run-1/pause").status_code) == (401, 401)
+        assert (
+            client.get("/run").status_code,
+            client.post("/campaigns/run-1/pause").status_code,
+        ) == (401, 401)
 
-    def test_over_tls_another_port_without_tls_cannot_put_a_cookie_in_its_place(self, service: HttpService) -> None:
-        """A browser takes a cookie whose name begins so from nobody else, and the name without it means nothing over TLS."""
+    def test_over_tls_another_port_without_tls_cannot_put_a_cookie_in_its_place(
+        self, service: HttpService
+    ) -> None:
+        """A browser takes a cookie whose name begins so from nobody else, and the name without it
+        means nothing over TLS."""
         token = service.tokens.new("jane", "viewer")
-        client = TestClient(service.api, "https://fleet.example", follow_redirects=False, headers=OWN)
+        client = TestClient(
+            service.api, "https://fleet.example", follow_redirects=False, headers=OWN
+        )
         cookie = client.post("/dashboard/sign-in", data={"token": token}).headers["set-cookie"]
         assert cookie.startswith("__Host-shoal-token=")
-        assert all(word in cookie for word in ("Secure", "HttpOnly", "Path=/;", "SameSite=strict")), cookie
+        assert all(
+            word in cookie for word in ("Secure", "HttpOnly", "Path=/;", "SameSite=strict")
+        ), cookie
         assert "Domain" not in cookie
         assert client.get("/dashboard/fleet").status_code == 200
         gone = client.post("/dashboard/sign-out").headers["set-cookie"]
-        assert ('__Host-shoal-token=""' in gone, "Secure" in gone) == (True, True), "or a browser would not take it"
+        assert ('__Host-shoal-token=""' in gone, "Secure" in gone) == (True, True), (
+            "or a browser would not take it"
+        )
         assert client.get("/dashboard/fleet").status_code == 401
-        planted = TestClient(service.api, "https://fleet.example", headers=OWN | {"Cookie": f"shoal-token={token}"})
+        planted = TestClient(
+            service.api, "https://fleet.example", headers=OWN | {"Cookie": f"shoal-token={token}"}
+        )
         assert planted.get("/dashboard/fleet").status_code == 401
 
     @pytest.mark.parametrize(
-        ("proxies", "believed"), [("", False), ("10.0.0.0/8", False), ("127.0.0.1", True), ("10.0.0.1, 127.0.0.0/8", True)]
+        ("proxies", "believed"),
+        [("", False), ("10.0.0.0/8", False), ("127.0.0.1", True), ("10.0.0.1, 127.0.0.0/8", True)],
     )
-    def test_what_a_proxy_says_is_believed_of_one_that_was_named(self, service: HttpService, proxies: str, believed: bool) -> None:
+    def test_what_a_proxy_says_is_believed_of_one_that_was_named(
+        self, service: HttpService, proxies: str, believed: bool
+    ) -> None:
         service.tokens.new("jane", "viewer")
         said = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.7"}
         with HttpServer("127.0.0.1", port := free_port(), proxies=proxies) as server:
             server.serve(service.api)
             address = f"http://127.0.0.1:{port}"
-            cookie = httpx.post(f"{address}/dashboard/sign-in", data={"token": "t"}, headers=OWN | said).headers["set-cookie"]
+            cookie = httpx.post(
+                f"{address}/dashboard/sign-in", data={"token": "t"}, headers=OWN | said
+            ).headers["set-cookie"]
             httpx.get(f"{address}/run", headers={"Authorization": "Bearer wrong"} | said)
         assert ("Secure" in cookie) is believed
         (line,) = read_back(service.folder).lines
         assert line.by == ("nobody at 203.0.113.7" if believed else "nobody at 127.0.0.1")
 
-    @pytest.mark.parametrize("proxies", ["proxy.example", "127.0.0.1/33", "127.0.0.1;10.0.0.1", "*"])
+    @pytest.mark.parametrize(
+        "proxies", ["proxy.example", "127.0.0.1/33", "127.0.0.1;10.0.0.1", "*"]
+    )
     def test_a_proxy_is_named_by_its_address(self, proxies: str) -> None:
-        with pytest.raises(ConfigError, match=r"proxy '.*': expected an address or a network, such as 127\.0\.0\.1 or 10\.0\.0\.0/8"):
+        with pytest.raises(
+            ConfigError,
+            match=r"proxy '.*': expected an address or a network, such as 127\.0\.0\.1 or "
+            r"10\.0\.0\.0/8",
+        ):
             HttpServer("127.0.0.1", 0, proxies=proxies)
 
-    def test_wrong_tokens_are_limited_as_those_of_the_api_are(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
+    def test_wrong_tokens_are_limited_as_those_of_the_api_are(
+        self, service: HttpService, browser: Callable[..., TestClient]
+    ) -> None:
         browser("viewer")
-        client = TestClient(service.api, "http://127.0.0.1", headers={"Cookie": "shoal-token=wrong"})
+        client = TestClient(
+            service.api, "http://127.0.0.1", headers={"Cookie": "shoal-token=wrong"}
+        )
         answers = [client.get("/dashboard/fleet") for _ in range(12)]
         assert [answer.status_code for answer in answers] == [401] * 10 + [429] * 2
         assert "the token is unknown, revoked, or its time is over" in answers[0].text
         assert 'shoal-token=""' in answers[0].headers["set-cookie"], "the browser forgets it"
 
-    def test_a_token_that_was_revoked_shows_nothing_any_more(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
+    def test_a_token_that_was_revoked_shows_nothing_any_more(
+        self, service: HttpService, browser: Callable[..., TestClient]
+    ) -> None:
         client = browser("viewer", "grafana")
         assert client.get("/dashboard/fleet").status_code == 200
         service.tokens.revoke("grafana")
         assert client.get("/dashboard/fleet").status_code == 401
 
     def test_nobody_is_sent_elsewhere(self, browser: Callable[..., TestClient]) -> None:
-        for address in ("https://evil.example/", "//evil.example/dashboard/", "/run", "javascript:alert(1)", "/dashboard/\\x"):
+        for address in (
+            "https://evil.example/",
+            "//evil.example/dashboard/",
+            "/run",
+            "javascript:alert(1)",
+            "/dashboard/\\x",
+        ):
             entered = browser().post("/dashboard/sign-in", data={"token": "t", "next": address})
             assert entered.headers["location"] == "/dashboard/fleet", address
 
-    def test_what_is_no_address_is_refused_and_ends_nothing(self, browser: Callable[..., TestClient]) -> None:
+    def test_what_is_no_address_is_refused_and_ends_nothing(
+        self, browser: Callable[..., TestClient]
+    ) -> None:
         client = browser("operator")
         for address in ("//[", "/dashboard/" + "x" * 2000):
-            assert 'name="next" value="/dashboard/fleet"' in client.get("/dashboard/sign-in", params={"next": address}).text
+            assert (
+                'name="next" value="/dashboard/fleet"'
+                in client.get("/dashboard/sign-in", params={"next": address}).text
+            )
         alone = TestClient(client.app, "http://127.0.0.1", follow_redirects=False)
-        assert alone.post("/dashboard/sign-in", data={"token": "t"}, headers={"Origin": "http://["}).status_code == 403
-        assert client.get(f"/dashboard/campaigns/run-1/similarity/{'9' * 5000}.png").status_code == 404
+        assert (
+            alone.post(
+                "/dashboard/sign-in", data={"token": "t"}, headers={"Origin": "http://["}
+            ).status_code
+            == 403
+        )
+        assert (
+            client.get(f"/dashboard/campaigns/run-1/similarity/{'9' * 5000}.png").status_code == 404
+        )
 
-    def test_a_link_of_another_site_signs_nobody_out(self, browser: Callable[..., TestClient]) -> None:
-        """The browser holds the cookie back: the page asks for a token and leaves the one that is kept."""
+    def test_a_link_of_another_site_signs_nobody_out(
+        self, browser: Callable[..., TestClient]
+    ) -> None:
+        """The browser holds the cookie back: the page asks for a token and leaves the one that is
+        kept."""
         client = browser("operator")
         without = TestClient(client.app, "http://127.0.0.1", follow_redirects=False)
         asked = without.get("/dashboard/fleet?q=battery")
@@ -224,9 +341,22 @@ class TestSigningIn:
         wrong = without.get("/dashboard/fleet", headers={"Cookie": "shoal-token=abc"})
         assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, True)
 
-    def test_what_is_no_form_with_a_token_is_refused(self, browser: Callable[..., TestClient]) -> None:
-        for body in (b"", b"token=", b"token=%C3%A4", b"x", b"token=a&token=b", b"token=" + b"a" * 5000, b"\xff", b"a=" + b"b" * 99_999):
-            assert browser().post("/dashboard/sign-in", content=body).status_code in (413, 422), body[:20]
+    def test_what_is_no_form_with_a_token_is_refused(
+        self, browser: Callable[..., TestClient]
+    ) -> None:
+        for body in (
+            b"",
+            b"token=",
+            b"token=%C3%A4",
+            b"x",
+            b"token=a&token=b",
+            b"token=" + b"a" * 5000,
+            b"\xff",
+            b"a=" + b"b" * 99_999,
+        ):
+            assert browser().post("/dashboard/sign-in", content=body).status_code in (413, 422), (
+                body[:20]
+            )
 
 
 class TestOrders:
@@ -239,33 +369,67 @@ class TestOrders:
         assert service.releasing.bench.campaign.held
         assert "campaign-resume" in shown.text
         assert 'class="told ok"' not in client.get("/dashboard/campaigns/run-1").text
-        assert [(line.by, line.outcome) for line in read_back(service.folder).lines] == [("jane", "done")]
+        assert [(line.by, line.outcome) for line in read_back(service.folder).lines] == [
+            ("jane", "done")
+        ]
 
-    def test_what_the_service_refuses_is_said(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
+    def test_what_the_service_refuses_is_said(
+        self, service: HttpService, browser: Callable[..., TestClient]
+    ) -> None:
         client = browser("operator")
-        for fields in ({"type": "campaign-rollback", "name": "run-1", "to": "77"}, {"type": "nothing"}, {"type": "campaign-pause"}):
-            assert 'class="told bad"' in give(service, client, {**fields, "back": "/dashboard/campaigns/run-1"}).text, fields
+        for fields in (
+            {"type": "campaign-rollback", "name": "run-1", "to": "77"},
+            {"type": "nothing"},
+            {"type": "campaign-pause"},
+        ):
+            assert (
+                'class="told bad"'
+                in give(service, client, {**fields, "back": "/dashboard/campaigns/run-1"}).text
+            ), fields
 
-    def test_devices_are_tagged_and_banned(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
+    def test_devices_are_tagged_and_banned(
+        self, service: HttpService, browser: Callable[..., TestClient]
+    ) -> None:
         client, back = browser("operator"), {"back": "/dashboard/device?id=a"}
-        shown = give(service, client, {"type": "tag-devices", "device_ids": "a", "tags": "lab, nights", **back})
+        shown = give(
+            service,
+            client,
+            {"type": "tag-devices", "device_ids": "a", "tags": "lab, nights", **back},
+        )
         assert '<span class="tag">nights</span>' in shown.text
-        assert "banned" in give(service, client, {"type": "ban-device", "device_id": "a", "reason": "stolen", **back}).text
+        assert (
+            "banned"
+            in give(
+                service,
+                client,
+                {"type": "ban-device", "device_id": "a", "reason": "stolen", **back},
+            ).text
+        )
         assert service.releasing.bench.runner.devices.is_banned("a")
 
-    def test_a_viewer_sees_no_order_and_gives_none(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
+    def test_a_viewer_sees_no_order_and_gives_none(
+        self, service: HttpService, browser: Callable[..., TestClient]
+    ) -> None:
         client = browser("viewer")
         for path in PAGES:
             assert "/dashboard/orders" not in client.get(f"/dashboard/{path}").text, path
         assert give(service, client, PAUSE).status_code == 403
         assert not service.releasing.bench.campaign.held
-        assert "/dashboard/orders" in browser("operator", "joe").get("/dashboard/campaigns/run-1").text
+        assert (
+            "/dashboard/orders" in browser("operator", "joe").get("/dashboard/campaigns/run-1").text
+        )
 
-    def test_a_page_of_another_site_or_port_orders_nothing(self, service: HttpService, browser: Callable[..., TestClient]) -> None:
-        """The browser says where a request comes from; where it does not say the site, the origin counts."""
+    def test_a_page_of_another_site_or_port_orders_nothing(
+        self, service: HttpService, browser: Callable[..., TestClient]
+    ) -> None:
+        """The browser says where a request comes from; where it does not say the site, the origin
+        counts."""
         client, here = browser("operator"), "http://127.0.0.1"
         for site in ("cross-site", "same-site", "none", ""):
-            assert give(service, client, PAUSE, **{"Sec-Fetch-Site": site, "Origin": here}).status_code == 403, site
+            assert (
+                give(service, client, PAUSE, **{"Sec-Fetch-Site": site, "Origin": here}).status_code
+                == 403
+            ), site
         del client.headers["Sec-Fetch-Site"]
         for origin in ("http://127.0.0.1:81", "https://evil.example", "null", ""):
             assert give(service, client, PAUSE, Origin=origin).status_code == 403, origin
@@ -274,20 +438,30 @@ class TestOrders:
 
     @pytest.mark.parametrize("reason", ["x" * 201, "a\u202eb", "a\x00b"])
     def test_a_reason_that_the_api_refuses_is_refused(self, reason: str) -> None:
-        with pytest.raises(ConfigError, match=r"reason of .* characters: expected at most 200, which can be printed"):
+        with pytest.raises(
+            ConfigError,
+            match=r"reason of .* characters: expected at most 200, which can be printed",
+        ):
             read_order({"type": "ban-device", "device_id": "a", "reason": reason})
 
     def test_forms_become_the_orders_of_the_api(self) -> None:
         assert read_order(read_form(b"type=campaign-pause&name=a+b")) == Hold("a b")
         assert read_order({"type": "campaign-rollback", "name": "x", "to": "3"}) == RollBack("x", 3)
-        assert read_order({"type": "tag-devices", "device_ids": "a", "tags": "x,y  z"}) == TagDevices(("a",), ("x", "y", "z"))
-        for wrong in ({"type": "forget-device", "device_id": "a"}, {"type": "tag-devices", "device_ids": "a", "tags": " ,"}):
+        assert read_order(
+            {"type": "tag-devices", "device_ids": "a", "tags": "x,y  z"}
+        ) == TagDevices(("a",), ("x", "y", "z"))
+        for wrong in (
+            {"type": "forget-device", "device_id": "a"},
+            {"type": "tag-devices", "device_ids": "a", "tags": " ,"},
+        ):
             with pytest.raises(ConfigError):
                 read_order(wrong)
 
 
 class TestAudit:
-    def test_it_is_read_from_its_end_in_parts_that_miss_and_repeat_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_is_read_from_its_end_in_parts_that_miss_and_repeat_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("aggregator.audit.BLOCK", 100)
         for i in range(57):
             note(tmp_path, "jane", f"order {i} {'x' * (i * 7 % 211)}", "done")
@@ -301,14 +475,18 @@ class TestAudit:
                 break
         assert found == [str(i) for i in reversed(range(57))]
 
-    def test_words_are_looked_for_and_a_log_that_is_not_there_has_no_line(self, tmp_path: Path) -> None:
+    def test_words_are_looked_for_and_a_log_that_is_not_there_has_no_line(
+        self, tmp_path: Path
+    ) -> None:
         assert read_back(tmp_path).lines == ()
         for by in ("jane", "joe"):
             note(tmp_path, by, json.dumps({"type": "campaign-pause"}), "done")
         assert [line.by for line in read_back(tmp_path, words="JOE pause").lines] == ["joe"]
         assert read_back(tmp_path, words="joe resume") == read_back(tmp_path, before=0)
 
-    def test_no_more_is_read_at_once_than_a_page_may_cost(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_more_is_read_at_once_than_a_page_may_cost(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("aggregator.audit.MOST_BYTES", 1000)
         for i in range(40):
             note(tmp_path, "jane", f"order {i}", "done")

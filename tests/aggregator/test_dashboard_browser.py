@@ -1,4 +1,5 @@
-"""The dashboard in a real browser: signing in, a round that is watched, an order, the keyboard, a phone, dark and light, and axe."""
+"""The dashboard in a real browser: signing in, a round that is watched, an order, the keyboard, a
+phone, dark and light, and axe."""
 
 import time
 from collections.abc import Iterator
@@ -15,8 +16,22 @@ from simulation.local.broker import free_port
 from tests.aggregator.http_service import HttpService, http_service
 from tests.browser import Watched, chromium, watched
 
-CAMPAIGN = ("campaigns/autumn", *(f"campaigns/autumn/{part}" for part in ("groups", "accuracy", "privacy")))
-PAGES = ("fleet", "device?id=board-05", "campaigns", *CAMPAIGN, "releases", "alerts", "audit", "api", "sign-in", "nothing")
+CAMPAIGN = (
+    "campaigns/autumn",
+    *(f"campaigns/autumn/{part}" for part in ("groups", "accuracy", "privacy")),
+)
+PAGES = (
+    "fleet",
+    "device?id=board-05",
+    "campaigns",
+    *CAMPAIGN,
+    "releases",
+    "alerts",
+    "audit",
+    "api",
+    "sign-in",
+    "nothing",
+)
 EVENT_S = 2.0
 """Within so many seconds a page shows what has happened."""
 
@@ -49,7 +64,9 @@ def sign_in(seen: Watched, address: str, token: str) -> None:
     seen.page.get_by_role("button", name="Sign in").click()
 
 
-def test_an_operator_signs_in_watches_a_round_end_and_pauses_the_campaign(service: tuple[HttpService, str], browser: Browser) -> None:
+def test_an_operator_signs_in_watches_a_round_end_and_pauses_the_campaign(
+    service: tuple[HttpService, str], browser: Browser
+) -> None:
     served, address = service
     bench, token = served.releasing.bench, served.tokens.new("jane", "operator")
     with watched(browser) as seen:
@@ -68,7 +85,9 @@ def test_an_operator_signs_in_watches_a_round_end_and_pauses_the_campaign(servic
         page.locator("summary", has_text="Pause").click()
         time.sleep(1.5)  # a look at the service in the meantime closes nothing
         page.get_by_role("button", name="Pause").click()
-        expect(page.get_by_role("status").filter(has_text="campaign run-1 is paused")).to_be_visible()
+        expect(
+            page.get_by_role("status").filter(has_text="campaign run-1 is paused")
+        ).to_be_visible()
         assert bench.campaign.held
         expect(page.locator("summary", has_text="Resume")).to_be_visible()
         page.get_by_role("button", name="Sign out").click()
@@ -77,8 +96,11 @@ def test_an_operator_signs_in_watches_a_round_end_and_pauses_the_campaign(servic
         assert [told for told in seen.complaints if "401" not in told] == []
 
 
-def test_an_order_whose_meaning_changes_while_it_is_read_is_not_given(service: tuple[HttpService, str], browser: Browser) -> None:
-    """Somebody has opened "Promote" on a phone, and the rollout goes to its next step meanwhile: the next step's order is not open."""
+def test_an_order_whose_meaning_changes_while_it_is_read_is_not_given(
+    service: tuple[HttpService, str], browser: Browser
+) -> None:
+    """Somebody has opened "Promote" on a phone, and the rollout goes to its next step meanwhile:
+    the next step's order is not open."""
     served, address = service
     token = served.tokens.new("jane", "operator")
     with watched(browser, phone=True) as seen:
@@ -87,7 +109,11 @@ def test_an_order_whose_meaning_changes_while_it_is_read_is_not_given(service: t
         expect(seen.page.get_by_text("Take the rollout past step 1")).to_be_visible()
         assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         assert seen.inaccessible() == []
-        promoted = httpx.post(f"{address}/rollouts/run-1/promote", json={"step": 0}, headers={"Authorization": f"Bearer {token}"})
+        promoted = httpx.post(
+            f"{address}/rollouts/run-1/promote",
+            json={"step": 0},
+            headers={"Authorization": f"Bearer {token}"},
+        )
         assert promoted.status_code == 200, promoted.text
         expect(seen.page.get_by_text("Take the rollout past step 1")).to_be_hidden()
         expect(seen.page.get_by_role("button", name="Promote")).to_be_hidden()
@@ -101,16 +127,27 @@ def test_axe_finds_nothing_in_what_an_operator_may_order(
     opened = 0
     with watched(browser, dark, phone) as seen:
         sign_in(seen, address, served.tokens.new("jane", "operator"))
-        expect(seen.page.get_by_role("button", name="Sign out").or_(seen.page.get_by_text("Menu")).first).to_be_attached()
+        expect(
+            seen.page.get_by_role("button", name="Sign out")
+            .or_(seen.page.get_by_text("Menu"))
+            .first
+        ).to_be_attached()
         for path in ("fleet", "device?id=a", "campaigns/run-1", "releases"):
             seen.page.goto(f"{address}/dashboard/{path}")
-            opened += seen.page.eval_on_selector_all("main details", "all => { for (const one of all) one.open = true; return all.length }")
+            opened += seen.page.eval_on_selector_all(
+                "main details",
+                "all => { for (const one of all) one.open = true; return all.length }",
+            )
             assert seen.inaccessible() == [], path
-            assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+            assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (
+                path
+            )
     assert opened >= 6, "orders for devices, the campaign and the rollout"
 
 
-def test_what_somebody_has_opened_to_choose_in_stays_as_it_was_read(made: tuple[MadeUpService, str], browser: Browser) -> None:
+def test_what_somebody_has_opened_to_choose_in_stays_as_it_was_read(
+    made: tuple[MadeUpService, str], browser: Browser
+) -> None:
     """The page that comes has one more round to roll back to, before the others."""
     with watched(browser) as seen:
         seen.page.goto(f"{made[1]}/dashboard/campaigns/autumn")
@@ -137,7 +174,9 @@ def test_what_somebody_has_opened_to_choose_in_stays_as_it_was_read(made: tuple[
     assert kept[0][1] == 3, "the first time it was not"
 
 
-def test_words_and_the_place_of_the_focus_stay_while_the_page_follows_the_fleet(service: tuple[HttpService, str], browser: Browser) -> None:
+def test_words_and_the_place_of_the_focus_stay_while_the_page_follows_the_fleet(
+    service: tuple[HttpService, str], browser: Browser
+) -> None:
     served, address = service
     devices = served.releasing.bench.runner.devices
     with watched(browser) as seen:
@@ -155,7 +194,9 @@ def test_words_and_the_place_of_the_focus_stay_while_the_page_follows_the_fleet(
         assert seen.complaints == []
 
 
-def test_the_keyboard_alone_reaches_the_content_and_opens_a_device(made: tuple[MadeUpService, str], browser: Browser) -> None:
+def test_the_keyboard_alone_reaches_the_content_and_opens_a_device(
+    made: tuple[MadeUpService, str], browser: Browser
+) -> None:
     with watched(browser) as seen:
         seen.page.goto(made[1])
         seen.page.keyboard.press("Tab")
@@ -168,7 +209,9 @@ def test_the_keyboard_alone_reaches_the_content_and_opens_a_device(made: tuple[M
         expect(seen.page.get_by_role("heading", name="What it is")).to_be_visible()
 
 
-def test_a_page_says_that_the_service_does_not_answer_and_goes_on_when_it_does(made: tuple[MadeUpService, str], browser: Browser) -> None:
+def test_a_page_says_that_the_service_does_not_answer_and_goes_on_when_it_does(
+    made: tuple[MadeUpService, str], browser: Browser
+) -> None:
     with watched(browser) as seen:
         seen.page.goto(made[1])
         seen.page.context.set_offline(True)
@@ -177,11 +220,15 @@ def test_a_page_says_that_the_service_does_not_answer_and_goes_on_when_it_does(m
         expect(seen.page.get_by_text("The service does not answer.")).to_be_hidden()
 
 
-def test_without_scripts_every_page_is_there(made: tuple[MadeUpService, str], browser: Browser) -> None:
+def test_without_scripts_every_page_is_there(
+    made: tuple[MadeUpService, str], browser: Browser
+) -> None:
     with watched(browser, script=False) as seen:
         seen.page.goto(made[1])
         seen.page.get_by_role("link", name="Banned").click()
-        expect(seen.page.locator("tbody tr")).to_have_count(sum(entry.ban is not None for entry in made[0].devices.state.devices.values()))
+        expect(seen.page.locator("tbody tr")).to_have_count(
+            sum(entry.ban is not None for entry in made[0].devices.state.devices.values())
+        )
 
 
 @pytest.mark.parametrize(("dark", "phone"), [(False, False), (True, True)])
@@ -192,5 +239,7 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
         for path in PAGES:
             seen.page.goto(f"{made[1]}/dashboard/{path}")
             assert seen.inaccessible() == [], path
-            assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+            assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (
+                path
+            )
         assert [told for told in seen.complaints if "404" not in told] == []

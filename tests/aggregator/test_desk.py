@@ -70,21 +70,29 @@ def test_a_running_service_answers(tmp_path: Path, desk: Desk, counter: Counter)
     assert line["by"]
 
 
-@pytest.mark.parametrize(("foreseen", "text"), [(True, "it may not be"), (False, "RuntimeError: a defect")])
-def test_what_cannot_be_done_is_the_command_s_error(tmp_path: Path, desk: Desk, foreseen: bool, text: str) -> None:
+@pytest.mark.parametrize(
+    ("foreseen", "text"), [(True, "it may not be"), (False, "RuntimeError: a defect")]
+)
+def test_what_cannot_be_done_is_the_command_s_error(
+    tmp_path: Path, desk: Desk, foreseen: bool, text: str
+) -> None:
     with pytest.raises(ConfigError, match=text):
         _served(tmp_path, desk, Fail(foreseen))
     assert json.loads((tmp_path / AUDIT).read_text())["outcome"] == "refused"
 
 
-def test_an_order_waits_for_a_service_that_does_not_run(tmp_path: Path, desk: Desk, counter: Counter) -> None:
+def test_an_order_waits_for_a_service_that_does_not_run(
+    tmp_path: Path, desk: Desk, counter: Counter
+) -> None:
     assert "when one starts" in submit(tmp_path, Count(3))
     assert "when one starts" in submit(tmp_path, Count(4))
     desk.look()
     assert (counter.value, counter.times) == (4, 2)
 
 
-def test_a_killed_service_carries_out_an_order_again_whose_end_it_has_not_noted(tmp_path: Path, desk: Desk, counter: Counter) -> None:
+def test_a_killed_service_carries_out_an_order_again_whose_end_it_has_not_noted(
+    tmp_path: Path, desk: Desk, counter: Counter
+) -> None:
     submit(tmp_path, Count(5))
     (path,) = (tmp_path / ORDERS).glob("*.json")
     kept = path.read_bytes()
@@ -95,9 +103,19 @@ def test_a_killed_service_carries_out_an_order_again_whose_end_it_has_not_noted(
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"{", b"[]", b'{"by":"x","order":{"type":"count"}}', b'{"by":"x","order":{"type":"other"}}', b"9" * 2**21]
+    "payload",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"by":"x","order":{"type":"count"}}',
+        b'{"by":"x","order":{"type":"other"}}',
+        b"9" * 2**21,
+    ],
 )
-def test_what_is_no_order_is_answered_and_taken_away(tmp_path: Path, desk: Desk, counter: Counter, payload: bytes) -> None:
+def test_what_is_no_order_is_answered_and_taken_away(
+    tmp_path: Path, desk: Desk, counter: Counter, payload: bytes
+) -> None:
     (tmp_path / ORDERS).mkdir()
     (tmp_path / ORDERS / "1.json").write_bytes(payload)
     desk.look()

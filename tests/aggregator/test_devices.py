@@ -1,4 +1,5 @@
-"""What a service does with its registry: what survives a kill, bans, rules, and a device that is forgotten."""
+"""What a service does with its registry: what survives a kill, bans, rules, and a device that is
+forgotten."""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,25 @@ from aggregator.adapters.salvage import read_database, write_database
 from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.ports import RegistryStore, StorageFailed
 from aggregator.core.registry import Entry
-from aggregator.device_orders import BanDevice, DeviceOrders, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
+from aggregator.device_orders import (
+    BanDevice,
+    DeviceOrders,
+    ForgetDevice,
+    TagDevices,
+    UnbanDevice,
+    UntagDevices,
+)
 from aggregator.devices import SAVE_EVERY_S, Devices
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.aggregator.test_unlabelled import FOUR_OF_FIVE, LARGEST, aggregate, come, tell, with_unlabelled
+from tests.aggregator.test_unlabelled import (
+    FOUR_OF_FIVE,
+    LARGEST,
+    aggregate,
+    come,
+    tell,
+    with_unlabelled,
+)
 from wire import messages as m
 from wire.codec import digest, encode
 from wire.errors import ConfigError
@@ -59,7 +74,11 @@ def test_a_device_without_labels_that_gets_some_is_placed_no_longer() -> None:
     before = run.state
     come(run, num_train=10, at_s=5.0)
     devices.observe(before, run.log[-1], run.state)
-    assert (devices.entry("u").group, devices.entry("u").placed, devices.changed()) == ("", None, {"u"})
+    assert (devices.entry("u").group, devices.entry("u").placed, devices.changed()) == (
+        "",
+        None,
+        {"u"},
+    )
 
 
 def test_a_device_that_comes_when_training_is_over_is_placed_at_once() -> None:
@@ -77,7 +96,9 @@ def test_a_device_that_comes_when_training_is_over_is_placed_at_once() -> None:
 
 
 class TestSaved:
-    def test_an_order_is_safe_at_once_and_of_telemetry_a_kill_loses_what_came_since_it_was_saved(self, url: str) -> None:
+    def test_an_order_is_safe_at_once_and_of_telemetry_a_kill_loses_what_came_since_it_was_saved(
+        self, url: str
+    ) -> None:
         watch = Watch()
         devices = Devices(RegistryTable(url), watch)
         devices.on_check_in(said("early", battery_percent=90.0))
@@ -90,15 +111,23 @@ class TestSaved:
         devices.ban("worse", "stolen too")
         devices.untag(["unseen"], ["nights"])
         after = Devices(RegistryTable(url), watch)  # as after a kill: nothing was closed
-        assert sorted(after.state.devices) == ["bad", "early", "unseen", "worse"], "late is lost, and checks in again"
+        assert sorted(after.state.devices) == ["bad", "early", "unseen", "worse"], (
+            "late is lost, and checks in again"
+        )
         early = after.entry("early")
         assert early.said is not None
         assert (early.said.battery_percent, early.tags, early.online) == (90.0, ("nights",), False)
-        assert (after.entry("unseen").tags, after.is_banned("bad"), after.is_banned("worse")) == ((), True, True)
+        assert (after.entry("unseen").tags, after.is_banned("bad"), after.is_banned("worse")) == (
+            (),
+            True,
+            True,
+        )
         devices.save()
         assert "late" in Devices(RegistryTable(url), watch).state.devices
 
-    def test_what_cannot_be_written_is_written_later_and_an_order_then_did_not_happen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_cannot_be_written_is_written_later_and_an_order_then_did_not_happen(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         store, watch = MemoryRegistry(), Watch()
         devices = Devices(store, watch)
         devices.on_check_in(said("a"))
@@ -126,7 +155,9 @@ class TestSaved:
         store.scrub()
 
 
-def test_the_doctor_keeps_the_registry_in_a_new_database(bench: Bench, tmp_path: Path, url: str) -> None:
+def test_the_doctor_keeps_the_registry_in_a_new_database(
+    bench: Bench, tmp_path: Path, url: str
+) -> None:
     Devices(RegistryTable(url), Watch()).ban("bad", "stolen")
     contents = read_database(tmp_path / "shoal.db")
     assert (contents.damage, list(contents.registry)) == ([], ["bad"])
@@ -136,7 +167,12 @@ def test_the_doctor_keeps_the_registry_in_a_new_database(bench: Bench, tmp_path:
 
 @pytest.fixture
 def bench(fleet: FleetData, tmp_path: Path, url: str) -> Bench:
-    return Bench(fleet, SqlStore(url, "run-1"), BlobFolder(tmp_path / "blobs" / "run-1"), settings={"keep_models": 3, "rounds": 9})
+    return Bench(
+        fleet,
+        SqlStore(url, "run-1"),
+        BlobFolder(tmp_path / "blobs" / "run-1"),
+        settings={"keep_models": 3, "rounds": 9},
+    )
 
 
 def orders_of(bench: Bench, folder: Path, url: str) -> DeviceOrders:
@@ -144,14 +180,20 @@ def orders_of(bench: Bench, folder: Path, url: str) -> DeviceOrders:
 
 
 class TestWithdrawal:
-    def test_a_device_whose_owner_withdraws_is_asked_for_nothing_until_it_checks_in_again(self, fleet: FleetData, url: str) -> None:
+    def test_a_device_whose_owner_withdraws_is_asked_for_nothing_until_it_checks_in_again(
+        self, fleet: FleetData, url: str
+    ) -> None:
         watch = Watch()
         bench = Bench(fleet, devices=Devices(RegistryTable(url), watch))
         bench.answers()
         status = encode(m.DeviceStatus("a", False, "0f" * 16))
         bench.send("a", "status", status)
-        assert bench.answers() == [m.Acknowledge("a", digest(status))], "it is confirmed, by the digest of what was said"
-        assert Devices(RegistryTable(url), watch).entry("a").withdrawn_s == watch.now_s, "safe before it was confirmed"
+        assert bench.answers() == [m.Acknowledge("a", digest(status))], (
+            "it is confirmed, by the digest of what was said"
+        )
+        assert Devices(RegistryTable(url), watch).entry("a").withdrawn_s == watch.now_s, (
+            "safe before it was confirmed"
+        )
         assert not bench.runner.devices.may_be_asked("a", "")
         bench.runner.tick()
         assert not bench.state.devices["a"].eligible
@@ -159,13 +201,17 @@ class TestWithdrawal:
         bench.send("a", "status", again)
         assert bench.answers() == [m.Acknowledge("a", digest(again))]
         bench.send("a", "status", encode(m.DeviceStatus("a", True)))
-        assert not [plan for plan in bench.answers() if isinstance(plan, m.Plan)], "a beat that was on its way is no consent"
+        assert not [plan for plan in bench.answers() if isinstance(plan, m.Plan)], (
+            "a beat that was on its way is no consent"
+        )
         assert bench.runner.devices.entry("a").withdrawn_s
         bench.send("a", "check-in", encode(said("a")))
         assert bench.state.devices["a"].eligible
         assert not bench.runner.devices.entry("a").withdrawn_s
 
-    def test_what_cannot_be_noted_is_not_confirmed(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_cannot_be_noted_is_not_confirmed(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def fail(*_: object) -> None:
             raise StorageFailed("the disk is full")
 
@@ -182,7 +228,9 @@ class TestWithdrawal:
 
 
 class TestBan:
-    def test_nothing_of_a_banned_device_is_taken_until_it_is_banned_no_longer(self, fleet: FleetData, tmp_path: Path, url: str) -> None:
+    def test_nothing_of_a_banned_device_is_taken_until_it_is_banned_no_longer(
+        self, fleet: FleetData, tmp_path: Path, url: str
+    ) -> None:
         bench = Bench(fleet, devices=Devices(MemoryRegistry(), Watch()))
         orders = orders_of(bench, tmp_path, url)
         bench.verdict(bench.payload("a"))
@@ -208,17 +256,31 @@ class TestBan:
         with pytest.raises(ConfigError, match="it is not banned"):
             orders.unban(UnbanDevice("a"))
 
-    def test_a_ban_that_was_ordered_while_no_service_ran_holds_from_the_start_on(self, bench: Bench, tmp_path: Path, url: str) -> None:
-        DeviceOrders(Devices(RegistryTable(url), bench.clock), tmp_path, url).ban(BanDevice("a", "stolen"))
+    def test_a_ban_that_was_ordered_while_no_service_ran_holds_from_the_start_on(
+        self, bench: Bench, tmp_path: Path, url: str
+    ) -> None:
+        DeviceOrders(Devices(RegistryTable(url), bench.clock), tmp_path, url).ban(
+            BanDevice("a", "stolen")
+        )
         bench.answers()
-        bench.start(bench.state.settings, bench.store, bench.blobs, epoch=2, devices=Devices(RegistryTable(url), bench.clock))
+        bench.start(
+            bench.state.settings,
+            bench.store,
+            bench.blobs,
+            epoch=2,
+            devices=Devices(RegistryTable(url), bench.clock),
+        )
         asked = [plan.device_id for plan in bench.answers() if isinstance(plan, m.Plan)]
         assert asked == ["b"]
 
 
 class TestWhere:
-    def test_only_devices_that_the_rule_means_are_asked(self, bench: Bench, tmp_path: Path, url: str) -> None:
-        changed = msgspec.structs.replace(bench.state.settings, where="tags has nights and not metered")
+    def test_only_devices_that_the_rule_means_are_asked(
+        self, bench: Bench, tmp_path: Path, url: str
+    ) -> None:
+        changed = msgspec.structs.replace(
+            bench.state.settings, where="tags has nights and not metered"
+        )
         bench.start(changed, bench.store, bench.blobs, epoch=2, devices=bench.runner.devices)
         bench.close(a=(1.0, 1), b=(1.0, 1))
         bench.answers()
@@ -226,27 +288,44 @@ class TestWhere:
         assert [device.eligible for device in bench.state.devices.values()] == [False, False]
         orders = orders_of(bench, tmp_path, url)
         orders.tag(TagDevices(("b", "c"), ("nights",)))
-        assert not bench.state.devices["b"].eligible, "it is not known whether its traffic is paid for"
+        assert not bench.state.devices["b"].eligible, (
+            "it is not known whether its traffic is paid for"
+        )
         bench.send("b", "check-in", encode(said("b", unmetered=True)))
         bench.send("c", "check-in", encode(said("c", unmetered=False)))
-        assert {d: known.eligible for d, known in bench.state.devices.items()} == {"a": False, "b": True, "c": False}
+        assert {d: known.eligible for d, known in bench.state.devices.items()} == {
+            "a": False,
+            "b": True,
+            "c": False,
+        }
         orders.untag(UntagDevices(("b",), ("nights",)))
         assert not bench.state.devices["b"].eligible
 
 
 def found(folder: Path, *needles: bytes) -> list[str]:
     """The files below a folder in whose bytes one of these is."""
-    return [str(p.relative_to(folder)) for p in sorted(folder.rglob("*")) if p.is_file() and any(n in p.read_bytes() for n in needles)]
+    return [
+        str(p.relative_to(folder))
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and any(n in p.read_bytes() for n in needles)
+    ]
 
 
 class TestForget:
     def trained(self, bench: Bench) -> tuple[str, ...]:
-        """Two rounds with the device that will be forgotten, and its update in a third. Returns names of its blobs."""
+        """Two rounds with the device that will be forgotten, and its update in a third. Returns
+        names of its blobs."""
         blobs: list[str] = []
         bench.send(GONE, "check-in", encode(said(GONE, hardware="Marked-Board")))
         bench.close(a=(1.0, 1), b=(1.0, 1))
         for number in (2, 3):
-            tensors, bench.tensors = bench.tensors, {name: np.full_like(array, PATTERN * number) for name, array in bench.tensors.items()}
+            tensors, bench.tensors = (
+                bench.tensors,
+                {
+                    name: np.full_like(array, PATTERN * number)
+                    for name, array in bench.tensors.items()
+                },
+            )
             bench.send(GONE, "update", bench.payload(GONE))
             bench.tensors = tensors
             blobs.append(bench.state.received[GONE].blob)
@@ -254,11 +333,18 @@ class TestForget:
                 bench.close(a=(1.0, 1), b=(1.0, 1))
         return tuple(blobs)
 
-    def test_nothing_of_it_is_left_in_the_database_or_the_blobs_and_the_run_goes_on(self, bench: Bench, tmp_path: Path, url: str) -> None:
+    def test_nothing_of_it_is_left_in_the_database_or_the_blobs_and_the_run_goes_on(
+        self, bench: Bench, tmp_path: Path, url: str
+    ) -> None:
         devices = Devices(RegistryTable(url), bench.clock)
         bench.start(bench.state.settings, bench.store, bench.blobs, epoch=2, devices=devices)
         blobs = self.trained(bench)
-        needles = (GONE.encode(), b"Marked-Board", np.full(4, PATTERN * 3).tobytes(), *(name.encode() for name in blobs))
+        needles = (
+            GONE.encode(),
+            b"Marked-Board",
+            np.full(4, PATTERN * 3).tobytes(),
+            *(name.encode() for name in blobs),
+        )
         bench.runner.devices.save()
         assert len(found(tmp_path, *needles)) >= 2
         told = orders_of(bench, tmp_path, url).forget(ForgetDevice(GONE))
@@ -272,18 +358,26 @@ class TestForget:
         assert reopened == bench.state
         assert found(tmp_path, *needles) == []
 
-    def test_a_stopped_folder_forgets_in_every_run(self, bench: Bench, tmp_path: Path, url: str) -> None:
+    def test_a_stopped_folder_forgets_in_every_run(
+        self, bench: Bench, tmp_path: Path, url: str
+    ) -> None:
         blobs = self.trained(bench)
         devices = Devices(RegistryTable(url), bench.clock)
         devices.on_check_in(said(GONE))
         devices.save()
-        needles = (GONE.encode(), np.full(4, PATTERN * 3).tobytes(), *(name.encode() for name in blobs))
+        needles = (
+            GONE.encode(),
+            np.full(4, PATTERN * 3).tobytes(),
+            *(name.encode() for name in blobs),
+        )
         DeviceOrders(devices, tmp_path, url).forget(ForgetDevice(GONE))
         assert found(tmp_path, *needles) == []
         bench.start(bench.state.settings, bench.store, bench.blobs, epoch=2)
         assert (bench.state.round, bench.runner.paused) == (3, "")
 
-    def test_a_device_that_comes_again_is_a_new_one(self, bench: Bench, tmp_path: Path, url: str) -> None:
+    def test_a_device_that_comes_again_is_a_new_one(
+        self, bench: Bench, tmp_path: Path, url: str
+    ) -> None:
         self.trained(bench)
         orders_of(bench, tmp_path, url).forget(ForgetDevice(GONE))
         bench.answers()
@@ -302,17 +396,28 @@ class TestForget:
 
 
 def test_a_device_has_the_tags_of_its_enrolment_from_its_first_check_in_on(url: str) -> None:
-    devices = Devices(RegistryTable(url), Watch(), lambda device_id: ("nights", "lab") if device_id == "new" else ())
+    devices = Devices(
+        RegistryTable(url),
+        Watch(),
+        lambda device_id: ("nights", "lab") if device_id == "new" else (),
+    )
     devices.tag(["new"], ["early"])
     devices.on_check_in(said("new"))
     devices.on_check_in(said("other"))
-    assert [sorted(devices.entry(d).tags) for d in ("new", "other")] == [["early", "lab", "nights"], []]
+    assert [sorted(devices.entry(d).tags) for d in ("new", "other")] == [
+        ["early", "lab", "nights"],
+        [],
+    ]
     devices.untag(["new"], ["lab"])
     devices.on_check_in(said("new"))
-    assert sorted(devices.entry("new").tags) == ["early", "nights"], "what an operator took away stays away"
+    assert sorted(devices.entry("new").tags) == ["early", "nights"], (
+        "what an operator took away stays away"
+    )
 
 
-def test_an_enrolment_that_cannot_be_read_costs_the_tags_and_not_the_device(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_enrolment_that_cannot_be_read_costs_the_tags_and_not_the_device(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(_device_id: str) -> tuple[str, ...]:
         raise StorageFailed("the disk is gone")
 

@@ -1,4 +1,5 @@
-"""The doctor, over the folder of a real small run: whatever is damaged, it says so and never dies, and what can be mended is."""
+"""The doctor, over the folder of a real small run: whatever is damaged, it says so and never dies,
+and what can be mended is."""
 
 import os
 import random
@@ -57,7 +58,12 @@ class Served:
     def goes_on(self) -> Campaign:
         """The run, loaded and resumed, which must take what is then sent to it."""
         store = self.store()
-        self.bench.start(known(store.load()).settings, store, BlobFolder(self.folder / "blobs" / "run-1"), epoch=9)
+        self.bench.start(
+            known(store.load()).settings,
+            store,
+            BlobFolder(self.folder / "blobs" / "run-1"),
+            epoch=9,
+        )
         campaign = self.bench.campaign
         assert (campaign.paused, self.bench.runner.refused, campaign.known().epoch) == ("", {}, 9)
         campaign.dispatch(DeviceCheckedIn(campaign.known().at_s + 1, "z", 5, 2))
@@ -72,7 +78,8 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Served:
-    """A folder in whose run round 1 is closed, and one of two updates of round 2 has been received, with many other events."""
+    """A folder in whose run round 1 is closed, and one of two updates of round 2 has been received,
+    with many other events."""
     folder, bundle = tmp_path_factory.mktemp("served"), tmp_path_factory.mktemp("bundle")
     store = SqlStore(sqlite_url(folder / "shoal.db"), "run-1")
     bench = Bench(fleet, store, BlobFolder(folder / "blobs" / "run-1"), deadline_s=1e6)
@@ -93,11 +100,15 @@ def served(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Served
     return Served(folder, bundle, bench)
 
 
-def test_all_is_well_with_a_whole_folder_also_while_a_service_has_it(served: Served, tmp_path: Path) -> None:
+def test_all_is_well_with_a_whole_folder_also_while_a_service_has_it(
+    served: Served, tmp_path: Path
+) -> None:
     one = served.copy(tmp_path / "f")
     before = {path: path.read_bytes() for path in one.folder.rglob("*") if path.is_file()}
     assert {finding.verdict for finding in one.examine()} == {"ok"}
-    assert {path: path.read_bytes() for path in one.folder.rglob("*") if path.is_file()} == before, "a check writes nothing"
+    assert {
+        path: path.read_bytes() for path in one.folder.rglob("*") if path.is_file()
+    } == before, "a check writes nothing"
     held = lock_service(one.folder)
     store = one.store()
     store.commit([DeviceCheckedIn(9.0, "new", 5, 2)])
@@ -116,7 +127,12 @@ def damages(size: int) -> Iterator[tuple[str, bytes]]:
 
 def test_every_blob_damaged_in_turn(served: Served, tmp_path: Path) -> None:
     wanted = needs(read_database(served.folder / "shoal.db").runs["run-1"])
-    assert {need.kind for found in wanted.values() for need in found} == {"bundle", "model", "memory", "update"}
+    assert {need.kind for found in wanted.values() for need in found} == {
+        "bundle",
+        "model",
+        "memory",
+        "update",
+    }
     for number, original in enumerate(served.blobs):
         for kind, payload in damages(original.stat().st_size):
             one = served.copy(tmp_path / f"{number}-{kind}")
@@ -127,7 +143,10 @@ def test_every_blob_damaged_in_turn(served: Served, tmp_path: Path) -> None:
             left = one.wrong(mend=True)
             kinds = {need.kind for need in wanted.get(path.name, [])}
             if kinds & {"model", "memory"}:
-                assert all("restore the folder from a backup, or begin another run" in line.lower() for line in left)
+                assert all(
+                    "restore the folder from a backup, or begin another run" in line.lower()
+                    for line in left
+                )
                 assert len(left) >= 1
                 continue
             assert left == []
@@ -141,7 +160,9 @@ DAMAGE = ("zeros", "random", "end", "cut")
 
 
 @pytest.mark.parametrize("kinds", [1, pytest.param(len(DAMAGE), marks=pytest.mark.slow)])
-def test_every_page_of_the_database_damaged_in_turn(served: Served, tmp_path: Path, kinds: int) -> None:
+def test_every_page_of_the_database_damaged_in_turn(
+    served: Served, tmp_path: Path, kinds: int
+) -> None:
     """In as many ways as `kinds`, other ones from page to page."""
     whole = read_database(served.folder / "shoal.db").runs["run-1"]
     pages = (served.folder / "shoal.db").stat().st_size // PAGE
@@ -167,7 +188,10 @@ def test_every_page_of_the_database_damaged_in_turn(served: Served, tmp_path: Pa
             assert said != [] or read == whole, f"page {number}, {kind}"
             left = one.wrong(mend=True)
             if left:
-                assert "restore the folder from a backup, or begin another run" in " ".join(left).lower(), (number, kind, left)
+                assert (
+                    "restore the folder from a backup, or begin another run"
+                    in " ".join(left).lower()
+                ), (number, kind, left)
                 outcomes.append("lost")
                 continue
             assert one.wrong() == [], (number, kind)
@@ -191,11 +215,16 @@ def test_a_damaged_first_page_alone_loses_nothing(served: Served, tmp_path: Path
 def test_events_after_one_that_does_not_fit_are_left_out(served: Served, tmp_path: Path) -> None:
     one = served.copy(tmp_path / "f")
     with sqlite3.connect(one.folder / "shoal.db") as connection:
-        connection.execute("update events set event = '{' where seq = (select max(seq) - 1 from events)")
+        connection.execute(
+            "update events set event = '{' where seq = (select max(seq) - 1 from events)"
+        )
     connection.close()
     assert "cannot be read" in " ".join(one.wrong())
     mended = [str(finding) for finding in one.examine(mend=True)]
-    assert any("lost of run run-1: its events from number 40 on; devices are asked again" in line for line in mended), mended
+    assert any(
+        "lost of run run-1: its events from number 40 on; devices are asked again" in line
+        for line in mended
+    ), mended
     assert sorted(known(one.goes_on().state).received) == []
 
 
@@ -212,7 +241,9 @@ def test_events_after_one_that_does_not_fit_are_left_out(served: Served, tmp_pat
         ("shoal.db", None, "shoal.db: it is not here, but blobs are", False),
     ],
 )
-def test_every_other_file(served: Served, tmp_path: Path, name: str, payload: bytes | None, error: str, mended: bool) -> None:
+def test_every_other_file(
+    served: Served, tmp_path: Path, name: str, payload: bytes | None, error: str, mended: bool
+) -> None:
     one = served.copy(tmp_path / "f")
     (one.folder / name).unlink(missing_ok=True)
     if payload is not None:
@@ -226,7 +257,9 @@ def test_a_voucher_that_ends_is_told(served: Served, tmp_path: Path) -> None:
     one = served.copy(tmp_path / "f")
     root = new_key()
     service_signer(one.folder, "f", (root.public_key(),), root, 0.0)
-    assert "service.voucher: voucher: its signature was not made with a trusted key" in " ".join(one.wrong())
+    assert "service.voucher: voucher: its signature was not made with a trusted key" in " ".join(
+        one.wrong()
+    )
     told = [str(finding) for finding in examine(one.folder)]
     assert any(line.startswith("wrong   service.voucher: it ended") for line in told)
 
@@ -234,7 +267,12 @@ def test_a_voucher_that_ends_is_told(served: Served, tmp_path: Path) -> None:
 def test_readable_secrets_and_leftovers_are_mended(served: Served, tmp_path: Path) -> None:
     one = served.copy(tmp_path / "f")
     (one.folder / "secret.key").chmod(0o644)
-    for name in ("service.key.new", "blobs/run-1/check.7", f"blobs/run-1/{'0' * 64}.new", "notes.txt"):
+    for name in (
+        "service.key.new",
+        "blobs/run-1/check.7",
+        f"blobs/run-1/{'0' * 64}.new",
+        "notes.txt",
+    ):
         (one.folder / name).write_bytes(b"")
     assert [line.split(":")[0] for line in one.wrong()] == ["wrong   secret.key"]
     assert one.wrong(mend=True) == []
@@ -245,10 +283,17 @@ def test_readable_secrets_and_leftovers_are_mended(served: Served, tmp_path: Pat
 def test_the_command(served: Served, tmp_path: Path) -> None:
     """It loads no torch, ends with 0 or 1, and does not mend while a service has the folder."""
     one = served.copy(tmp_path / "f")
-    code = "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+    code = (
+        "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in "
+        "sys.modules, file=sys.stderr)"
+    )
 
     def doctor(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-c", code, "doctor", str(one.folder), *arguments], capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-c", code, "doctor", str(one.folder), *arguments],
+            capture_output=True,
+            text=True,
+        )
 
     done = doctor("--bundle", str(one.bundle))
     assert (done.returncode, done.stderr) == (0, "False\n"), done.stdout
@@ -272,7 +317,9 @@ main()
 
 
 def limited(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", LIMITED, *arguments], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", LIMITED, *arguments], capture_output=True, text=True
+    )
 
 
 @pytest.fixture
@@ -292,37 +339,60 @@ os._exit(9)
 
 
 @pytest.mark.parametrize("index", ["whole", "gone"])
-def test_a_check_after_a_kill_reads_the_log_and_writes_nothing_also_on_a_full_disk(killed: Served, index: str) -> None:
+def test_a_check_after_a_kill_reads_the_log_and_writes_nothing_also_on_a_full_disk(
+    killed: Served, index: str
+) -> None:
     if index == "gone":
         (killed.folder / "shoal.db-shm").unlink()
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in killed.folder.rglob("*") if path.is_file()}
+    before = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in killed.folder.rglob("*")
+        if path.is_file()
+    }
     state = known(read_database(killed.folder / "shoal.db").runs["run-1"].state)
     assert "late" in state.devices, "it is in the log alone"
     done = limited("doctor", str(killed.folder), "--bundle", str(killed.bundle))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert limited("models", "rounds", str(killed.folder)).returncode == 0
-    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in killed.folder.rglob("*") if path.is_file()} == before
+    assert {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in killed.folder.rglob("*")
+        if path.is_file()
+    } == before
 
 
-def test_a_database_that_cannot_be_read_is_not_called_damaged_and_nothing_is_judged_by_it(killed: Served) -> None:
+def test_a_database_that_cannot_be_read_is_not_called_damaged_and_nothing_is_judged_by_it(
+    killed: Served,
+) -> None:
     (killed.folder / "shoal.db-shm").unlink()
-    held = lock_service(killed.folder)  # so that it is read with the index that a service shares, which cannot be made
+    held = lock_service(
+        killed.folder
+    )  # so that it is read with the index that a service shares, which cannot be made
     done = limited("doctor", str(killed.folder), "--bundle", str(killed.bundle))
     listed = limited("models", "rounds", str(killed.folder))
     os.close(held)
     wrong = [line for line in done.stdout.splitlines() if not line.startswith("ok")]
     told = f"database {killed.folder}/shoal.db: it cannot be read: disk I/O error"
-    assert (done.returncode, wrong) == (1, [f"wrong   shoal.db: {told}. What depends on it was not checked, and nothing was changed"])
+    assert (done.returncode, wrong) == (
+        1,
+        [f"wrong   shoal.db: {told}. What depends on it was not checked, and nothing was changed"],
+    )
     assert (listed.returncode, listed.stderr) == (2, f"error: {told}\n")
 
 
 @pytest.mark.parametrize(("free", "why"), [(0, "; no space is left on its disk"), (2**30, "")])
-def test_why_a_database_cannot_be_read_is_told(killed: Served, monkeypatch: pytest.MonkeyPatch, free: int, why: str) -> None:
+def test_why_a_database_cannot_be_read_is_told(
+    killed: Served, monkeypatch: pytest.MonkeyPatch, free: int, why: str
+) -> None:
     path = killed.folder / "shoal.db"
     (killed.folder / "shoal.db-wal").unlink()
     (killed.folder / "shoal.db-wal").mkdir()
-    monkeypatch.setattr("aggregator.adapters.salvage.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
-    with pytest.raises(StorageFailed, match=rf"shoal\.db: it cannot be read: unable to open database file{why}$"):
+    monkeypatch.setattr(
+        "aggregator.adapters.salvage.shutil.disk_usage", lambda _: SimpleNamespace(free=free)
+    )
+    with pytest.raises(
+        StorageFailed, match=rf"shoal\.db: it cannot be read: unable to open database file{why}$"
+    ):
         read_database(path)
     path.unlink()
     path.mkdir()
@@ -331,7 +401,9 @@ def test_why_a_database_cannot_be_read_is_told(killed: Served, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("damage", ["gone", "of another version", "damaged"])
-def test_no_blobs_are_called_unwanted_where_the_runs_are_not_known(served: Served, tmp_path: Path, damage: str) -> None:
+def test_no_blobs_are_called_unwanted_where_the_runs_are_not_known(
+    served: Served, tmp_path: Path, damage: str
+) -> None:
     one = served.copy(tmp_path / "f")
     match damage:
         case "gone":

@@ -15,9 +15,13 @@ def test_an_order_that_no_service_took_is_noted(tmp_path: Path) -> None:
     assert "when one starts" in submit(tmp_path, Hold("run-1"))
     (order,) = (tmp_path / ORDERS).iterdir()
     where = f"{ORDERS}/{order.name}"
-    assert where not in {finding.where for finding in examine(tmp_path)}, "a service may take it yet"
+    assert where not in {finding.where for finding in examine(tmp_path)}, (
+        "a service may take it yet"
+    )
     os.utime(order, (0, time.time() - 600))
     (noted,) = [finding for finding in examine(tmp_path) if finding.where == where]
     assert noted.verdict == "note"
-    assert noted.text.startswith("an order of 600 s ago, which the next service that starts carries out: ")
+    assert noted.text.startswith(
+        "an order of 600 s ago, which the next service that starts carries out: "
+    )
     assert "campaign-pause" in noted.text

@@ -64,15 +64,22 @@ class TestRenewal:
         kept.done()
         assert "are kept: voucher" in caplog.text
         assert (believed_at(now_s), believed_at(now_s + 200)) == (True, False)
-        (tmp_path / "service.voucher").write_bytes(vouch(ROOT, "f", service_key(tmp_path).public_key(), now_s + 1e6))
+        (tmp_path / "service.voucher").write_bytes(
+            vouch(ROOT, "f", service_key(tmp_path).public_key(), now_s + 1e6)
+        )
         kept.done()
         assert (believed_at(now_s), believed_at(now_s + 200)) == (True, True)
 
 
 def test_the_end_of_the_voucher_is_told(tmp_path: Path) -> None:
     runner: Any = Unconnected()
-    assert Duties(runner, Desk(tmp_path, {Hold: str}), time.time, lambda: time.time() + 1).unvouched == ""
+    assert (
+        Duties(runner, Desk(tmp_path, {Hold: str}), time.time, lambda: time.time() + 1).unvouched
+        == ""
+    )
     assert (
         "the voucher ended 10 s ago: `shoal vouch`"
-        in Duties(runner, Desk(tmp_path, {Hold: str}), time.time, lambda: time.time() - 10).unvouched
+        in Duties(
+            runner, Desk(tmp_path, {Hold: str}), time.time, lambda: time.time() - 10
+        ).unvouched
     )

@@ -13,7 +13,15 @@ from wire.errors import ConfigError
 from wire.messages import CheckIn
 
 SAID = CheckIn(
-    "d", 50, 10, client="shoal 1.2.3", runtime="onnxruntime", battery_percent=60.0, unmetered=True, hardware="Pi 4", classes=(10, 40)
+    "d",
+    50,
+    10,
+    client="shoal 1.2.3",
+    runtime="onnxruntime",
+    battery_percent=60.0,
+    unmetered=True,
+    hardware="Pi 4",
+    classes=(10, 40),
 )
 KNOWN = Entry(tags=("berlin", "nights"), said=SAID, online=True)
 SILENT = Entry()
@@ -23,7 +31,11 @@ SILENT = Entry()
     ("rule", "known", "silent"),
     [
         ("", True, True),
-        ("tags has nights and battery >= 50 and not metered and client >= 1.2 and windows >= 40", True, False),
+        (
+            "tags has nights and battery >= 50 and not metered and client >= 1.2 and windows >= 40",
+            True,
+            False,
+        ),
         ("tags has days", False, False),
         ("tags has nights or tags has days", True, False),
         ("battery > 60", False, None),
@@ -48,9 +60,14 @@ SILENT = Entry()
         ("not not online", True, False),
     ],
 )
-def test_a_rule_is_true_false_or_not_known(rule: str, known: bool | None, silent: bool | None) -> None:
+def test_a_rule_is_true_false_or_not_known(
+    rule: str, known: bool | None, silent: bool | None
+) -> None:
     assert (read_rule(rule).test("d", KNOWN), read_rule(rule).test("d", SILENT)) == (known, silent)
-    assert (read_rule(rule).means("d", KNOWN), read_rule(rule).means("d", SILENT)) == (known is True, silent is True)
+    assert (read_rule(rule).means("d", KNOWN), read_rule(rule).means("d", SILENT)) == (
+        known is True,
+        silent is True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +80,11 @@ def test_a_rule_is_true_false_or_not_known(rule: str, known: bool | None, silent
         ("client >= new", "'new' after client: expected a version"),
         ("(online", "at character 8: the rule ends: expected '\\)'"),
         ("online)", "at character 7: '\\)': expected 'and', 'or' or the end"),
-        ("online = 1", "at character 8: '=' after online, which is a yes or no: expected 'online' or 'not online' alone"),
+        (
+            "online = 1",
+            "at character 8: '=' after online, which is a yes or no: expected 'online' or 'not "
+            "online' alone",
+        ),
         ("tags = a", "expected 'tags has WORD'"),
         ("battery has 3", "'has' is for sets, battery is a number"),
         ("hardware < x", "expected = or !="),
@@ -76,16 +97,27 @@ def test_a_rule_is_true_false_or_not_known(rule: str, known: bool | None, silent
         ("online " * 1000, "7000 characters: expected at most 2000"),
     ],
 )
-def test_what_is_no_rule_is_refused_with_the_place_and_what_was_expected(rule: str, error: str) -> None:
+def test_what_is_no_rule_is_refused_with_the_place_and_what_was_expected(
+    rule: str, error: str
+) -> None:
     with pytest.raises(ConfigError, match=error):
         read_rule(rule)
 
 
-ATOMS = {"online": True, "banned": False, "charging": None, "battery >= 60": True, "battery < 60": False, "temperature > 3": None}
+ATOMS = {
+    "online": True,
+    "banned": False,
+    "charging": None,
+    "battery >= 60": True,
+    "battery < 60": False,
+    "temperature > 3": None,
+}
 trees = st.recursive(
     st.sampled_from(sorted(ATOMS)),
     lambda inner: st.one_of(
-        st.tuples(st.just("not"), inner), st.tuples(st.just("and"), inner, inner), st.tuples(st.just("or"), inner, inner)
+        st.tuples(st.just("not"), inner),
+        st.tuples(st.just("and"), inner, inner),
+        st.tuples(st.just("or"), inner, inner),
     ),
     max_leaves=12,
 )
@@ -101,7 +133,8 @@ def written(tree: object) -> str:
 
 
 def computed(tree: object) -> bool | None:
-    """By Kleene's tables, written down independently: false < unknown < true; and is the least, or the greatest."""
+    """By Kleene's tables, written down independently: false < unknown < true; and is the least, or
+    the greatest."""
     order = {False: 0, None: 1, True: 2}
     match tree:
         case ("not", inner):

@@ -1,4 +1,5 @@
-"""Who gets a certificate and who does not: tokens, names, renewals, bans, and what an attacker tries."""
+"""Who gets a certificate and who does not: tokens, names, renewals, bans, and what an attacker
+tries."""
 
 import secrets
 import threading
@@ -18,8 +19,27 @@ from aggregator.enrolment.desk import approve, forget, reject, restore, revoke
 from aggregator.enrolment.mosquitto import configuration, make_broker_folder, renew_broker
 from aggregator.rates import Rates
 from tests.enrolment import EnrolmentBench, enrolment_bench
-from wire.certificates import check_issued, common_name, make_request, new_tls_key, read_certificate, read_tls_key, sign_text
-from wire.enrolment import Answer, Enrol, Enrolled, Refused, Renew, Renewed, Token, Waiting, read_token, renewal_text
+from wire.certificates import (
+    check_issued,
+    common_name,
+    make_request,
+    new_tls_key,
+    read_certificate,
+    read_tls_key,
+    sign_text,
+)
+from wire.enrolment import (
+    Answer,
+    Enrol,
+    Enrolled,
+    Refused,
+    Renew,
+    Renewed,
+    Token,
+    Waiting,
+    read_token,
+    renewal_text,
+)
 from wire.errors import ConfigError
 
 
@@ -40,14 +60,18 @@ def certificate(answer: Answer) -> x509.Certificate:
 
 
 class TestTokens:
-    def test_a_token_serves_one_key_and_that_one_again_and_again(self, bench: EnrolmentBench) -> None:
+    def test_a_token_serves_one_key_and_that_one_again_and_again(
+        self, bench: EnrolmentBench
+    ) -> None:
         token, key = bench.token(), new_tls_key()
         first = bench.enrol(token, key, "pi-1")
         assert bench.enrol(token, key, "pi-1") == first == bench.enrol(token, key)
         assert reason(bench.enrol(token, name="pi-1")) == "used"
         assert reason(bench.enrol(token, name="pi-2")) == "used"
 
-    def test_a_token_that_was_used_in_time_answers_its_key_later_too(self, bench: EnrolmentBench) -> None:
+    def test_a_token_that_was_used_in_time_answers_its_key_later_too(
+        self, bench: EnrolmentBench
+    ) -> None:
         used, unused, key = bench.token(60.0), bench.token(60.0), new_tls_key()
         first = bench.enrol(used, key, "pi-1")
         bench.clock.now_s += 61
@@ -56,7 +80,10 @@ class TestTokens:
 
     def test_two_keys_at_the_same_moment_get_one_certificate(self, bench: EnrolmentBench) -> None:
         token, answers = bench.token(), []
-        threads = [threading.Thread(target=lambda n=n: answers.append(bench.enrol(token, name=f"pi-{n}"))) for n in range(8)]
+        threads = [
+            threading.Thread(target=lambda n=n: answers.append(bench.enrol(token, name=f"pi-{n}")))
+            for n in range(8)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -66,7 +93,15 @@ class TestTokens:
     def test_a_guessed_damaged_or_foreign_token_is_none(self, bench: EnrolmentBench) -> None:
         bench.token()
         guessed = str(Token(secrets.token_bytes(16), bench.authority.fingerprint))
-        for wrong in (guessed, guessed[:-1], "", "shoal1." + "A" * 68, "x" * 10_000, "' OR 1=1 --", "shoal1.\u00e9"):
+        for wrong in (
+            guessed,
+            guessed[:-1],
+            "",
+            "shoal1." + "A" * 68,
+            "x" * 10_000,
+            "' OR 1=1 --",
+            "shoal1.\u00e9",
+        ):
             assert reason(bench.enrol(wrong, name="pi-1")) == "token"
 
     def test_the_database_and_the_audit_have_no_token(self, bench: EnrolmentBench) -> None:
@@ -85,7 +120,9 @@ class TestTokens:
         assert device.tags == ("lab", "left")
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e12, float("nan")])
-    def test_a_token_for_no_time_or_for_ever_is_not_made(self, bench: EnrolmentBench, seconds: float) -> None:
+    def test_a_token_for_no_time_or_for_ever_is_not_made(
+        self, bench: EnrolmentBench, seconds: float
+    ) -> None:
         with pytest.raises(ConfigError, match="a year at most"):
             bench.token(seconds)
 
@@ -99,11 +136,30 @@ class TestTokens:
 
 class TestNames:
     @pytest.mark.parametrize(
-        "name", ["../etc/passwd", "a/b", "+", "#", "default@aggregator", "default@operator", "x" * 65, "a b", "a\nb", "pi-1\x00", "é"]
+        "name",
+        [
+            "../etc/passwd",
+            "a/b",
+            "+",
+            "#",
+            "default@aggregator",
+            "default@operator",
+            "x" * 65,
+            "a b",
+            "a\nb",
+            "pi-1\x00",
+            "é",
+        ],
     )
-    def test_a_name_that_is_no_devices_id_is_refused(self, bench: EnrolmentBench, name: str) -> None:
+    def test_a_name_that_is_no_devices_id_is_refused(
+        self, bench: EnrolmentBench, name: str
+    ) -> None:
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name, _validate=False)])
-        request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(new_tls_key(), hashes.SHA256())
+        request = (
+            x509.CertificateSigningRequestBuilder()
+            .subject_name(subject)
+            .sign(new_tls_key(), hashes.SHA256())
+        )
         pem = request.public_bytes(serialization.Encoding.PEM).decode()
         token = bench.token()
         assert reason(bench.office.enrol(Enrol(token, pem), "test")) == "malformed"
@@ -116,13 +172,17 @@ class TestNames:
         assert isinstance(answer, Enrolled)
         assert (answer.device_id, common_name(certificate(answer).subject)) == ("pi-1", "pi-1")
 
-    def test_nobody_gets_the_id_of_another_but_for_a_token_that_says_so(self, bench: EnrolmentBench) -> None:
+    def test_nobody_gets_the_id_of_another_but_for_a_token_that_says_so(
+        self, bench: EnrolmentBench
+    ) -> None:
         bench.enrolled("pi-1", new_tls_key())
         assert reason(bench.enrol(bench.token(), name="pi-1")) == "taken"
         token, key = bench.token(device_id="pi-1"), new_tls_key()
         assert isinstance(bench.enrol(token, key), Enrolled)
         bench.enrol(bench.token(device_id="pi-1"), new_tls_key())
-        assert reason(bench.enrol(token, key)) == "taken", "a token that replaced a device does not do so again"
+        assert reason(bench.enrol(token, key)) == "taken", (
+            "a token that replaced a device does not do so again"
+        )
 
     def test_without_any_name_it_is_one_of_the_key(self, bench: EnrolmentBench) -> None:
         token, key = bench.token(), new_tls_key()
@@ -131,13 +191,22 @@ class TestNames:
         assert first == again
         assert first.device_id.startswith("device-")
 
-    def test_a_certificate_has_what_the_service_says_and_nothing_of_the_request(self, bench: EnrolmentBench) -> None:
+    def test_a_certificate_has_what_the_service_says_and_nothing_of_the_request(
+        self, bench: EnrolmentBench
+    ) -> None:
         key = new_tls_key()
         builder = x509.CertificateSigningRequestBuilder().subject_name(
-            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "pi-1"), x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "root")])
+            x509.Name(
+                [
+                    x509.NameAttribute(x509.NameOID.COMMON_NAME, "pi-1"),
+                    x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "root"),
+                ]
+            )
         )
         builder = builder.add_extension(x509.BasicConstraints(True, None), True)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("broker.example")]), False)
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([x509.DNSName("broker.example")]), False
+        )
         pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
         made = certificate(bench.office.enrol(Enrol(bench.token(), pem), "test"))
         assert check_issued(made, bench.authority.certificate) == "pi-1"
@@ -146,15 +215,34 @@ class TestNames:
         with pytest.raises(x509.ExtensionNotFound):
             made.extensions.get_extension_for_class(x509.SubjectAlternativeName)
 
-    def test_other_keys_and_requests_that_their_key_has_not_signed_are_refused(self, bench: EnrolmentBench) -> None:
+    def test_other_keys_and_requests_that_their_key_has_not_signed_are_refused(
+        self, bench: EnrolmentBench
+    ) -> None:
         def request(key: "rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey") -> str:
-            made = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+            made = (
+                x509.CertificateSigningRequestBuilder()
+                .subject_name(x509.Name([]))
+                .sign(key, hashes.SHA256())
+            )
             return made.public_bytes(serialization.Encoding.PEM).decode()
 
-        good = x509.load_pem_x509_csr(make_request(new_tls_key(), "pi-1").encode()).public_bytes(serialization.Encoding.DER)
-        forged = x509.load_der_x509_csr(good.replace(b"pi-1", b"pi-2")).public_bytes(serialization.Encoding.PEM).decode()
+        good = x509.load_pem_x509_csr(make_request(new_tls_key(), "pi-1").encode()).public_bytes(
+            serialization.Encoding.DER
+        )
+        forged = (
+            x509.load_der_x509_csr(good.replace(b"pi-1", b"pi-2"))
+            .public_bytes(serialization.Encoding.PEM)
+            .decode()
+        )
         rsa_key = rsa.generate_private_key(65537, 2048)
-        for pem in (request(rsa_key), request(ec.generate_private_key(ec.SECP384R1())), forged, "", "x" * 9000, bench.authority.pem):
+        for pem in (
+            request(rsa_key),
+            request(ec.generate_private_key(ec.SECP384R1())),
+            forged,
+            "",
+            "x" * 9000,
+            bench.authority.pem,
+        ):
             assert reason(bench.office.enrol(Enrol(bench.token(), pem), "test")) == "malformed"
 
 
@@ -177,7 +265,9 @@ class TestApproval:
 
 
 class TestRenewal:
-    def test_the_key_of_the_certificate_gets_another_also_twice(self, bench: EnrolmentBench) -> None:
+    def test_the_key_of_the_certificate_gets_another_also_twice(
+        self, bench: EnrolmentBench
+    ) -> None:
         old, new = new_tls_key(), new_tls_key()
         pem = bench.enrolled("pi-1", old)
         bench.clock.now_s += 40 * 86_400
@@ -199,14 +289,18 @@ class TestRenewal:
         key, other = new_tls_key(), new_tls_key()
         own, others = bench.enrolled("pi-1", key), bench.enrolled("pi-2", other)
         assert reason(bench.renew(own, key, new_tls_key(), "pi-2")) == "other-name"
-        assert reason(bench.renew(others, key, new_tls_key(), "pi-2")) == "malformed", "signed by the key of another certificate"
+        assert reason(bench.renew(others, key, new_tls_key(), "pi-2")) == "malformed", (
+            "signed by the key of another certificate"
+        )
         assert reason(bench.renew(own, key, new_tls_key(), "")) == "other-name"
         request = make_request(new_tls_key(), "pi-1")
         signed_for_another = sign_text(key, renewal_text(make_request(new_tls_key(), "pi-1")))
         for signature in (signed_for_another, "", "zz", "00" * 70):
             assert reason(bench.office.renew(Renew(own, request, signature), "test")) == "malformed"
 
-    def test_certificates_of_another_authority_or_of_servers_or_roles_are_refused(self, bench: EnrolmentBench, tmp_path: Path) -> None:
+    def test_certificates_of_another_authority_or_of_servers_or_roles_are_refused(
+        self, bench: EnrolmentBench, tmp_path: Path
+    ) -> None:
         (tmp_path / "other").mkdir()
         key, now_s = new_tls_key(), bench.clock()
         other = make_authority(tmp_path / "other", "default", ["localhost"], now_s)
@@ -236,7 +330,9 @@ class TestRenewal:
 
 
 class TestBans:
-    def test_a_banned_device_neither_renews_nor_enrols_until_it_is_restored(self, bench: EnrolmentBench) -> None:
+    def test_a_banned_device_neither_renews_nor_enrols_until_it_is_restored(
+        self, bench: EnrolmentBench
+    ) -> None:
         token, key = bench.token(), new_tls_key()
         answer = bench.enrol(token, key, "pi-1")
         revoke(bench.store, "pi-1")
@@ -248,10 +344,14 @@ class TestBans:
         forget(bench.store, "pi-1")
         assert reason(bench.enrol(bench.token(), name="pi-1")) == "banned"
         restore(bench.store, "pi-1")
-        assert reason(bench.enrol(token, key, "pi-1")) == "token", "it was forgotten with the device"
+        assert reason(bench.enrol(token, key, "pi-1")) == "token", (
+            "it was forgotten with the device"
+        )
         assert isinstance(bench.enrol(bench.token(), key, "pi-1"), Enrolled)
 
-    def test_a_spent_token_does_not_bring_a_forgotten_device_back(self, bench: EnrolmentBench) -> None:
+    def test_a_spent_token_does_not_bring_a_forgotten_device_back(
+        self, bench: EnrolmentBench
+    ) -> None:
         token, key = bench.token(), new_tls_key()
         bench.enrolled("other", new_tls_key())
         assert isinstance(bench.enrol(token, key, "pi-1"), Enrolled)
@@ -261,7 +361,9 @@ class TestBans:
         forget(bench.store, "pi-1")
         assert reason(bench.enrol(token, key, "pi-1")) == "token"
 
-    def test_an_id_of_the_registry_is_enrolled_by_a_token_for_it_alone(self, bench: EnrolmentBench) -> None:
+    def test_an_id_of_the_registry_is_enrolled_by_a_token_for_it_alone(
+        self, bench: EnrolmentBench
+    ) -> None:
         """The registry may have tags for it, such as a canary's."""
         bench.known.add("pi-7")
         assert reason(bench.enrol(bench.token(), name="pi-7")) == "taken"
@@ -277,7 +379,13 @@ class TestBans:
         restore(bench.store, "pi-1")
         with bench.store.transaction() as within:
             lines = within.audit(10)
-        assert [line.what for line in lines] == ["token", "enrolled", "renewed", "banned", "restored"]
+        assert [line.what for line in lines] == [
+            "token",
+            "enrolled",
+            "renewed",
+            "banned",
+            "restored",
+        ]
         assert {line.device_id for line in lines[1:]} == {"pi-1"}
 
 
@@ -294,7 +402,9 @@ def test_rates_bound_an_address_and_all_of_them() -> None:
     assert len(rates._by_caller) <= 4096
 
 
-def test_the_authority_is_the_same_after_a_restart_and_its_keys_are_its_owners(tmp_path: Path) -> None:
+def test_the_authority_is_the_same_after_a_restart_and_its_keys_are_its_owners(
+    tmp_path: Path,
+) -> None:
     first = make_authority(tmp_path, "default", ["localhost"], 1_800_000_000)
     again = make_authority(tmp_path, "default", ["localhost"], 1_800_000_000)
     assert first.fingerprint == again.fingerprint
@@ -321,29 +431,45 @@ def test_bans_and_devices_are_there_after_a_restart(bench: EnrolmentBench) -> No
     bench.enrolled("pi-1", new_tls_key())
     revoke(bench.store, "pi-2")
     with closing(open_enrolments(bench.folder)) as again, again.transaction() as within:
-        assert ([device.device_id for device in within.devices()], within.bans()) == (["pi-1"], {"pi-2": True})
+        assert ([device.device_id for device in within.devices()], within.bans()) == (
+            ["pi-1"],
+            {"pi-2": True},
+        )
 
 
 def test_the_deployed_broker_is_configured_as_init_does_it() -> None:
     deployed = (Path(__file__).parents[2] / "deploy" / "mosquitto" / "mosquitto.conf").read_text()
-    made = configuration(Path("/etc/mosquitto/certs"), Path("/var/lib/mosquitto"), Path("/etc/mosquitto/shoal.acl"))
+    made = configuration(
+        Path("/etc/mosquitto/certs"), Path("/var/lib/mosquitto"), Path("/etc/mosquitto/shoal.acl")
+    )
     assert deployed == made
 
 
-def test_a_brokers_folder_is_made_again_where_it_was_cut_short_and_its_certificate_is_renewed_in_time(tmp_path: Path) -> None:
+def test_a_brokers_folder_is_made_again_where_it_was_cut_short_and_its_certificate_is_renewed_in_time(
+    tmp_path: Path,
+) -> None:
     now_s = 1_800_000_000.0
-    authority, place = make_authority(tmp_path, "default", ["localhost"], now_s), tmp_path / "broker"
+    authority, place = (
+        make_authority(tmp_path, "default", ["localhost"], now_s),
+        tmp_path / "broker",
+    )
     make_broker_folder(authority, place, ["localhost", "10.0.0.1"], 8883, now_s)
     first = (place / "broker.pem").read_bytes()
     (place / "broker.key").unlink()
     make_broker_folder(authority, place, ["localhost", "10.0.0.1"], 8883, now_s)
     assert (place / "broker.pem").read_bytes() == first
-    assert read_tls_key((place / "broker.key").read_bytes()).public_key() == read_certificate(first.decode()).public_key()
+    assert (
+        read_tls_key((place / "broker.key").read_bytes()).public_key()
+        == read_certificate(first.decode()).public_key()
+    )
     assert renew_broker(authority, place, now_s + 400 * 86_400) is False
     assert renew_broker(authority, place, now_s + 500 * 86_400) is True
     renewed = (place / "broker.pem").read_text()
     assert hosts_of(read_certificate(renewed)) == ["localhost", "10.0.0.1"]
-    assert read_tls_key((place / "broker.key").read_bytes()).public_key() == read_certificate(renewed).public_key()
+    assert (
+        read_tls_key((place / "broker.key").read_bytes()).public_key()
+        == read_certificate(renewed).public_key()
+    )
     assert (place / "broker.key").stat().st_mode & 0o077 == 0
 
 

@@ -40,13 +40,20 @@ def audited(service: HttpService) -> list[dict[str, Any]]:
 
 
 class TestRoles:
-    def test_without_a_token_on_this_machine_everybody_reads_and_nobody_orders(self, make: Make) -> None:
+    def test_without_a_token_on_this_machine_everybody_reads_and_nobody_orders(
+        self, make: Make
+    ) -> None:
         service, client = make()
-        assert (client.get("/run").status_code, client.get("/run", headers={"Authorization": "Basic eA=="}).status_code) == (200, 200)
+        assert (
+            client.get("/run").status_code,
+            client.get("/run", headers={"Authorization": "Basic eA=="}).status_code,
+        ) == (200, 200)
         assert client.post(PAUSE).status_code == 401
         assert audited(service)[0]["what"] == f"POST {PAUSE}"
 
-    def test_without_a_token_a_page_that_asks_by_a_name_of_its_own_reads_nothing(self, make: Make) -> None:
+    def test_without_a_token_a_page_that_asks_by_a_name_of_its_own_reads_nothing(
+        self, make: Make
+    ) -> None:
         """DNS rebinding: the browser on this machine believes that the address is the page's."""
         service, client = make()
         for name in ("evil.example", "evil.example:27080", "10.0.0.7", "", "[::1"):
@@ -54,31 +61,45 @@ class TestRoles:
         for name in ("localhost:27080", "127.0.0.1", "[::1]:27080"):
             assert client.get("/run", headers={"Host": name}).status_code == 200, name
         viewer = service.tokens.new("grafana", "viewer")
-        assert client.get("/run", headers={**bearer(viewer), "Host": "shoal.example"}).status_code == 200
+        assert (
+            client.get("/run", headers={**bearer(viewer), "Host": "shoal.example"}).status_code
+            == 200
+        )
 
-    def test_orders_that_a_viewer_tries_again_and_again_are_few_lines_of_the_audit_log(self, make: Make) -> None:
+    def test_orders_that_a_viewer_tries_again_and_again_are_few_lines_of_the_audit_log(
+        self, make: Make
+    ) -> None:
         service, client = make()
         viewer = service.tokens.new("grafana", "viewer")
         assert {client.post(PAUSE, headers=bearer(viewer)).status_code for _ in range(50)} == {403}
         assert [line["by"] for line in audited(service)].count("grafana") == 1
 
-    def test_from_the_first_token_on_everything_but_health_needs_one_at_once(self, make: Make) -> None:
+    def test_from_the_first_token_on_everything_but_health_needs_one_at_once(
+        self, make: Make
+    ) -> None:
         service, client = make()
         viewer = service.tokens.new("grafana", "viewer")
         for path in ("/run", "/metrics", "/ready", "/openapi.json", "/nothing"):
             refused = client.get(path)
-            assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, 'Bearer realm="shoal"'), path
+            assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (
+                401,
+                'Bearer realm="shoal"',
+            ), path
         assert client.get("/health").status_code == 200
         assert client.get("/run", headers=bearer(viewer)).status_code == 200
         service.tokens.revoke("grafana")
         assert client.get("/run", headers=bearer(viewer)).status_code == 401
         assert client.get("/run").status_code == 401, "to revoke the last token opens nothing"
 
-    def test_where_other_machines_reach_it_nobody_reads_without_a_token(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    def test_where_other_machines_reach_it_nobody_reads_without_a_token(
+        self, make: Make, caplog: pytest.LogCaptureFixture
+    ) -> None:
         service, client = make(host="0.0.0.0")
         assert "there is no token: it answers /health alone" in caplog.text
         assert (client.get("/run").status_code, client.get("/health").status_code) == (401, 200)
-        assert client.get("/run", headers=bearer(service.tokens.new("v", "viewer"))).status_code == 200
+        assert (
+            client.get("/run", headers=bearer(service.tokens.new("v", "viewer"))).status_code == 200
+        )
 
     def test_a_viewer_gives_no_orders_and_an_operator_does(self, make: Make) -> None:
         service, client = make()
@@ -86,9 +107,18 @@ class TestRoles:
         with service.running():
             refused = client.post(PAUSE, headers=bearer(tokens["viewer"]))
             done = client.post(PAUSE, headers=bearer(tokens["operator"]))
-        assert (refused.status_code, 'error="insufficient_scope"' in refused.headers["WWW-Authenticate"]) == (403, True)
-        assert done.json() == {"state": "done", "text": "campaign run-1 is paused; `shoal campaign resume` lets it go on"}
-        assert [(line["by"], line["outcome"]) for line in audited(service)] == [("the-viewer", "refused"), ("the-operator", "done")]
+        assert (
+            refused.status_code,
+            'error="insufficient_scope"' in refused.headers["WWW-Authenticate"],
+        ) == (403, True)
+        assert done.json() == {
+            "state": "done",
+            "text": "campaign run-1 is paused; `shoal campaign resume` lets it go on",
+        }
+        assert [(line["by"], line["outcome"]) for line in audited(service)] == [
+            ("the-viewer", "refused"),
+            ("the-operator", "done"),
+        ]
 
     def test_a_file_that_cannot_be_read_lets_nobody_in(self, make: Make) -> None:
         service, client = make()
@@ -99,17 +129,25 @@ class TestRoles:
 
     def test_another_verification_takes_the_place_of_tokens(self, make: Make) -> None:
         def verify(token: str) -> Caller | None:
-            return Caller("jane@example.org", "operator") if token == "from.an.identity-provider" else None
+            return (
+                Caller("jane@example.org", "operator")
+                if token == "from.an.identity-provider"
+                else None
+            )
 
         service, client = make(verify=verify, required=lambda: True)
         assert client.get("/run", headers=bearer("another")).status_code == 401
         with service.running():
-            assert client.post(PAUSE, headers=bearer("from.an.identity-provider")).status_code == 200
+            assert (
+                client.post(PAUSE, headers=bearer("from.an.identity-provider")).status_code == 200
+            )
         assert audited(service)[-1]["by"] == "jane@example.org"
 
 
 class TestRates:
-    def test_failed_attempts_are_limited_by_address_and_a_valid_token_never_suffers(self, make: Make) -> None:
+    def test_failed_attempts_are_limited_by_address_and_a_valid_token_never_suffers(
+        self, make: Make
+    ) -> None:
         now = [0.0]
         service, client = make(clock=lambda: now[0])
         token = service.tokens.new("v", "viewer")
@@ -130,7 +168,10 @@ class TestRates:
         busy, other = (service.tokens.new(name, "viewer") for name in ("busy", "other"))
         answers = [client.get("/models", headers=bearer(busy)) for _ in range(7)]
         assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
-        assert (answers[-1].headers["Retry-After"], client.get("/models", headers=bearer(other)).status_code) == ("2", 200)
+        assert (
+            answers[-1].headers["Retry-After"],
+            client.get("/models", headers=bearer(other)).status_code,
+        ) == ("2", 200)
         now[0] += 2
         assert client.get("/models", headers=bearer(busy)).status_code == 200
 
@@ -149,9 +190,15 @@ class TestTokenFile:
         tokens = TokenFile(tmp_path)
         assert tokens.verify(wrong) is None
         token = tokens.new("v", "viewer")
-        assert (tokens.verify(wrong), tokens.verify(token[:-1]), tokens.verify(token + "x")) == (None, None, None)
+        assert (tokens.verify(wrong), tokens.verify(token[:-1]), tokens.verify(token + "x")) == (
+            None,
+            None,
+            None,
+        )
 
-    def test_a_token_whose_time_is_over_is_nobody_s_and_its_name_is_free(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_token_whose_time_is_over_is_nobody_s_and_its_name_is_free(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         tokens = TokenFile(tmp_path)
         token = tokens.new("v", "viewer", 60)
         assert tokens.verify(token) == Caller("v", "viewer")
@@ -162,8 +209,12 @@ class TestTokenFile:
         assert tokens.verify(token) is None
         assert tokens.verify(tokens.new("v", "operator")) == Caller("v", "operator")
 
-    @pytest.mark.parametrize(("name", "expires_s"), [("", None), ("a/b", None), ("v", 0.0), ("v", 1e12)])
-    def test_a_token_that_cannot_be_is_refused(self, tmp_path: Path, name: str, expires_s: float | None) -> None:
+    @pytest.mark.parametrize(
+        ("name", "expires_s"), [("", None), ("a/b", None), ("v", 0.0), ("v", 1e12)]
+    )
+    def test_a_token_that_cannot_be_is_refused(
+        self, tmp_path: Path, name: str, expires_s: float | None
+    ) -> None:
         with pytest.raises(ConfigError):
             TokenFile(tmp_path).new(name, "viewer", expires_s)
         assert not (tmp_path / FILE).exists()

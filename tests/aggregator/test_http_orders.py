@@ -24,7 +24,9 @@ def service(fleet: FleetData, tmp_path: Path) -> HttpService:
 @pytest.fixture
 def client(service: HttpService) -> TestClient:
     headers = {"Authorization": f"Bearer {service.tokens.new('tester', 'operator')}"}
-    return TestClient(service.api, "http://127.0.0.1", raise_server_exceptions=False, headers=headers)
+    return TestClient(
+        service.api, "http://127.0.0.1", raise_server_exceptions=False, headers=headers
+    )
 
 
 def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
@@ -46,7 +48,10 @@ def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
             in order("settings", {"patience": 3, "cohort": 20, "hours": "22:00-06:00 UTC"})[1]
         )
         assert order("settings", {"buffer": 3})[0] == 409, "a campaign stays what it is"
-        assert order("rollback", {"to": 1}) == (409, "the models of round 1 are not remembered, those of round 2 stay")
+        assert order("rollback", {"to": 1}) == (
+            409,
+            "the models of round 1 are not remembered, those of round 2 stay",
+        )
         assert "ended after 2 rounds" in order("abort")[1]
         assert order("pause") == (409, "campaign run-1 is finished: there is nothing to pause")
         assert client.post("/campaigns/other/pause").status_code == 409
@@ -61,7 +66,10 @@ def test_orders_to_devices(service: HttpService, client: TestClient) -> None:
         return answer.status_code, said.get("text") or said["detail"]
 
     with service.running():
-        assert order("new/tag", {"tags": ["canary", "lab"]}) == (200, "device new tagged canary, lab")
+        assert order("new/tag", {"tags": ["canary", "lab"]}) == (
+            200,
+            "device new tagged canary, lab",
+        )
         assert order("new/untag", {"tags": ["lab"]})[0] == 200
         assert client.get("/devices/new").json()["entry"]["tags"] == ["canary"]
         assert order("a/ban", {"reason": "stolen"})[0] == 200
@@ -84,8 +92,14 @@ def test_orders_to_releases_and_rollouts(service: HttpService, client: TestClien
         assert client.get("/rollouts").json()[0]["phase"] == "paused"
         assert order("/rollouts/run-1/resume") == (200, "the rollout of run-1 goes on")
         assert order("/rollouts/run-1/promote", {"step": 1})[0] == 409
-        assert order("/rollouts/run-1/promote", {"step": 0}) == (200, "the rollout of run-1 is past step 1")
-        assert order("/rollouts/run-1/rollback") == (200, "the rollout of run-1 is ended: devices get back what they had")
+        assert order("/rollouts/run-1/promote", {"step": 0}) == (
+            200,
+            "the rollout of run-1 is past step 1",
+        )
+        assert order("/rollouts/run-1/rollback") == (
+            200,
+            "the rollout of run-1 is ended: devices get back what they had",
+        )
         assert order("/releases/1/rollback", {})[0] == 200
         assert order("/releases/99/rollback", {})[0] == 409
         assert order("/releases", {"campaign": "run-1"})[0] in (200, 409)
@@ -93,7 +107,9 @@ def test_orders_to_releases_and_rollouts(service: HttpService, client: TestClien
     assert client.get("/releases?after=1&limit=1").json()[0]["number"] == 2
 
 
-def test_an_order_that_is_late_waits_and_is_carried_out(service: HttpService, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_is_late_waits_and_is_carried_out(
+    service: HttpService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(order_queue, "WAIT_S", 0.05)
     answer = client.post("/campaigns/run-1/pause")
     assert (answer.status_code, answer.json()["state"]) == (202, "waiting")
@@ -116,7 +132,11 @@ def test_orders_that_cannot_be_written_can_be_repeated_and_a_defect_is_one(
     with service.running():
         fail(StorageFailed("the disk is full"))
         answer = client.post("/campaigns/run-1/abort")
-        assert (answer.status_code, answer.headers["Retry-After"], answer.json()["detail"]) == (503, "5", "the disk is full")
+        assert (answer.status_code, answer.headers["Retry-After"], answer.json()["detail"]) == (
+            503,
+            "5",
+            "the disk is full",
+        )
         fail(RuntimeError("nobody foresaw it"))
         assert client.post("/campaigns/run-1/abort").status_code == 500
         assert client.get("/health").status_code == 200
@@ -142,9 +162,22 @@ def test_an_unknown_parameter_or_value_is_named(client: TestClient, path: str, w
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"rounds": 0}, {"rounds": "5"}, {"rounds": None}, {"rounds": True}, {"rounds": 1.5}, {"seed": 1}, [], {"lr": -1}]
+    "body",
+    [
+        {},
+        {"rounds": 0},
+        {"rounds": "5"},
+        {"rounds": None},
+        {"rounds": True},
+        {"rounds": 1.5},
+        {"seed": 1},
+        [],
+        {"lr": -1},
+    ],
 )
-def test_settings_that_cannot_be_are_refused_before_they_reach_the_service(client: TestClient, body: Any) -> None:
+def test_settings_that_cannot_be_are_refused_before_they_reach_the_service(
+    client: TestClient, body: Any
+) -> None:
     assert client.post("/campaigns/run-1/settings", json=body).status_code == 422
 
 
@@ -154,13 +187,31 @@ def test_refusals_have_one_shape(client: TestClient) -> None:
         (client.get("/run?campaign=other"), 404),
         (client.get("/run/"), 404),
         (client.put("/run"), 405),
-        (client.post("/campaigns/run-1/settings", content=b"{" * 70_000, headers={"Content-Type": "application/json"}), 413),
+        (
+            client.post(
+                "/campaigns/run-1/settings",
+                content=b"{" * 70_000,
+                headers={"Content-Type": "application/json"},
+            ),
+            413,
+        ),
     ):
         said = answer.json()
-        assert (answer.status_code, said["status"], answer.headers["content-type"]) == (status, status, "application/problem+json")
+        assert (answer.status_code, said["status"], answer.headers["content-type"]) == (
+            status,
+            status,
+            "application/problem+json",
+        )
         assert set(said) == {"title", "status", "detail", "errors"}
-    chunked = client.post("/campaigns/run-1/settings", content=iter([b"{}"]), headers={"Content-Type": "application/json"})
-    assert (chunked.status_code, chunked.json()["detail"]) == (411, "expected the header Content-Length")
+    chunked = client.post(
+        "/campaigns/run-1/settings",
+        content=iter([b"{}"]),
+        headers={"Content-Type": "application/json"},
+    )
+    assert (chunked.status_code, chunked.json()["detail"]) == (
+        411,
+        "expected the header Content-Length",
+    )
     assert client.put("/releases").headers["Allow"] == "GET, HEAD, POST"
 
 
@@ -169,16 +220,27 @@ def test_head_is_get_without_the_body(client: TestClient) -> None:
         get, head = client.get(path), client.head(path)
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-type"] == get.headers["content-type"]
-    assert client.head("/bundle").headers["content-length"] == str(len(client.get("/bundle").content))
+    assert client.head("/bundle").headers["content-length"] == str(
+        len(client.get("/bundle").content)
+    )
 
 
 def test_nothing_is_loaded_from_elsewhere(client: TestClient) -> None:
-    assert (client.get("/docs").url.path, client.get("/redoc").status_code) == ("/dashboard/api", 404)
+    assert (client.get("/docs").url.path, client.get("/redoc").status_code) == (
+        "/dashboard/api",
+        404,
+    )
     described = client.get("/openapi.json")
     assert described.status_code == 200
-    named = [operation["operationId"] for methods in described.json()["paths"].values() for operation in methods.values()]
+    named = [
+        operation["operationId"]
+        for methods in described.json()["paths"].values()
+        for operation in methods.values()
+    ]
     assert len(named) == len(set(named)) > 20
-    assert "http" not in {word.partition("://")[0] for word in described.text.split('"') if "://" in word}
+    assert "http" not in {
+        word.partition("://")[0] for word in described.text.split('"') if "://" in word
+    }
 
 
 def test_orders_that_are_too_many_are_refused_and_none_can_be_taken_back() -> None:

@@ -1,5 +1,5 @@
-"""Requests that the OpenAPI document permits and ones that it forbids, to every route: schemathesis, with all of its checks, against the
-server as it is."""
+"""Requests that the OpenAPI document permits and ones that it forbids, to every route:
+schemathesis, with all of its checks, against the server as it is."""
 
 import os
 import subprocess
@@ -24,15 +24,38 @@ UNLIMITED: dict[str, Any] = {"burst": 1e9, "per_s": 1e9, "failed_burst": 1e9, "f
 
 
 def told(fleet: FleetData, folder: Path, *options: str, limit_s: float) -> None:
-    """Let schemathesis ask a service everything; it has to find nothing, and to have asked every route."""
+    """Let schemathesis ask a service everything; it has to find nothing, and to have asked every
+    route."""
     service, port = http_service(fleet, folder, **UNLIMITED), free_port()
     token = service.tokens.new("tester", "operator")
     (folder / "schemathesis.toml").write_text(CONFIG)
     with HttpServer("127.0.0.1", port) as server, service.running():
         server.serve(service.api)
-        command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"http://127.0.0.1:{port}/openapi.json"]
-        command += ["--header", f"Authorization: Bearer {token}", "--checks", "all", "--mode", "all", "--seed", "1", "--no-color", *options]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s, env=os.environ | {"COLUMNS": "140"})
+        command = [
+            str(Path(sys.executable).with_name("schemathesis")),
+            "run",
+            f"http://127.0.0.1:{port}/openapi.json",
+        ]
+        command += [
+            "--header",
+            f"Authorization: Bearer {token}",
+            "--checks",
+            "all",
+            "--mode",
+            "all",
+            "--seed",
+            "1",
+            "--no-color",
+            *options,
+        ]
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            env=os.environ | {"COLUMNS": "140"},
+        )
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
     operations = sum(len(methods) for methods in service.api.openapi()["paths"].values())
     assert f"Tested: {operations}\n" in done.stdout, done.stdout[-3000:]

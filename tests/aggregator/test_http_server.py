@@ -1,4 +1,5 @@
-"""What somebody who asks nothing, or too much, costs those who ask: real sockets, and the real application of enrolment."""
+"""What somebody who asks nothing, or too much, costs those who ask: real sockets, and the real
+application of enrolment."""
 
 import asyncio
 import logging
@@ -23,10 +24,15 @@ HALF = f"POST {RENEW} HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n{{"
 
 
 @pytest.fixture
-def port(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def port(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[int]:
     monkeypatch.setattr(http_server, "SILENT_S", 1.0)
     bench: EnrolmentBench
-    with enrolment_bench(tmp_path_factory.mktemp("service")) as bench, HttpServer("127.0.0.1", port := free_port()) as server:
+    with (
+        enrolment_bench(tmp_path_factory.mktemp("service")) as bench,
+        HttpServer("127.0.0.1", port := free_port()) as server,
+    ):
         server.serve(create_enrolment_api(bench.office))
         yield port
 
@@ -39,7 +45,9 @@ def answered(port: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("text", ["", "GET / HTTP/1.1\r\nHost:", HALF], ids=["nothing", "half a header", "half a body"])
+@pytest.mark.parametrize(
+    "text", ["", "GET / HTTP/1.1\r\nHost:", HALF], ids=["nothing", "half a header", "half a body"]
+)
 def test_connections_that_bring_no_whole_request_are_closed(port: int, text: str) -> None:
     held = [socket.create_connection(("127.0.0.1", port)) for _ in range(OF_ONE)]
     for connection in held:
@@ -104,7 +112,9 @@ def test_one_that_asked_and_then_sends_half_a_header_is_closed_too(port: int) ->
         assert time.monotonic() - began_s < 5
 
 
-def test_connections_that_end_early_are_few_lines_of_the_log_and_no_traceback(port: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_that_end_early_are_few_lines_of_the_log_and_no_traceback(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(30):
             with closing(socket.create_connection(("127.0.0.1", port))) as connection:

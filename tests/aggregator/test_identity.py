@@ -1,4 +1,5 @@
-"""Who may speak for a fleet: keys, vouchers, the epoch of a start, rivals, and the folder's lock."""
+"""Who may speak for a fleet: keys, vouchers, the epoch of a start, rivals, and the folder's
+lock."""
 
 import shutil
 import threading
@@ -42,15 +43,26 @@ def mode(path: Path) -> int:
 class TestSecrets:
     def test_secrets_are_made_once_and_only_their_owner_can_read_them(self, tmp_path: Path) -> None:
         secret, key = own_secret(tmp_path / "secret.key"), service_key(tmp_path)
-        assert (len(secret), mode(tmp_path / "secret.key"), mode(tmp_path / "service.key")) == (32, 0o600, 0o600)
+        assert (len(secret), mode(tmp_path / "secret.key"), mode(tmp_path / "service.key")) == (
+            32,
+            0o600,
+            0o600,
+        )
         assert own_secret(tmp_path / "secret.key") == secret
         assert key_name(service_key(tmp_path).public_key()) == key_name(key.public_key())
-        assert [key_name(k) for k in read_public((tmp_path / "service.pub").read_bytes())] == [key_name(key.public_key())]
+        assert [key_name(k) for k in read_public((tmp_path / "service.pub").read_bytes())] == [
+            key_name(key.public_key())
+        ]
 
     @pytest.mark.parametrize("payload", [b"", b"x" * 31, b"x" * 33])
-    def test_a_secret_of_another_length_is_refused_and_stays(self, tmp_path: Path, payload: bytes) -> None:
+    def test_a_secret_of_another_length_is_refused_and_stays(
+        self, tmp_path: Path, payload: bytes
+    ) -> None:
         (tmp_path / "secret.key").write_bytes(payload)
-        with pytest.raises(ConfigError, match=rf"secret\.key: {len(payload)} bytes, expected 32; restore it from a backup"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"secret\.key: {len(payload)} bytes, expected 32; restore it from a backup",
+        ):
             own_secret(tmp_path / "secret.key")
         assert (tmp_path / "secret.key").read_bytes() == payload
 
@@ -62,18 +74,29 @@ class TestSecrets:
 
     def test_a_service_key_that_is_none_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "service.key").write_bytes(b"nothing")
-        with pytest.raises(ConfigError, match=r"service key .*service\.key: signing key: not a PEM private key"):
+        with pytest.raises(
+            ConfigError, match=r"service key .*service\.key: signing key: not a PEM private key"
+        ):
             service_key(tmp_path)
 
     def test_a_public_half_of_another_key_is_replaced(self, tmp_path: Path) -> None:
         service_key(tmp_path)
         (tmp_path / "service.key").unlink()
         key = service_key(tmp_path)
-        assert key_name(read_public((tmp_path / "service.pub").read_bytes())[0]) == key_name(key.public_key())
+        assert key_name(read_public((tmp_path / "service.pub").read_bytes())[0]) == key_name(
+            key.public_key()
+        )
 
 
 class TestVoucher:
-    def voucher(self, folder: Path, until_s: float, fleet: str = "f", root: PrivateKey = ROOT, key: PrivateKey | None = None) -> bytes:
+    def voucher(
+        self,
+        folder: Path,
+        until_s: float,
+        fleet: str = "f",
+        root: PrivateKey = ROOT,
+        key: PrivateKey | None = None,
+    ) -> bytes:
         """Write a voucher for the service's own key, or for another."""
         text = vouch(root, fleet, (key or service_key(folder)).public_key(), until_s)
         (folder / "service.voucher").write_bytes(text)
@@ -82,8 +105,13 @@ class TestVoucher:
     def signer(self, folder: Path, root: PrivateKey | None = None, now_s: float = NOW_S) -> Signer:
         return service_signer(folder, "f", TRUSTED, root, now_s)
 
-    def test_without_a_voucher_and_without_the_root_key_nothing_is_signed(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=r"there is none; `shoal vouch --service .* --fleet f --key SIGNING_KEY` makes one"):
+    def test_without_a_voucher_and_without_the_root_key_nothing_is_signed(
+        self, tmp_path: Path
+    ) -> None:
+        with pytest.raises(
+            ConfigError,
+            match=r"there is none; `shoal vouch --service .* --fleet f --key SIGNING_KEY` makes one",
+        ):
             self.signer(tmp_path)
         assert (tmp_path / "service.pub").exists(), "for whoever has the root key elsewhere"
 
@@ -129,7 +157,9 @@ class TestVoucher:
         renewed = self.signer(tmp_path, ROOT, NOW_S + 20).voucher
         assert Verifier("f", TRUSTED).voucher(renewed, NOW_S).not_after_s == NOW_S + 20 + VOUCHED_S
 
-    def test_one_that_ends_soon_is_warned_of(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_one_that_ends_soon_is_warned_of(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         self.voucher(tmp_path, NOW_S + 3 * 86_400)
         self.signer(tmp_path)
         assert "ends in 3 days" in caplog.text
@@ -147,29 +177,58 @@ class TestEpoch:
         key = new_key()
         return Signer(key, vouch(ROOT, "f", key.public_key(), time.time() + 1000))
 
-    def find(self, broker: InProcessBroker, stored: int = 0, boots: tuple[str, ...] = ("own",), take_over: bool = False) -> int:
-        return find_epoch(lambda: broker.connect("looker"), TOPICS, Verifier("f", TRUSTED), stored, boots, 1000.5, take_over)
+    def find(
+        self,
+        broker: InProcessBroker,
+        stored: int = 0,
+        boots: tuple[str, ...] = ("own",),
+        take_over: bool = False,
+    ) -> int:
+        return find_epoch(
+            lambda: broker.connect("looker"),
+            TOPICS,
+            Verifier("f", TRUSTED),
+            stored,
+            boots,
+            1000.5,
+            take_over,
+        )
 
-    def publish(self, broker: InProcessBroker, sign: Callable[[Any], bytes], epoch: int, boot_id: str, online: bool = True) -> None:
+    def publish(
+        self,
+        broker: InProcessBroker,
+        sign: Callable[[Any], bytes],
+        epoch: int,
+        boot_id: str,
+        online: bool = True,
+    ) -> None:
         status = AggregatorStatus(online, boot_id, epoch, time.time(), "r")
         broker.publish(TOPICS.aggregator, sign(status), retain=True)
 
-    def test_it_is_the_time_or_greater_than_what_is_stored(self, in_process_broker: InProcessBroker) -> None:
+    def test_it_is_the_time_or_greater_than_what_is_stored(
+        self, in_process_broker: InProcessBroker
+    ) -> None:
         assert self.find(in_process_broker) == 1000
         assert self.find(in_process_broker, stored=5000) == 5001
 
-    def test_it_is_greater_than_that_of_one_that_said_goodbye(self, in_process_broker: InProcessBroker, sign: Signer) -> None:
+    def test_it_is_greater_than_that_of_one_that_said_goodbye(
+        self, in_process_broker: InProcessBroker, sign: Signer
+    ) -> None:
         self.publish(in_process_broker, sign, 7000, "other", online=False)
         assert self.find(in_process_broker, stored=5000) == 7001
 
-    def test_one_that_died_is_watched_for_a_lease_and_then_followed(self, in_process_broker: InProcessBroker, sign: Signer) -> None:
+    def test_one_that_died_is_watched_for_a_lease_and_then_followed(
+        self, in_process_broker: InProcessBroker, sign: Signer
+    ) -> None:
         self.publish(in_process_broker, sign, 7000, "other")
         started_s = time.monotonic()
         assert self.find(in_process_broker) == 7001
         assert time.monotonic() - started_s >= 1.0
 
     @pytest.mark.parametrize("boot_id", ["own", "own.3"])
-    def test_an_earlier_start_from_this_folder_is_not_watched(self, in_process_broker: InProcessBroker, sign: Signer, boot_id: str) -> None:
+    def test_an_earlier_start_from_this_folder_is_not_watched(
+        self, in_process_broker: InProcessBroker, sign: Signer, boot_id: str
+    ) -> None:
         self.publish(in_process_broker, sign, 7000, boot_id)
         started_s = time.monotonic()
         assert self.find(in_process_broker) == 7001
@@ -182,28 +241,40 @@ class TestEpoch:
         timer.start()
         return timer
 
-    def test_one_that_is_alive_has_the_fleet(self, in_process_broker: InProcessBroker, sign: Signer) -> None:
+    def test_one_that_is_alive_has_the_fleet(
+        self, in_process_broker: InProcessBroker, sign: Signer
+    ) -> None:
         timer = self.alive(in_process_broker, sign)
         with pytest.raises(
-            OtherAggregator, match=r"fleet f: another aggregator is at work \(epoch 7000, run r\); stop it, or .* --take-over"
+            OtherAggregator,
+            match=r"fleet f: another aggregator is at work \(epoch 7000, run r\); stop it, or .* "
+            r"--take-over",
         ):
             self.find(in_process_broker)
         timer.join()
 
-    def test_take_over_follows_it_at_once(self, in_process_broker: InProcessBroker, sign: Signer) -> None:
+    def test_take_over_follows_it_at_once(
+        self, in_process_broker: InProcessBroker, sign: Signer
+    ) -> None:
         timer = self.alive(in_process_broker, sign)
         started_s = time.monotonic()
         assert self.find(in_process_broker, take_over=True) == 7001
         assert time.monotonic() - started_s < 0.4
         timer.join()
 
-    def test_one_that_may_not_read_the_fleets_topic_ends(self, in_process_broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(InProcessLink, "receive", lambda *_, **__: Denied("subscribe", TOPICS.aggregator))
+    def test_one_that_may_not_read_the_fleets_topic_ends(
+        self, in_process_broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            InProcessLink, "receive", lambda *_, **__: Denied("subscribe", TOPICS.aggregator)
+        )
         with pytest.raises(WrongFleet, match=r"--fleet f .*\(--cert\) that of f@aggregator"):
             self.find(in_process_broker)
 
     @pytest.mark.parametrize("payload", ["unsigned", "other root", "junk"])
-    def test_what_nobody_vouched_for_is_not_believed(self, in_process_broker: InProcessBroker, payload: str) -> None:
+    def test_what_nobody_vouched_for_is_not_believed(
+        self, in_process_broker: InProcessBroker, payload: str
+    ) -> None:
         other, key = new_key(), new_key()
         strange = Signer(key, vouch(other, "f", key.public_key(), time.time() + 1000))
         signs: dict[str, Callable[[Any], bytes]] = {
@@ -214,7 +285,9 @@ class TestEpoch:
         self.publish(in_process_broker, signs[payload], 7000, "other")
         assert self.find(in_process_broker) == 1000
         with pytest.raises((Untrusted, Malformed)):
-            Verifier("f", TRUSTED).open(signs[payload](AggregatorStatus(True, "x", 1, 0.0)), AggregatorStatus, 0.0)
+            Verifier("f", TRUSTED).open(
+                signs[payload](AggregatorStatus(True, "x", 1, 0.0)), AggregatorStatus, 0.0
+            )
 
 
 class TestClockAndFolder:

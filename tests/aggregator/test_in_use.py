@@ -1,4 +1,5 @@
-"""What devices say of the model in use, on its way through a service; and when a campaign's models are released."""
+"""What devices say of the model in use, on its way through a service; and when a campaign's models
+are released."""
 
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,17 @@ class TestInbox:
         return bench
 
     def test_what_a_device_says_of_itself_is_taken(self, bench: Bench, heard: Heard) -> None:
-        said = m.InUse("a", 1, 1, evaluated=m.Metrics(4, 1.0, 2), latency_ms=3.0, alone="of another model")
+        said = m.InUse(
+            "a", 1, 1, evaluated=m.Metrics(4, 1.0, 2), latency_ms=3.0, alone="of another model"
+        )
         bench.send("a", "in-use", encode(said))
         assert (heard.said, bench.answers()) == ([said], [])
         entry = bench.runner.devices.entry("a")
-        assert (entry.release, entry.release_problem, entry.release_alone) == (1, "", "of another model")
+        assert (entry.release, entry.release_problem, entry.release_alone) == (
+            1,
+            "",
+            "of another model",
+        )
 
     @pytest.mark.parametrize(
         ("message", "reason"),
@@ -76,7 +83,9 @@ class TestInbox:
             (m.CheckIn("a", 1, 1), "malformed"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, bench: Bench, heard: Heard, message: Any, reason: str) -> None:
+    def test_what_cannot_be_is_refused(
+        self, bench: Bench, heard: Heard, message: Any, reason: str
+    ) -> None:
         bench.send("a", "in-use", encode(message))
         (refused,) = bench.answers()
         assert (refused.reason, refused.about, heard.said) == (reason, "in-use", [])
@@ -95,9 +104,16 @@ class TestInbox:
 class Releasing:
     """A service of two devices, whose campaign is trained by `Bench`, and its releases."""
 
-    def __init__(self, fleet: FleetData, folder: Path, when: Any = "auto", every: int = 0, rounds: int = 2) -> None:
+    def __init__(
+        self, fleet: FleetData, folder: Path, when: Any = "auto", every: int = 0, rounds: int = 2
+    ) -> None:
         self.rollouts: Rollouts | None = None
-        self.bench = Bench(fleet, settings={"rounds": rounds, "name": "run-1"}, observe=self.observe, rollouts=Heard())
+        self.bench = Bench(
+            fleet,
+            settings={"rounds": rounds, "name": "run-1"},
+            observe=self.observe,
+            rollouts=Heard(),
+        )
         link = Fleet(InProcessBroker().connect("aggregator"), Topics("f"), "boot")
         self.rollouts = Rollouts(
             ReleaseStore(sqlite_url(folder / "shoal.db"), "f"),
@@ -125,14 +141,18 @@ class Releasing:
     def finish(self) -> None:
         for device_id in ("a", "b"):
             self.bench.tensors = {}
-            self.bench.send(device_id, "update", self.bench.payload(device_id, evaluated=m.Metrics(4, 1.0, 3)))
+            self.bench.send(
+                device_id, "update", self.bench.payload(device_id, evaluated=m.Metrics(4, 1.0, 3))
+            )
         assert self.bench.state.phase == "finished"
         self.policy.tick()
 
     @property
     def made(self) -> list[tuple[int, int, str]]:
         assert self.rollouts is not None
-        return [(n, r.round, r.group) for n, r in sorted(self.rollouts.state.catalogue.releases.items())]
+        return [
+            (n, r.round, r.group) for n, r in sorted(self.rollouts.state.catalogue.releases.items())
+        ]
 
     def order(self, order: Any) -> str:
         answer: str = self.handlers[type(order)](order)
@@ -140,7 +160,9 @@ class Releasing:
 
 
 class TestPolicy:
-    def test_a_run_that_is_over_is_released_once_with_what_devices_found(self, fleet: FleetData, tmp_path: Path) -> None:
+    def test_a_run_that_is_over_is_released_once_with_what_devices_found(
+        self, fleet: FleetData, tmp_path: Path
+    ) -> None:
         service = Releasing(fleet, tmp_path)
         service.round()
         service.round()
@@ -150,9 +172,15 @@ class TestPolicy:
         assert service.made == [(1, 2, "run-1/0")]
         assert service.rollouts is not None
         release = service.rollouts.state.catalogue.releases[1]
-        assert (release.metrics, release.devices, release.algorithm) == (m.Metrics(8, 2.0, 6), 2, "fedavg")
+        assert (release.metrics, release.devices, release.algorithm) == (
+            m.Metrics(8, 2.0, 6),
+            2,
+            "fedavg",
+        )
 
-    def test_a_run_that_was_ended_by_order_is_released_by_order_alone(self, fleet: FleetData, tmp_path: Path) -> None:
+    def test_a_run_that_was_ended_by_order_is_released_by_order_alone(
+        self, fleet: FleetData, tmp_path: Path
+    ) -> None:
         service = Releasing(fleet, tmp_path, rounds=9)
         service.round()
         service.bench.campaign.abort()
@@ -163,13 +191,17 @@ class TestPolicy:
         service.order(MakeReleases("run-1"))
         assert service.made
 
-    def test_a_run_that_goes_on_is_released_after_so_many_rounds(self, fleet: FleetData, tmp_path: Path) -> None:
+    def test_a_run_that_goes_on_is_released_after_so_many_rounds(
+        self, fleet: FleetData, tmp_path: Path
+    ) -> None:
         service = Releasing(fleet, tmp_path, every=2, rounds=9)
         for _ in range(4):
             service.round()
         assert sorted({number for _, number, _ in service.made}) == [2, 4]
 
-    def test_without_an_order_nothing_is_released_by_hand(self, fleet: FleetData, tmp_path: Path) -> None:
+    def test_without_an_order_nothing_is_released_by_hand(
+        self, fleet: FleetData, tmp_path: Path
+    ) -> None:
         service = Releasing(fleet, tmp_path, "manual", rounds=9)
         with pytest.raises(ConfigError, match="no round of training is over"):
             service.order(MakeReleases("run-1"))
@@ -217,7 +249,13 @@ def test_releases_and_rollouts_over_http(fleet: FleetData, tmp_path: Path) -> No
     bench = service.bench
     conditions = Conditions({}, True, "", "", Counted(), {})
     api = TestClient(
-        create_api(lambda: {"run-1": bench.campaign}, lambda: conditions, lambda: 0.0, bench.runner.devices, lambda: rollouts.state)
+        create_api(
+            lambda: {"run-1": bench.campaign},
+            lambda: conditions,
+            lambda: 0.0,
+            bench.runner.devices,
+            lambda: rollouts.state,
+        )
     )
     listed = api.get("/releases").json()
     assert [release["number"] for release in listed] == [number for number, _, _ in service.made]

@@ -1,4 +1,5 @@
-"""How much one device may move a model: the rules on their own, and what a round does with what is out of bounds."""
+"""How much one device may move a model: the rules on their own, and what a round does with what is
+out of bounds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +40,9 @@ class TestNorms:
     def test_an_update_far_louder_than_the_others_is_left_out_and_it_is_said_why(self) -> None:
         kept, left_out, norms = bounded(CAPPED, cohort(update(1), update(2), update(9e5)), {})
         assert sorted(kept) == ["d0", "d1"]
-        assert left_out == {"d2": "the norm of its delta is 9e+05: more than 20 is not usual in this round"}
+        assert left_out == {
+            "d2": "the norm of its delta is 9e+05: more than 20 is not usual in this round"
+        }
         assert norms == {"delta": 2}
 
     def test_a_newcomer_is_held_against_newcomers_of_its_own_and_of_earlier_rounds(self) -> None:
@@ -52,16 +55,33 @@ class TestNorms:
         _, first, norms = bounded(CAPPED, cohort(newcomer(12), newcomer(12), newcomer(12)), {})
         members = cohort(member(0.01), member(0.01), member(0.01))
         _, second, norms = bounded(CAPPED, members, norms)
-        _, late, after = bounded(CAPPED, members | {"n": newcomer(13, 5.0)}, norms)  # it trains from a model that the others have left
+        _, late, after = bounded(
+            CAPPED, members | {"n": newcomer(13, 5.0)}, norms
+        )  # it trains from a model that the others have left
         _, loud, _ = bounded(CAPPED, members | {"n": newcomer(1e6)}, norms)
-        _, one, _ = bounded(CAPPED, members | {"n": newcomer(12), "m": newcomer(12, 1e6), "o": newcomer(12)}, norms)
+        _, one, _ = bounded(
+            CAPPED, members | {"n": newcomer(12), "m": newcomer(12, 1e6), "o": newcomer(12)}, norms
+        )
         _, inside, _ = bounded(CAPPED, members | {"d9": member(5.0), "n": newcomer(12, 5.0)}, norms)
-        assert (first, second, late, [*loud], [*one], [*inside]) == ({}, {}, {}, ["n"], ["m"], ["d9"])
+        assert (first, second, late, [*loud], [*one], [*inside]) == (
+            {},
+            {},
+            {},
+            ["n"],
+            ["m"],
+            ["d9"],
+        )
         assert after == {"delta": 0.01, "response": 13}
 
     @pytest.mark.parametrize("role", ["statistic", "response"])
     def test_statistics_and_responses_have_bounds_of_their_own(self, role: str) -> None:
-        _, left_out, _ = bounded(CAPPED, cohort(*(msgspec.structs.replace(update(), norms={role: norm}) for norm in (5, 6, 3e11))), {})
+        _, left_out, _ = bounded(
+            CAPPED,
+            cohort(
+                *(msgspec.structs.replace(update(), norms={role: norm}) for norm in (5, 6, 3e11))
+            ),
+            {},
+        )
         assert [*left_out] == ["d2"]
         assert role in left_out["d2"]
 
@@ -77,14 +97,18 @@ class TestNorms:
         assert bounded(CAPPED, cohort(update(0), update(0), update(FLOOR)), {})[1] == {}
 
     @given(
-        st.lists(st.floats(1, 2), min_size=1, max_size=9), st.lists(st.floats(0, 1e12), max_size=8), st.one_of(st.none(), st.floats(1, 2))
+        st.lists(st.floats(1, 2), min_size=1, max_size=9),
+        st.lists(st.floats(0, 1e12), max_size=8),
+        st.one_of(st.none(), st.floats(1, 2)),
     )
     def test_a_minority_cannot_have_honest_devices_left_out_nor_be_louder_than_the_bound(
         self, honest: list[float], hostile: list[float], before: float | None
     ) -> None:
         hostile = hostile[: len(honest) - 1]
         received = cohort(*map(update, honest + hostile))
-        kept, left_out, norms = bounded(CAPPED, received, {} if before is None else {"delta": before})
+        kept, left_out, norms = bounded(
+            CAPPED, received, {} if before is None else {"delta": before}
+        )
         assert kept.keys() | left_out.keys() == received.keys()
         assert not kept.keys() & left_out.keys()
         assert set(left_out) <= {f"d{i}" for i in range(len(honest), len(received))}
@@ -105,8 +129,12 @@ class TestWeights:
         assert [one.num_train for one in kept.values()] == [min(count, most) for count in counts]
 
     @given(st.integers(0, 2**50), st.lists(st.integers(10, 20), min_size=2, max_size=9))
-    def test_one_device_among_others_weighs_at_most_ten_times_the_heaviest_of_them(self, claimed: int, honest: list[int]) -> None:
-        kept, _, _ = bounded(CAPPED, cohort(update(1, claimed), *(update(1, count) for count in honest)), {})
+    def test_one_device_among_others_weighs_at_most_ten_times_the_heaviest_of_them(
+        self, claimed: int, honest: list[int]
+    ) -> None:
+        kept, _, _ = bounded(
+            CAPPED, cohort(update(1, claimed), *(update(1, count) for count in honest)), {}
+        )
         assert kept["d0"].num_train <= 10 * max(honest)
         assert [kept[f"d{i + 1}"].num_train for i in range(len(honest))] == honest
 
@@ -114,7 +142,9 @@ class TestWeights:
 @given(st.lists(st.tuples(st.floats(0, 1e12), st.integers(0, 2**50)), max_size=6))
 def test_without_bounds_everything_counts_as_it_says(claims: list[tuple[float, int]]) -> None:
     received = cohort(*(update(norm, count) for norm, count in claims))
-    kept, left_out, _ = bounded(msgspec.structs.replace(CAPPED, weight_cap=0.0, norm_cap=0.0), received, {})
+    kept, left_out, _ = bounded(
+        msgspec.structs.replace(CAPPED, weight_cap=0.0, norm_cap=0.0), received, {}
+    )
     assert (kept, left_out) == (received, {})
 
 
@@ -130,22 +160,32 @@ class Overflowing:
     averages: ClassVar[bool] = False
     by_examples: ClassVar[bool] = False
 
-    def combine(self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int) -> Combined:
+    def combine(
+        self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
+    ) -> Combined:
         return Combined(np.full(stack.size, np.inf, np.float32), np.full(len(stack), np.nan))
 
 
 class TestRound:
     """What a round does with it, through the runner."""
 
-    def test_an_update_out_of_bounds_moves_nothing_and_the_record_says_so(self, fleet: FleetData) -> None:
-        bench, alone = (Bench(fleet, settings={"norm_cap": 10.0, "min_updates": 1}) for _ in range(2))
+    def test_an_update_out_of_bounds_moves_nothing_and_the_record_says_so(
+        self, fleet: FleetData
+    ) -> None:
+        bench, alone = (
+            Bench(fleet, settings={"norm_cap": 10.0, "min_updates": 1}) for _ in range(2)
+        )
         notes = bench.close(a=(1.0, 2), b=(90.0, 2))
         assert [*notes["left_out"]] == ["b"]
         assert (bench.state.made_in, bench.state.made_by) == (1, ("a",))
-        alone.close(a=(1.0, 2), b=(1.0, 2))  # the mean of one change and the same change is that change
+        alone.close(
+            a=(1.0, 2), b=(1.0, 2)
+        )  # the mean of one change and the same change is that change
         assert models_of(bench) == models_of(alone)
 
-    def test_too_few_updates_within_bounds_leave_the_models_as_they_were(self, fleet: FleetData) -> None:
+    def test_too_few_updates_within_bounds_leave_the_models_as_they_were(
+        self, fleet: FleetData
+    ) -> None:
         bench = Bench(fleet, settings={"norm_cap": 10.0, "min_updates": 2})
         before = models_of(bench)
         notes = bench.close(a=(1.0, 2), b=(90.0, 2))
@@ -178,24 +218,35 @@ class TestRound:
         assert notes["too_small"] == {"0": 2}
         assert models_of(bench) == {"initial": first, "0": first}
 
-    def test_a_group_that_keeps_its_last_model_keeps_what_the_server_optimizer_remembered_of_it(self, fleet: FleetData) -> None:
+    def test_a_group_that_keeps_its_last_model_keeps_what_the_server_optimizer_remembered_of_it(
+        self, fleet: FleetData
+    ) -> None:
         bench = Bench(fleet, algorithm="fedavg+fedadam", settings={"min_group": 2})
         bench.close(a=(1.0, 2), b=(1.0, 2))
         before = load_state(bench.state, bench.blobs)
         assert before.moments.keys() == {"0"}
-        bench.start(msgspec.structs.replace(bench.state.next_settings, min_group=3), bench.store, bench.blobs, epoch=2)
+        bench.start(
+            msgspec.structs.replace(bench.state.next_settings, min_group=3),
+            bench.store,
+            bench.blobs,
+            epoch=2,
+        )
         assert bench.close(a=(1.0, 2), b=(1.0, 2))["too_small"] == {"0": 2}
         after = load_state(bench.state, bench.blobs)
         assert difference(replace(before, rounds=2), after) == ""
 
-    def test_a_model_far_from_the_last_one_is_set_aside_also_where_all_devices_agree(self, fleet: FleetData) -> None:
+    def test_a_model_far_from_the_last_one_is_set_aside_also_where_all_devices_agree(
+        self, fleet: FleetData
+    ) -> None:
         bench = Bench(fleet, settings={"norm_cap": 10.0})
         bench.close(a=(1.0, 2), b=(1.0, 2))
         bench.close(a=(9.0, 2), b=(9.0, 2))
         assert [round(distance["shared"], 3) for distance in bench.state.distances] == [1.0, 9.0]
         before = models_of(bench)
         notes = bench.close(a=(11.0, 2), b=(11.0, 2))
-        assert notes["too_far"] == {"0": "the distance of its shared is 11: more than 10 is not usual in this run"}
+        assert notes["too_far"] == {
+            "0": "the distance of its shared is 11: more than 10 is not usual in this run"
+        }
         assert notes["set_aside"] == "every new model is too far from the last one"
         assert (models_of(bench), bench.state.made_in) == (before, 2)
 
@@ -209,7 +260,9 @@ class TestRound:
 def test_a_model_near_another_groups_last_one_is_not_too_far() -> None:
     run = Run(norm_cap=10.0).state
     run = msgspec.structs.replace(run, distances=({"shared": 1.0},))
-    before = {key: {"shared/w": np.full(4, value, np.float32)} for key, value in (("0", 0.0), ("1", 50.0))}
+    before = {
+        key: {"shared/w": np.full(4, value, np.float32)} for key, value in (("0", 0.0), ("1", 50.0))
+    }
     for value, too_far in ((4.0, False), (48.0, False), (20.0, True)):
         state = State({"0": {"shared/w": np.full(4, value, np.float32)}, "1": before["1"]})
         groups = {key: _Group(2, key) for key in before}
@@ -219,14 +272,24 @@ def test_a_model_near_another_groups_last_one_is_not_too_far() -> None:
 
 def test_the_fixed_bound_is_an_option(fleet: FleetData) -> None:
     bench = Bench(fleet, settings={"max_update_norm": 2.0})
-    bench.tensors = {n: np.full_like(a, 1.0) if n.startswith("delta/") else a for n, a in bench.tensors.items()}
+    bench.tensors = {
+        n: np.full_like(a, 1.0) if n.startswith("delta/") else a for n, a in bench.tensors.items()
+    }
     assert bench.verdict(bench.payload("a")).reason == "norm-too-large"
 
 
 def test_rounds_that_change_nothing_have_spent_privacy_too(fleet: FleetData) -> None:
     bounds = {"norm_cap": 10.0, "max_drop": 0.3, "keep_models": 3, "min_updates": 2}
-    bench, plain = (Bench(fleet, algorithm="fedavg+gaussian:noise_multiplier=2", settings=limits) for limits in (bounds, {}))
+    bench, plain = (
+        Bench(fleet, algorithm="fedavg+gaussian:noise_multiplier=2", settings=limits)
+        for limits in (bounds, {})
+    )
     right = [(4, 4), (4, 4), (0, 0), (4, 4)]
-    told = [bench.close(a=(1.0, a), b=(99.0 if number == 0 else 1.0, b)) for number, (a, b) in enumerate(right)]
+    told = [
+        bench.close(a=(1.0, a), b=(99.0 if number == 0 else 1.0, b))
+        for number, (a, b) in enumerate(right)
+    ]
     assert ["set_aside" in told[0], "rolled_back" in told[2]] == [True, True]
-    assert [notes["epsilon"] for notes in told] == [plain.close(a=(1.0, 4), b=(1.0, 4))["epsilon"] for _ in right]
+    assert [notes["epsilon"] for notes in told] == [
+        plain.close(a=(1.0, 4), b=(1.0, 4))["epsilon"] for _ in right
+    ]

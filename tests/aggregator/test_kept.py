@@ -1,4 +1,5 @@
-"""What devices keep, on its way from an update to the record, the summary, the registry, the HTTP API and the report."""
+"""What devices keep, on its way from an update to the record, the summary, the registry, the HTTP
+API and the report."""
 
 import re
 from pathlib import Path
@@ -36,13 +37,26 @@ LAYOUT = (
     ("response/choose.loss", "float32", (2,)),
     ("response/choose.windows", "float32", ()),
 )
-CLOSING = (m.Evaluate("windows", "memorise", report=False), m.Apply("choose"), m.Evaluate("test", "assess"))
-CHOICE: dict[str, Any] = {"candidates": NAMES, "responses": {"choose": LAYOUT, "memorise": (("response/x", "float32", ()),)}}
+CLOSING = (
+    m.Evaluate("windows", "memorise", report=False),
+    m.Apply("choose"),
+    m.Evaluate("test", "assess"),
+)
+CHOICE: dict[str, Any] = {
+    "candidates": NAMES,
+    "responses": {"choose": LAYOUT, "memorise": (("response/x", "float32", ()),)},
+}
 
 
 def closing(*devices: str, withholding: str = "") -> Run:
     """A run in its last round, for which these devices are asked."""
-    run = Run(programs={"": (m.Train(32),), "closing": CLOSING}, rounds=1, min_devices=len(devices), grace_s=100.0, **CHOICE)
+    run = Run(
+        programs={"": (m.Train(32),), "closing": CLOSING},
+        rounds=1,
+        min_devices=len(devices),
+        grace_s=100.0,
+        **CHOICE,
+    )
     for device in devices:
         run.check_in(device, withholds=device == withholding)
     for device in devices:
@@ -69,20 +83,37 @@ class TestPlan:
     def test_a_device_that_withholds_is_asked_for_no_scores_and_does_all_else(self) -> None:
         run = closing("a", "b", withholding="b")
         assert plan_for(run.state, "a").verbs == CLOSING
-        assert plan_for(run.state, "b").verbs == (CLOSING[0], m.Apply("choose", report=False), CLOSING[2])
+        assert plan_for(run.state, "b").verbs == (
+            CLOSING[0],
+            m.Apply("choose", report=False),
+            CLOSING[2],
+        )
 
-    def test_a_device_with_too_few_test_windows_for_its_owner_is_not_asked_how_well_it_answers(self) -> None:
+    def test_a_device_with_too_few_test_windows_for_its_owner_is_not_asked_how_well_it_answers(
+        self,
+    ) -> None:
         run = closing("a", "b", withholding="b")
         run.check_in("b", withholds=True, untested=True)
         silent = m.Apply("choose", report=False), m.Evaluate("test", "assess", report=False)
         assert plan_for(run.state, "b").verbs == (CLOSING[0], *silent)
 
-    def test_a_device_with_too_few_labels_to_judge_by_is_asked_to_train_on_all_of_them(self) -> None:
+    def test_a_device_with_too_few_labels_to_judge_by_is_asked_to_train_on_all_of_them(
+        self,
+    ) -> None:
         def verbs(share: float) -> tuple[m.Verb, ...]:
-            choice = m.Evaluate("windows", "memorise", holdout=share, report=False), m.Apply("choose")
-            return m.Train(32, holdout=share, report=False), m.Evaluate("holdout", "mix", holdout=0.25), *choice
+            choice = (
+                m.Evaluate("windows", "memorise", holdout=share, report=False),
+                m.Apply("choose"),
+            )
+            return (
+                m.Train(32, holdout=share, report=False),
+                m.Evaluate("holdout", "mix", holdout=0.25),
+                *choice,
+            )
 
-        run = Run(programs={"": (m.Train(32),), "closing": verbs(0.25)}, rounds=1, min_devices=2, **CHOICE)
+        run = Run(
+            programs={"": (m.Train(32),), "closing": verbs(0.25)}, rounds=1, min_devices=2, **CHOICE
+        )
         for device, labels in (("a", 31), ("b", 32)):
             run.feed(s.DeviceCheckedIn(1.0, device, labels, 4))
         for device in "ab":
@@ -133,7 +164,9 @@ class TestAdmission:
             ({"response/choose.windows": np.array(1e30, np.float32)}, "norm-too-large"),
         ],
     )
-    def test_scores_of_another_layout_or_without_a_value_are_refused(self, changes: dict[str, np.ndarray], reason: str) -> None:
+    def test_scores_of_another_layout_or_without_a_value_are_refused(
+        self, changes: dict[str, np.ndarray], reason: str
+    ) -> None:
         good = {name: np.zeros(shape, dtype) for name, dtype, shape in LAYOUT}
         settings = msgspec.structs.replace(SETTINGS, **CHOICE)
         assert check_tensors(settings, (m.Apply("choose"),), good, norms_of(good)) is None
@@ -189,8 +222,12 @@ class TestRecord:
             held.pop("withholds", None)
             held.pop("kept", None)
         settings = msgspec.structs.replace(run.state.settings, candidates=())
-        assert s.decode_state(msgspec.json.encode(state)) == msgspec.structs.replace(run.state, settings=settings)
-        earlier = {name: value for name, value in msgspec.to_builtins(record).items() if name != "kept"}
+        assert s.decode_state(msgspec.json.encode(state)) == msgspec.structs.replace(
+            run.state, settings=settings
+        )
+        earlier = {
+            name: value for name, value in msgspec.to_builtins(record).items() if name != "kept"
+        }
         assert msgspec.convert(earlier, RoundRecord) == record
 
 
@@ -203,7 +240,9 @@ class TestRegistry:
         told = devices.entry("a").kept
         assert told is not None
         assert (told.at_s, told.campaign, told.round, told.kept) == (7.0, "autumn", 3, KEPT)
-        assert msgspec.json.decode(msgspec.json.encode(devices.entry("a")), type=Entry) == devices.entry("a")
+        assert msgspec.json.decode(
+            msgspec.json.encode(devices.entry("a")), type=Entry
+        ) == devices.entry("a")
 
     def test_it_is_forgotten_where_the_policy_no_longer_lets_the_device_say_it(self) -> None:
         devices = Devices(MemoryRegistry(), lambda: 7.0)
@@ -221,10 +260,19 @@ class TestRegistry:
             for device in "ab":
                 devices.on_models(run.state, device, released)
             told = known(devices.entry("a").kept)
-            assert (told.at_s, told.campaign, told.round, told.kept) == (5.0, run.state.settings.name, 2, KEPT)
-            assert (devices.entry("b").kept is not None) == released, "it may still use an earlier release with what it kept of that"
+            assert (told.at_s, told.campaign, told.round, told.kept) == (
+                5.0,
+                run.state.settings.name,
+                2,
+                KEPT,
+            )
+            assert (devices.entry("b").kept is not None) == released, (
+                "it may still use an earlier release with what it kept of that"
+            )
 
-    def test_it_is_not_taken_from_a_run_again_where_the_policy_no_longer_lets_the_device_say_it(self) -> None:
+    def test_it_is_not_taken_from_a_run_again_where_the_policy_no_longer_lets_the_device_say_it(
+        self,
+    ) -> None:
         run, devices = closing("a"), Devices(MemoryRegistry(), lambda: 7.0)
         ended(run, a=KEPT)
         devices.on_check_in(m.CheckIn("a", 10, 4, policy=m.Policy(max_clip_norm=1.0)))
@@ -236,12 +284,22 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
     run = closing("a", "b", "c")
     none = Kept(NAMES[1], 0)
     summary = summarize(run.state, [ended(run, a=KEPT, b=None, c=none)], 1.0)
-    write_report(tmp_path, summary, [], MemoryBlobs(), Extras(recipe=read_algorithm("personal").recipe))
+    write_report(
+        tmp_path, summary, [], MemoryBlobs(), Extras(recipe=read_algorithm("personal").recipe)
+    )
     page = " ".join((tmp_path / "report.html").read_text().split())
     rows = {row.partition("</th>")[0]: row for row in re.split('<tr[^>]*><th scope="row">', page)}
-    assert f'<td>{NAMES[0]}</td><td class="wide why">loss 0.250 on 12 windows, the least</td>' in rows["a"]
-    assert "is above the least by no more than 3 standard errors and by no more than 0.5; with fewer" in page
-    assert "general: the group's model, with BatchNorm's statistics moved" in page.replace("&#39;", "'")
+    assert (
+        f'<td>{NAMES[0]}</td><td class="wide why">loss 0.250 on 12 windows, the least</td>'
+        in rows["a"]
+    )
+    assert (
+        "is above the least by no more than 3 standard errors and by no more than 0.5; with fewer"
+        in page
+    )
+    assert "general: the group's model, with BatchNorm's statistics moved" in page.replace(
+        "&#39;", "'"
+    )
     assert '<td>not told</td><td class="wide why"></td>' in rows["b"]
     assert '<td class="wide why">no windows held out to judge by</td>' in rows["c"]
     assert '<td class="number">1</td>' in rows["not told"]
@@ -254,18 +312,29 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
 @pytest.mark.parametrize(
     ("kept", "said"),
     [
-        (Kept(NAMES[0], 12, 0.5, {NAMES[1]: 0.25}), f"loss 0.500 on 12 windows, margin 0.250 to the least ({NAMES[1]})"),
-        (Kept(NAMES[1], 12, 0.25, {NAMES[0]: 0.5}), f"loss 0.250 on 12 windows, the least; passed over: {NAMES[0]} (margin 0.250)"),
+        (
+            Kept(NAMES[0], 12, 0.5, {NAMES[1]: 0.25}),
+            f"loss 0.500 on 12 windows, margin 0.250 to the least ({NAMES[1]})",
+        ),
+        (
+            Kept(NAMES[1], 12, 0.25, {NAMES[0]: 0.5}),
+            f"loss 0.250 on 12 windows, the least; passed over: {NAMES[0]} (margin 0.250)",
+        ),
         (
             Kept(NAMES[1], 12, 0.25, {NAMES[0]: 0.5}, {NAMES[0]: 0.08, NAMES[1]: 0.0}),
-            f"loss 0.250 on 12 windows, the least; passed over: {NAMES[0]} (margin 0.250, standard error 0.080)",
+            f"loss 0.250 on 12 windows, the least; passed over: {NAMES[0]} (margin 0.250, "
+            "standard error 0.080)",
         ),
         (Kept(NAMES[0], 2, 0.5, {NAMES[1]: 0.25}), "loss 0.500 on 2 windows, too few to judge by"),
         (
             Kept(NAMES[1], 12, 0.5, {NAMES[0]: 0.25}, unusable=NAMES[:1]),
-            f"loss 0.500 on 12 windows, the least of those to be used; not to be used ({UNUSABLE}): {NAMES[0]}",
+            "loss 0.500 on 12 windows, the least of those to be used; not to be used "
+            f"({UNUSABLE}): {NAMES[0]}",
         ),
-        (Kept(NAMES[1], 0, unusable=NAMES[:1]), f"no windows held out to judge by; not to be used ({UNUSABLE}): {NAMES[0]}"),
+        (
+            Kept(NAMES[1], 0, unusable=NAMES[:1]),
+            f"no windows held out to judge by; not to be used ({UNUSABLE}): {NAMES[0]}",
+        ),
         (None, ""),
     ],
 )
@@ -277,14 +346,24 @@ def test_the_report_says_by_which_margin_a_device_chose(kept: Kept | None, said:
     ("name", "errors", "said", "few"),
     [
         ("personal", 3.0, "no more than 3 standard errors", "tuned, neighbours 0.5"),
-        ("fedavg+none+knn-per", 0.0, "keeps the one with the least loss", "general, neighbours 0.5"),
+        (
+            "fedavg+none+knn-per",
+            0.0,
+            "keeps the one with the least loss",
+            "general, neighbours 0.5",
+        ),
         ("fedavg+none+served", None, "chooses among these candidates", ""),
     ],
 )
-def test_the_report_says_by_which_rule(name: str, errors: float | None, said: str, few: str) -> None:
+def test_the_report_says_by_which_rule(
+    name: str, errors: float | None, said: str, few: str
+) -> None:
     recipe = read_algorithm(name).recipe
     assert (recipe and recipe.errors) == errors
     assert said in rule_text(recipe)
     assert bool(few) == bool(names_text(recipe))
-    assert ("tuned:" in names_text(recipe), "moved" in names_text(recipe)) == (name == "personal", name == "personal")
+    assert ("tuned:" in names_text(recipe), "moved" in names_text(recipe)) == (
+        name == "personal",
+        name == "personal",
+    )
     assert not few or f"with fewer than 3 such windows, {few}, or" in rule_text(recipe)

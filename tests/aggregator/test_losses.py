@@ -1,4 +1,5 @@
-"""Devices that have lost what they had chosen to keep choose it again; what an owner no longer lets a device say is in no record."""
+"""Devices that have lost what they had chosen to keep choose it again; what an owner no longer lets
+a device say is in no record."""
 
 import msgspec
 import pytest
@@ -7,7 +8,17 @@ from aggregator.core import state as s
 from aggregator.core.closings import MOST_ASKED
 from aggregator.offers import needed
 from tests.aggregator.round_cases import RECEIVED
-from tests.aggregator.test_closings import PROGRAMS, declined, finished, keeps, lost, over, plans, told, written
+from tests.aggregator.test_closings import (
+    PROGRAMS,
+    declined,
+    finished,
+    keeps,
+    lost,
+    over,
+    plans,
+    told,
+    written,
+)
 from tests.aggregator.test_kept import CLOSING
 from wire import messages as m
 
@@ -15,7 +26,9 @@ from wire import messages as m
 class TestLost:
     """A device that no longer holds what it chose, and one whose owner no longer lets it say so."""
 
-    def test_who_has_lost_what_it_kept_chooses_anew_and_until_then_the_run_says_nothing_of_it(self) -> None:
+    def test_who_has_lost_what_it_kept_chooses_anew_and_until_then_the_run_says_nothing_of_it(
+        self,
+    ) -> None:
         run = over()
         before = run.state
         (plan,) = plans(lost(run, "a", ()))
@@ -29,7 +42,9 @@ class TestLost:
         assert finished(lost(run, "a", (run.state.models["0"],), 23.0)) == ["a"]
 
     @pytest.mark.parametrize("held", [None, ("3" * 64,), ("e" * 64, "3" * 64)])
-    def test_who_holds_it_or_does_not_say_is_told_its_model(self, held: tuple[str, ...] | None) -> None:
+    def test_who_holds_it_or_does_not_say_is_told_its_model(
+        self, held: tuple[str, ...] | None
+    ) -> None:
         run = over()
         before = run.state.received
         assert finished(lost(run, "a", held)) == ["a"]
@@ -41,11 +56,15 @@ class TestLost:
     def test_where_devices_find_their_model_themselves_what_is_kept_may_be_of_any(self) -> None:
         run = over()
         chooses = {**PROGRAMS, "closing": (m.Choose(("e" * 64, "3" * 64), "test"), *CLOSING)}
-        run.state = msgspec.structs.replace(run.state, programs=chooses, models={**run.state.models, "1": "e" * 64})
+        run.state = msgspec.structs.replace(
+            run.state, programs=chooses, models={**run.state.models, "1": "e" * 64}
+        )
         assert finished(lost(run, "a", ("e" * 64,))) == ["a"]
         assert plans(lost(run, "a", ("f" * 64,)))
 
-    def test_a_device_that_has_told_another_run_that_it_has_lost_it_is_asked_when_it_comes(self) -> None:
+    def test_a_device_that_has_told_another_run_that_it_has_lost_it_is_asked_when_it_comes(
+        self,
+    ) -> None:
         run = over()
         run.feed(s.DeviceLost(19.0, "a"))
         before = run.state
@@ -58,7 +77,9 @@ class TestLost:
         (plan,) = plans(keeps(run, "a", held=()))
         assert (plan.device_id, list(run.state.closings)) == ("a", ["a"])
 
-    def test_who_declines_to_choose_again_since_it_has_labels_now_is_not_asked_for_ever_although_it_holds_what_it_kept(self) -> None:
+    def test_who_declines_to_choose_again_since_it_has_labels_now_is_not_asked_for_ever_although_it_holds_what_it_kept(
+        self,
+    ) -> None:
         run = over()
         held = (run.state.models["0"],)
         run.feed(s.DeviceCheckedIn(20.0, "u", 0, 0, terms="1"))
@@ -116,7 +137,9 @@ class TestLost:
         run.state = msgspec.structs.replace(run.state, phase=phase)
         assert keeps(run, "a", held=(), withholds=True, min_windows=99) == []
         said = run.state.received["a"]
-        assert (said.kept, said.evaluated, run.state.phase) == (None, m.Metrics(), phase), "its update counts as before"
+        assert (said.kept, said.evaluated, run.state.phase) == (None, m.Metrics(), phase), (
+            "its update counts as before"
+        )
 
     def test_the_bytes_of_what_it_said_are_kept_no_longer_than_the_round_needs_them(self) -> None:
         evaluating, finished = over("c", hold=True).state, over().state

@@ -35,7 +35,11 @@ def second_round(**options: object) -> Run:
 def turn(run: Run, at_s: float = 3.0, **others: Any) -> None:
     """All devices of the round send their updates, which are aggregated."""
     for device in list(run.state.cohort):
-        update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {run.state.round}".encode()), start=run.state.cohort[device])
+        update = msgspec.structs.replace(
+            RECEIVED,
+            blob=digest(f"{device} {run.state.round}".encode()),
+            start=run.state.cohort[device],
+        )
         run.feed(s.UpdateAdmitted(at_s, device, run.state.round, update))
     run.aggregated(at_s, STARTS, **others)
 
@@ -53,7 +57,10 @@ def test_it_is_a_newcomer_in_the_next_round_and_no_longer_after_it() -> None:
     before = plan_for(run.state, "a")
     assert move(run) == [s.SendPlan(before)]  # the open round's plan stays what it was
     turn(run)
-    assert (run.state.cohort, surveys(plan_for(run.state, "a"))) == ({"a": "initial", "b": "0"}, True)
+    assert (run.state.cohort, surveys(plan_for(run.state, "a"))) == (
+        {"a": "initial", "b": "0"},
+        True,
+    )
     assert not surveys(plan_for(run.state, "b"))
     assert plan_for(run.state, "a").model == run.state.models["initial"]
     turn(run)
@@ -97,7 +104,9 @@ def test_where_newcomers_do_nothing_of_their_own_nothing_changes() -> None:
 
 def test_it_evaluates_and_keeps_its_groups_model() -> None:
     run = second_round(programs=SURVEYING)
-    run.state = msgspec.structs.replace(run.state, settings=msgspec.structs.replace(run.state.settings, rounds=2))
+    run.state = msgspec.structs.replace(
+        run.state, settings=msgspec.structs.replace(run.state.settings, rounds=2)
+    )
     move(run)
     turn(run)
     assert (run.state.phase, run.state.cohort["a"]) == ("evaluating", "0")

@@ -1,4 +1,5 @@
-"""Which model devices are to use that a campaign has put into no group: one that was trained, if there is one."""
+"""Which model devices are to use that a campaign has put into no group: one that was trained, if
+there is one."""
 
 from aggregator.core.releases import Catalogue
 from aggregator.core.rollout_state import FleetState
@@ -20,7 +21,9 @@ def trained(**starts: str) -> Run:
     return run
 
 
-def test_a_device_in_no_group_is_released_the_largest_groups_model_and_not_what_training_begins_with() -> None:
+def test_a_device_in_no_group_is_released_the_largest_groups_model_and_not_what_training_begins_with() -> (
+    None
+):
     state = trained(a="0", b="0").state
     assert newcomers_key(state) == "0"
     assert [(draft.model, draft.devices) for draft in drafts_of(state)] == [(TRAINED, 3)]
@@ -36,4 +39,7 @@ def test_the_group_of_a_device_is_that_of_the_latest_campaign_with_a_release() -
     states = [trained(a="0", b="0").state]
     name = states[0].settings.name
     assert released_group(states, FleetState(), "a") == ""
-    assert released_group(states, FleetState(catalogue=Catalogue(released={f"{name}/0": 1})), "a") == f"{name}/0"
+    assert (
+        released_group(states, FleetState(catalogue=Catalogue(released={f"{name}/0": 1})), "a")
+        == f"{name}/0"
+    )

@@ -1,4 +1,5 @@
-"""What operators order while something is under way: another campaign, a pause, updates on their way."""
+"""What operators order while something is under way: another campaign, a pause, updates on their
+way."""
 
 from typing import Any
 
@@ -34,11 +35,16 @@ def two(fleet: FleetData) -> Campaigns:
 
 def moved(bench: Bench) -> None:
     """Let updates change something, so that rounds have models of their own."""
-    bench.tensors = {name: a + np.float32(0.1) if name.startswith("delta/") else a for name, a in bench.tensors.items()}
+    bench.tensors = {
+        name: a + np.float32(0.1) if name.startswith("delta/") else a
+        for name, a in bench.tensors.items()
+    }
 
 
 class TestTwoCampaigns:
-    def test_a_deadline_of_the_older_one_takes_nobody_away_from_the_newer(self, two: Campaigns) -> None:
+    def test_a_deadline_of_the_older_one_takes_nobody_away_from_the_newer(
+        self, two: Campaigns
+    ) -> None:
         two.clock.now_s += 50
         second = two.second()
         two.check_in("a", "b")
@@ -48,18 +54,24 @@ class TestTwoCampaigns:
         assert [run for run, _ in two.plans() if run == "r"] == []
         assert (online(two.campaign), online(second)) == ([], ["a", "b"])
 
-    def test_a_late_update_for_the_older_one_counts_and_brings_its_device_no_plan_of_it(self, two: Campaigns) -> None:
+    def test_a_late_update_for_the_older_one_counts_and_brings_its_device_no_plan_of_it(
+        self, two: Campaigns
+    ) -> None:
         late = two.payload("a")
         second = two.second()
         two.check_in("a", "b")
         two.answers()
         two.send("a", "update", late)
         answers = two.answers()
-        assert [type(answer).__name__ for answer in answers if not isinstance(answer, m.Plan)] == ["Acknowledge"]
+        assert [type(answer).__name__ for answer in answers if not isinstance(answer, m.Plan)] == [
+            "Acknowledge"
+        ]
         assert {answer.run_id for answer in answers if isinstance(answer, m.Plan)} <= {"r2"}
         assert online(second) == ["a", "b"]
 
-    def test_the_older_one_goes_on_after_a_pause_without_the_devices_of_the_newer(self, two: Campaigns) -> None:
+    def test_the_older_one_goes_on_after_a_pause_without_the_devices_of_the_newer(
+        self, two: Campaigns
+    ) -> None:
         two.campaign.hold()
         second = two.second()
         two.check_in("a", "b")
@@ -94,7 +106,10 @@ class TestPaused:
         bench.runner.forget("b")
         assert (bench.state.round, [a for a in bench.answers() if isinstance(a, m.Plan)]) == (1, [])
         bench.campaign.try_to_go_on(told=True)
-        assert (bench.state.round, len([a for a in bench.answers() if isinstance(a, m.Plan)])) == (2, 1)
+        assert (bench.state.round, len([a for a in bench.answers() if isinstance(a, m.Plan)])) == (
+            2,
+            1,
+        )
 
     def test_a_device_that_is_banned_meanwhile_counts_for_nothing_when_it_goes_on(
         self, fleet: FleetData, monkeypatch: pytest.MonkeyPatch
@@ -118,7 +133,9 @@ class TestPaused:
 
 
 class TestRollBack:
-    def test_an_update_to_the_models_that_were_given_up_costs_its_device_nothing(self, fleet: FleetData) -> None:
+    def test_an_update_to_the_models_that_were_given_up_costs_its_device_nothing(
+        self, fleet: FleetData
+    ) -> None:
         bench = Bench(fleet, settings={"keep_models": 3, "max_drop": 1.0, "min_updates": 2})
         moved(bench)
         for _ in range(2):
@@ -132,8 +149,17 @@ class TestRollBack:
             bench.send(device_id, "update", payload)
         assert {answer.reason for answer in bench.answers()} == {"wrong-round"}
         for device_id, plan in plans.items():
-            said = {"device_id": device_id, "round": plan.round, "attempt": plan.attempt, "model": plan.model}
-            bench.send(device_id, "update", encode_update(msgspec.structs.replace(bench.update, **said), bench.tensors))
+            said = {
+                "device_id": device_id,
+                "round": plan.round,
+                "attempt": plan.attempt,
+                "model": plan.model,
+            }
+            bench.send(
+                device_id,
+                "update",
+                encode_update(msgspec.structs.replace(bench.update, **said), bench.tensors),
+            )
         assert bench.state.round == plans["a"].round + 1
 
     def test_devices_train_by_the_settings_of_now(self, fleet: FleetData) -> None:
@@ -141,7 +167,10 @@ class TestRollBack:
         moved(bench)
         for _ in range(2):
             bench.close(a=(1.0, 1), b=(1.0, 1))
-        bench.campaign.retune(msgspec.structs.replace(bench.state.next_settings, local_epochs=3), bench.campaign._algorithm.mean)
+        bench.campaign.retune(
+            msgspec.structs.replace(bench.state.next_settings, local_epochs=3),
+            bench.campaign._algorithm.mean,
+        )
         bench.close(a=(1.0, 1), b=(1.0, 1))
         bench.answers()
         bench.campaign.roll_back(1)

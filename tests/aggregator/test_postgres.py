@@ -1,4 +1,5 @@
-"""The store on a real PostgreSQL: the contract of all stores, migrations, and what is left after every kind of break."""
+"""The store on a real PostgreSQL: the contract of all stores, migrations, and what is left after
+every kind of break."""
 
 import contextlib
 import secrets
@@ -30,7 +31,9 @@ from wire.errors import ConfigError
 
 __all__ = ["postgres"]
 
-pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'shoal[postgres]' would run this")
+pytest.importorskip(
+    "psycopg", reason="psycopg is not installed: pip install 'shoal[postgres]' would run this"
+)
 
 
 @pytest.fixture
@@ -89,12 +92,17 @@ def test_services_that_start_at_a_time_make_one_schema(url: str) -> None:
 
 def test_a_server_that_is_not_there_is_one_clear_error() -> None:
     for use in (SqlStore, has_run):
-        with pytest.raises(ConfigError, match=r"database postgresql\+?\w*://shoal:\*\*\*@127\.0\.0\.1:1/x: .*connection failed"):
+        with pytest.raises(
+            ConfigError,
+            match=r"database postgresql\+?\w*://shoal:\*\*\*@127\.0\.0\.1:1/x: .*connection failed",
+        ):
             use("postgresql://shoal:secret@127.0.0.1:1/x", "run-1")
 
 
 @pytest.mark.parametrize("how", ["connections", "restart", "crash"])
-def test_what_was_committed_is_there_and_the_store_goes_on_after_a_break(own_server: Postgres, how: str) -> None:
+def test_what_was_committed_is_there_and_the_store_goes_on_after_a_break(
+    own_server: Postgres, how: str
+) -> None:
     url = own_server.create("shoal")
     store = SqlStore(url, "run-1")
     store.commit([STARTED])
@@ -102,7 +110,12 @@ def test_what_was_committed_is_there_and_the_store_goes_on_after_a_break(own_ser
     match how:
         case "connections":
             with sql.create_engine(own_server.url("postgres")).connect() as connection:
-                connection.execute(sql.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shoal'"))
+                connection.execute(
+                    sql.text(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "
+                        "application_name = 'shoal'"
+                    )
+                )
         case "restart" | "crash":
             own_server.stop("fast" if how == "restart" else "immediate")
             with pytest.raises(StorageFailed, match="connection failed"):
@@ -118,7 +131,9 @@ def test_what_was_committed_is_there_and_the_store_goes_on_after_a_break(own_ser
     assert devices(store) == ["a", "c"]
 
 
-def test_a_commit_whose_answer_is_lost_is_found_and_never_written_twice(postgres: Postgres, url: str) -> None:
+def test_a_commit_whose_answer_is_lost_is_found_and_never_written_twice(
+    postgres: Postgres, url: str
+) -> None:
     """The server carries the commit out, and the connection breaks before the answer."""
     with lossy_proxy(postgres.port) as proxy:
         store = SqlStore(url.replace(f":{postgres.port}/", f":{proxy.port}/"), "run-1")
@@ -148,9 +163,14 @@ def test_a_full_disk_of_the_server_is_told_and_nothing_acknowledged_is_lost() ->
     programs()
     with elsewhere() as folder:
         mount = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)]
-        mounted = subprocess.run(mount, capture_output=True, text=True) if shutil.which("mount") else None
+        mounted = (
+            subprocess.run(mount, capture_output=True, text=True) if shutil.which("mount") else None
+        )
         if mounted is None or mounted.returncode:
-            pytest.skip(f"no file system of a given size: {mounted.stderr.strip() if mounted else 'there is no mount here'}")
+            pytest.skip(
+                "no file system of a given size: "
+                f"{mounted.stderr.strip() if mounted else 'there is no mount here'}"
+            )
         try:
             with running(folder) as server:
                 fill_and_free(server, folder)

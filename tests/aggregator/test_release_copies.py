@@ -1,4 +1,5 @@
-"""Releases in a service's folder: found whole or damaged, copied, put back, and read of a damaged database."""
+"""Releases in a service's folder: found whole or damaged, copied, put back, and read of a damaged
+database."""
 
 import sqlite3
 import time
@@ -58,7 +59,9 @@ def shoal(*arguments: object) -> None:
     application("models")(["models", *map(str, arguments)], standalone_mode=False)
 
 
-def test_a_copy_has_the_releases_and_their_blobs_and_can_be_put_back(service: Service, tmp_path: Path) -> None:
+def test_a_copy_has_the_releases_and_their_blobs_and_can_be_put_back(
+    service: Service, tmp_path: Path
+) -> None:
     assert wrong(service.folder) == []
     back_up(service.folder, tmp_path / "copy")
     assert read_database(tmp_path / "copy" / "shoal.db").fleets == {"f": service.rollouts.state}
@@ -69,10 +72,14 @@ def test_a_copy_has_the_releases_and_their_blobs_and_can_be_put_back(service: Se
     assert service.rollouts.state == before
 
 
-def test_a_blob_that_a_release_needs_is_missed_and_a_damaged_one_set_aside(service: Service, tmp_path: Path) -> None:
+def test_a_blob_that_a_release_needs_is_missed_and_a_damaged_one_set_aside(
+    service: Service, tmp_path: Path
+) -> None:
     path = service.folder / "releases" / digest(b"second")
     path.write_bytes(b"damaged")
-    assert any("its bytes are not those that were written" in text for text in wrong(service.folder))
+    assert any(
+        "its bytes are not those that were written" in text for text in wrong(service.folder)
+    )
     assert "a part of release 2 is lost" in " ".join(wrong(service.folder, mend=True))
     assert not path.exists()
     with pytest.raises(ConfigError, match=r"blob .* is not here"):
@@ -94,10 +101,15 @@ def test_releases_are_read_of_a_damaged_database_up_to_what_is_lost(service: Ser
     assert state.devices["a"].said != before.devices["a"].said
 
 
-def test_commands_show_releases_and_rollouts(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_show_releases_and_rollouts(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
     shoal("list", service.folder, "--fleet", "f")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[:4] for line in lines[1:]] == [["1", "0", "released", "1"], ["2", "0", "canary", "1"]]
+    assert [line[:4] for line in lines[1:]] == [
+        ["1", "0", "released", "1"],
+        ["2", "0", "canary", "1"],
+    ]
     assert [line[5] for line in lines[1:]] == ["2", "0"], "devices that use it"
     shoal("show", service.folder, 2, "--fleet", "f")
     assert "parent      1\n" in capsys.readouterr().out
@@ -122,7 +134,9 @@ def test_what_is_not_there_is_told(service: Service, arguments: list[object], pr
 
 
 def test_a_folder_without_releases_is_told(service: Service) -> None:
-    with pytest.raises(ConfigError, match=r"no releases of fleet 'default' .--fleet.; it has those of f"):
+    with pytest.raises(
+        ConfigError, match=r"no releases of fleet 'default' .--fleet.; it has those of f"
+    ):
         shoal("list", service.folder)
 
 

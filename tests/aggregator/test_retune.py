@@ -48,7 +48,12 @@ class TestCore:
     def test_a_finished_run_goes_on_for_as_many_rounds_as_it_is_given(self) -> None:
         run = finished()
         assert retuned(run, rounds=3) == ["SetDeadline", "SendPlan"]
-        assert (run.state.phase, run.state.round, run.state.trained, run.state.programs[""]) == ("training", 3, 1, FASTER[""])
+        assert (run.state.phase, run.state.round, run.state.trained, run.state.programs[""]) == (
+            "training",
+            3,
+            1,
+            FASTER[""],
+        )
         for _ in range(2):
             run.update("a")
             run.aggregated()
@@ -76,11 +81,20 @@ class TestCore:
         run.check_in("a")
         before = run.state
         assert retuned(run, batch_size=64, local_epochs=3, hyper={"lr": 1.0}, deadline_s=7.0) == []
-        assert (run.state.programs, run.state.deadline_at_s) == (before.programs, before.deadline_at_s)
-        assert [getattr(run.state.settings, name) for name in TRAINING] == [getattr(before.settings, name) for name in TRAINING]
+        assert (run.state.programs, run.state.deadline_at_s) == (
+            before.programs,
+            before.deadline_at_s,
+        )
+        assert [getattr(run.state.settings, name) for name in TRAINING] == [
+            getattr(before.settings, name) for name in TRAINING
+        ]
         run.update("a")
         run.aggregated(at_s=60.0, programs={**PROGRAMS, **FASTER})
-        assert (run.state.settings.batch_size, run.state.settings.hyper, run.state.retuned) == (64, {"lr": 1.0}, None)
+        assert (run.state.settings.batch_size, run.state.settings.hyper, run.state.retuned) == (
+            64,
+            {"lr": 1.0},
+            None,
+        )
         assert run.state.deadline_at_s == 67.0
 
     def test_a_round_that_waits_for_too_many_ends_when_fewer_are_asked_for(self) -> None:
@@ -96,8 +110,15 @@ class TestCore:
         assert run.state.phase == "waiting"
         assert retuned(run, min_devices=1) == ["SetDeadline", "SendPlan"]
 
-    @given(st.dictionaries(st.sampled_from(["rounds", "min_updates", "local_epochs"]), st.integers(1, 5)), st.integers(0, 6))
-    def test_whenever_it_comes_the_run_ends_with_as_many_rounds_as_it_was_given(self, changes: dict[str, int], when: int) -> None:
+    @given(
+        st.dictionaries(
+            st.sampled_from(["rounds", "min_updates", "local_epochs"]), st.integers(1, 5)
+        ),
+        st.integers(0, 6),
+    )
+    def test_whenever_it_comes_the_run_ends_with_as_many_rounds_as_it_was_given(
+        self, changes: dict[str, int], when: int
+    ) -> None:
         run = Run(rounds=3)
         for device in "abcde":
             run.check_in(device)
@@ -134,19 +155,35 @@ class TestRunner:
         bench.answers()
         self.restarted(bench, rounds=3, local_epochs=4)
         plans = [answer for answer in bench.answers() if hasattr(answer, "verbs")]
-        assert {verb.epochs for plan in plans for verb in plan.verbs if isinstance(verb, Train)} == {4}
-        assert (bench.state.phase, bench.state.models) == ("training", models), "from the models that it had"
+        assert {
+            verb.epochs for plan in plans for verb in plan.verbs if isinstance(verb, Train)
+        } == {4}
+        assert (bench.state.phase, bench.state.models) == ("training", models), (
+            "from the models that it had"
+        )
         bench.close(a=(1.0, 2), b=(1.0, 2))
-        assert [record.phase for record in bench.store.rounds()] == ["training", "training", "evaluating", "training"]
+        assert [record.phase for record in bench.store.rounds()] == [
+            "training",
+            "training",
+            "evaluating",
+            "training",
+        ]
         epoch = bench.state.epoch
         self.restarted(bench)
-        assert (bench.state.retuned, bench.state.epoch) == (None, epoch), "the same command changes nothing"
+        assert (bench.state.retuned, bench.state.epoch) == (None, epoch), (
+            "the same command changes nothing"
+        )
 
 
-@pytest.mark.parametrize("name", ["rounds", "min_devices", "deadline_s", "norm_cap", "batch_size", "update_encoding"])
+@pytest.mark.parametrize(
+    "name", ["rounds", "min_devices", "deadline_s", "norm_cap", "batch_size", "update_encoding"]
+)
 def test_what_may_change(tmp_path: Path, name: str) -> None:
     assert check_retuned(SETTINGS, SETTINGS, tmp_path) == ""
-    assert check_retuned(SETTINGS, changed(SETTINGS, **{name: 64}), tmp_path) == f"{name} {getattr(SETTINGS, name)!r}, not 64"
+    assert (
+        check_retuned(SETTINGS, changed(SETTINGS, **{name: 64}), tmp_path)
+        == f"{name} {getattr(SETTINGS, name)!r}, not 64"
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,9 +199,14 @@ def test_what_may_change(tmp_path: Path, name: str) -> None:
         ({"algorithm": "fedavg+gaussian"}, {"hyper": {"lr": 1.0}}),
     ],
 )
-def test_what_makes_another_run(tmp_path: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+def test_what_makes_another_run(
+    tmp_path: Path, stored: dict[str, Any], wanted: dict[str, Any]
+) -> None:
     had = changed(SETTINGS, **stored)
-    with pytest.raises(ConfigError, match=rf"was started with other settings \({next(iter(wanted))} .*; give it another --run"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"was started with other settings \({next(iter(wanted))} .*; give it another --run",
+    ):
         check_retuned(had, changed(had, **wanted), tmp_path)
 
 

@@ -1,4 +1,5 @@
-"""Other aggregators of the fleet, devices that show what they have had from them, and a broker that does not let this one speak."""
+"""Other aggregators of the fleet, devices that show what they have had from them, and a broker that
+does not let this one speak."""
 
 import time
 from typing import Any
@@ -30,12 +31,16 @@ def shown(bench: Bench, plan: m.Plan, device_id: str = "a", sign: Any = SIGN) ->
     """A device declines the open plan, since it has this one."""
     state = bench.state
     names = (state.settings.run_id, state.epoch, state.round, state.attempt)
-    bench.send(device_id, "decline", encode(m.Decline(*names, device_id, "stale", "", sign(plan).decode())))
+    bench.send(
+        device_id, "decline", encode(m.Decline(*names, device_id, "stale", "", sign(plan).decode()))
+    )
 
 
 def plan(bench: Bench, epoch: int, device_id: str = "a") -> m.Plan:
     settings = bench.state.settings
-    return m.Plan(settings.run_id, epoch, 7, 0, device_id, settings.bundle, bench.update.model, (), 1, 1e12)
+    return m.Plan(
+        settings.run_id, epoch, 7, 0, device_id, settings.bundle, bench.update.model, (), 1, 1e12
+    )
 
 
 def test_a_plan_of_a_greater_epoch_is_followed_by_a_greater_one_yet(bench: Bench) -> None:
@@ -45,7 +50,9 @@ def test_a_plan_of_a_greater_epoch_is_followed_by_a_greater_one_yet(bench: Bench
     assert {(p.device_id, p.epoch) for p in bench.answers()} == {("a", 51), ("b", 51)}
 
 
-@pytest.mark.parametrize("what", ["its own plan", "an older plan", "another device's plan", "a plan that nobody signed"])
+@pytest.mark.parametrize(
+    "what", ["its own plan", "an older plan", "another device's plan", "a plan that nobody signed"]
+)
 def test_nobody_makes_the_aggregator_ask_again_and_again(bench: Bench, what: str) -> None:
     bench.answers()
     epoch = bench.state.epoch
@@ -57,7 +64,13 @@ def test_nobody_makes_the_aggregator_ask_again_and_again(bench: Bench, what: str
         case "another device's plan":
             shown(bench, plan(bench, epoch + 1, "b"))
         case _:
-            shown(bench, plan(bench, epoch + 1), sign=Signer(SERVICE, vouch(new_key(), "f", SERVICE.public_key(), time.time() + 1e6)))
+            shown(
+                bench,
+                plan(bench, epoch + 1),
+                sign=Signer(
+                    SERVICE, vouch(new_key(), "f", SERVICE.public_key(), time.time() + 1e6)
+                ),
+            )
     assert (bench.state.epoch, bench.answers()) == (epoch, [])
 
 
@@ -71,14 +84,21 @@ def test_a_status_of_a_greater_epoch_ends_the_service(bench: Bench, online: bool
 def test_a_status_of_an_older_epoch_or_that_nobody_signed_ends_nothing(bench: Bench) -> None:
     older = m.AggregatorStatus(True, "other", bench.state.epoch - 1, time.time(), "r")
     newer = m.AggregatorStatus(True, "other", bench.state.epoch + 1, time.time(), "r")
-    bench.runner.handle(Delivery(bench.topics.aggregator, SIGN(older)), Delivery(bench.topics.aggregator, encode(newer)))
+    bench.runner.handle(
+        Delivery(bench.topics.aggregator, SIGN(older)),
+        Delivery(bench.topics.aggregator, encode(newer)),
+    )
     assert bench.runner.refused == {"malformed": 1}
 
 
 class Counting:
     def __init__(self) -> None:
         self.clock, self.counted = VirtualClock(), list[str]()
-        self.rivals = Rivals(Verifier("f", (ROOT.public_key(),)), self.clock, lambda reason, _: self.counted.append(reason))
+        self.rivals = Rivals(
+            Verifier("f", (ROOT.public_key(),)),
+            self.clock,
+            lambda reason, _: self.counted.append(reason),
+        )
 
 
 def status(boot_id: str) -> bytes:
@@ -90,7 +110,8 @@ def test_one_that_may_not_speak_for_the_fleet_ends_and_is_not_started_again(acti
     one = Counting()
     one.rivals.check(status("another"), b"", "boot", 1)
     told = (
-        f"fleet f: the broker does not let this client {action} shoal/2/f/aggregator. Is --fleet f right, and the certificate (--cert) "
+        f"fleet f: the broker does not let this client {action} shoal/2/f/aggregator. Is --fleet "
+        "f right, and the certificate (--cert) "
         "that of f@aggregator? `shoal acl --fleet f` prints the broker's access list"
     )
     with pytest.raises(WrongFleet) as raised:
@@ -106,10 +127,15 @@ def test_a_denial_of_anything_else_or_later_is_counted() -> None:
     assert one.counted == ["denied", "denied"]
 
 
-def test_connections_that_are_lost_again_and_again_make_the_log_ask_for_another_client(caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_that_are_lost_again_and_again_make_the_log_ask_for_another_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     one = Counting()
     for now_s in (0.0, 40.0, 80.0, 120.0, 121.0, 122.0):
         one.clock.now_s = now_s
         one.rivals.lost("Session taken over")
-    asked = ["does another client use the same certificate, or the same client id?" in record.message for record in caplog.records]
+    asked = [
+        "does another client use the same certificate, or the same client id?" in record.message
+        for record in caplog.records
+    ]
     assert asked == [False, False, False, False, True, True]

@@ -65,11 +65,16 @@ def test_each_step_reaches_those_of_the_step_before_and_more() -> None:
     assert {give.device_id for give in rig.tick()} == set(DEVICES) - HALF
     assert rig.state.catalogue.releases[2].state == "canary"
     rig.finish()
-    assert [r.state for _, r in sorted(rig.state.catalogue.releases.items())] == ["retired", "released"]
+    assert [r.state for _, r in sorted(rig.state.catalogue.releases.items())] == [
+        "retired",
+        "released",
+    ]
     assert (rig.state.catalogue.releases[2].parent, in_use(rig.state)) == (1, {2: 20})
 
 
-def test_a_device_that_appears_meanwhile_joins_by_the_same_rule_and_else_gets_what_its_group_has() -> None:
+def test_a_device_that_appears_meanwhile_joins_by_the_same_rule_and_else_gets_what_its_group_has() -> (
+    None
+):
     rig = released()
     rig.release(draft(model="second"))
     early = next(d for d in (f"n{i}" for i in range(1000)) if place_of(d, "") < 0.1)
@@ -89,7 +94,9 @@ def test_canaries_are_chosen_by_tag_and_a_tag_that_nobody_has_waits() -> None:
     assert {give.device_id for give in rig.tick()} == set(DEVICES) - {"d3"}
 
 
-def test_a_worse_canary_is_rolled_back_and_everybody_gets_the_former_model_under_a_higher_number() -> None:
+def test_a_worse_canary_is_rolled_back_and_everybody_gets_the_former_model_under_a_higher_number() -> (
+    None
+):
     rig = released()
     former = rig.model("d0")
     rig.release(draft(model="second"))
@@ -138,7 +145,10 @@ def test_an_unclear_answer_waits_for_others_and_then_what_there_is_counts() -> N
         assert rig.tick() == []
         assert rig.state.rollouts["c"].reason.startswith("too few windows"), rig.state.rollouts["c"]
         assert rig.tick(200)
-        assert (rig.state.rollouts["c"].phase, rig.state.rollouts["c"].step) == (outcome, int(outcome == "running"))
+        assert (rig.state.rollouts["c"].phase, rig.state.rollouts["c"].step) == (
+            outcome,
+            int(outcome == "running"),
+        )
 
 
 def test_pause_resume_promote_and_call_off() -> None:
@@ -156,17 +166,27 @@ def test_pause_resume_promote_and_call_off() -> None:
     assert len({rig.model(d) for d in DEVICES}) == 1
 
 
-def test_a_later_rollout_supersedes_and_its_failure_brings_back_what_was_there_before_both() -> None:
+def test_a_later_rollout_supersedes_and_its_failure_brings_back_what_was_there_before_both() -> (
+    None
+):
     rig = released()
     former = rig.model("d0")
     rig.release(draft(model="second"))
     rig.feed(Promoted(rig.at_s, "c", 0))
     assert {give.device_id for give in rig.release(draft(model="third"))} == TENTH
-    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["released", "superseded", "canary"]
+    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == [
+        "released",
+        "superseded",
+        "canary",
+    ]
     rig.answer(min(TENTH), problem="it does not load")
     assert {give.device_id for give in rig.tick()} == HALF
     assert {rig.model(d) for d in DEVICES} == {former}
-    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == ["retired", "superseded", "withdrawn"]
+    assert [rig.state.catalogue.releases[n].state for n in (1, 2, 3)] == [
+        "retired",
+        "superseded",
+        "withdrawn",
+    ]
 
 
 def test_the_operator_returns_a_group_to_an_earlier_release() -> None:
@@ -205,7 +225,15 @@ def test_a_candidate_that_devices_have_passed_by_is_made_again_with_a_greater_nu
     rig.feed(Made(rig.at_s, (draft(model="early"),)))  # 2, which nobody rolls out yet
     rig.release(draft(model="second"))
     rig.finish()
-    begun = Begun(at_s=rig.at_s, campaign="c", numbers=(2,), steps=STEPS, gate=Gate(), groups={}, newcomers="0")
+    begun = Begun(
+        at_s=rig.at_s,
+        campaign="c",
+        numbers=(2,),
+        steps=STEPS,
+        gate=Gate(),
+        groups={},
+        newcomers="0",
+    )
     assert {give.number for give in rig.feed(begun)} == {4}
     assert rig.state.catalogue.releases[4].model == rig.state.catalogue.releases[2].model
 
@@ -238,7 +266,9 @@ def test_models_are_kept_while_devices_may_need_them_and_the_last_of_each_group(
     assert needed(rig.state, keep=3) == {3, 4, 5}
 
 
-def test_a_device_that_was_away_while_a_later_campaign_was_rolled_out_gets_its_release_when_it_is_back() -> None:
+def test_a_device_that_was_away_while_a_later_campaign_was_rolled_out_gets_its_release_when_it_is_back() -> (
+    None
+):
     rig = released()
     here = dict.fromkeys(sorted(rig.state.devices)[1:], "later/0")
     away = min(rig.state.devices)
@@ -251,17 +281,26 @@ def test_a_device_that_was_away_while_a_later_campaign_was_rolled_out_gets_its_r
     assert rig.has[away] == [1, 2]
 
 
-def test_a_device_that_comes_while_a_later_campaign_is_rolled_out_joins_by_its_place_and_goes_back_with_the_others() -> None:
+def test_a_device_that_comes_while_a_later_campaign_is_rolled_out_joins_by_its_place_and_goes_back_with_the_others() -> (
+    None
+):
     rig = released()
     away = max(rig.state.devices, key=lambda d: place_of(d, ""))
-    rig.release(draft("later/0", "second", "later"), groups={d: "later/0" for d in rig.state.devices if d != away})
+    rig.release(
+        draft("later/0", "second", "later"),
+        groups={d: "later/0" for d in rig.state.devices if d != away},
+    )
     rig.check_in(away, group="later/0")
     assert rig.has[away] == [1], "the first step does not reach it"
     rig.feed(CalledOff(rig.at_s, "later"))
-    assert {rig.state.catalogue.releases[given[-1]].model for given in rig.has.values()} == {rig.state.catalogue.releases[1].model}
+    assert {rig.state.catalogue.releases[given[-1]].model for given in rig.has.values()} == {
+        rig.state.catalogue.releases[1].model
+    }
 
 
-def test_a_device_that_never_says_what_it_uses_holds_a_step_up_for_no_longer_than_the_patience() -> None:
+def test_a_device_that_never_says_what_it_uses_holds_a_step_up_for_no_longer_than_the_patience() -> (
+    None
+):
     rig = Rig()
     rig.check_in("new", "earlier")
     rig.release(draft(), steps=(RolloutStep(1.0),), gate=Gate(quorum=1.0, patience_s=100.0))
@@ -272,14 +311,22 @@ def test_a_device_that_never_says_what_it_uses_holds_a_step_up_for_no_longer_tha
     assert progress_of(rig.state, "c", rig.state.rollouts["c"]).phase == "done"
 
 
-@given(honest=st.integers(2, 40), liars=st.integers(1, 40), worse=st.booleans(), windows=st.integers(30, 500), seed=st.integers(0, 99))
+@given(
+    honest=st.integers(2, 40),
+    liars=st.integers(1, 40),
+    worse=st.booleans(),
+    windows=st.integers(30, 500),
+    seed=st.integers(0, 99),
+)
 def test_liars_that_are_fewer_than_the_honest_neither_pass_a_worse_release_nor_fail_one_that_is_no_worse(
     honest: int, liars: int, worse: bool, windows: int, seed: int
 ) -> None:
     draw, liars = random.Random(seed), min(liars, honest - 1)
     gate = Gate(quorum=0.8, max_drop=0.05, patience_s=10.0)
     had = [draw.uniform(0.7, 1.0) for _ in range(honest)]
-    says = [(accuracy, accuracy - draw.uniform(0.2, 0.6) if worse else accuracy) for accuracy in had]
+    says = [
+        (accuracy, accuracy - draw.uniform(0.2, 0.6) if worse else accuracy) for accuracy in had
+    ]
     lies = [(0.0, 1.0) if worse else (1.0, 0.0)] * liars
     devices = [(_confirmed(before, after, windows), 2) for before, after in [*says, *lies]]
     assert judge(gate, devices, waited_s=100.0).outcome == ("fail" if worse else "pass")
@@ -288,11 +335,25 @@ def test_liars_that_are_fewer_than_the_honest_neither_pass_a_worse_release_nor_f
 def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> None:
     gate = Gate(quorum=1.0, patience_s=60.0)
     blind = [(_confirmed(0.0, 0.0, 0), 1)] * 3
-    unmeasured = "3 of 3 devices have confirmed; none has test windows, so nobody has measured how right it is"
+    unmeasured = (
+        "3 of 3 devices have confirmed; none has test windows, so nobody has measured how right "
+        "it is"
+    )
     assert judge(gate, blind, waited_s=0.0) == Verdict("pass", unmeasured)
-    assert judge(gate, [*blind, (_confirmed(0.9, 0.9, 100), 1)], 0.0).reason == "4 of 4 devices have confirmed"
-    first = Holder(group="0", given=2, settled=1, online=True, said=InUse("d", 2, 2, evaluated=metrics(0.9), latency_ms=1.0))
-    against_none = "1 of 1 devices have confirmed; none had a model before it, so it was held against none"
+    assert (
+        judge(gate, [*blind, (_confirmed(0.9, 0.9, 100), 1)], 0.0).reason
+        == "4 of 4 devices have confirmed"
+    )
+    first = Holder(
+        group="0",
+        given=2,
+        settled=1,
+        online=True,
+        said=InUse("d", 2, 2, evaluated=metrics(0.9), latency_ms=1.0),
+    )
+    against_none = (
+        "1 of 1 devices have confirmed; none had a model before it, so it was held against none"
+    )
     assert judge(gate, [(first, 1)], 0.0).reason == against_none
 
 
@@ -303,5 +364,12 @@ def test_who_comes_first_is_another_device_in_another_rollout() -> None:
 
 
 def _confirmed(before: float, after: float, windows: int) -> Holder:
-    said = InUse("d", 2, 2, evaluated=metrics(after, windows), before=metrics(before, windows), latency_ms=1.0)
+    said = InUse(
+        "d",
+        2,
+        2,
+        evaluated=metrics(after, windows),
+        before=metrics(before, windows),
+        latency_ms=1.0,
+    )
     return Holder(group="0", given=2, settled=1, online=True, said=said)

@@ -17,10 +17,14 @@ from wire.messages import InUse, Metrics
 DEVICES = ("d0", "d1", "d2", "d3", "d4")
 GROUPS = ("0", "1")
 CHOICES = st.sampled_from([(0.3, 1.0), (0.1, 0.5, 1.0), (1.0,)])
-sums = st.builds(Metrics, st.integers(0, 20), st.sampled_from([0.0, 1.0, 1e300]), st.integers(0, 20))
+sums = st.builds(
+    Metrics, st.integers(0, 20), st.sampled_from([0.0, 1.0, 1e300]), st.integers(0, 20)
+)
 histories = st.lists(
     st.one_of(
-        st.tuples(st.just("check-in"), st.tuples(st.sampled_from(DEVICES), st.sampled_from(("", *GROUPS)))),
+        st.tuples(
+            st.just("check-in"), st.tuples(st.sampled_from(DEVICES), st.sampled_from(("", *GROUPS)))
+        ),
         st.tuples(st.just("left"), st.sampled_from(DEVICES)),
         st.tuples(st.just("release"), st.tuples(st.sampled_from("ab"), CHOICES, st.booleans())),
         st.tuples(st.just("made"), st.sampled_from("ab")),
@@ -65,13 +69,24 @@ def play(rig: Rig, kind: str, value: Any, made: int) -> list[s.Give]:
             campaign, shares, swap = value
             groups = {d: GROUPS[(i + swap) % 2] for i, d in enumerate(rig.state.devices)}
             drafts = [draft(group, f"{campaign}{made}", campaign) for group in GROUPS]
-            return rig.release(*drafts, steps=tuple(s.RolloutStep(share) for share in shares), groups=groups)
+            return rig.release(
+                *drafts, steps=tuple(s.RolloutStep(share) for share in shares), groups=groups
+            )
         case "made":
             return rig.feed(s.Made(at_s, (draft("0", f"{value}{made}", value),)))
         case "begun":
             campaign, number = value
             steps = (s.RolloutStep(1.0),)
-            return rig.feed(s.Begun(at_s=at_s, campaign=campaign, numbers=(number,), steps=steps, gate=s.Gate(), groups={}))
+            return rig.feed(
+                s.Begun(
+                    at_s=at_s,
+                    campaign=campaign,
+                    numbers=(number,),
+                    steps=steps,
+                    gate=s.Gate(),
+                    groups={},
+                )
+            )
         case "content":
             return rig.answer(value)
         case "worse":
@@ -113,7 +128,11 @@ RETURN = [
     *(
         step
         for campaign in "ab"
-        for step in [("release", (campaign, (1.0,), False)), *(("content", device_id) for device_id in DEVICES), ("tick", 200.0)]
+        for step in [
+            ("release", (campaign, (1.0,), False)),
+            *(("content", device_id) for device_id in DEVICES),
+            ("tick", 200.0),
+        ]
     ),
     ("release", ("a", (0.3, 1.0), False)),
     ("went back", (1, "0")),
@@ -141,23 +160,37 @@ def test_any_history_keeps_what_is_promised(history: list[tuple[str, Any]]) -> N
 
 
 def check_numbers(before: s.FleetState, after: s.FleetState, gives: list[s.Give]) -> None:
-    """Nobody is given a lower number than before; releases only grow and never change but for their state."""
+    """Nobody is given a lower number than before; releases only grow and never change but for their
+    state."""
     for give in gives:
         had = before.devices.get(give.device_id)
         assert give.number >= (had.given if had is not None else 0)
         assert after.devices[give.device_id].given >= give.number
     for number, release in before.catalogue.releases.items():
-        assert msgspec.structs.replace(after.catalogue.releases[number], state=release.state) == release
+        assert (
+            msgspec.structs.replace(after.catalogue.releases[number], state=release.state)
+            == release
+        )
     assert after.catalogue.last >= before.catalogue.last
-    assert {after.catalogue.releases[n].state for n in after.catalogue.released.values()} <= {"released"}
-    given = {holder.given for holder in after.devices.values()} | {holder.settled for holder in after.devices.values()}
+    assert {after.catalogue.releases[n].state for n in after.catalogue.released.values()} <= {
+        "released"
+    }
+    given = {holder.given for holder in after.devices.values()} | {
+        holder.settled for holder in after.devices.values()
+    }
     assert given - {0} <= needed(after, keep=0)
 
 
-def check_outside(before: s.FleetState, after: s.FleetState, gives: list[s.Give], kind: str) -> None:
-    """A device outside the share gets nothing that is still on its way; a step of shares takes one device where it would reach nobody."""
+def check_outside(
+    before: s.FleetState, after: s.FleetState, gives: list[s.Give], kind: str
+) -> None:
+    """A device outside the share gets nothing that is still on its way; a step of shares takes one
+    device where it would reach nobody."""
     for give in gives:
-        if after.catalogue.releases[give.number].state != "canary" or before.devices.get(give.device_id, s.Holder()).given == give.number:
+        if (
+            after.catalogue.releases[give.number].state != "canary"
+            or before.devices.get(give.device_id, s.Holder()).given == give.number
+        ):
             continue
         holder = after.devices[give.device_id]
         rollout = next(r for r in after.rollouts.values() if give.number in r.releases.values())
@@ -174,13 +207,20 @@ def check_counts(state: s.FleetState) -> None:
         for counts in (*progress.steps, progress.returned):
             assert counts.offered == counts.confirmed + counts.failed + counts.waiting + counts.away
             assert sum(counts.reasons.values()) == counts.failed
-        reached = [holder for _, holder, _ in members(state, rollout) if holder.given == rollout.releases[holder.group]]
+        reached = [
+            holder
+            for _, holder, _ in members(state, rollout)
+            if holder.given == rollout.releases[holder.group]
+        ]
         assert sum(step.offered for step in progress.steps) == len(reached)
 
 
-def check_returned(before: s.FleetState, after: s.FleetState, failed: s.Rollout, ordered: Release | None) -> None:
-    """Whoever had a release of the rollout that failed has been given the model that it had before, or what its group has, or the one that
-    an operator `ordered`; only one that never had another keeps it."""
+def check_returned(
+    before: s.FleetState, after: s.FleetState, failed: s.Rollout, ordered: Release | None
+) -> None:
+    """Whoever had a release of the rollout that failed has been given the model that it had before,
+    or what its group has, or the one that an operator `ordered`; only one that never had another
+    keeps it."""
     for device_id, holder in before.devices.items():
         if holder.given not in failed.releases.values():
             continue
@@ -192,5 +232,8 @@ def check_returned(before: s.FleetState, after: s.FleetState, failed: s.Rollout,
             assert now.given > holder.given
             settled = before.catalogue.releases.get(holder.settled)
             if settled is not None and settled.state not in GIVEN_UP:
-                assert releases[now.given].model in {settled.model, ordered.model if ordered is not None else settled.model}
+                assert releases[now.given].model in {
+                    settled.model,
+                    ordered.model if ordered is not None else settled.model,
+                }
             assert releases[now.given].state in ("released", "retired")

@@ -1,4 +1,5 @@
-"""`Rollouts` between the machine and a link: what is saved, what is published, and what a kill or a full disk leaves."""
+"""`Rollouts` between the machine and a link: what is saved, what is published, and what a kill or a
+full disk leaves."""
 
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,9 @@ class Service:
     def release(self, name: str, *, roll_out: bool = True, **groups: str) -> tuple[int, ...]:
         bundle, model = self.source.put(b"bundle", name.encode())
         made = replace(draft(), bundle=bundle, model=model)
-        return self.rollouts.release([made], self.source, groups or dict.fromkeys(self.online, "0"), "0", roll_out)
+        return self.rollouts.release(
+            [made], self.source, groups or dict.fromkeys(self.online, "0"), "0", roll_out
+        )
 
     def tick(self, seconds: float = 2.0) -> None:
         self.clock.now_s += seconds
@@ -72,7 +75,11 @@ class Service:
 
     def say(self, release: Release, problem: str = "", accuracy: float = 0.9) -> None:
         number = 0 if problem else release.number
-        self.rollouts.on_in_use(InUse(release.device_id, number, release.number, problem, metrics(accuracy), metrics(0.9)))
+        self.rollouts.on_in_use(
+            InUse(
+                release.device_id, number, release.number, problem, metrics(accuracy), metrics(0.9)
+            )
+        )
 
     def sent(self) -> list[Any]:
         """The releases that were published since the last call, and the digests of blobs."""
@@ -80,7 +87,9 @@ class Service:
         while (event := self.devices.receive(timeout_s=0)) is not None:
             if isinstance(event, Delivery):
                 kind = self.topics.parse(event.topic).kind
-                found.append(decode(event.payload, Release) if kind == "release" else digest(event.payload))
+                found.append(
+                    decode(event.payload, Release) if kind == "release" else digest(event.payload)
+                )
         return found
 
 
@@ -93,15 +102,23 @@ def given(found: list[Any]) -> dict[str, int]:
     return {release.device_id: release.number for release in found if isinstance(release, Release)}
 
 
-def test_a_release_and_its_blobs_are_published_and_retained_for_devices_that_come_later(service: Service) -> None:
+def test_a_release_and_its_blobs_are_published_and_retained_for_devices_that_come_later(
+    service: Service,
+) -> None:
     service.check_in("a", "b")
     assert service.release("first") == (1,)
     found = service.sent()
     assert given(found) == {"a": 1, "b": 1}
-    assert {digest(b"bundle"), digest(b"first")} == {name for name in found if isinstance(name, str)}
+    assert {digest(b"bundle"), digest(b"first")} == {
+        name for name in found if isinstance(name, str)
+    }
     late = service.broker.connect("late")
     late.subscribe(service.topics.device("a", "release"), service.topics.blob(digest(b"first")))
-    kept = [event for event in iter(lambda: late.receive(timeout_s=0), None) if isinstance(event, Delivery)]
+    kept = [
+        event
+        for event in iter(lambda: late.receive(timeout_s=0), None)
+        if isinstance(event, Delivery)
+    ]
     assert [event.retained for event in kept] == [True, True]
 
 
@@ -122,7 +139,9 @@ def test_a_step_is_judged_by_what_devices_say_and_a_worse_model_goes_back(servic
     assert {r.model for r in back} == {digest(b"first")}
 
 
-def test_a_service_that_is_killed_goes_on_and_gives_again_what_may_be_lost(service: Service) -> None:
+def test_a_service_that_is_killed_goes_on_and_gives_again_what_may_be_lost(
+    service: Service,
+) -> None:
     service.settings = HALVES
     service.start()
     names = [f"d{i}" for i in range(8)]
@@ -158,7 +177,11 @@ def test_what_came_is_not_lost_on_a_full_disk_and_nothing_is_given_that_is_not_s
             service.release("first")
         service.check_in("b")
         service.tick(10)
-        assert (service.sent(), service.rollouts.state.catalogue.last, set(service.rollouts.state.devices)) == ([], 0, {"a"})
+        assert (
+            service.sent(),
+            service.rollouts.state.catalogue.last,
+            set(service.rollouts.state.devices),
+        ) == ([], 0, {"a"})
     service.tick(10)
     assert set(service.rollouts.state.devices) == {"a", "b"}
     service.release("first")
@@ -175,7 +198,9 @@ def test_the_same_models_of_the_same_round_are_released_once(service: Service) -
     assert given(service.sent()) == {}
 
 
-def test_models_that_nobody_needs_are_deleted_and_those_of_devices_stay(service: Service, tmp_path: Path) -> None:
+def test_models_that_nobody_needs_are_deleted_and_those_of_devices_stay(
+    service: Service, tmp_path: Path
+) -> None:
     service.check_in("a", "away")
     for number in range(KEPT + 5):
         service.release(str(number))
@@ -192,7 +217,9 @@ def test_models_that_nobody_needs_are_deleted_and_those_of_devices_stay(service:
     assert service.rollouts.needed() <= kept
 
 
-def test_a_lost_blob_keeps_no_other_release_from_devices(service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_blob_keeps_no_other_release_from_devices(
+    service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     service.check_in("a")
     service.release("first")
     (tmp_path / "releases" / digest(b"first")).unlink()
@@ -240,18 +267,24 @@ def test_a_device_that_is_forgotten_leaves_nothing_at_the_broker(service: Servic
     service.rollouts.forget("a")
     late = service.broker.connect("late")
     late.subscribe("shoal/2/f/device/+/release")
-    assert {e.topic for e in iter(lambda: late.receive(timeout_s=0), None) if isinstance(e, Delivery)} == {
-        service.topics.device("b", "release")
-    }
+    assert {
+        e.topic for e in iter(lambda: late.receive(timeout_s=0), None) if isinstance(e, Delivery)
+    } == {service.topics.device("b", "release")}
     service.start()
     assert set(service.rollouts.state.devices) == {"b"}
 
 
-@pytest.mark.parametrize("text", ["", "0.5", "0.5,0.2,1", "2", "0,1", "canary", "1,canary", "0.1,,1", "nan,1"])
+@pytest.mark.parametrize(
+    "text", ["", "0.5", "0.5,0.2,1", "2", "0,1", "canary", "1,canary", "0.1,,1", "nan,1"]
+)
 def test_steps_that_make_no_rollout_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="rollout steps"):
         read_steps(text)
 
 
 def test_steps_are_shares_and_tags() -> None:
-    assert read_steps("canary, 0.1,1") == (RolloutStep(tags=("canary",)), RolloutStep(0.1), RolloutStep(1.0))
+    assert read_steps("canary, 0.1,1") == (
+        RolloutStep(tags=("canary",)),
+        RolloutStep(0.1),
+        RolloutStep(1.0),
+    )

@@ -25,7 +25,11 @@ def test_first_round_opens_when_enough_devices_are_there() -> None:
     run = Run(min_devices=2)
     assert run.check_in("a") == []
     assert kinds(run.check_in("b")) == ["SetDeadline", "SendPlan", "SendPlan"]
-    assert (run.state.phase, run.state.round, sorted(run.state.cohort)) == ("training", 1, ["a", "b"])
+    assert (run.state.phase, run.state.round, sorted(run.state.cohort)) == (
+        "training",
+        1,
+        ["a", "b"],
+    )
 
 
 def test_full_cohort_is_aggregated_once() -> None:
@@ -61,7 +65,9 @@ def test_an_encoding_is_named_only_to_a_device_that_can_make_it() -> None:
     run.check_in("later", encodings=("one-bit", "int8"))
     wanted = {"earlier": "float32", "later": "int8", "other": "float32"}
     assert encodings_of(run.check_in("other", encodings=("one-bit",))) == wanted
-    assert encodings_of(run.check_in("earlier", encodings=("int8",))) == {"earlier": "int8"}, "it has a newer client now"
+    assert encodings_of(run.check_in("earlier", encodings=("int8",))) == {"earlier": "int8"}, (
+        "it has a newer client now"
+    )
     assert encodings_of(run.check_in("later")) == {"later": "float32"}, "it has an older client now"
 
 
@@ -70,18 +76,29 @@ def test_nobody_is_asked_for_an_encoding_unless_the_run_is_to_have_it() -> None:
 
 
 def graphs_of(commands: list[s.Command]) -> dict[str, list[str]]:
-    return {c.plan.device_id: [getattr(v, "graph", "") for v in c.plan.verbs] for c in commands if isinstance(c, s.SendPlan)}
+    return {
+        c.plan.device_id: [getattr(v, "graph", "") for v in c.plan.verbs]
+        for c in commands
+        if isinstance(c, s.SendPlan)
+    }
 
 
 def test_a_device_gets_the_program_said_for_it_or_for_its_model() -> None:
-    own: Programs = {"start:initial": (Evaluate("train", "survey"), Train(32)), "device:c": (Train(32, graph="other"),)}
+    own: Programs = {
+        "start:initial": (Evaluate("train", "survey"), Train(32)),
+        "device:c": (Train(32, graph="other"),),
+    }
     run = Run(programs={**PROGRAMS, **own}, rounds=3)
     assert graphs_of(run.check_in("a")) == {"a": ["survey", "step"]}
     run.update("a")
     run.check_in("b")
     run.check_in("c")
     commands = run.aggregated(starts={"a": "0", "": "initial"})
-    assert graphs_of(commands) == {"a": ["evaluate", "step"], "b": ["survey", "step"], "c": ["other"]}
+    assert graphs_of(commands) == {
+        "a": ["evaluate", "step"],
+        "b": ["survey", "step"],
+        "c": ["other"],
+    }
 
 
 def test_preparations_come_before_the_rounds_of_training_and_do_not_count() -> None:
@@ -118,7 +135,10 @@ def test_device_that_joins_in_mid_round_waits_for_the_next() -> None:
     run.check_in("a")
     assert run.check_in("b") == []
     run.update("a")
-    assert sorted(c.plan.device_id for c in run.aggregated() if isinstance(c, s.SendPlan)) == ["a", "b"]
+    assert sorted(c.plan.device_id for c in run.aggregated() if isinstance(c, s.SendPlan)) == [
+        "a",
+        "b",
+    ]
 
 
 def test_lost_device_is_waited_for_until_its_grace_is_over() -> None:
@@ -148,7 +168,9 @@ def three() -> Run:
     run = Run(min_devices=3, deadline_s=10.0, grace_s=1.0, rounds=30)
     for device in "abc":
         run.check_in(device)
-    run.state = msgspec.structs.replace(run.state, settings=msgspec.structs.replace(run.state.settings, min_updates=2))
+    run.state = msgspec.structs.replace(
+        run.state, settings=msgspec.structs.replace(run.state.settings, min_updates=2)
+    )
     return run
 
 
@@ -168,7 +190,12 @@ def test_deadline_reopens_with_what_is_there_when_that_is_too_little() -> None:
     run = three()
     run.update("a")
     assert plans_of(run.feed(s.DeadlinePassed(11.0, 1))) == {"b": 1, "c": 1}
-    assert (run.state.phase, run.state.attempt, run.state.deadline_at_s, sorted(run.state.received)) == ("training", 1, 21.0, ["a"])
+    assert (
+        run.state.phase,
+        run.state.attempt,
+        run.state.deadline_at_s,
+        sorted(run.state.received),
+    ) == ("training", 1, 21.0, ["a"])
     assert kinds(run.update("b", at_s=12.0)) == ["Acknowledge", "Aggregate"]
 
 
@@ -193,7 +220,17 @@ def test_when_all_have_declined_a_newcomer_is_asked_at_once() -> None:
 
 def drawn_from(*devices: str, **settings: Any) -> Run:
     """A run whose open round asks two of these devices, and needs both."""
-    run = Run(**{"min_devices": len(devices), "min_updates": 2, "cohort": 2, "deadline_s": 10.0, "grace_s": 1.0, "rounds": 30} | settings)
+    run = Run(
+        **{
+            "min_devices": len(devices),
+            "min_updates": 2,
+            "cohort": 2,
+            "deadline_s": 10.0,
+            "grace_s": 1.0,
+            "rounds": 30,
+        }
+        | settings
+    )
     for device in devices:
         run.check_in(device)
     return run
@@ -248,7 +285,9 @@ class TestShortRound:
         assert run.feed(s.DeviceDeclined(6.0, min(run.state.cohort), 2)) == []
 
     @pytest.mark.parametrize("kind", [DeviceBarred, DeviceForgotten])
-    def test_asks_another_for_one_that_is_banned_or_forgotten(self, kind: type[DeviceBarred] | type[DeviceForgotten]) -> None:
+    def test_asks_another_for_one_that_is_banned_or_forgotten(
+        self, kind: type[DeviceBarred] | type[DeviceForgotten]
+    ) -> None:
         run = drawn_from(*"abcd")
         first, second = sorted(run.state.cohort)
         gone = DeviceBarred(2.0, first) if kind is DeviceBarred else DeviceForgotten(2.0, first, {})
@@ -262,7 +301,9 @@ class TestShortRound:
         assert kinds(run.feed(s.DeviceLost(2.0, first))) == ["SetDeadline"]
         (asked,) = plans_of(run.feed(s.DeadlinePassed(3.0, 1)))
         assert asked not in (first, second)
-        assert plans_of(run.check_in(first, at_s=4.0)) == {first: 0}, "who comes back is still asked"
+        assert plans_of(run.check_in(first, at_s=4.0)) == {first: 0}, (
+            "who comes back is still asked"
+        )
 
     def test_after_a_restart_asks_whom_it_asked_before(self) -> None:
         run = drawn_from(*"abcd")
@@ -318,7 +359,10 @@ def test_unknown_ids_are_waited_for_as_long_again_as_the_others_took() -> None:
         run.update(device)
     for number in range(2000):
         run.check_in(f"x{number}", at_s=2.5)
-    run.state = msgspec.structs.replace(run.state, settings=msgspec.structs.replace(run.state.settings, deadline_s=600.0, grace_s=20.0))
+    run.state = msgspec.structs.replace(
+        run.state,
+        settings=msgspec.structs.replace(run.state.settings, deadline_s=600.0, grace_s=20.0),
+    )
     run.aggregated(at_s=3.0)
     assert len(run.state.cohort) == 2003
     run.update("a", at_s=33.0)
@@ -400,10 +444,19 @@ def test_every_closed_round_has_one_record() -> None:
     run.aggregated()
     run.update("a", at_s=9.0)
     made = [record for record in records if record is not None]
-    assert [(r.round, r.phase, r.notes) for r in made] == [(1, "preparing", {"p": 0.5}), (2, "training", {}), (3, "evaluating", {})]
+    assert [(r.round, r.phase, r.notes) for r in made] == [
+        (1, "preparing", {"p": 0.5}),
+        (2, "training", {}),
+        (3, "evaluating", {}),
+    ]
     assert [r.groups for r in made] == [{}, {"a": "0"}, {"a": "0"}]
     assert made[0].trained == RECEIVED.trained
-    assert (made[2].evaluated, made[2].bytes_up, made[2].bytes_down, made[2].closed_at_s) == ({"a": RECEIVED.evaluated}, 100, 50, 9.0)
+    assert (made[2].evaluated, made[2].bytes_up, made[2].bytes_down, made[2].closed_at_s) == (
+        {"a": RECEIVED.evaluated},
+        100,
+        50,
+        9.0,
+    )
 
 
 WRITTEN = """{"type":"started","at_s":0.0,"settings":{"run_id":"run-1","algorithm":"fedavg","data":"x","bundle":"%s","rounds":3,
@@ -413,7 +466,9 @@ WRITTEN = """{"type":"started","at_s":0.0,"settings":{"run_id":"run-1","algorith
 
 def test_an_event_whose_fields_are_in_another_order_is_the_same_event() -> None:
     event = msgspec.json.decode(WRITTEN % ("0" * 64, MODEL, MEMORY), type=s.Event)
-    expected = msgspec.structs.replace(SETTINGS, seed=4, local_epochs=2, batch_size=8, hyper={"lr": 0.1})
+    expected = msgspec.structs.replace(
+        SETTINGS, seed=4, local_epochs=2, batch_size=8, hyper={"lr": 0.1}
+    )
     assert event == s.Started(0.0, expected, {"initial": MODEL}, MEMORY, {}, preparing=True)
 
 
@@ -437,10 +492,14 @@ def test_a_service_says_at_once_that_it_was_asked_to_stop(caplog: pytest.LogCapt
         for number, handler in before.items():
             signal.signal(number, handler)
     assert stopping == [signal.SIGTERM, signal.SIGTERM]
-    assert [r.getMessage().partition(":")[0] for r in caplog.records] == ["SIGTERM"], "once, however often it is asked"
+    assert [r.getMessage().partition(":")[0] for r in caplog.records] == ["SIGTERM"], (
+        "once, however often it is asked"
+    )
 
 
-def test_the_log_of_a_round_says_when_it_opens_and_is_aggregated_and_how_many_devices_took_part(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_of_a_round_says_when_it_opens_and_is_aggregated_and_how_many_devices_took_part(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run, observe = Run(min_devices=2, rounds=3), log_rounds()
     with caplog.at_level(logging.INFO, "shoal"):
         for device in "abc":

@@ -1,4 +1,5 @@
-"""Commands for operators, with a PostgreSQL database and a bucket in place of the service's folder; and a run that loses an answer."""
+"""Commands for operators, with a PostgreSQL database and a bucket in place of the service's folder;
+and a run that loses an answer."""
 
 import secrets
 import subprocess
@@ -36,10 +37,17 @@ def url(postgres: Postgres) -> str:
 
 
 def shoal(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "shoal", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "shoal", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
-def test_doctor_models_database_and_backup_say_what_they_can(fleet: FleetData, url: str, s3: S3Server, tmp_path: Path) -> None:
+def test_doctor_models_database_and_backup_say_what_they_can(
+    fleet: FleetData, url: str, s3: S3Server, tmp_path: Path
+) -> None:
     where = f"s3://{BUCKET}/{secrets.token_hex(4)}"
     blobs = BlobBucket(where, "run-1")
     bench = Bench(fleet, SqlStore(url, "run-1"), blobs, settings={"keep_models": 3})
@@ -57,9 +65,15 @@ def test_doctor_models_database_and_backup_say_what_they_can(fleet: FleetData, u
     listed = shoal("models", "rounds", tmp_path, "--database", url)
     assert listed.stdout.endswith("offered now\n"), listed.stderr
     looked = shoal("database", "check", tmp_path, "--database", url)
-    assert (looked.returncode, f"schema {schema.newest()}, is the newest" in looked.stdout) == (0, True), looked.stderr
+    assert (looked.returncode, f"schema {schema.newest()}, is the newest" in looked.stdout) == (
+        0,
+        True,
+    ), looked.stderr
     copied = shoal("backup", tmp_path, tmp_path / "copy")
-    assert (copied.returncode, "Copy a PostgreSQL database with pg_dump" in copied.stderr) == (2, True)
+    assert (copied.returncode, "Copy a PostgreSQL database with pg_dump" in copied.stderr) == (
+        2,
+        True,
+    )
 
 
 @pytest.mark.parametrize("what", ["an update", "the end of a round"])
@@ -92,24 +106,39 @@ def stored(url: str, blobs: BlobBucket) -> bytes:
     metadata, engine = sql.MetaData(), make_engine(url)
     with engine.connect() as connection:
         metadata.reflect(connection)
-        rows = [value for table in metadata.tables.values() for row in connection.execute(sql.select(table)) for value in row]
+        rows = [
+            value
+            for table in metadata.tables.values()
+            for row in connection.execute(sql.select(table))
+            for value in row
+        ]
     engine.dispose()
     texts = [value if isinstance(value, bytes) else str(value).encode() for value in rows]
-    return b"\n".join([*texts, *(name.encode() + blobs.get(name) for name in sorted(blobs.names()))])
+    return b"\n".join(
+        [*texts, *(name.encode() + blobs.get(name) for name in sorted(blobs.names()))]
+    )
 
 
-def test_a_device_that_is_forgotten_is_in_no_row_and_in_no_blob(fleet: FleetData, url: str, s3: S3Server, tmp_path: Path) -> None:
+def test_a_device_that_is_forgotten_is_in_no_row_and_in_no_blob(
+    fleet: FleetData, url: str, s3: S3Server, tmp_path: Path
+) -> None:
     where = f"s3://{BUCKET}/{secrets.token_hex(4)}"
     blobs = BlobBucket(where, "run-1")
-    bench = Bench(fleet, SqlStore(url, "run-1"), blobs, devices=Devices(RegistryTable(url), time.time))
+    bench = Bench(
+        fleet, SqlStore(url, "run-1"), blobs, devices=Devices(RegistryTable(url), time.time)
+    )
     bench.send("gone", "check-in", encode(m.CheckIn("gone", 10, 4, hardware="Marked-Board")))
     bench.close(a=(1.0, 1), b=(1.0, 1))
-    bench.tensors = {name: np.full_like(array, 0.00123456789) for name, array in bench.tensors.items()}
+    bench.tensors = {
+        name: np.full_like(array, 0.00123456789) for name, array in bench.tensors.items()
+    }
     bench.send("gone", "update", bench.payload("gone"))
     bench.runner.devices.save()
     pattern = np.full(4, 0.00123456789, np.float32).tobytes()
     assert all(needle in stored(url, blobs) for needle in (b"gone", b"Marked-Board", pattern))
-    told = DeviceOrders(bench.runner.devices, tmp_path, url, where, bench.runner).forget(ForgetDevice("gone"))
+    told = DeviceOrders(bench.runner.devices, tmp_path, url, where, bench.runner).forget(
+        ForgetDevice("gone")
+    )
     assert "device gone is forgotten" in told
     assert not any(needle in stored(url, blobs) for needle in (b"gone", b"Marked-Board", pattern))
     bench.close(a=(1.0, 1), b=(1.0, 1))

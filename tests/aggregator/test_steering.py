@@ -1,4 +1,5 @@
-"""Orders to campaigns that are refused leave nothing behind; those that are accepted are numbered as they come."""
+"""Orders to campaigns that are refused leave nothing behind; those that are accepted are numbered
+as they come."""
 
 import secrets
 from pathlib import Path
@@ -26,12 +27,20 @@ def steering_of(bench: Bench, folder: Path, database: str, trust: Trust) -> Stee
 def suggest(folder: Path, name: str, exported: Exported) -> None:
     found = read_exported(exported.folder, read_trust(exported.folder))
     settings = CampaignSettings(run=name, algorithm=read_algorithm("distfl"))
-    propose(folder, Charter(0, run_settings(settings, found.bundle, secrets.token_hex(16))), exported.folder)
+    propose(
+        folder,
+        Charter(0, run_settings(settings, found.bundle, secrets.token_hex(16))),
+        exported.folder,
+    )
 
 
-def test_a_campaign_that_cannot_begin_is_none_and_can_be_ordered_again(fleet: FleetData, tmp_path: Path, exported: Exported) -> None:
+def test_a_campaign_that_cannot_begin_is_none_and_can_be_ordered_again(
+    fleet: FleetData, tmp_path: Path, exported: Exported
+) -> None:
     (tmp_path / "shoal.db").mkdir()
-    steering = steering_of(Bench(fleet), tmp_path, f"sqlite:///{tmp_path / 'shoal.db'}", read_trust(exported.folder))
+    steering = steering_of(
+        Bench(fleet), tmp_path, f"sqlite:///{tmp_path / 'shoal.db'}", read_trust(exported.folder)
+    )
     suggest(tmp_path, "second", exported)
     assert is_proposed(tmp_path, "second")
     with pytest.raises(ShoalError):
@@ -60,8 +69,14 @@ def test_campaigns_are_numbered_as_they_are_accepted(tmp_path: Path, exported: E
         ({"over_select": 0.5}, r"at `\$.over_select`"),
         ({"max_drop": 2.0}, r"at `\$.max_drop`"),
         ({"lr_schedule": "cosine:warmup=50"}, "warmup is 50, expected fewer rounds than the"),
-        ({"lr_schedule": "falling"}, "learning rate schedule 'falling': 'falling' is none of constant, step"),
-        ({"algorithm": "distfl+/tmp/x.py:Mean"}, r"/tmp/x.py:Mean would be new: a class of one's own is named where a campaign starts"),
+        (
+            {"lr_schedule": "falling"},
+            "learning rate schedule 'falling': 'falling' is none of constant, step",
+        ),
+        (
+            {"algorithm": "distfl+/tmp/x.py:Mean"},
+            r"/tmp/x.py:Mean would be new: a class of one's own is named where a campaign starts",
+        ),
     ],
 )
 def test_a_campaign_takes_no_settings_that_it_could_not_have_been_started_with(

@@ -35,7 +35,9 @@ class TestSqlStore(StoreContract):
         assert two.runs() == ["one", "two"]
 
     @pytest.mark.parametrize("becomes", ["gone", "another", "its own folder's backup"])
-    def test_a_file_that_was_removed_or_replaced_is_not_written(self, store: Store, tmp_path: Path, becomes: str) -> None:
+    def test_a_file_that_was_removed_or_replaced_is_not_written(
+        self, store: Store, tmp_path: Path, becomes: str
+    ) -> None:
         store.commit([STARTED])
         path, aside = tmp_path / "shoal.db", tmp_path / "aside.db"
         path.rename(aside)
@@ -46,7 +48,9 @@ class TestSqlStore(StoreContract):
         before = path.read_bytes() if path.exists() else None
         for write in (store.check, lambda: store.commit([DeviceCheckedIn(1.0, "d", 5, 2)])):
             with pytest.raises(
-                StorageFailed, match=r"shoal\.db: the file was removed or replaced while the service ran: restart the service"
+                StorageFailed,
+                match=r"shoal\.db: the file was removed or replaced while the service ran: restart "
+                r"the service",
             ):
                 write()
         assert (path.read_bytes() if path.exists() else None) == before
@@ -59,7 +63,9 @@ class TestSqlStore(StoreContract):
     def test_a_database_in_memory_has_no_file(self) -> None:
         SqlStore("sqlite://", "one").check()
 
-    def test_a_driver_that_is_not_installed_is_one_clear_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_driver_that_is_not_installed_is_one_clear_error(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         for driver in ("psycopg", "psycopg2"):
             monkeypatch.setitem(sys.modules, driver, None)
         url = "postgresql://shoal:secret@localhost/runs"
@@ -67,7 +73,9 @@ class TestSqlStore(StoreContract):
             with pytest.raises(ConfigError) as raised:
                 use(url, "one")
             told = str(raised.value)
-            assert told.startswith("database postgresql://shoal:***@localhost/runs: its driver is not installed: ")
+            assert told.startswith(
+                "database postgresql://shoal:***@localhost/runs: its driver is not installed: "
+            )
             assert "psycopg" in told
             assert len(told.splitlines()) == 1
 
@@ -92,7 +100,10 @@ class TestSqlStore(StoreContract):
         assert store.runs() == ["one"]
 
     def test_a_password_is_not_told(self) -> None:
-        assert database_name("postgresql://shoal:secret@host/runs") == "postgresql://shoal:***@host/runs"
+        assert (
+            database_name("postgresql://shoal:secret@host/runs")
+            == "postgresql://shoal:***@host/runs"
+        )
 
 
 class TestMemoryBlobs(BlobsContract):
@@ -107,12 +118,23 @@ class TestBlobFolder(BlobsContract):
         return BlobFolder(tmp_path / "blobs")
 
     def test_what_is_lost_says_where_it_belongs(self, blobs: Blobs, tmp_path: Path) -> None:
-        with pytest.raises(BlobLost, match=rf"it is not kept here, in {tmp_path}/blobs: put it back from a backup"):
+        with pytest.raises(
+            BlobLost, match=rf"it is not kept here, in {tmp_path}/blobs: put it back from a backup"
+        ):
             blobs.get("0" * 64)
 
     def test_keep_deletes_blobs_and_nothing_else(self, blobs: Blobs, tmp_path: Path) -> None:
-        """Neither what `check` of another thread is writing, nor keys and databases that somebody took for a run's folder."""
-        names = ["check.7", "secret.key", "shoal.db", f"{'0' * 64}.damaged", f"{'0' * 64}.new", "A" * 64, "0" * 63]
+        """Neither what `check` of another thread is writing, nor keys and databases that somebody
+        took for a run's folder."""
+        names = [
+            "check.7",
+            "secret.key",
+            "shoal.db",
+            f"{'0' * 64}.damaged",
+            f"{'0' * 64}.new",
+            "A" * 64,
+            "0" * 63,
+        ]
         for name in names:
             (tmp_path / "blobs" / name).write_bytes(b"x")
         blobs.put(b"1")

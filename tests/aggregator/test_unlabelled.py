@@ -1,4 +1,5 @@
-"""Devices without labels: none trains or is waited for; each is asked once what its inputs are like, and is placed."""
+"""Devices without labels: none trains or is waited for; each is asked once what its inputs are
+like, and is placed."""
 
 from typing import Any
 
@@ -7,7 +8,14 @@ import pytest
 
 from aggregator.core import state as s
 from aggregator.core.admission import Duplicate, Refused, admit
-from aggregator.core.asking import all_placed, groups_of, key_now, num_trainers, placed_of, start_key
+from aggregator.core.asking import (
+    all_placed,
+    groups_of,
+    key_now,
+    num_trainers,
+    placed_of,
+    start_key,
+)
 from aggregator.core.device_events import DeviceBarred, DeviceForgotten
 from aggregator.core.order_events import Retuned
 from aggregator.core.placed import Placed
@@ -35,46 +43,72 @@ NOTHING = Metrics()
 
 def started(**settings: Any) -> Run:
     """A run that two devices open, a and b; each needs two labelled windows to train."""
-    run = Run(programs=settings.pop("programs", PROGRAMS), **{"min_devices": 2, "min_updates": 2, "min_batch": 2, "rounds": 9} | settings)
+    run = Run(
+        programs=settings.pop("programs", PROGRAMS),
+        **{"min_devices": 2, "min_updates": 2, "min_batch": 2, "rounds": 9} | settings,
+    )
     run.check_in("a")
     run.check_in("b")
     return run
 
 
 def with_unlabelled(**settings: Any) -> tuple[Run, list[s.Command]]:
-    """The same, with a device u that has no labels and joins in round 1; and what follows from that."""
+    """The same, with a device u that has no labels and joins in round 1; and what follows from
+    that."""
     run = started(**settings)
     return run, come(run)
 
 
-def come(run: Run, device: str = "u", num_train: int = 0, at_s: float = 1.5, **others: Any) -> list[s.Command]:
+def come(
+    run: Run, device: str = "u", num_train: int = 0, at_s: float = 1.5, **others: Any
+) -> list[s.Command]:
     return run.feed(s.DeviceCheckedIn(at_s, device, num_train, 4, **others))
 
 
-def tell(run: Run, device: str = "u", at_s: float = 2.0, number: int = 1, norms: dict[str, float] | None = None) -> list[s.Command]:
+def tell(
+    run: Run,
+    device: str = "u",
+    at_s: float = 2.0,
+    number: int = 1,
+    norms: dict[str, float] | None = None,
+) -> list[s.Command]:
     """The device tells of its inputs; without `norms` that it has some."""
     blob = digest(f"{device} {number} inputs".encode())
     nothing = {"num_train": 0, "num_steps": 0, "evaluated": NOTHING, "trained": NOTHING}
-    update = msgspec.structs.replace(RECEIVED, blob=blob, norms={"response": 1.0} if norms is None else norms, **nothing)
+    update = msgspec.structs.replace(
+        RECEIVED, blob=blob, norms={"response": 1.0} if norms is None else norms, **nothing
+    )
     return run.feed(s.UpdateAdmitted(at_s, device, number, update))
 
 
 def train(run: Run, at_s: float = 3.0, **others: Any) -> list[s.Command]:
     """Both labelled devices send their updates, and the round is aggregated into two groups."""
     commands = [*run.update("a", at_s=at_s), *run.update("b", at_s=at_s)]
-    return [*commands, *aggregate(run, at_s, **others)] if run.state.phase == "aggregating" else commands
+    return (
+        [*commands, *aggregate(run, at_s, **others)]
+        if run.state.phase == "aggregating"
+        else commands
+    )
 
 
 def aggregate(run: Run, at_s: float = 3.0, **others: Any) -> list[s.Command]:
     placed = dict.fromkeys(run.state.inputs, FOUR_OF_FIVE) | {"": LARGEST}
     models = {"initial": MODEL, "0": "3" * 64, "1": "4" * 64}
-    values: dict[str, Any] = {"programs": run.state.programs, "starts": {"a": "0", "b": "1", "": "initial"}, "placed": placed} | others
+    values: dict[str, Any] = {
+        "programs": run.state.programs,
+        "starts": {"a": "0", "b": "1", "": "initial"},
+        "placed": placed,
+    } | others
     return run.feed(s.RoundAggregated(at_s, run.state.round, models, MEMORY, **values))
 
 
 def plans(commands: list[s.Command]) -> dict[str, tuple[int, tuple[Any, ...]]]:
     """By device, the round and the verbs of the plan that it is sent."""
-    return {c.plan.device_id: (c.plan.round, c.plan.verbs) for c in commands if isinstance(c, s.SendPlan)}
+    return {
+        c.plan.device_id: (c.plan.round, c.plan.verbs)
+        for c in commands
+        if isinstance(c, s.SendPlan)
+    }
 
 
 class TestAsking:
@@ -83,10 +117,16 @@ class TestAsking:
         run.check_in("a")
         assert come(run) == []
         assert (run.state.phase, run.state.num_online, num_trainers(run.state)) == ("waiting", 2, 1)
-        assert plans(run.check_in("b")) == {"a": (1, TRAINS), "b": (1, TRAINS), "u": (1, (SURVEY_INPUTS,))}
+        assert plans(run.check_in("b")) == {
+            "a": (1, TRAINS),
+            "b": (1, TRAINS),
+            "u": (1, (SURVEY_INPUTS,)),
+        }
         assert sorted(run.state.cohort) == ["a", "b"]
 
-    def test_it_is_asked_once_for_its_inputs_from_the_bundles_model_and_trains_in_no_round(self) -> None:
+    def test_it_is_asked_once_for_its_inputs_from_the_bundles_model_and_trains_in_no_round(
+        self,
+    ) -> None:
         run, commands = with_unlabelled()
         assert plans(commands) == {"u": (1, (SURVEY_INPUTS,))}
         assert plan_for(run.state, "u").model == run.state.models["initial"]
@@ -102,10 +142,14 @@ class TestAsking:
         assert plans(come(run)) == {"u": (1, run.state.programs[""])}
 
     def test_where_inputs_tell_nothing_nobody_is_asked(self) -> None:
-        _, commands = with_unlabelled(programs={k: v for k, v in PROGRAMS.items() if k != "unlabelled"})
+        _, commands = with_unlabelled(
+            programs={k: v for k, v in PROGRAMS.items() if k != "unlabelled"}
+        )
         assert commands == []
 
-    def test_its_plan_outlives_the_round_that_asked_and_is_sent_again_when_it_comes_back(self) -> None:
+    def test_its_plan_outlives_the_round_that_asked_and_is_sent_again_when_it_comes_back(
+        self,
+    ) -> None:
         run, _ = with_unlabelled()
         before = plan_for(run.state, "u")
         train(run)
@@ -157,7 +201,9 @@ class TestAsking:
         assert sorted(plans(train(run))) == ["a", "b"]
         assert start_key(run.state, "u") == "1"
 
-    def test_a_device_whose_labels_are_gone_leaves_the_round_and_is_asked_of_its_inputs_in_the_next(self) -> None:
+    def test_a_device_whose_labels_are_gone_leaves_the_round_and_is_asked_of_its_inputs_in_the_next(
+        self,
+    ) -> None:
         run = started(min_updates=1)
         assert come(run, "b") == [], "a plan of the same attempt would be the same to it"
         assert (list(run.state.cohort), run.state.declined) == (["a"], ("b",))
@@ -171,7 +217,9 @@ class TestAsking:
 
 
 class TestPlacing:
-    def test_it_starts_from_its_groups_model_in_the_last_plan_and_does_what_takes_no_labels(self) -> None:
+    def test_it_starts_from_its_groups_model_in_the_last_plan_and_does_what_takes_no_labels(
+        self,
+    ) -> None:
         run, _ = with_unlabelled(rounds=1)
         tell(run)
         assert plans(train(run))["u"] == (2, (Train(32, least=2), Evaluate()))
@@ -203,7 +251,13 @@ class TestPlacing:
         assert kinds(tell(run, at_s=4.0)) == ["Acknowledge", "Aggregate"]
 
     @pytest.mark.parametrize(
-        "event", [s.DeadlinePassed(6.0, 1), s.DeviceDeclined(4.0, "u", 1), s.DeviceDeclined(4.0, "u", 1, forbidden=True)], ids=str
+        "event",
+        [
+            s.DeadlinePassed(6.0, 1),
+            s.DeviceDeclined(4.0, "u", 1),
+            s.DeviceDeclined(4.0, "u", 1, forbidden=True),
+        ],
+        ids=str,
     )
     def test_but_not_for_ever(self, event: s.Event) -> None:
         run, _ = with_unlabelled(rounds=1, grace_s=5.0)
@@ -213,18 +267,27 @@ class TestPlacing:
         assert plans(aggregate(run))["u"][1][-1] == Evaluate()
         assert start_key(run.state, "u") == "0"
 
-    def test_one_that_gains_labels_trains_as_a_newcomer_and_is_placed_by_its_inputs_no_more(self) -> None:
+    def test_one_that_gains_labels_trains_as_a_newcomer_and_is_placed_by_its_inputs_no_more(
+        self,
+    ) -> None:
         run, _ = with_unlabelled()
         tell(run)
         train(run)
         assert come(run, num_train=12) == []
-        assert ("u" in run.state.inputs, "u" in run.state.placed, start_key(run.state, "u")) == (False, False, "initial")
+        assert ("u" in run.state.inputs, "u" in run.state.placed, start_key(run.state, "u")) == (
+            False,
+            False,
+            "initial",
+        )
         assert plans(train(run))["u"] == (3, TRAINS)
         assert run.state.cohort["u"] == "initial"
 
     def test_in_the_round_that_asked_it_gets_no_second_plan(self) -> None:
         run, _ = with_unlabelled(min_updates=3)
-        assert come(run, num_train=12) == [], "the round is short of devices, but a device takes a plan of the same round for the same"
+        assert come(run, num_train=12) == [], (
+            "the round is short of devices, but a device takes a plan of the same round for the "
+            "same"
+        )
         assert run.state.placing == {}
 
     def test_a_record_and_a_summary_say_how_sure_it_is(self) -> None:
@@ -234,14 +297,22 @@ class TestPlacing:
         run.update("b")
         before = run.state
         aggregate(run)
-        event = s.RoundAggregated(3.0, 1, run.state.models, MEMORY, run.state.starts, PROGRAMS, placed=run.state.placed)
+        event = s.RoundAggregated(
+            3.0, 1, run.state.models, MEMORY, run.state.starts, PROGRAMS, placed=run.state.placed
+        )
         record = record_of(before, event, run.state)
         assert record is not None
-        assert (record.groups, record.placed) == ({"a": "0", "b": "1", "u": "1"}, {"u": FOUR_OF_FIVE})
+        assert (record.groups, record.placed) == (
+            {"a": "0", "b": "1", "u": "1"},
+            {"u": FOUR_OF_FIVE},
+        )
         assert sorted(record.evaluated) == ["a", "b"]
         assert (record.bytes_up, record.bytes_down) == (300, 150), "what it has told is moved, too"
         summary = summarize(run.state, [record], 1.0)
-        assert (summary.devices["u"].group, str(summary.devices["u"].placed)) == (1, "placed by its inputs, 4 of 5 neighbours")
+        assert (summary.devices["u"].group, str(summary.devices["u"].placed)) == (
+            1,
+            "placed by its inputs, 4 of 5 neighbours",
+        )
         assert (summary.groups.count, summary.devices["a"].placed) == (2, None)
 
     @pytest.mark.parametrize(
@@ -270,7 +341,9 @@ class TestFailures:
             assert come(run) == []
         assert placed_of(run.state, "u") == LARGEST
 
-    def test_an_owner_of_labels_who_does_not_permit_the_survey_has_the_largest_groups_model(self) -> None:
+    def test_an_owner_of_labels_who_does_not_permit_the_survey_has_the_largest_groups_model(
+        self,
+    ) -> None:
         run = started(rounds=2)
         come(run, "f", num_train=10)
         train(run)
@@ -278,15 +351,22 @@ class TestFailures:
         assert (placed_of(run.state, "f"), group_of(run.state, "f")) == (None, "")
         run.feed(s.DeviceDeclined(4.0, "f", 2, forbidden=True))
         assert (placed_of(run.state, "f"), start_key(run.state, "f")) == (LARGEST, "0")
-        assert (key_now(run.state, "f"), group_of(run.state, "f")) == ("initial", "run-1/0"), "it would train as a newcomer"
+        assert (key_now(run.state, "f"), group_of(run.state, "f")) == ("initial", "run-1/0"), (
+            "it would train as a newcomer"
+        )
         train(run)
         assert (run.state.phase, run.state.cohort) == ("evaluating", {"a": "0", "b": "1", "f": "0"})
-        assert plan_for(run.state, "f").model == run.state.models["0"], "its accuracy is that of the model that it is given"
+        assert plan_for(run.state, "f").model == run.state.models["0"], (
+            "its accuracy is that of the model that it is given"
+        )
         for device in "abf":
             commands = run.update(device)
         assert s.FinishRun("f", run.state.models["0"]) in commands
         summary = summarize(run.state, [], 1.0).devices["f"]
-        assert (summary.group, str(summary.placed)) == (0, "in the largest group, 75 % of the devices")
+        assert (summary.group, str(summary.placed)) == (
+            0,
+            "in the largest group, 75 % of the devices",
+        )
         assert run.replayed() == run.state
 
     def test_an_owner_who_permits_it_later_is_placed_by_the_training(self) -> None:
@@ -303,7 +383,10 @@ class TestFailures:
         train(run)
         assert run.state.cohort == {"a": "0", "b": "1", "late": "0"}
         come(run, "later", num_train=10)
-        assert str(summarize(run.state, [], 1.0).devices["later"].placed) == "in the largest group, 75 % of the devices"
+        assert (
+            str(summarize(run.state, [], 1.0).devices["later"].placed)
+            == "in the largest group, 75 % of the devices"
+        )
 
     def test_one_without_a_window_is_asked_again_less_and_less_often(self) -> None:
         run, _ = with_unlabelled()
@@ -337,7 +420,9 @@ class TestFailures:
         tell(run)
         run.update("a")
         run.update("b")
-        assert run.feed(s.UpdatesLost(3.0, 1, ("u",))) == [s.Aggregate(1)], "the round has all that it needs"
+        assert run.feed(s.UpdatesLost(3.0, 1, ("u",))) == [s.Aggregate(1)], (
+            "the round has all that it needs"
+        )
         assert run.state.inputs == {}
         assert plans(aggregate(run))["u"] == (2, (SURVEY_INPUTS,))
 
@@ -362,7 +447,14 @@ class TestFailures:
 
 class TestAdmission:
     def update(self, number: int = 1, **values: Any) -> Update:
-        said: dict[str, Any] = {"run_id": "run", "epoch": 0, "round": number, "attempt": 0, "device_id": "u", "model": MODEL} | values
+        said: dict[str, Any] = {
+            "run_id": "run",
+            "epoch": 0,
+            "round": number,
+            "attempt": 0,
+            "device_id": "u",
+            "model": MODEL,
+        } | values
         return Update(num_train=0, num_steps=0, evaluated=NOTHING, trained=NOTHING, **said)
 
     def verdict(self, run: Run, update: Update) -> Any:
@@ -386,13 +478,17 @@ class TestAdmission:
         run, _ = with_unlabelled()
         run.feed(s.UpdateAdmitted(2.0, "u", 1, self.verdict(run, self.update())))
         assert isinstance(self.verdict(run, self.update()), Duplicate)
-        run.state = msgspec.structs.replace(run.state, devices=run.state.devices.set("u", s.Device(0, 4, True, 0.0)))
+        run.state = msgspec.structs.replace(
+            run.state, devices=run.state.devices.set("u", s.Device(0, 4, True, 0.0))
+        )
         refused = self.verdict(run, self.update())
         assert isinstance(refused, Refused)
         assert refused.reason == "not-in-cohort"
 
 
-def test_who_comes_when_the_run_is_over_or_never_trained_is_not_left_with_the_model_from_before_training() -> None:
+def test_who_comes_when_the_run_is_over_or_never_trained_is_not_left_with_the_model_from_before_training() -> (
+    None
+):
     run, _ = with_unlabelled(rounds=1)
     tell(run)
     train(run)
@@ -401,20 +497,30 @@ def test_who_comes_when_the_run_is_over_or_never_trained_is_not_left_with_the_mo
     assert (run.state.phase, run.state.placed[""].group) == ("finished", "0")
     trained = run.state.models["0"]
     assert come(run, "late", num_train=50, at_s=9.0) == [s.FinishRun("late", trained)]
-    assert come(run, "u", num_train=50, at_s=9.5) == [s.FinishRun("u", trained)], "it has labels now, and was never trained"
+    assert come(run, "u", num_train=50, at_s=9.5) == [s.FinishRun("u", trained)], (
+        "it has labels now, and was never trained"
+    )
     assert groups_of(run.state, all_placed(run.state))["late"] == "0"
-    assert placed_of(run.state, "late") == LARGEST, "it is told as of devices without labels that have told nothing"
+    assert placed_of(run.state, "late") == LARGEST, (
+        "it is told as of devices without labels that have told nothing"
+    )
 
 
 class TestAfterTheEnd:
     def test_who_comes_then_tells_first_and_keeps_of_the_model_of_its_group(self) -> None:
         run = ended()
         commands = come(run, "late", at_s=50.0)
-        assert (kinds(commands), plans(commands)["late"][1]) == (["SetDeadline", "SendPlan"], (SURVEY_INPUTS,))
+        assert (kinds(commands), plans(commands)["late"][1]) == (
+            ["SetDeadline", "SendPlan"],
+            (SURVEY_INPUTS,),
+        )
         commands = tell_late(run, FOUR_OF_FIVE)
         assert kinds(commands) == ["Acknowledge", "SetDeadline", "SendPlan"]
         (plan,) = [c.plan for c in commands if isinstance(c, s.SendPlan)]
-        assert (plan.model, plan.verbs) == (run.state.models["1"], without_labels(PROGRAMS["closing"]))
+        assert (plan.model, plan.verbs) == (
+            run.state.models["1"],
+            without_labels(PROGRAMS["closing"]),
+        )
         assert (placed_of(run.state, "late"), start_key(run.state, "late")) == (FOUR_OF_FIVE, "1")
         chosen = msgspec.structs.replace(RECEIVED, blob=digest(b"chosen"), start="1", num_train=0)
         commands = run.feed(s.UpdateAdmitted(53.0, "late", run.state.round, chosen))
@@ -427,16 +533,25 @@ class TestAfterTheEnd:
         come(run, "late", at_s=50.0)
         assert tell_late(run, FOUR_OF_FIVE)[-1] == s.FinishRun("late", run.state.models["1"])
 
-    def test_who_may_not_tell_or_cannot_has_the_model_of_those_of_whom_nothing_is_known(self) -> None:
+    def test_who_may_not_tell_or_cannot_has_the_model_of_those_of_whom_nothing_is_known(
+        self,
+    ) -> None:
         run = ended(candidates=())
         come(run, "late", at_s=50.0)
         commands = run.feed(s.DeviceDeclined(51.0, "late", run.state.round, forbidden=True))
-        assert (commands, placed_of(run.state, "late")) == ([s.FinishRun("late", run.state.models["0"])], LARGEST)
+        assert (commands, placed_of(run.state, "late")) == (
+            [s.FinishRun("late", run.state.models["0"])],
+            LARGEST,
+        )
 
-    def test_one_that_has_no_window_yet_is_asked_again_once_it_says_something_else_of_itself(self) -> None:
+    def test_one_that_has_no_window_yet_is_asked_again_once_it_says_something_else_of_itself(
+        self,
+    ) -> None:
         run = ended(candidates=())
         come(run, "empty", at_s=50.0, terms="none")
-        assert tell_late(run, None, "empty", norms={})[-1] == s.FinishRun("empty", run.state.models["0"])
+        assert tell_late(run, None, "empty", norms={})[-1] == s.FinishRun(
+            "empty", run.state.models["0"]
+        )
         assert kinds(come(run, "empty", at_s=60.0, terms="none")) == ["FinishRun"]
         assert plans(come(run, "empty", at_s=70.0, terms="five"))["empty"][1] == (SURVEY_INPUTS,)
 
@@ -469,9 +584,15 @@ def ended(**settings: Any) -> Run:
 
 
 def tell_late(
-    run: Run, placed: Placed | None, device: str = "late", at_s: float = 52.0, norms: dict[str, float] | None = None
+    run: Run,
+    placed: Placed | None,
+    device: str = "late",
+    at_s: float = 52.0,
+    norms: dict[str, float] | None = None,
 ) -> list[s.Command]:
     nothing = {"num_train": 0, "num_steps": 0, "evaluated": NOTHING, "trained": NOTHING}
     found = {"response": 1.0} if norms is None else norms
-    update = msgspec.structs.replace(RECEIVED, blob=digest(f"{device} {at_s}".encode()), norms=found, **nothing)
+    update = msgspec.structs.replace(
+        RECEIVED, blob=digest(f"{device} {at_s}".encode()), norms=found, **nothing
+    )
     return run.feed(s.UpdateAdmitted(at_s, device, run.state.round, update, placed))

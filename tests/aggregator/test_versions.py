@@ -1,4 +1,5 @@
-"""The models of a run's last rounds: they stay, a round that devices say is much worse is given up, and the operator can go back."""
+"""The models of a run's last rounds: they stay, a round that devices say is much worse is given up,
+and the operator can go back."""
 
 from typing import Any
 
@@ -36,7 +37,9 @@ def made_in(bench: Bench) -> list[int]:
     return [version.round for version in bench.state.history]
 
 
-def test_the_models_of_the_last_rounds_stay_with_what_devices_said_of_them(fleet: FleetData) -> None:
+def test_the_models_of_the_last_rounds_stay_with_what_devices_said_of_them(
+    fleet: FleetData,
+) -> None:
     blobs = KeptBlobs()
     bench = Bench(fleet, blobs=blobs, settings=SETTINGS)
     offered = []
@@ -66,7 +69,12 @@ def test_models_that_are_much_worse_are_given_up_for_the_best_of_the_last(fleet:
         "reason": "the mean accuracy of devices that evaluated both fell by 1.000: more than 0.3",
         "made_by": ["a", "b"],
     }
-    assert (bench.state.models, bench.state.made_in, made_in(bench), bench.state.trained) == (best, 1, [0, 1], 4)
+    assert (bench.state.models, bench.state.made_in, made_in(bench), bench.state.trained) == (
+        best,
+        1,
+        [0, 1],
+        4,
+    )
     plans = [answer for answer in bench.answers() if isinstance(answer, m.Plan)]
     assert {plan.model for plan in plans} <= {best["0"]}
     assert bench.close(a=(1.0, 4), b=(1.0, 4)) == {}, "the run goes on from there"
@@ -82,7 +90,9 @@ def test_models_that_are_much_worse_are_given_up_for_the_best_of_the_last(fleet:
         ({"keep_models": 0}, (0, 0), "nothing is remembered"),
     ],
 )
-def test_models_stay(fleet: FleetData, settings: dict[str, Any], second: tuple[int, int], because: str) -> None:
+def test_models_stay(
+    fleet: FleetData, settings: dict[str, Any], second: tuple[int, int], because: str
+) -> None:
     bench = Bench(fleet, settings={**SETTINGS, **settings})
     bench.close(a=(1.0, 4), b=(1.0, 4))
     assert "rolled_back" not in bench.close(a=(1.0, second[0]), b=(1.0, second[1])), because
@@ -99,13 +109,26 @@ def told(values: list[int]) -> dict[str, Metrics]:
 def after(before: list[int], now: list[int]) -> RunState:
     """A run whose devices have met two versions, with so many of ten windows right."""
     run = Run(max_drop=0.3, keep_models=3, min_updates=1)
-    version = ModelVersion(round=0, models={"initial": MODEL}, memory=MEMORY, starts={}, programs={}, evaluated=told(before))
-    received = {d: msgspec.structs.replace(RECEIVED, evaluated=metrics) for d, metrics in told(now).items()}
-    return msgspec.structs.replace(run.state, phase="aggregating", made_in=1, history=(version,), received=received)
+    version = ModelVersion(
+        round=0,
+        models={"initial": MODEL},
+        memory=MEMORY,
+        starts={},
+        programs={},
+        evaluated=told(before),
+    )
+    received = {
+        d: msgspec.structs.replace(RECEIVED, evaluated=metrics) for d, metrics in told(now).items()
+    }
+    return msgspec.structs.replace(
+        run.state, phase="aggregating", made_in=1, history=(version,), received=received
+    )
 
 
 @given(accuracies, st.integers(0, 10), st.integers(0, 10))
-def test_no_single_device_has_models_given_up_that_others_do_not_find_worse(honest: list[int], before: int, now: int) -> None:
+def test_no_single_device_has_models_given_up_that_others_do_not_find_worse(
+    honest: list[int], before: int, now: int
+) -> None:
     assert worse_than(after([*honest, before], [*honest, now])) is None
 
 
@@ -129,16 +152,26 @@ class TestOperator:
         bench.answers()
         assert bench.campaign.roll_back(1)
         state = bench.state
-        assert (state.models, state.made_in, state.round, state.attempt, state.received) == (offered[1], 1, 4, 1, {})
+        assert (state.models, state.made_in, state.round, state.attempt, state.received) == (
+            offered[1],
+            1,
+            4,
+            1,
+            {},
+        )
         assert made_in(bench) == [0, 1]
         plans = bench.answers()
-        assert [(plan.device_id, plan.attempt, plan.model) for plan in plans] == [(d, 1, offered[1]["0"]) for d in "ab"]
+        assert [(plan.device_id, plan.attempt, plan.model) for plan in plans] == [
+            (d, 1, offered[1]["0"]) for d in "ab"
+        ]
         assert bench.store.load() == state, "it is the same after a restart"
         assert bench.close(a=(1.0, 2), b=(1.0, 2)) == {}
         assert bench.state.made_in == 4
 
     @pytest.mark.parametrize("number", [7, 2])
-    def test_a_round_that_is_not_remembered_changes_nothing(self, fleet: FleetData, number: int) -> None:
+    def test_a_round_that_is_not_remembered_changes_nothing(
+        self, fleet: FleetData, number: int
+    ) -> None:
         bench = Bench(fleet, settings=SETTINGS)
         bench.close(a=(1.0, 2), b=(1.0, 2))
         bench.close(a=(1.0, 2), b=(1.0, 2))
@@ -148,7 +181,9 @@ class TestOperator:
         assert msgspec.structs.replace(bench.state, at_s=before.at_s) == before
         assert bench.answers() == []
 
-    def test_a_round_that_cannot_be_aggregated_is_left_behind(self, fleet: FleetData, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_round_that_cannot_be_aggregated_is_left_behind(
+        self, fleet: FleetData, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         bench = Bench(fleet, settings=SETTINGS)
         bench.close(a=(1.0, 2), b=(1.0, 2))
         with monkeypatch.context() as patch:

@@ -63,20 +63,29 @@ class TestAbort:
         bench = Campaigns(fleet)
         bench.answers()
         assert bench.campaign.abort()
-        assert [(f.device_id, f.releases) for f in bench.answers() if isinstance(f, m.Finish)] == [("a", True), ("b", True)]
+        assert [(f.device_id, f.releases) for f in bench.answers() if isinstance(f, m.Finish)] == [
+            ("a", True),
+            ("b", True),
+        ]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_an_order_about_releases_says_that_a_service_without_them_is_to_be_started_with_them(order: type[msgspec.Struct]) -> None:
+def test_an_order_about_releases_says_that_a_service_without_them_is_to_be_started_with_them(
+    order: type[msgspec.Struct],
+) -> None:
     filled = {"campaign": "run-1", "step": 0, "to": 1}
-    given = msgspec.convert({name: filled[name] for name in order.__struct_fields__ if name in filled}, order)
+    given = msgspec.convert(
+        {name: filled[name] for name in order.__struct_fields__ if name in filled}, order
+    )
     with pytest.raises(ConfigError, match=r"makes no releases.*--release manual"):
         refusing_handlers()[order](given)
 
 
 def state_of(phase: s.Phase, ended: str, ended_at_s: float | None, where: str) -> s.RunState:
     settings = msgspec.structs.replace(Run().state.settings, where=where)
-    return msgspec.structs.replace(Run().state, settings=settings, phase=phase, ended=ended, ended_at_s=ended_at_s)
+    return msgspec.structs.replace(
+        Run().state, settings=settings, phase=phase, ended=ended, ended_at_s=ended_at_s
+    )
 
 
 states = st.builds(
@@ -102,13 +111,17 @@ class TestSuccession:
         assert run.state.ended_at_s == 7.0, "what devices have of it, they keep"
 
     @given(st.dictionaries(st.sampled_from("abcdef"), states))
-    def test_what_is_opened_has_the_models_of_every_device_and_what_is_not_over(self, known: dict[str, s.RunState]) -> None:
+    def test_what_is_opened_has_the_models_of_every_device_and_what_is_not_over(
+        self, known: dict[str, s.RunState]
+    ) -> None:
         order, names = by_end(known), opened(dict(known))
         assert sorted(order) == sorted(name for name, state in known.items() if has_ended(state))
         times = [known[name].ended_at_s or 0.0 for name in order]
         assert times == sorted(times, reverse=True)
         assert names >= {name for name, state in known.items() if state.phase != "finished"}
-        first = next((i for i, name in enumerate(order) if not known[name].settings.where), len(order))
+        first = next(
+            (i for i, name in enumerate(order) if not known[name].settings.where), len(order)
+        )
         assert names >= set(order[: first + 1])
 
 
@@ -120,16 +133,24 @@ class TestSeveralCampaigns:
         for name in names:
             bench.clock.now_s += 1
             campaign = bench.runner.campaigns[name]
-            over = msgspec.structs.replace(campaign.known(), phase="finished", ended="rounds", ended_at_s=bench.clock.now_s)
+            over = msgspec.structs.replace(
+                campaign.known(), phase="finished", ended="rounds", ended_at_s=bench.clock.now_s
+            )
             campaign.store.commit([], [], over)
             campaign.state = over
         bench.answers()
 
     def given(self, bench: Campaigns) -> list[tuple[str, str]]:
         """The device and the run of every model that was given."""
-        return [(f.device_id, f.run_id) for f in bench.answers() if isinstance(f, m.Finish) and not f.releases]
+        return [
+            (f.device_id, f.run_id)
+            for f in bench.answers()
+            if isinstance(f, m.Finish) and not f.releases
+        ]
 
-    def test_a_device_is_given_the_models_of_the_campaign_that_ended_last_whichever_was_started_last(self, fleet: FleetData) -> None:
+    def test_a_device_is_given_the_models_of_the_campaign_that_ended_last_whichever_was_started_last(
+        self, fleet: FleetData
+    ) -> None:
         bench = Campaigns(fleet)
         second = bench.second()
         self.ended(bench, "run-2", "run-1")
@@ -153,12 +174,19 @@ class TestSeveralCampaigns:
         bench.check_in("a", "b")
         assert set(self.given(bench)) == {("a", "r"), ("b", "r")}
 
-    def test_what_the_registry_of_a_service_that_was_killed_lacks_is_taken_from_the_run(self, fleet: FleetData) -> None:
+    def test_what_the_registry_of_a_service_that_was_killed_lacks_is_taken_from_the_run(
+        self, fleet: FleetData
+    ) -> None:
         bench = Campaigns(fleet)
         self.ended(bench, "run-1")
         received = {"a": msgspec.structs.replace(RECEIVED, kept=KEPT)}
         bench.store.commit([], [], msgspec.structs.replace(bench.state, received=received))
-        bench.start(bench.state.settings, bench.store, bench.blobs, devices=Devices(registry := MemoryRegistry(), bench.clock))
+        bench.start(
+            bench.state.settings,
+            bench.store,
+            bench.blobs,
+            devices=Devices(registry := MemoryRegistry(), bench.clock),
+        )
         assert bench.runner.devices.entry("a").kept is None, "nobody of this name is in it"
         devices = Devices(registry, bench.clock)
         devices.on_check_in(m.CheckIn("a", 10, 4))
@@ -166,7 +194,9 @@ class TestSeveralCampaigns:
         kept = known(bench.runner.devices.entry("a").kept)
         assert (kept.campaign, kept.kept) == ("run-1", KEPT)
 
-    def test_an_aborted_campaign_leaves_devices_with_what_the_one_before_gave_them(self, fleet: FleetData) -> None:
+    def test_an_aborted_campaign_leaves_devices_with_what_the_one_before_gave_them(
+        self, fleet: FleetData
+    ) -> None:
         bench = Campaigns(fleet)
         self.ended(bench, "run-1")
         second = bench.second()
@@ -176,11 +206,19 @@ class TestSeveralCampaigns:
         bench.check_in("a")
         assert self.given(bench) == [("a", "r")]
 
-    def test_a_campaign_that_was_resumed_and_aborted_leaves_devices_with_what_it_gave_them(self, fleet: FleetData) -> None:
+    def test_a_campaign_that_was_resumed_and_aborted_leaves_devices_with_what_it_gave_them(
+        self, fleet: FleetData
+    ) -> None:
         bench = Campaigns(fleet)
         second = bench.second()
         self.ended(bench, "run-1", "run-2")
-        assert second.dispatch(Retuned(bench.clock(), msgspec.structs.replace(second.known().settings, rounds=9), second.known().programs))
+        assert second.dispatch(
+            Retuned(
+                bench.clock(),
+                msgspec.structs.replace(second.known().settings, rounds=9),
+                second.known().programs,
+            )
+        )
         assert second.known().phase == "training"
         assert second.abort()
         bench.runner.tick()
@@ -188,7 +226,9 @@ class TestSeveralCampaigns:
         bench.check_in("a")
         assert self.given(bench) == [], "not even those of the campaign before"
 
-    def test_a_device_that_a_campaign_does_not_take_is_given_those_of_the_one_before(self, fleet: FleetData) -> None:
+    def test_a_device_that_a_campaign_does_not_take_is_given_those_of_the_one_before(
+        self, fleet: FleetData
+    ) -> None:
         bench = Campaigns(fleet)
         bench.second(takes=lambda device_id: device_id == "b")
         self.ended(bench, "run-1", "run-2")
@@ -197,7 +237,9 @@ class TestSeveralCampaigns:
         bench.check_in("a", "b")
         assert self.given(bench) == [("a", "r"), ("b", "r2")]
 
-    def test_a_campaign_that_goes_on_asks_by_what_devices_have_said_last(self, fleet: FleetData) -> None:
+    def test_a_campaign_that_goes_on_asks_by_what_devices_have_said_last(
+        self, fleet: FleetData
+    ) -> None:
         bench = Campaigns(fleet, settings={"min_batch": 5})
         bench.second()
         self.ended(bench, "run-1", "run-2")
@@ -206,13 +248,20 @@ class TestSeveralCampaigns:
         assert bench.state.devices["a"].num_train == 10, "it has said so to the other campaign"
         bench.runner.bring(bench.campaign)
         assert self.given(bench) == [], "that is all that follows"
-        bench.campaign.dispatch(Retuned(bench.clock(), msgspec.structs.replace(bench.state.settings, rounds=9), bench.state.programs))
+        bench.campaign.dispatch(
+            Retuned(
+                bench.clock(),
+                msgspec.structs.replace(bench.state.settings, rounds=9),
+                bench.state.programs,
+            )
+        )
         bench.runner.reassign()
         assert bench.plans() == [("r", "b")]
 
 
 class TestSaidToAnother:
-    """A campaign that is over and whose device `a` has chosen what it keeps; another one that asks the devices now."""
+    """A campaign that is over and whose device `a` has chosen what it keeps; another one that asks
+    the devices now."""
 
     STRICT = m.Policy(min_windows=99)
 
@@ -222,11 +271,17 @@ class TestSaidToAnother:
 
     @pytest.fixture
     def bench(self, fleet: FleetData, disk: Disk) -> Campaigns:
-        bench = Campaigns(fleet, store=FullStore(disk), settings={**CHOICE, "responses": {**CHOICE["responses"], "evaluate": ()}})
+        bench = Campaigns(
+            fleet,
+            store=FullStore(disk),
+            settings={**CHOICE, "responses": {**CHOICE["responses"], "evaluate": ()}},
+        )
         state = bench.state
         key = next(iter(state.models))
         received = {"a": msgspec.structs.replace(RECEIVED, kept=KEPT, start=key)}
-        over = msgspec.structs.replace(state, phase="finished", ended="rounds", ended_at_s=bench.clock.now_s, received=received)
+        over = msgspec.structs.replace(
+            state, phase="finished", ended="rounds", ended_at_s=bench.clock.now_s, received=received
+        )
         record = known(last_record(over))
         bench.store.commit([], [record], over)
         self.go_on(bench)
@@ -239,13 +294,16 @@ class TestSaidToAnother:
         bench.second()
         bench.check_in("a", "b")
 
-    def say(self, bench: Campaigns, policy: m.Policy | None = None, kept: tuple[str, ...] | None = None) -> None:
+    def say(
+        self, bench: Campaigns, policy: m.Policy | None = None, kept: tuple[str, ...] | None = None
+    ) -> None:
         bench.clock.now_s += 1
         bench.send("a", "check-in", encode(m.CheckIn("a", 10, 4, policy=policy, kept=kept)))
         bench.runner.tick()
 
     def kept(self, bench: Campaigns) -> tuple[bool, bool, bool]:
-        """Whether `a` keeps something by the run's last record, and is tested by it; and whether it keeps something by the registry."""
+        """Whether `a` keeps something by the run's last record, and is tested by it; and whether it
+        keeps something by the registry."""
         record, entry = bench.store.rounds()[-1], bench.runner.devices.entry("a")
         tested = record.evaluated.get("a", m.Metrics())
         return "a" in record.kept, tested.num_examples > 0, entry.kept is not None
@@ -262,7 +320,9 @@ class TestSaidToAnother:
         self.say(bench, kept=())
         assert (self.kept(bench), bench.state.received) == ((False, False, False), {})
 
-    def test_what_it_holds_stays_and_what_it_keeps_of_another_campaign_unless_it_holds_nothing_at_all(self, bench: Campaigns) -> None:
+    def test_what_it_holds_stays_and_what_it_keeps_of_another_campaign_unless_it_holds_nothing_at_all(
+        self, bench: Campaigns
+    ) -> None:
         self.say(bench, kept=tuple(bench.state.models.values()))
         assert self.kept(bench) == (True, True, True)
         bench.runner.devices.on_kept("a", "run-0", 3, KEPT)
@@ -271,7 +331,9 @@ class TestSaidToAnother:
         self.say(bench, kept=())
         assert self.kept(bench) == (False, False, False)
 
-    def test_a_loss_counts_although_an_update_of_training_came_since(self, bench: Campaigns) -> None:
+    def test_a_loss_counts_although_an_update_of_training_came_since(
+        self, bench: Campaigns
+    ) -> None:
         bench.campaign.hold()
         self.say(bench, kept=())
         bench.send("a", "update", bench.of(bench.runner.campaigns["run-2"], "a"))
@@ -283,17 +345,27 @@ class TestSaidToAnother:
         self.say(bench, kept=())
         bench.runner.devices.on_update(bench.update, 100, chooses=True)
         bench.campaign.try_to_go_on(told=True)
-        assert self.kept(bench)[:2] == (True, True), "it may hold it again by now, and says so when it checks in"
+        assert self.kept(bench)[:2] == (True, True), (
+            "it may hold it again by now, and says so when it checks in"
+        )
 
-    def test_nor_by_a_registry_that_was_killed_before_it_wrote_that_the_device_has_chosen(self, bench: Campaigns) -> None:
+    def test_nor_by_a_registry_that_was_killed_before_it_wrote_that_the_device_has_chosen(
+        self, bench: Campaigns
+    ) -> None:
         devices = Devices(registry := MemoryRegistry(), bench.clock)
         devices.on_check_in(m.CheckIn("a", 10, 4, kept=()))
         devices.save()
-        bench.start(bench.state.settings, bench.store, bench.blobs, devices=Devices(registry, bench.clock))
-        assert self.kept(bench) == (True, True, True), "the run has saved it, and the registry takes it from there"
+        bench.start(
+            bench.state.settings, bench.store, bench.blobs, devices=Devices(registry, bench.clock)
+        )
+        assert self.kept(bench) == (True, True, True), (
+            "the run has saved it, and the registry takes it from there"
+        )
 
     def test_a_loss_in_the_evaluation_counts_when_that_is_over(self, bench: Campaigns) -> None:
-        open_yet = msgspec.structs.replace(bench.state, phase="evaluating", ended_at_s=None, trained=bench.state.settings.rounds)
+        open_yet = msgspec.structs.replace(
+            bench.state, phase="evaluating", ended_at_s=None, trained=bench.state.settings.rounds
+        )
         bench.store.commit([], [], open_yet)
         bench.campaign.state = open_yet
         self.say(bench, kept=())
@@ -306,13 +378,23 @@ class TestSaidToAnother:
         self, bench: Campaigns
     ) -> None:
         second = bench.runner.campaigns["run-2"]
-        over = msgspec.structs.replace(second.known(), phase="finished", ended="rounds", ended_at_s=bench.clock.now_s + 5.0, received={})
+        over = msgspec.structs.replace(
+            second.known(),
+            phase="finished",
+            ended="rounds",
+            ended_at_s=bench.clock.now_s + 5.0,
+            received={},
+        )
         second.store.commit([], [], over)
         second.state = over
         self.say(bench, kept=("e" * 64,))
-        assert self.kept(bench) == (True, True, True), "it has the models of the other one, and keeps something of the last three"
+        assert self.kept(bench) == (True, True, True), (
+            "it has the models of the other one, and keeps something of the last three"
+        )
 
-    def test_a_commit_whose_answer_was_lost_is_known_when_the_campaign_goes_on(self, bench: Campaigns, disk: Disk) -> None:
+    def test_a_commit_whose_answer_was_lost_is_known_when_the_campaign_goes_on(
+        self, bench: Campaigns, disk: Disk
+    ) -> None:
         (record,) = bench.store.rounds()
         bench.campaign._told = Told(bench.store, [])
         disk.full = True
@@ -323,21 +405,32 @@ class TestSaidToAnother:
         assert bench.campaign._told.devices() == set(record.kept) == {"a"}
 
     @pytest.mark.parametrize("cause", ["open", "operator", "disk", "down"])
-    def test_a_campaign_that_was_resumed_takes_it_out_of_its_earlier_evaluation(self, bench: Campaigns, disk: Disk, cause: str) -> None:
-        resumed = msgspec.structs.replace(bench.state, phase="training", round=bench.state.round + 1, received={}, cohort={})
+    def test_a_campaign_that_was_resumed_takes_it_out_of_its_earlier_evaluation(
+        self, bench: Campaigns, disk: Disk, cause: str
+    ) -> None:
+        resumed = msgspec.structs.replace(
+            bench.state, phase="training", round=bench.state.round + 1, received={}, cohort={}
+        )
         bench.store.commit([], [], resumed)
         self.go_on(bench)
         assert self.kept(bench)[0]
         self.strictly(bench, disk, cause)
-        assert (self.kept(bench)[0], bench.campaign.paused, bench.state.phase) == (False, "", "training")
+        assert (self.kept(bench)[0], bench.campaign.paused, bench.state.phase) == (
+            False,
+            "",
+            "training",
+        )
 
     @pytest.mark.parametrize("cause", ["operator", "disk", "disk again", "down"])
-    def test_one_that_is_paused_takes_it_in_when_it_goes_on(self, bench: Campaigns, disk: Disk, cause: str) -> None:
+    def test_one_that_is_paused_takes_it_in_when_it_goes_on(
+        self, bench: Campaigns, disk: Disk, cause: str
+    ) -> None:
         self.strictly(bench, disk, cause)
         assert (self.kept(bench), bench.campaign.paused) == ((False, False, False), "")
 
     def strictly(self, bench: Campaigns, disk: Disk, cause: str) -> None:
-        """The device checks in with a stricter policy while the campaign is open, or paused or down for this cause, and goes on then."""
+        """The device checks in with a stricter policy while the campaign is open, or paused or down
+        for this cause, and goes on then."""
         if cause == "open":
             self.say(bench, policy=self.STRICT)
         elif cause == "operator":
@@ -346,7 +439,9 @@ class TestSaidToAnother:
             bench.campaign.try_to_go_on(told=True)
         elif cause == "down":
             bench.runner.devices.on_check_in(m.CheckIn("a", 10, 4, policy=self.STRICT))
-            bench.start(bench.state.settings, bench.store, bench.blobs, devices=bench.runner.devices)
+            bench.start(
+                bench.state.settings, bench.store, bench.blobs, devices=bench.runner.devices
+            )
         else:
             disk.full = True
             self.say(bench, policy=self.STRICT)
@@ -358,7 +453,9 @@ class TestSaidToAnother:
             bench.campaign.try_to_go_on(told=True)
 
 
-def test_late_devices_cost_a_campaign_no_more_looks_than_there_are_of_them(fleet: FleetData) -> None:
+def test_late_devices_cost_a_campaign_no_more_looks_than_there_are_of_them(
+    fleet: FleetData,
+) -> None:
     looks = list[s.Event]()
 
     def observe(_state: s.RunState, event: s.Event) -> None:
@@ -366,7 +463,14 @@ def test_late_devices_cost_a_campaign_no_more_looks_than_there_are_of_them(fleet
 
     asked = {**CHOICE, "responses": {**CHOICE["responses"], "evaluate": ()}}
     bench = Campaigns(fleet, settings=asked, observe=observe)
-    over = msgspec.structs.replace(bench.state, phase="finished", ended="rounds", ended_at_s=bench.clock.now_s, cohort={}, received={})
+    over = msgspec.structs.replace(
+        bench.state,
+        phase="finished",
+        ended="rounds",
+        ended_at_s=bench.clock.now_s,
+        cohort={},
+        received={},
+    )
     bench.campaign.state = over
     for number in range(12):
         bench.clock.now_s += 1

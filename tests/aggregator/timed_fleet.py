@@ -1,4 +1,5 @@
-"""The real runner and real agents over a broker inside the process, on a virtual clock, where each device needs its own time to train."""
+"""The real runner and real agents over a broker inside the process, on a virtual clock, where each
+device needs its own time to train."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,14 +27,22 @@ from wire.topics import Topics
 
 
 class Device:
-    """An agent whose clock runs ahead while it trains: what it sends then is delivered when the others have got there."""
+    """An agent whose clock runs ahead while it trains: what it sends then is delivered when the
+    others have got there."""
 
-    def __init__(self, clock: VirtualClock, link: InProcessLink, graphs: EagerGraphs, examples_per_s: float) -> None:
+    def __init__(
+        self, clock: VirtualClock, link: InProcessLink, graphs: EagerGraphs, examples_per_s: float
+    ) -> None:
         self._clock, self._link, self._graphs, self._speed = clock, link, graphs, examples_per_s
         self.max_batch: int | None = None
         self.free_at_s = 0.0
         self._waiting: list[tuple[str, bytes, bool]] = []
-        self.subscribe, self.unsubscribe, self.confirm, self.close = link.subscribe, link.unsubscribe, link.confirm, link.close
+        self.subscribe, self.unsubscribe, self.confirm, self.close = (
+            link.subscribe,
+            link.unsubscribe,
+            link.confirm,
+            link.close,
+        )
         self.receive = link.receive
 
     def now_s(self) -> float:
@@ -61,19 +70,41 @@ class Device:
 
 
 class TimedFleet:
-    """A campaign with a device for each of `speeds`, in training examples a second. `settings`: other fields of `RunSettings`."""
+    """A campaign with a device for each of `speeds`, in training examples a second. `settings`:
+    other fields of `RunSettings`."""
 
-    def __init__(self, data: FleetData, speeds: Mapping[str, float], algorithm: str = "fedavg", **settings: Any) -> None:
+    def __init__(
+        self,
+        data: FleetData,
+        speeds: Mapping[str, float],
+        algorithm: str = "fedavg",
+        **settings: Any,
+    ) -> None:
         spec = read_algorithm(algorithm)
         objective = objective_for_fleet(data, spec, 0)
-        bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
-        self.clock, self.store, topics, broker = VirtualClock(), MemoryStore(), Topics("f"), InProcessBroker()
+        bundle = describe_bundle(
+            objective, name=data.name, classes=data.classes, window=data.window
+        )
+        self.clock, self.store, topics, broker = (
+            VirtualClock(),
+            MemoryStore(),
+            Topics("f"),
+            InProcessBroker(),
+        )
         self.runner = Runner(Fleet(broker.connect("aggregator"), topics, "boot"), self.clock)
         manifest = bundle.manifest
-        chosen: dict[str, Any] = {"rounds": 4, "deadline_s": 1e4, "grace_s": 60.0, "min_devices": len(speeds), "batch_size": 16} | settings
+        chosen: dict[str, Any] = {
+            "rounds": 4,
+            "deadline_s": 1e4,
+            "grace_s": 60.0,
+            "min_devices": len(speeds),
+            "batch_size": 16,
+        } | settings
         chosen |= {"reported": {g: manifest.reported(g) for g in manifest.graphs}}
         chosen |= {"responses": {g: manifest.responses(g) for g in manifest.graphs}}
-        made = RunSettings(run_id="r", algorithm=algorithm, data=data.name, bundle=bundle.digest, **chosen)
+        made = RunSettings(
+            run_id="r", algorithm=algorithm, data=data.name, bundle=bundle.digest, **chosen
+        )
         parts = make_algorithm(spec), bundle, make_probe(objective.model, data.window.shape)
         self.campaign = self.runner.add(made, *parts, self.store, MemoryBlobs())
         graphs = EagerGraphs(objective)
@@ -99,15 +130,23 @@ class TimedFleet:
             if not self._deliver():
                 if self.runner.finished:
                     return self.campaign.known()
-                busy = [device.free_at_s for device, _ in self.devices.values() if not device.is_free]
-                retries = [agent.retry_at_s for device, agent in self.devices.values() if device.is_free]
-                self.clock.now_s = max(self.clock.now_s, min(self.runner.next_deadline_s(), *busy, *retries))
+                busy = [
+                    device.free_at_s for device, _ in self.devices.values() if not device.is_free
+                ]
+                retries = [
+                    agent.retry_at_s for device, agent in self.devices.values() if device.is_free
+                ]
+                self.clock.now_s = max(
+                    self.clock.now_s, min(self.runner.next_deadline_s(), *busy, *retries)
+                )
                 self.runner.tick()
                 for device, agent in self.devices.values():
                     device.deliver()
                     if device.is_free:
                         agent.tick()
-        raise AssertionError(f"the run does not end: round {self.campaign.known().round} at {self.clock.now_s} s")
+        raise AssertionError(
+            f"the run does not end: round {self.campaign.known().round} at {self.clock.now_s} s"
+        )
 
     def _deliver(self) -> int:
         delivered = 0

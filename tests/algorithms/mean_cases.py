@@ -47,5 +47,9 @@ def models(num: int, seed: int, size: int = SIZE, spread: float = 0.3) -> Array:
     return (rng.normal(size=size) + spread * rng.normal(size=(num, size))).astype(np.float32)
 
 
-def combine(mean: Mean, stack: Array, counts: Array | None = None, layout: list[Slice] = LAYOUT) -> Combined:
-    return mean.combine(Stack(stack), np.full(len(stack), 10) if counts is None else counts, layout, 0)
+def combine(
+    mean: Mean, stack: Array, counts: Array | None = None, layout: list[Slice] = LAYOUT
+) -> Combined:
+    return mean.combine(
+        Stack(stack), np.full(len(stack), 10) if counts is None else counts, layout, 0
+    )

@@ -20,24 +20,35 @@ OWN_LOSS = ("fedrod", "fedpcl", "fedgen")
 WINDOW = Window(("a", "b"), 32, 32)
 
 
-def ran(algorithm: str, fleet: FleetData, backend: BackendName = "auto", rounds: int = 2) -> SimulationResult:
-    options = EngineOptions(backend, device="cpu") if backend == "batched" else EngineOptions(backend)
+def ran(
+    algorithm: str, fleet: FleetData, backend: BackendName = "auto", rounds: int = 2
+) -> SimulationResult:
+    options = (
+        EngineOptions(backend, device="cpu") if backend == "batched" else EngineOptions(backend)
+    )
     return simulate(fleet, SimulationSettings(read_algorithm(algorithm), rounds), engine=options)
 
 
-def ran_alike(algorithm: str, fleet: FleetData, backend: BackendName) -> tuple[SimulationResult, SimulationResult]:
+def ran_alike(
+    algorithm: str, fleet: FleetData, backend: BackendName
+) -> tuple[SimulationResult, SimulationResult]:
     """A round by backend eager and by another one, whose losses have to be the same."""
     eager, other = (ran(algorithm, fleet, name, rounds=1) for name in ("eager", backend))
     for device_id, device in eager.summary.devices.items():
-        assert known(other.summary.devices[device_id].loss) == pytest.approx(known(device.loss), rel=1e-3)
+        assert known(other.summary.devices[device_id].loss) == pytest.approx(
+            known(device.loss), rel=1e-3
+        )
     return eager, other
 
 
 def check_composed(objective_name: str, task: str, num_names: int, window: Window = WINDOW) -> bool:
-    """Whether an objective composes with a task, of so many names, and steps then; else it is refused by name."""
+    """Whether an objective composes with a task, of so many names, and steps then; else it is
+    refused by name."""
     algorithm = f"{small(objective_name)}+{task}"
     if any(own in objective_name for own in OWN_LOSS):
-        with pytest.raises(ConfigError, match=f"trains by a loss of its own, in which '{task}' has no place"):
+        with pytest.raises(
+            ConfigError, match=f"trains by a loss of its own, in which '{task}' has no place"
+        ):
             read_algorithm(algorithm)
         return False
     objective = build_objective(read_algorithm(algorithm), window, num_names, torch.ones(2), seed=0)

@@ -44,9 +44,15 @@ class TestFedAvgStep:
         hyper = {"lr": torch.tensor(0.05), "momentum": torch.tensor(0.9)}
         generator = torch.Generator().manual_seed(1)
         for size in (8, 8, 3, 8, 5):
-            x, y = torch.randn(size, 2, 16, generator=generator), torch.randint(0, 3, (size,), generator=generator)
+            x, y = (
+                torch.randn(size, 2, 16, generator=generator),
+                torch.randint(0, 3, (size,), generator=generator),
+            )
             outputs = objective.step(tensors, {"x": x, "y": y}, hyper)
-            tensors = {**tensors, **{k.removeprefix("next/"): v for k, v in outputs.items() if k.startswith("next/")}}
+            tensors = {
+                **tensors,
+                **{k.removeprefix("next/"): v for k, v in outputs.items() if k.startswith("next/")},
+            }
             optimiser.zero_grad()
             logits = reference(x)
             loss = F.cross_entropy(logits, y)
@@ -57,7 +63,9 @@ class TestFedAvgStep:
         for name, value in (*reference.named_parameters(), *reference.named_buffers()):
             for role in ("shared", "statistic"):
                 if f"{role}/{name}" in tensors:
-                    torch.testing.assert_close(tensors[f"{role}/{name}"], value, rtol=1e-4, atol=1e-6)
+                    torch.testing.assert_close(
+                        tensors[f"{role}/{name}"], value, rtol=1e-4, atol=1e-6
+                    )
 
     def test_does_not_touch_the_model_or_its_inputs(self) -> None:
         model = small_model()
@@ -66,7 +74,9 @@ class TestFedAvgStep:
         tensors = objective.initial()
         given_tensors = {k: v.clone() for k, v in tensors.items()}
         hyper = {"lr": torch.tensor(0.1), "momentum": torch.tensor(0.9)}
-        objective.step(tensors, {"x": torch.randn(4, 2, 16), "y": torch.zeros(4, dtype=torch.int64)}, hyper)
+        objective.step(
+            tensors, {"x": torch.randn(4, 2, 16), "y": torch.zeros(4, dtype=torch.int64)}, hyper
+        )
         assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
         assert all(torch.equal(given_tensors[k], v) for k, v in tensors.items())
 
@@ -77,18 +87,31 @@ class TestFedAvgStep:
         survey = objective.survey(objective.initial(), {"x": x, "y": y})
         reference = small_model().train()
         F.cross_entropy(reference(x), y, reduction="sum").backward()
-        torch.testing.assert_close(survey["metric/gradient"], reference.head.weight.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            survey["metric/gradient"], reference.head.weight.grad, rtol=1e-4, atol=1e-5
+        )
         features = reference.extractor.get_submodule("conv1")(reference.scale(x))
-        torch.testing.assert_close(survey["metric/mean.extractor.norm1"], 6 * features.mean((0, 2)), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(survey["metric/variance.extractor.norm1"], 6 * features.var((0, 2), correction=0), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            survey["metric/mean.extractor.norm1"], 6 * features.mean((0, 2)), rtol=1e-4, atol=1e-5
+        )
+        torch.testing.assert_close(
+            survey["metric/variance.extractor.norm1"],
+            6 * features.var((0, 2), correction=0),
+            rtol=1e-4,
+            atol=1e-5,
+        )
 
 
 def local_models(count: int = 4, seed: int = 0) -> list[LocalModel]:
-    base = to_numpy({k: v for k, v in FedAvg(small_model()).initial().items() if not k.startswith("slot/")})
+    base = to_numpy(
+        {k: v for k, v in FedAvg(small_model()).initial().items() if not k.startswith("slot/")}
+    )
     rng = np.random.default_rng(seed)
     models = []
     for i in range(count):
-        tensors = {k: (v + rng.normal(0, 0.05, v.shape)).astype(np.float32) for k, v in base.items()}
+        tensors = {
+            k: (v + rng.normal(0, 0.05, v.shape)).astype(np.float32) for k, v in base.items()
+        }
         tensors = {k: np.abs(v) if k.endswith("running_var") else v for k, v in tensors.items()}
         models.append(LocalModel(f"d{i}", 10, 2, NEWCOMER, tensors))
     return models
@@ -109,10 +132,14 @@ class TestDistFLParts:
     def test_knowledge_meets_the_statistics_better_than_noise(self) -> None:
         models = local_models()
         probe = make_probe(small_model(), (2, 16))
-        inputs, losses = extract_knowledge(pre_aggregate(models), probe, Extraction(num_inputs=20), seed=0)
+        inputs, losses = extract_knowledge(
+            pre_aggregate(models), probe, Extraction(num_inputs=20), seed=0
+        )
         assert inputs.shape == (20, 2, 16)
         assert losses[-1] < 0.75 * losses[0]
-        again, _ = extract_knowledge(pre_aggregate(models), probe, Extraction(num_inputs=20), seed=0)
+        again, _ = extract_knowledge(
+            pre_aggregate(models), probe, Extraction(num_inputs=20), seed=0
+        )
         np.testing.assert_array_equal(inputs, again)
 
     def test_knowledge_objective_is_equation_4(self) -> None:
@@ -120,18 +147,24 @@ class TestDistFLParts:
         probe = make_probe(small_model(), (2, 16))
         settings = Extraction(num_inputs=8, channel_share=0.25, iterations=1)
         _, losses = extract_knowledge(models[0].tensors, probe, settings, seed=3)
-        noise = torch.from_numpy(np.random.default_rng(3).standard_normal((8, 2, 16)).astype(np.float32))
+        noise = torch.from_numpy(
+            np.random.default_rng(3).standard_normal((8, 2, 16)).astype(np.float32)
+        )
         module = small_model().eval()
         weights = {k.split("/", 1)[1]: torch.from_numpy(v) for k, v in models[0].tensors.items()}
         module.load_state_dict(weights, strict=False)
-        conv1, norm1, conv2, norm2 = map(module.extractor.get_submodule, ("conv1", "norm1", "conv2", "norm2"))
+        conv1, norm1, conv2, norm2 = map(
+            module.extractor.get_submodule, ("conv1", "norm1", "conv2", "norm2")
+        )
         features = conv1(module.scale(noise))
         expected = 0.0
         for norm in (norm1, norm2):
             assert isinstance(norm, nn.BatchNorm1d)
             chosen = norm.weight.abs().argsort(descending=True)[: round(0.25 * norm.num_features)]
             expected += float((features.mean((0, 2)) - known(norm.running_mean))[chosen].norm())
-            expected += float((features.var((0, 2), correction=0) - known(norm.running_var))[chosen].norm())
+            expected += float(
+                (features.var((0, 2), correction=0) - known(norm.running_var))[chosen].norm()
+            )
             features = conv2(F.max_pool1d(F.relu(norm(features)), 2)) if norm is norm1 else features
         assert losses[0] == pytest.approx(expected, rel=1e-4)
 
@@ -141,12 +174,16 @@ class TestDistFLParts:
             extract_knowledge({}, make_probe(model, (2, 16)), Extraction(), 0)
 
     def test_responses_are_probabilities_of_each_model(self) -> None:
-        responses = respond(local_models(3), make_probe(small_model(), (2, 16)), np.zeros((4, 2, 16), np.float32))
+        responses = respond(
+            local_models(3), make_probe(small_model(), (2, 16)), np.zeros((4, 2, 16), np.float32)
+        )
         assert responses.shape == (3, 4, 3)
         np.testing.assert_allclose(responses.sum(2), 1, rtol=1e-5)
 
 
-def clouds(sizes: list[int], distance: float, seed: int = 0, dims: int = 30) -> tuple[np.ndarray, np.ndarray]:
+def clouds(
+    sizes: list[int], distance: float, seed: int = 0, dims: int = 30
+) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(len(sizes), dims)) * distance
     truth = np.repeat(np.arange(len(sizes)), sizes)
@@ -177,7 +214,10 @@ class TestSignificance:
     def test_a_second_view_may_decide(self) -> None:
         points, truth = clouds([10, 10], 2.0)
         other = np.random.default_rng(1).normal(size=(20, 30))
-        labels, _ = find_groups({"a": euclidean_coordinates(other), "b": euclidean_coordinates(points)}, np.full(20, 100))
+        labels, _ = find_groups(
+            {"a": euclidean_coordinates(other), "b": euclidean_coordinates(points)},
+            np.full(20, 100),
+        )
         assert adjusted_rand_score(truth, labels) == 1.0
 
     def test_too_few_devices_are_one_group(self) -> None:
@@ -206,14 +246,26 @@ class TestSignificance:
 
 class TestIdentity:
     @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.permutations(range(4)))
-    def test_the_same_partition_keeps_every_name(self, labels: list[int], renamed: list[int]) -> None:
+    def test_the_same_partition_keeps_every_name(
+        self, labels: list[int], renamed: list[int]
+    ) -> None:
         ids = [f"d{i:02d}" for i in range(len(labels))]
         before = keep_names(ids, np.array(labels), {})
         assert keep_names(ids, np.array([renamed[g] for g in labels]), before) == before
 
     def test_a_split_keeps_the_name_with_the_larger_part(self) -> None:
         before = dict.fromkeys("abcde", "0")
-        assert keep_names("abcde", np.array([1, 1, 0, 0, 0]), before) == {"a": "1", "b": "1", "c": "0", "d": "0", "e": "0"}
+        assert keep_names("abcde", np.array([1, 1, 0, 0, 0]), before) == {
+            "a": "1",
+            "b": "1",
+            "c": "0",
+            "d": "0",
+            "e": "0",
+        }
 
     def test_a_new_device_takes_the_name_of_its_group(self) -> None:
-        assert keep_names("abc", np.array([5, 7, 7]), {"a": "3", "b": "4"}) == {"a": "3", "b": "4", "c": "4"}
+        assert keep_names("abc", np.array([5, 7, 7]), {"a": "3", "b": "4"}) == {
+            "a": "3",
+            "b": "4",
+            "c": "4",
+        }

@@ -1,4 +1,5 @@
-"""Data that say which windows are anomalous: what is learned from them, and the AUC of the errors."""
+"""Data that say which windows are anomalous: what is learned from them, and the AUC of the
+errors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,14 @@ LEARNS = "fedavg+adam:lr=0.003+reconstruction"
 
 
 def arrays(devices: int = 2, usual: int = 60, odd: int = 12) -> dict[str, Array]:
-    """Slow waves of two channels; of each device, in the middle of the others, some windows that jolt."""
+    """Slow waves of two channels; of each device, in the middle of the others, some windows that
+    jolt."""
     rng, parts = np.random.default_rng(0), []
     for device in range(devices):
         phase = rng.uniform(0, 6.28, (usual + odd, 1, 1))
-        x = np.sin(np.arange(32) / 5 + phase) * np.ones((1, 2, 1)) + 0.05 * rng.standard_normal((usual + odd, 2, 32))
+        x = np.sin(np.arange(32) / 5 + phase) * np.ones((1, 2, 1)) + 0.05 * rng.standard_normal(
+            (usual + odd, 2, 32)
+        )
         flag = np.zeros(usual + odd, np.int64)
         flag[10 : 10 + odd] = 1
         x[flag == 1] *= np.sign(np.sin(np.arange(32) * 2.5))
@@ -37,13 +41,17 @@ def area(scores: Array, odd: Array) -> float:
     return float(((above > 0) + 0.5 * (above == 0)).mean())
 
 
-def test_the_errors_of_anomalous_windows_are_told_from_others_and_the_area_is_that_of_the_devices_own_errors() -> None:
+def test_the_errors_of_anomalous_windows_are_told_from_others_and_the_area_is_that_of_the_devices_own_errors() -> (
+    None
+):
     given = arrays()
     fleet = shoal.load(given["X"], None, given["subject"], anomaly=given["anomaly"])
     run = shoal.simulate(fleet, algorithm=LEARNS, rounds=3, local_epochs=10)
     for device_id, device in run.summary.devices.items():
         held = run.data.devices[device_id]
-        assert (held.num_train, held.num_test, int(held.test_y.sum())) == (45, 27, 12), "all anomalies test, none trains"
+        assert (held.num_train, held.num_test, int(held.test_y.sum())) == (45, 27, 12), (
+            "all anomalies test, none trains"
+        )
         expected = area(run.predict(held.test_x, device=device_id)[:, 0], held.test_y == 1)
         assert device.auc == pytest.approx(expected, abs=1e-5)
     assert run.auc.mean is not None
@@ -60,7 +68,9 @@ def test_a_file_without_a_task_is_one_of_windows_that_are_given_back(tmp_path: P
     assert comparison.rows[0]["auc"]["mean"] is not None
 
 
-def test_classes_of_these_names_say_the_same_and_anomalies_of_the_training_part_are_left_out() -> None:
+def test_classes_of_these_names_say_the_same_and_anomalies_of_the_training_part_are_left_out() -> (
+    None
+):
     given = arrays()
     names = np.array(["usual", "anomalous"])[given["anomaly"]]
     fleet = shoal.load(given["X"], names, given["subject"])
@@ -79,7 +89,9 @@ def test_windows_without_labels_are_trained_on_and_leave_what_the_test_part_says
 
     given = arrays()
     fleet = shoal.load(given["X"], None, given["subject"], anomaly=given["anomaly"])
-    made = for_task(replace(fleet, devices={d: bare(w) for d, w in fleet.devices.items()}), "reconstruction")
+    made = for_task(
+        replace(fleet, devices={d: bare(w) for d, w in fleet.devices.items()}), "reconstruction"
+    )
     assert [(w.num_train, int(w.test_y.sum())) for w in made.devices.values()] == [(45, 12)] * 2
 
 
@@ -87,7 +99,9 @@ def test_windows_without_labels_are_trained_on_and_leave_what_the_test_part_says
 def test_labels_that_say_anomalies_cannot_be_taken_away(labels: int | str) -> None:
     given = arrays()
     fleet = shoal.load(given["X"], None, given["subject"], anomaly=given["anomaly"])
-    with pytest.raises(ConfigError, match=f"labels {labels}: .* would be trained on as a usual one"):
+    with pytest.raises(
+        ConfigError, match=f"labels {labels}: .* would be trained on as a usual one"
+    ):
         shoal.simulate(fleet, algorithm=LEARNS, rounds=1, labels=labels)
 
 
@@ -116,7 +130,9 @@ def test_without_anomalies_there_is_no_area() -> None:
         ({"y": np.zeros(144, np.int64)}, "anomaly and y: expected one of them"),
     ],
 )
-def test_what_says_no_anomalies_is_refused(tmp_path: Path, changed: dict[str, Array], said: str) -> None:
+def test_what_says_no_anomalies_is_refused(
+    tmp_path: Path, changed: dict[str, Array], said: str
+) -> None:
     np.savez(tmp_path / "faults.npz", allow_pickle=False, **(arrays() | changed))
     with pytest.raises(DataError, match=said):
         shoal.load(tmp_path / "faults.npz")

@@ -1,4 +1,5 @@
-"""CGAU: its units against a plain module, what leaves the device, dropout, the frozen extractor, and the XOR of appendix A."""
+"""CGAU: its units against a plain module, what leaves the device, dropout, the frozen extractor,
+and the XOR of appendix A."""
 
 import numpy as np
 import onnxruntime
@@ -25,14 +26,19 @@ from wire.errors import ConfigError
 
 SHAPE = (2, 16)
 HYPER = {"lr": torch.tensor(0.05), "momentum": torch.tensor(0.9), "dropout": torch.tensor(0.5)}
-PRIVATE = {f"private/extractor.units{i}.{kind}_shift" for i in (1, 2) for kind in ("filter", "gate")}
+PRIVATE = {
+    f"private/extractor.units{i}.{kind}_shift" for i in (1, 2) for kind in ("filter", "gate")
+}
 
 
 def pretrained(seed: int = 0) -> Classifier:
-    """A network with everything that freezing must change: BatchNorm with statistics of its own, dropout, convolutions."""
+    """A network with everything that freezing must change: BatchNorm with statistics of its own,
+    dropout, convolutions."""
     torch.manual_seed(seed)
     norm = nn.BatchNorm1d(4)
-    extractor = nn.Sequential(nn.Conv1d(2, 4, 3), norm, nn.ReLU(), nn.Dropout(0.3), nn.AvgPool1d(2), nn.Flatten())
+    extractor = nn.Sequential(
+        nn.Conv1d(2, 4, 3), norm, nn.ReLU(), nn.Dropout(0.3), nn.AvgPool1d(2), nn.Flatten()
+    )
     with torch.no_grad():
         known(norm.running_mean).copy_(torch.randn(4))
         known(norm.running_var).copy_(torch.rand(4) + 0.5)
@@ -43,12 +49,21 @@ def pretrained(seed: int = 0) -> Classifier:
 
 def make_batch(objective: Supervised, size: int, seed: int = 0) -> TorchTensors:
     generator = torch.Generator().manual_seed(seed)
-    drawn = {name: torch.rand(size, *shape, generator=generator) for name, shape in objective.random.items()}
-    return {"x": torch.randn(size, *SHAPE, generator=generator), "y": torch.arange(size) % 3, **drawn}
+    drawn = {
+        name: torch.rand(size, *shape, generator=generator)
+        for name, shape in objective.random.items()
+    }
+    return {
+        "x": torch.randn(size, *SHAPE, generator=generator),
+        "y": torch.arange(size) % 3,
+        **drawn,
+    }
 
 
 def advance(tensors: TorchTensors, outputs: TorchTensors) -> TorchTensors:
-    return tensors | {k.removeprefix("next/"): v.detach() for k, v in outputs.items() if k.startswith("next/")}
+    return tensors | {
+        k.removeprefix("next/"): v.detach() for k, v in outputs.items() if k.startswith("next/")
+    }
 
 
 # Models
@@ -64,7 +79,9 @@ def test_a_gated_unit_is_what_its_equation_says() -> None:
     x = torch.randn(4, 5)
     filtered = x.numpy() @ own["filter.weight"].T + own["filter.bias"] + own["filter_shift"]
     gated = x.numpy() @ own["gate.weight"].T + own["gate.bias"] + own["gate_shift"]
-    np.testing.assert_allclose(units(x).detach().numpy(), np.tanh(filtered) / (1 + np.exp(-gated)), rtol=1e-5)
+    np.testing.assert_allclose(
+        units(x).detach().numpy(), np.tanh(filtered) / (1 + np.exp(-gated)), rtol=1e-5
+    )
 
 
 def test_freezing_keeps_what_a_network_does_outside_training() -> None:
@@ -103,7 +120,10 @@ def test_a_classifier_on_a_frozen_extractor_has_its_parts() -> None:
 
 
 def test_without_conditioning_nothing_is_private() -> None:
-    for model in (GatedClassifier(pretrained(), 3, conditioned=False), PlainClassifier(pretrained(), 3)):
+    for model in (
+        GatedClassifier(pretrained(), 3, conditioned=False),
+        PlainClassifier(pretrained(), 3),
+    ):
         assert {k.split("/")[0] for k in Cgau(model).initial()} == {"shared", "slot"}
 
 
@@ -121,11 +141,26 @@ def test_the_baseline_is_a_network_of_relu() -> None:
 def test_what_a_step_changes_and_what_leaves_the_device() -> None:
     objective = Cgau(GatedClassifier(pretrained(), 3, units=8))
     tensors = objective.initial()
-    changed = {k.removeprefix("next/") for k in objective.step(tensors, make_batch(objective, 6), HYPER) if k.startswith("next/")}
+    changed = {
+        k.removeprefix("next/")
+        for k in objective.step(tensors, make_batch(objective, 6), HYPER)
+        if k.startswith("next/")
+    }
     assert {k for k in changed if k.startswith("private/")} == PRIVATE
-    shared = {f"shared/extractor.units{i}.{n}.{p}" for i in (1, 2) for n in ("filter", "gate") for p in ("weight", "bias")}
-    assert {k for k in changed if k.startswith("shared/")} == shared | {"shared/head.weight", "shared/head.bias"}
-    assert {k for k in tensors if not k.startswith("slot/")} == PRIVATE | shared | {"shared/head.weight", "shared/head.bias"}
+    shared = {
+        f"shared/extractor.units{i}.{n}.{p}"
+        for i in (1, 2)
+        for n in ("filter", "gate")
+        for p in ("weight", "bias")
+    }
+    assert {k for k in changed if k.startswith("shared/")} == shared | {
+        "shared/head.weight",
+        "shared/head.bias",
+    }
+    assert {k for k in tensors if not k.startswith("slot/")} == PRIVATE | shared | {
+        "shared/head.weight",
+        "shared/head.bias",
+    }
     assert all(float(tensors[k].abs().sum()) == 0 for k in PRIVATE)
 
 
@@ -133,7 +168,11 @@ def test_what_a_step_changes_and_what_leaves_the_device() -> None:
 def test_the_step_equals_a_pytorch_loop_with_dropout(gated: bool) -> None:
     def build() -> OnFrozen:
         torch.manual_seed(1)
-        return GatedClassifier(pretrained(), 3, units=8) if gated else PlainClassifier(pretrained(), 3, units=8)
+        return (
+            GatedClassifier(pretrained(), 3, units=8)
+            if gated
+            else PlainClassifier(pretrained(), 3, units=8)
+        )
 
     objective, reference = Cgau(build()), build()
     tensors = objective.initial()
@@ -143,16 +182,24 @@ def test_the_step_equals_a_pytorch_loop_with_dropout(gated: bool) -> None:
         batch = make_batch(objective, 9, i)
         hidden = features.extractor(features.scale(batch["x"])).detach()
         for name in ("units1", "units2"):
-            hidden = reference.extractor.get_submodule(name)(hidden) * (batch[f"uniform/{name}"] >= 0.5) * 2
+            hidden = (
+                reference.extractor.get_submodule(name)(hidden)
+                * (batch[f"uniform/{name}"] >= 0.5)
+                * 2
+            )
         loss = F.cross_entropy(reference.head(hidden), batch["y"])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         outputs = objective.step(tensors, batch, HYPER)
-        assert float(outputs["metric/loss_sum"]) == pytest.approx(float(loss.detach()) * 9, rel=1e-4)
+        assert float(outputs["metric/loss_sum"]) == pytest.approx(
+            float(loss.detach()) * 9, rel=1e-4
+        )
         tensors = advance(tensors, outputs)
     for name, value in reference.named_parameters():
-        torch.testing.assert_close(tensors[objective.role(name) + "/" + name], value.detach(), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            tensors[objective.role(name) + "/" + name], value.detach(), rtol=1e-4, atol=1e-6
+        )
 
 
 def test_nothing_is_dropped_outside_training() -> None:
@@ -160,7 +207,9 @@ def test_nothing_is_dropped_outside_training() -> None:
     objective = Cgau(model)
     tensors, batch = objective.initial(), make_batch(objective, 6)
     model.eval()
-    torch.testing.assert_close(objective.predict(tensors, batch["x"]), torch.softmax(model(batch["x"]), 1).detach())
+    torch.testing.assert_close(
+        objective.predict(tensors, batch["x"]), torch.softmax(model(batch["x"]), 1).detach()
+    )
     assert float(objective.evaluate(tensors, batch)["metric/loss_sum"]) == pytest.approx(
         float(F.cross_entropy(model(batch["x"]), batch["y"], reduction="sum").detach()), rel=1e-5
     )
@@ -195,7 +244,9 @@ def test_any_classifier_can_be_stood_on() -> None:
 @pytest.mark.parametrize("gated", [True, False])
 def test_graphs_run_on_a_device(gated: bool) -> None:
     objective: Supervised = Cgau(
-        GatedClassifier(pretrained(), 3, units=8) if gated else PlainClassifier(pretrained(), 3, units=8, layers=1)
+        GatedClassifier(pretrained(), 3, units=8)
+        if gated
+        else PlainClassifier(pretrained(), 3, units=8, layers=1)
     )
     exported = capture_graphs(objective, SHAPE)
     assert not any("frozen" in spec.name for spec in exported.tensors)
@@ -209,7 +260,13 @@ def test_graphs_run_on_a_device(gated: bool) -> None:
                 expected = named(objective.graphs()[name])(given)
             found = session.run(None, {k: given[k].numpy() for k in captured.inputs})
             for key, value in zip(captured.outputs, found, strict=True):
-                np.testing.assert_allclose(value, expected[key].numpy(), rtol=2e-3, atol=2e-5, err_msg=f"{name} {key} {size}")
+                np.testing.assert_allclose(
+                    value,
+                    expected[key].numpy(),
+                    rtol=2e-3,
+                    atol=2e-5,
+                    err_msg=f"{name} {key} {size}",
+                )
 
 
 # Appendix A
@@ -228,17 +285,25 @@ def test_each_client_of_the_xor_is_separable_and_contradicts_the_other() -> None
 
 
 def test_one_gated_unit_solves_the_xor_of_two_clients() -> None:
-    """With the conditioning, and here without one, too: a product of filter and gate is not monotonic."""
+    """With the conditioning, and here without one, too: a product of filter and gate is not
+    monotonic."""
     for conditioned in (True, False):
         torch.manual_seed(0)
-        model = GatedClassifier(points(nn.Identity(), 2), 2, units=1, layers=1, conditioned=conditioned)
+        model = GatedClassifier(
+            points(nn.Identity(), 2), 2, units=1, layers=1, conditioned=conditioned
+        )
         assert least_accuracy(*federate(model)) == 1.0
 
 
 def test_one_relu_unit_does_not_solve_the_xor() -> None:
     for seed in (0, 1):
         torch.manual_seed(seed)
-        assert least_accuracy(*federate(PlainClassifier(points(nn.Identity(), 2), 2, units=1, layers=1))) < 0.8
+        assert (
+            least_accuracy(
+                *federate(PlainClassifier(points(nn.Identity(), 2), 2, units=1, layers=1))
+            )
+            < 0.8
+        )
 
 
 def test_only_the_conditioning_tells_clients_apart_that_look_the_same() -> None:
@@ -252,7 +317,12 @@ def test_only_the_conditioning_tells_clients_apart_that_look_the_same() -> None:
         assert least_accuracy(objective, off) < 0.9
     assert torch.equal(own["up"]["private/extractor.units1.filter_shift"], kept)
     torch.manual_seed(0)
-    assert least_accuracy(*federate(GatedClassifier(points(First(), 1), 2, units=1, layers=1, conditioned=False))) <= 0.5
+    assert (
+        least_accuracy(
+            *federate(GatedClassifier(points(First(), 1), 2, units=1, layers=1, conditioned=False))
+        )
+        <= 0.5
+    )
 
 
 # Pre-training
@@ -264,10 +334,14 @@ def patterns(num: int, seed: int) -> Pool:
 
     def part(count: int) -> tuple[np.ndarray, np.ndarray]:
         y = np.arange(count) % 4
-        x = np.sin((y[:, None, None] + 1) * 0.4 * np.arange(16) + rng.uniform(0, 6.28, (count, 2, 1))) + rng.normal(0, 0.1, (count, 2, 16))
+        x = np.sin(
+            (y[:, None, None] + 1) * 0.4 * np.arange(16) + rng.uniform(0, 6.28, (count, 2, 1))
+        ) + rng.normal(0, 0.1, (count, 2, 16))
         return x.astype(np.float32), y.astype(np.int64)
 
-    return Pool("waves", Window(("a", "b"), 16, 16), ("w", "x", "y", "z"), *part(num), *part(num // 4))
+    return Pool(
+        "waves", Window(("a", "b"), 16, 16), ("w", "x", "y", "z"), *part(num), *part(num // 4)
+    )
 
 
 def test_an_extractor_is_trained_on_other_classes_and_then_stays() -> None:
@@ -279,12 +353,21 @@ def test_an_extractor_is_trained_on_other_classes_and_then_stays() -> None:
     assert pretrain(network, pool.train_x[some], pool.train_y[some], epochs=20, lr=0.05) > 0.9
     state = {k: v.clone() for k, v in network.state_dict().items()}
     objective = Cgau(GatedClassifier(network, 2, units=16))
-    tensors, x, y = objective.initial(), torch.from_numpy(pool.train_x[others]), torch.from_numpy(pool.train_y[others] - 2)
+    tensors, x, y = (
+        objective.initial(),
+        torch.from_numpy(pool.train_x[others]),
+        torch.from_numpy(pool.train_y[others] - 2),
+    )
     for i in range(60):
-        drawn = {k: v for k, v in make_batch(objective, len(y), i).items() if k.startswith("uniform/")}
+        drawn = {
+            k: v for k, v in make_batch(objective, len(y), i).items() if k.startswith("uniform/")
+        }
         with torch.no_grad():
             tensors = advance(tensors, objective.step(tensors, {"x": x, "y": y, **drawn}, HYPER))
-    right = objective.predict(tensors, torch.from_numpy(pool.test_x[tested])).argmax(1).numpy() == pool.test_y[tested] - 2
+    right = (
+        objective.predict(tensors, torch.from_numpy(pool.test_x[tested])).argmax(1).numpy()
+        == pool.test_y[tested] - 2
+    )
     assert right.mean() > 0.8
     assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
 
@@ -296,6 +379,13 @@ def test_pretraining_is_repeatable() -> None:
         with torch.no_grad():
             head.weight.zero_()
             head.bias.zero_()
-        pretrain(Classifier(nn.Identity(), nn.Flatten(), head), pool.train_x, pool.train_y, epochs=2, batch_size=20, seed=4)
+        pretrain(
+            Classifier(nn.Identity(), nn.Flatten(), head),
+            pool.train_x,
+            pool.train_y,
+            epochs=2,
+            batch_size=20,
+            seed=4,
+        )
         found.append(head.weight.detach().clone())
     assert torch.equal(found[0], found[1])

@@ -1,4 +1,5 @@
-"""Plans after the last round, carried out on tiny devices: every objective, with any number of labels, and what leaves the device."""
+"""Plans after the last round, carried out on tiny devices: every objective, with any number of
+labels, and what leaves the device."""
 
 import re
 from dataclasses import replace
@@ -17,7 +18,16 @@ from algorithms.registry import OBJECTIVES, PRIVACY, make_algorithm, make_object
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Windows
 from edge_client.executor import Executor, Result
-from simulation.contract.fleet import CHANNELS, CLASSES, LENGTH, WORK, Field, make_field, tiny_model, tiny_windows
+from simulation.contract.fleet import (
+    CHANNELS,
+    CLASSES,
+    LENGTH,
+    WORK,
+    Field,
+    make_field,
+    tiny_model,
+    tiny_windows,
+)
 from simulation.contract.rounds import small
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.native import NativeGraphs
@@ -30,13 +40,17 @@ KEPT_WAYS = ("personal", "recalibrated", "knn-per")
 
 
 def labelled(windows: Windows, count: int) -> Windows:
-    """The same device with labels for its first windows alone; the others stay as windows without labels."""
+    """The same device with labels for its first windows alone; the others stay as windows without
+    labels."""
     x, y = windows.train_x, windows.train_y
     return Windows(x[:count], y[:count], windows.test_x, windows.test_y, x[count:])
 
 
-def close(field: Field, windows: Windows, private: Tensors | None = None, verbs: tuple[Verb, ...] = ()) -> tuple[Result, Tensors]:
-    """Device d0 with these windows carries out the closing plan, or other verbs; its result, and the model that it started from."""
+def close(
+    field: Field, windows: Windows, private: Tensors | None = None, verbs: tuple[Verb, ...] = ()
+) -> tuple[Result, Tensors]:
+    """Device d0 with these windows carries out the closing plan, or other verbs; its result, and
+    the model that it started from."""
     received = field.algorithm.received(field.state)
     blobs = {key: {**model, **received[key]} for key, model in field.state.models.items()}
     digests = {key: f"{i:064x}" for i, key in enumerate(sorted(blobs))}
@@ -55,7 +69,9 @@ def played(name: str, rounds: int = 1) -> Field:
 
 def with_personal(objective: str) -> str:
     """The objective's name with `personal`, on one group unless it asks for its own grouping."""
-    return f"{small(objective)}+personal" + ("" if OBJECTIVES[objective].server.grouping else "+none")
+    return f"{small(objective)}+personal" + (
+        "" if OBJECTIVES[objective].server.grouping else "+none"
+    )
 
 
 PREPARE = {"moon", "dbe-moon", "fedrod", "mr-fedrod", "pfedme", "fedpcl"}
@@ -64,7 +80,8 @@ PREPARE = {"moon", "dbe-moon", "fedrod", "mr-fedrod", "pfedme", "fedpcl"}
 
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 class TestEveryObjective:
-    """Each objective with `personal`: its closing plan, on devices with all labels, one label, and none."""
+    """Each objective with `personal`: its closing plan, on devices with all labels, one label, and
+    none."""
 
     def test_graphs_and_tensors_have_names_of_their_own(self, objective: str) -> None:
         base = OBJECTIVES[objective].device
@@ -88,15 +105,22 @@ class TestEveryObjective:
         assert {k for k in tensors if names.role_of(k) == "private"} <= set(made.moving(tensors))
         assert names.of_role(tensors, names.MEMORY).keys() == {KEYS, LABELS, SHARE}
 
-    def test_the_closing_plan_is_carried_out_with_any_labels_and_reports_scores_alone(self, objective: str) -> None:
+    def test_the_closing_plan_is_carried_out_with_any_labels_and_reports_scores_alone(
+        self, objective: str
+    ) -> None:
         field = played(with_personal(objective))
         every = tiny_windows(0)
         for count in (len(every.train_y), 1, 0):
             windows = labelled(every, count)
             result, model = close(field, windows, field.kept["d0"] if count > 1 else {})
-            assert set(result.tensors) == {f"response/choose.{name}" for name in ("kept", "loss", "error", "usable", "windows")}
+            assert set(result.tensors) == {
+                f"response/choose.{name}" for name in ("kept", "loss", "error", "usable", "windows")
+            }
             assert result.tensors["response/choose.kept"].sum() == 1
-            assert all(np.isfinite(value).all() for value in [*result.private.values(), *result.tensors.values()])
+            assert all(
+                np.isfinite(value).all()
+                for value in [*result.private.values(), *result.tensors.values()]
+            )
             assert result.evaluated.num_examples == len(every.test_y)
             executor = Executor(field.bundle, field.executors["d0"]._graphs, windows)
             answers = executor.predict(model, result.private, every.test_x)
@@ -104,22 +128,35 @@ class TestEveryObjective:
             assert (answers.argmax(1) == every.test_y).sum() == result.evaluated.num_correct
             if count < 2:
                 assert result.num_steps == 0
-                untrained = result.tensors["response/choose.kept"][[0, 2]]  # the first where verbs besides the training prepare tensors
-                assert untrained.tolist() == [0, 1] or (untrained.tolist() == [1, 0] and objective in PREPARE)
+                untrained = result.tensors["response/choose.kept"][
+                    [0, 2]
+                ]  # the first where verbs besides the training prepare tensors
+                assert untrained.tolist() == [0, 1] or (
+                    untrained.tolist() == [1, 0] and objective in PREPARE
+                )
 
 
 class TestWhatIsKept:
     def prefer_general(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from algorithms.personalisation import keeping
 
-        def third(_losses: torch.Tensor, _judged: torch.Tensor, _errors: float, _usable: torch.Tensor, _at: int) -> torch.Tensor:
+        def third(
+            _losses: torch.Tensor,
+            _judged: torch.Tensor,
+            _errors: float,
+            _usable: torch.Tensor,
+            _at: int,
+        ) -> torch.Tensor:
             return torch.tensor([0.0, 0.0, 1.0, 0.0])
 
         monkeypatch.setattr(keeping, "first_good", third)
 
     @pytest.mark.parametrize("objective", list(OBJECTIVES))
-    def test_without_the_training_every_bit_is_as_it_was_before_it(self, objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The same plan is cut off before its training; private tensors too are those that the device has there."""
+    def test_without_the_training_every_bit_is_as_it_was_before_it(
+        self, objective: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The same plan is cut off before its training; private tensors too are those that the
+        device has there."""
         self.prefer_general(monkeypatch)
         field = played(with_personal(objective))
         windows, private = tiny_windows(0), field.kept["d0"]
@@ -129,7 +166,9 @@ class TestWhatIsKept:
         after, _ = close(field, windows, private, verbs)
         assert after.num_steps > before.num_steps
         one, two = (own_tensors(field.bundle, model, result.private) for result in (before, after))
-        made: Any = make_objective(read_algorithm(with_personal(objective)), tiny_model(with_personal(objective)))
+        made: Any = make_objective(
+            read_algorithm(with_personal(objective)), tiny_model(with_personal(objective))
+        )
         for key in made.moving(made.initial()):
             np.testing.assert_array_equal(one[key], two[key], err_msg=key)
         np.testing.assert_array_equal(one[KEYS], two[KEYS])
@@ -145,20 +184,30 @@ class TestWhatIsKept:
         assert result.num_steps > 0
         assert result.tensors["response/choose.kept"][:2].tolist() == [0, 0]
         assert all(np.isfinite(value).all() for value in result.private.values())
-        np.testing.assert_array_equal(result.private["kept/shared/head.weight"], model["shared/head.weight"])
+        np.testing.assert_array_equal(
+            result.private["kept/shared/head.weight"], model["shared/head.weight"]
+        )
 
     @pytest.mark.parametrize("count", [0, 1, 2, 11, 31, 32, 33])
-    def test_a_device_with_too_few_labels_to_judge_by_trains_on_all_of_them(self, count: int) -> None:
+    def test_a_device_with_too_few_labels_to_judge_by_trains_on_all_of_them(
+        self, count: int
+    ) -> None:
         """Of 31 windows with labels, none is held out, of 32, eight."""
         field, few = played("fedavg+personal+none"), tiny_windows(0)
         x, y = (np.concatenate([values] * 3) for values in (few.train_x, few.train_y))
-        asked = trained_on_all(field.algorithm.coordinator.closing(field.state.context, WORK), count)
-        result, _ = close(field, labelled(Windows(x, y, few.test_x, few.test_y), count), verbs=asked)
+        asked = trained_on_all(
+            field.algorithm.coordinator.closing(field.state.context, WORK), count
+        )
+        result, _ = close(
+            field, labelled(Windows(x, y, few.test_x, few.test_y), count), verbs=asked
+        )
         assert (result.num_steps > 0) == (count >= 2)
         assert result.tensors["response/choose.windows"] == (count // 4 if count >= 32 else 0)
         kept = result.tensors["response/choose.kept"].tolist()
         if count <= 31:
-            assert kept == ([1, 0, 0, 0] if count >= 11 else [0, 0, 1, 0]), "two labels are of a part of the classes"
+            assert kept == ([1, 0, 0, 0] if count >= 11 else [0, 0, 1, 0]), (
+                "two labels are of a part of the classes"
+            )
             usable = result.tensors["response/choose.usable"].tolist()
             assert usable == ([1, 1, 1, 1] if count >= 11 else [0, 0, 1, 1]), "it says so"
 
@@ -166,7 +215,12 @@ class TestWhatIsKept:
         """A device whose classes are called otherwise than everybody else's."""
         field = played("fedavg+personal+none", rounds=3)
         windows = tiny_windows(0)
-        other = Windows(windows.train_x, (windows.train_y + 1) % CLASSES, windows.test_x, (windows.test_y + 1) % CLASSES)
+        other = Windows(
+            windows.train_x,
+            (windows.train_y + 1) % CLASSES,
+            windows.test_x,
+            (windows.test_y + 1) % CLASSES,
+        )
         served, _ = close(field, other, verbs=(Evaluate(),))
         result, _ = close(field, other)
         assert result.evaluated.num_correct > served.evaluated.num_correct
@@ -187,12 +241,17 @@ class TestWhatIsKept:
         assert all(np.array_equal(kept[key], value) for key, value in model.items())
         executor = Executor(field.bundle, field.executors["d0"]._graphs, none)
         alone = executor.predict(model, {}, none.test_x)
-        np.testing.assert_allclose(executor.predict(model, result.private, none.test_x), alone, atol=1e-6)
+        np.testing.assert_allclose(
+            executor.predict(model, result.private, none.test_x), alone, atol=1e-6
+        )
 
     def test_knn_per_takes_the_share_with_the_least_loss(self) -> None:
         field = played("fedavg+knn-per+none", rounds=2)
         result, _ = close(field, tiny_windows(0))
-        losses, kept = result.tensors["response/choose.loss"], result.tensors["response/choose.kept"]
+        losses, kept = (
+            result.tensors["response/choose.loss"],
+            result.tensors["response/choose.kept"],
+        )
         assert losses.shape == (11,)
         assert losses[kept.argmax()] == losses.min()
         assert result.private[names.kept(SHARE)] == pytest.approx(kept.argmax() / 10)
@@ -210,10 +269,14 @@ def test_the_guide_names_every_graph_that_an_owner_has_to_permit() -> None:
     field = make_field("personal", num_devices=2)
     digests = dict.fromkeys(field.state.models, "0" * 64)
     used = {
-        verb.graph for verb in field.algorithm.programs(field.state, WORK, digests)["closing"] if isinstance(verb, Apply | Evaluate | Train)
+        verb.graph
+        for verb in field.algorithm.programs(field.state, WORK, digests)["closing"]
+        if isinstance(verb, Apply | Evaluate | Train)
     }
     guide = (Path(__file__).parents[2] / "docs" / "device.md").read_text()
-    named = guide.partition("default algorithm](algorithms.md#what-a-device-keeps)'s last plan (")[2].partition(")")[0]
+    named = guide.partition("default algorithm](algorithms.md#what-a-device-keeps)'s last plan (")[
+        2
+    ].partition(")")[0]
     assert sorted(used) == re.findall(r"`(\w+)`", named)
 
 
@@ -231,13 +294,17 @@ class TestWhatLeavesTheDevice:
             spec = read_algorithm(with_personal(objective))
             coordinator = make_algorithm(spec).coordinator
             objective_made = make_objective(spec, tiny_model(str(spec)))
-            context = coordinator.begin({k: v.numpy() for k, v in objective_made.initial().items()}, 0)
+            context = coordinator.begin(
+                {k: v.numpy() for k, v in objective_made.initial().items()}, 0
+            )
             verbs = coordinator.closing(context, WORK)
             assert verbs[-2:] == (Apply("choose"), Evaluate("test", "assess"))
             assert [verb for verb in verbs[:-2] if getattr(verb, "report", True)] == []
 
     def test_default_with_privacy_is_refused_for_the_survey_of_its_grouping(self) -> None:
-        with pytest.raises(ConfigError, match="survey their data for distfl, which no privacy mechanism covers"):
+        with pytest.raises(
+            ConfigError, match="survey their data for distfl, which no privacy mechanism covers"
+        ):
             make_algorithm(read_algorithm("personal+gaussian"))
 
 
@@ -249,7 +316,12 @@ class TestSimulatedGraphs:
         assert result.private[names.kept(SHARE)] > 0
         objective = make_objective(read_algorithm("fedavg+personal+none"), tiny_model("fedavg"))
         held = own_tensors(field.bundle, model, result.private) | {names.X: tiny_windows(0).test_x}
-        native, eager = NativeGraphs(objective, (CHANNELS, LENGTH), ["step"]), EagerGraphs(objective)
+        native, eager = (
+            NativeGraphs(objective, (CHANNELS, LENGTH), ["step"]),
+            EagerGraphs(objective),
+        )
         assert native.trains("step")
-        found, expected = (graphs.run("predict", held)[names.PROBABILITIES] for graphs in (native, eager))
+        found, expected = (
+            graphs.run("predict", held)[names.PROBABILITIES] for graphs in (native, eager)
+        )
         np.testing.assert_array_equal(found, expected)

@@ -48,18 +48,24 @@ class TestCfl:
             assert norms[i] == pytest.approx(np.linalg.norm(updates[i]), rel=1e-6)
             for j in range(5):
                 length = float(np.linalg.norm(updates[i]) * np.linalg.norm(updates[j]))
-                expected = 1.0 if i == j else float(updates[i] @ updates[j]) / length if length else 0.0
+                expected = (
+                    1.0 if i == j else float(updates[i] @ updates[j]) / length if length else 0.0
+                )
                 assert cosines[i, j] == pytest.approx(expected, abs=1e-5)
 
     def test_mean_is_weighted(self) -> None:
-        assert mean_norm(np.array([[3.0, 0.0], [0.0, 4.0]], np.float32), [1, 3]) == pytest.approx(np.hypot(0.75, 3.0))
+        assert mean_norm(np.array([[3.0, 0.0], [0.0, 4.0]], np.float32), [1, 3]) == pytest.approx(
+            np.hypot(0.75, 3.0)
+        )
 
     @settings(max_examples=50, deadline=None)
     @given(st.integers(2, 8), SEEDS)
     def test_bipartition_is_the_best_of_all(self, count: int, seed: int) -> None:
         cosines = cosine_matrix(np.random.default_rng(seed), count)
         everyone = set(range(count))
-        halves = [set(half) for size in range(1, count) for half in combinations(range(count), size)]
+        halves = [
+            set(half) for size in range(1, count) for half in combinations(range(count), size)
+        ]
         best = min(max(cosines[i, j] for i in half for j in everyone - half) for half in halves)
         labels, separation = bipartition(cosines)
         assert set(labels.tolist()) == {0, 1}
@@ -69,7 +75,9 @@ class TestCfl:
     @given(st.integers(2, 12), SEEDS, st.sampled_from(["single", "complete", "average"]))
     def test_bipartition_equals_sklearn(self, count: int, seed: int, linkage: Any) -> None:
         cosines = cosine_matrix(np.random.default_rng(seed), count)
-        expected = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=linkage).fit_predict(1 - cosines)
+        expected = AgglomerativeClustering(
+            n_clusters=2, metric="precomputed", linkage=linkage
+        ).fit_predict(1 - cosines)
         assert adjusted_rand_score(expected, bipartition(cosines, linkage)[0]) == 1.0
 
     def test_equal_updates_make_two_halves_all_the_same(self) -> None:
@@ -79,7 +87,14 @@ class TestCfl:
 
     def test_cuts_when_the_mean_has_converged(self) -> None:
         seen = run(Cfl(), names(10), labelled(2), 6)
-        assert [len(set(grouped.memory.membership.values())) for grouped in seen] == [1, 1, 2, 2, 2, 2]
+        assert [len(set(grouped.memory.membership.values())) for grouped in seen] == [
+            1,
+            1,
+            2,
+            2,
+            2,
+            2,
+        ]
         assert by_truth(seen[-1].memory.membership, 2) == 1.0
         assert [d for d, g in seen[-1].memory.membership.items() if g == "0"] == names(10)[::2]
         note = seen[2].notes["groups"]["0"]
@@ -90,19 +105,36 @@ class TestCfl:
         axes = np.linalg.qr(np.random.default_rng(1).normal(size=(SIZE, 4)))[0].T
 
         def change(i: int, number: int, rng: np.random.Generator) -> np.ndarray:
-            """Two pairs of groups: the pairs' difference is larger and fades when they have models of their own, that inside stays."""
+            """Two pairs of groups: the pairs' difference is larger and fades when they have models
+            of their own, that inside stays."""
             pair, inner = i % 4 // 2, i % 2
             apart = 4.0 if number < 4 else 4.0 * 0.5 ** (number - 3)
-            update = 3 * 0.5**number * axes[0] + apart * (2 * pair - 1) * axes[1] + 3 * (2 * inner - 1) * axes[2 + pair]
+            update = (
+                3 * 0.5**number * axes[0]
+                + apart * (2 * pair - 1) * axes[1]
+                + 3 * (2 * inner - 1) * axes[2 + pair]
+            )
             return np.asarray(update + 0.1 * rng.normal(size=SIZE))
 
         seen = run(Cfl(eps2=0.8), names(16), change, 9)
-        assert [len(set(grouped.memory.membership.values())) for grouped in seen] == [1, 1, 2, 2, 2, 4, 4, 4, 4]
+        assert [len(set(grouped.memory.membership.values())) for grouped in seen] == [
+            1,
+            1,
+            2,
+            2,
+            2,
+            4,
+            4,
+            4,
+            4,
+        ]
         assert by_truth(seen[-1].memory.membership, 4) == 1.0
 
     @pytest.mark.parametrize("options", [{"eps1": 0.01}, {"eps2": 3.0}, {"gamma": 1.0}])
     def test_each_condition_can_forbid_the_cut(self, options: dict[str, Any]) -> None:
-        assert set(run(Cfl(**options), names(10), labelled(2), 5)[-1].memory.membership.values()) == {"0"}
+        assert set(
+            run(Cfl(**options), names(10), labelled(2), 5)[-1].memory.membership.values()
+        ) == {"0"}
 
     def test_two_devices_are_not_cut(self) -> None:
         assert set(run(Cfl(), names(2), labelled(2), 5)[-1].memory.membership.values()) == {"0"}
@@ -111,9 +143,14 @@ class TestCfl:
         change = labelled(2, noise=0.4)
         for scale in (1e-3, 1e3):
             scaled = run(Cfl(), names(9), scaled_by(scale, change), 5)
-            assert scaled[-1].memory.membership == run(Cfl(), names(9), change, 5)[-1].memory.membership
+            assert (
+                scaled[-1].memory.membership
+                == run(Cfl(), names(9), change, 5)[-1].memory.membership
+            )
 
-    @pytest.mark.parametrize("options", [{"eps1": -1.0}, {"eps2": float("nan")}, {"gamma": 1.1}, {"linkage": "ward"}])
+    @pytest.mark.parametrize(
+        "options", [{"eps1": -1.0}, {"eps2": float("nan")}, {"gamma": 1.1}, {"linkage": "ward"}]
+    )
     def test_refuses_options(self, options: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=next(iter(options))):
             Cfl(**options)
@@ -127,14 +164,22 @@ class TestHierarchical:
         for i, j in combinations(range(5), 2):
             a, b = updates[i].astype(float), updates[j].astype(float)
             cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
-            expected = {"euclidean": np.linalg.norm(a - b), "manhattan": np.abs(a - b).sum(), "cosine": np.sqrt(2 - 2 * cosine)}[metric]
+            expected = {
+                "euclidean": np.linalg.norm(a - b),
+                "manhattan": np.abs(a - b).sum(),
+                "cosine": np.sqrt(2 - 2 * cosine),
+            }[metric]
             assert got[i, j] == pytest.approx(expected, rel=1e-6)
 
     @settings(max_examples=30, deadline=None)
     @given(st.integers(2, 12), SEEDS, st.sampled_from(sorted(JUMP)), st.floats(0.5, 6))
-    def test_cut_equals_sklearn(self, count: int, seed: int, linkage: Any, threshold: float) -> None:
+    def test_cut_equals_sklearn(
+        self, count: int, seed: int, linkage: Any, threshold: float
+    ) -> None:
         updates = np.random.default_rng(seed).normal(size=(count, 5)).astype(np.float32)
-        expected = AgglomerativeClustering(n_clusters=None, distance_threshold=threshold, linkage=linkage).fit_predict(updates)
+        expected = AgglomerativeClustering(
+            n_clusters=None, distance_threshold=threshold, linkage=linkage
+        ).fit_predict(updates)
         labels, height = cut(pairwise(updates, "euclidean"), linkage, threshold)
         assert height == threshold
         assert adjusted_rand_score(expected, labels) == 1.0
@@ -152,7 +197,10 @@ class TestHierarchical:
 
     def test_clusters_once(self) -> None:
         seen = run(
-            Hierarchical(rounds=1), names(8), lambda i, number, rng: directions(2)[(i >> number) % 2] + 0.1 * rng.normal(size=SIZE), 3
+            Hierarchical(rounds=1),
+            names(8),
+            lambda i, number, rng: directions(2)[(i >> number) % 2] + 0.1 * rng.normal(size=SIZE),
+            3,
         )
         assert by_truth(seen[0].memory.membership, 2) == 1.0
         assert all(grouped.memory.membership == seen[0].memory.membership for grouped in seen)
@@ -163,10 +211,32 @@ class TestHierarchical:
         assert memory.membership == {"a": "0"}
 
     def test_a_threshold_is_taken_as_it_is(self) -> None:
-        assert set(run(Hierarchical(1, threshold=1e6), names(8), labelled(), 1)[0].memory.membership.values()) == {"0"}
-        assert len(set(run(Hierarchical(1, threshold=1e-6), names(8), labelled(), 1)[0].memory.membership.values())) == 8
+        assert set(
+            run(Hierarchical(1, threshold=1e6), names(8), labelled(), 1)[
+                0
+            ].memory.membership.values()
+        ) == {"0"}
+        assert (
+            len(
+                set(
+                    run(Hierarchical(1, threshold=1e-6), names(8), labelled(), 1)[
+                        0
+                    ].memory.membership.values()
+                )
+            )
+            == 8
+        )
 
-    @pytest.mark.parametrize("options", [{"rounds": 0}, {"threshold": 0.0}, {"linkage": "odd"}, {"metric": "odd"}, {"metric": "manhattan"}])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"rounds": 0},
+            {"threshold": 0.0},
+            {"linkage": "odd"},
+            {"metric": "odd"},
+            {"metric": "manhattan"},
+        ],
+    )
     def test_refuses_options(self, options: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=next(iter(options))):
             Hierarchical(**options)
@@ -176,7 +246,9 @@ class TestGap:
     @given(truth=st.lists(st.integers(0, 3), min_size=3, max_size=12), seed=st.integers(0, 1000))
     def test_finds_groups_that_are_far_apart(self, truth: list[int], seed: int) -> None:
         same = np.equal.outer(truth, truth)
-        divergences = np.where(same, 0.0, 10.0) + np.random.default_rng(seed).uniform(0, 1, same.shape)
+        divergences = np.where(same, 0.0, 10.0) + np.random.default_rng(seed).uniform(
+            0, 1, same.shape
+        )
         groups, threshold = group_by_gap(divergences)
         off = ~np.eye(len(truth), dtype=bool)
         if same[off].any() and not same.all():
@@ -193,11 +265,15 @@ class TestFixedDivergence:
     """DistFL as its authors' code groups."""
 
     @given(count=st.integers(1, 12), threshold=st.floats(0.01, 0.5), seed=st.integers(0, 1000))
-    def test_chains_of_near_devices_are_groups(self, count: int, threshold: float, seed: int) -> None:
+    def test_chains_of_near_devices_are_groups(
+        self, count: int, threshold: float, seed: int
+    ) -> None:
         divergences = np.random.default_rng(seed).uniform(0, 1, (count, count))
         _, labels = connected_components(divergences < threshold, directed=False)
         groups = connect(divergences, threshold)
-        np.testing.assert_array_equal(np.equal.outer(groups, groups), np.equal.outer(labels, labels))
+        np.testing.assert_array_equal(
+            np.equal.outer(groups, groups), np.equal.outer(labels, labels)
+        )
         assert groups[0] == 0
 
     def test_groups_once_after_the_rounds_and_places_who_comes_later(self) -> None:
@@ -206,7 +282,12 @@ class TestFixedDivergence:
         found, memory = [], GroupingMemory()
         for late in ({}, {}, {}, {"c": 0.0}, {"e": 4.05}, {"f": -4.0}):
             answers |= late
-            models = [LocalModel(d, 10, 1, grouping.start(memory, d), {"shared/z": np.array([z], np.float32)}) for d, z in answers.items()]
+            models = [
+                LocalModel(
+                    d, 10, 1, grouping.start(memory, d), {"shared/z": np.array([z], np.float32)}
+                )
+                for d, z in answers.items()
+            ]
             memory = grouping.group(memory, models, ANSWERING, 0).memory
             found.append(dict(memory.membership))
         assert found[:2] == [dict.fromkeys("abcd", "0")] * 2
@@ -217,7 +298,9 @@ class TestFixedDivergence:
         assert found[5]["f"] not in found[4].values()
 
 
-def answer(tensors: TorchTensors, x: torch.Tensor) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+def answer(
+    tensors: TorchTensors, x: torch.Tensor
+) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
     z = tensors["shared/z"]
     return torch.sigmoid(torch.stack([z, -z], 1)).repeat(len(x), 1), []
 

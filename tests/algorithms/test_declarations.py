@@ -11,7 +11,16 @@ from algorithms.groupings.single import SingleGroup
 from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.supervised import Pass, Supervised
-from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PERSONALISATION, PRIVACY, TwoHalves, make_objective, read_algorithm
+from algorithms.registry import (
+    GROUPINGS,
+    MEANS,
+    OBJECTIVES,
+    PERSONALISATION,
+    PRIVACY,
+    TwoHalves,
+    make_objective,
+    read_algorithm,
+)
 from simulation.contract import declarations
 from simulation.contract.declarations import ANSWERS, TRAINING
 from simulation.contract.fleet import tiny_model
@@ -25,7 +34,9 @@ class TestObjectives:
     def test_a_step_is_declared_plain_where_nothing_of_it_was_replaced(self, name: str) -> None:
         declarations.plain_steps(OBJECTIVES[name])
 
-    def test_answers_are_declared_the_models_where_nothing_of_them_was_replaced(self, name: str) -> None:
+    def test_answers_are_declared_the_models_where_nothing_of_them_was_replaced(
+        self, name: str
+    ) -> None:
         declarations.own_answers(OBJECTIVES[name])
 
     def test_a_server_absorbs_where_it_says_so(self, name: str) -> None:
@@ -38,27 +49,40 @@ def derived(base: type[Supervised], own: dict[str, Any], *mixins: type) -> type[
 
 
 class TestInheritance:
-    """A declaration holds for those who inherit the methods that it is about, and for nobody else."""
+    """A declaration holds for those who inherit the methods that it is about, and for nobody
+    else."""
 
     @pytest.mark.parametrize("method", [*TRAINING, "graphs"])
-    def test_a_class_that_overrides_a_method_of_training_inherits_no_plain_sgd(self, method: str) -> None:
+    def test_a_class_that_overrides_a_method_of_training_inherits_no_plain_sgd(
+        self, method: str
+    ) -> None:
         made = derived(FedAvg, {method: lambda *_: None})
         assert made.sgd_graphs == {}
         assert derived(made, {}).sgd_graphs == {}
         assert derived(FedAvg, {}, type("Mixin", (), {method: None})).sgd_graphs == {}
 
     @pytest.mark.parametrize("method", ANSWERS)
-    def test_a_class_that_overrides_an_answer_does_not_answer_as_the_model(self, method: str) -> None:
+    def test_a_class_that_overrides_an_answer_does_not_answer_as_the_model(
+        self, method: str
+    ) -> None:
         assert not derived(FedAvg, {method: lambda *_: None}).model_answers
 
-    def test_a_class_that_overrides_nothing_of_them_or_declares_anew_keeps_its_declaration(self) -> None:
+    def test_a_class_that_overrides_nothing_of_them_or_declares_anew_keeps_its_declaration(
+        self,
+    ) -> None:
         assert derived(FedAvg, {"role": lambda *_: "private"}).sgd_graphs == FedAvg.sgd_graphs
-        assert derived(FedAvg, {"step": None, "sgd_graphs": {"tune": Sgd()}}).sgd_graphs == {"tune": Sgd()}
+        assert derived(FedAvg, {"step": None, "sgd_graphs": {"tune": Sgd()}}).sgd_graphs == {
+            "tune": Sgd()
+        }
         assert derived(FedAvg, {"predict": None, "model_answers": True}).model_answers
 
-    def test_an_objective_with_a_loss_of_its_own_is_simulated_with_it(self, fleet: FleetData, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_objective_with_a_loss_of_its_own_is_simulated_with_it(
+        self, fleet: FleetData, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         class Smooth(FedAvg):
-            def loss(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> tuple[Tensor, Pass]:
+            def loss(
+                self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+            ) -> tuple[Tensor, Pass]:
                 made = self.forward(tensors, batch, training=True)
                 return cross_entropy(made.logits, batch["y"], label_smoothing=0.5), made
 
@@ -75,10 +99,14 @@ class TestInheritance:
 
 @pytest.mark.parametrize("name", PERSONALISATION)
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_what_a_device_keeps_leaves_the_declarations_of_its_objective_and_has_a_memory_where_it_says_so(objective: str, name: str) -> None:
+def test_what_a_device_keeps_leaves_the_declarations_of_its_objective_and_has_a_memory_where_it_says_so(
+    objective: str, name: str
+) -> None:
     spec = read_algorithm(f"{objective}+{name}")
     declarations.same_declarations(PERSONALISATION[name](), OBJECTIVES[objective])
-    assert make_objective(spec, tiny_model(str(spec))).name == (objective if name == "served" else f"{objective}+{name}")
+    assert make_objective(spec, tiny_model(str(spec))).name == (
+        objective if name == "served" else f"{objective}+{name}"
+    )
 
 
 def test_only_the_single_group_reads_no_models() -> None:

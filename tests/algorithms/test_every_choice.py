@@ -1,12 +1,22 @@
-"""One contract for every registered choice: deterministic for a seed, blind to the order of devices, serialisable to the same bits,
-composing with every other choice or refusing with a reason."""
+"""One contract for every registered choice: deterministic for a seed, blind to the order of
+devices, serialisable to the same bits, composing with every other choice or refusing with a reason.
+"""
 
 import numpy as np
 import pytest
 
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
-from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, PERSONALISATION, PRIVACY, listing, make_algorithm, read_algorithm
+from algorithms.registry import (
+    GROUPINGS,
+    MEANS,
+    OBJECTIVES,
+    PERSONALISATION,
+    PRIVACY,
+    listing,
+    make_algorithm,
+    read_algorithm,
+)
 from simulation.contract import rounds
 from simulation.contract.fleet import CHANNELS, LENGTH, WORK, make_field
 from simulation.contract.rounds import small
@@ -16,7 +26,10 @@ RESPONSES = ("responses", "responses:cut=gap", "responses:cut=fixed:after=2")
 NAMES = [
     *(small(name) for name in OBJECTIVES),
     *(f"fedavg+{small(name)}" for name in GROUPINGS),
-    *(f"distfl:num_inputs=10:iterations=3:signature={s}" for s in (*RESPONSES, "noise", "statistics", "labels")),
+    *(
+        f"distfl:num_inputs=10:iterations=3:signature={s}"
+        for s in (*RESPONSES, "noise", "statistics", "labels")
+    ),
     *(f"fedavg+{name}" for name in MEANS),
     *(f"fedavg+{name}" for name in PRIVACY),
     *(f"fedavg+none+{name}" for name in PERSONALISATION),
@@ -32,24 +45,32 @@ class TestEveryChoice:
     def test_same_seed_same_bits_whatever_the_order_and_over_bytes(self, name: str) -> None:
         rounds.repeats(name)
 
-    def test_every_device_has_a_group_with_a_model_also_one_that_comes_late(self, name: str) -> None:
+    def test_every_device_has_a_group_with_a_model_also_one_that_comes_late(
+        self, name: str
+    ) -> None:
         rounds.places(name)
 
 
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "fedavg"])
 @pytest.mark.parametrize("grouping", [name for name in GROUPINGS if name != "none"])
-def test_objectives_compose_with_groupings_or_refuse_with_a_reason(objective: str, grouping: str) -> None:
+def test_objectives_compose_with_groupings_or_refuse_with_a_reason(
+    objective: str, grouping: str
+) -> None:
     rounds.compose_with([f"{small(objective)}+{small(grouping)}"])
 
 
 @pytest.mark.parametrize("privacy", [name for name in PRIVACY if name != "no-privacy"])
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
-def test_objectives_compose_with_privacy_or_refuse_with_a_reason(objective: str, privacy: str) -> None:
+def test_objectives_compose_with_privacy_or_refuse_with_a_reason(
+    objective: str, privacy: str
+) -> None:
     rounds.compose_with_privacy([f"{small(objective)}+{privacy}"])
 
 
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
-def test_objectives_compose_with_what_devices_keep_and_the_rounds_are_those_without(objective: str) -> None:
+def test_objectives_compose_with_what_devices_keep_and_the_rounds_are_those_without(
+    objective: str,
+) -> None:
     rounds.keeps_rounds(small(objective), PERSONALISATION)
 
 
@@ -78,7 +99,9 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         "server optimizer",
         "task",
     }
-    assert [row["name"] for row in rows if not row["citation"] and row["name"] != "no-privacy"] == []
+    assert [
+        row["name"] for row in rows if not row["citation"] and row["name"] != "no-privacy"
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -90,7 +113,11 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         ("ifca:n=2", "no option of ifca; it has k=2"),
         ("fedavg:mu=1", "no option of fedavg"),
         ("distfl:signature=x", "signature is 'x', expected responses or noise"),
-        ("distfl:cut=gap", "cut 'gap' with signature 'both': expected test, or gap or fixed with signature responses or noise"),
+        (
+            "distfl:cut=gap",
+            "cut 'gap' with signature 'both': expected test, or gap or fixed with signature "
+            "responses or noise",
+        ),
         ("fedavg+gaussian+median", "uniform mean"),
         ("distfl+gaussian", "survey"),
         ("dbe+gaussian", "no privacy mechanism covers"),
@@ -117,7 +144,9 @@ def test_what_does_not_fit_is_one_clear_error(name: str, reason: str) -> None:
 
 def test_hyper_parameters_in_a_name_take_the_place_of_the_objectives_own() -> None:
     quiet = make_field("fedavg:lr=0", num_devices=2)
-    before = {k: v.copy() for k, v in quiet.state.models[NEWCOMER].items() if k.startswith("shared/")}
+    before = {
+        k: v.copy() for k, v in quiet.state.models[NEWCOMER].items() if k.startswith("shared/")
+    }
     after = quiet.play(1).models["0"]
     assert all(np.allclose(before[k], after[k]) for k in before)
 

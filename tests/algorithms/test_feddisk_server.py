@@ -1,4 +1,5 @@
-"""The server's phases of FedDisk and of its ablation: preparations, programs, late joiners, options."""
+"""The server's phases of FedDisk and of its ablation: preparations, programs, late joiners,
+options."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +19,18 @@ from wire.messages import Annotate, Apply, Evaluate, Train
 WORK = Work(16, 2, {"lr": 0.1})
 
 
-def answered(losses: Mapping[str, float], counts: Mapping[str, int] | None = None) -> list[LocalModel]:
+def answered(
+    losses: Mapping[str, float], counts: Mapping[str, int] | None = None
+) -> list[LocalModel]:
     return [
-        LocalModel(d, (counts or {}).get(d, 10), 1, NEWCOMER, {}, {"response/validate.loss": np.asarray(loss, np.float32)})
+        LocalModel(
+            d,
+            (counts or {}).get(d, 10),
+            1,
+            NEWCOMER,
+            {},
+            {"response/validate.loss": np.asarray(loss, np.float32)},
+        )
         for d, loss in sorted(losses.items())
     ]
 
@@ -41,7 +51,11 @@ def test_preparations_go_on_until_the_validation_loss_rises() -> None:
 
 def test_validation_losses_count_by_examples_and_must_be_finite() -> None:
     server = FedDiskServer()
-    context = absorb(server, server.begin({}, 0), answered({"a": 4.0, "b": 1.0, "c": float("nan")}, {"a": 10, "b": 30, "c": 99}))
+    context = absorb(
+        server,
+        server.begin({}, 0),
+        answered({"a": 4.0, "b": 1.0, "c": float("nan")}, {"a": 10, "b": 30, "c": 99}),
+    )
     assert context.info["losses"] == [pytest.approx(1.75)]
     context = absorb(server, context, answered({"c": float("inf")}))
     assert context.info["losses"][1] is None
@@ -72,7 +86,11 @@ def test_devices_find_their_weights_once_and_late_joiners_catch_up() -> None:
     context = prepared(server)
     (first,) = server.programs(context, WORK).values()
     local = Train(16, 3, hyper={"lr": 0.1}, graph="local_density", report=False, holdout=0.25)
-    check = (local, Evaluate("holdout", "local_validate", holdout=0.25, report=False), Apply("keep_best"))
+    check = (
+        local,
+        Evaluate("holdout", "local_validate", holdout=0.25, report=False),
+        Apply("keep_best"),
+    )
     assert first == (
         Evaluate(),
         *check,
@@ -84,7 +102,11 @@ def test_devices_find_their_weights_once_and_late_joiners_catch_up() -> None:
     )
     context = absorb(server, context, answered({"a": 1.0, "b": 1.0}))
     programs = server.programs(context, WORK)
-    assert programs == {"": first, "device:a": (Evaluate(), WORK.train()), "device:b": (Evaluate(), WORK.train())}
+    assert programs == {
+        "": first,
+        "device:a": (Evaluate(), WORK.train()),
+        "device:b": (Evaluate(), WORK.train()),
+    }
     context = absorb(server, context, answered({"a": 1.0, "late": 1.0}))
     assert set(server.programs(context, WORK)) == {"", "device:a", "device:b", "device:late"}
 
@@ -102,10 +124,14 @@ def test_the_ablation_prepares_once() -> None:
     assert server.preparing(context)
     assert server.programs(context, WORK) == {"": (Evaluate("train", "moments"),)}
     assert set(server.received(context, {}, NEWCOMER)) == {"received/whitening"}
-    answer = LocalModel("a", 5, 0, NEWCOMER, {}, {"response/moments.second": np.eye(2, dtype=np.float32)})
+    answer = LocalModel(
+        "a", 5, 0, NEWCOMER, {}, {"response/moments.second": np.eye(2, dtype=np.float32)}
+    )
     context = absorb(server, context, [answer])
     assert not server.preparing(context)
-    assert server.programs(context, WORK)[""][1] == Train(16, 4, hyper={"lr": 0.1}, graph="ratio", report=False)
+    assert server.programs(context, WORK)[""][1] == Train(
+        16, 4, hyper={"lr": 0.1}, graph="ratio", report=False
+    )
     context = absorb(server, context, answered({"a": 1.0}))
     assert set(server.programs(context, WORK)) == {"", "device:a"}
 

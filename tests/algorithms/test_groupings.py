@@ -1,4 +1,5 @@
-"""Who belongs together: one contract for all groupings, the simple ones, and devices that come late."""
+"""Who belongs together: one contract for all groupings, the simple ones, and devices that come
+late."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -58,24 +59,32 @@ class TestContract:
 
     @settings(max_examples=15, deadline=None)
     @given(count=st.integers(1, 9), seed=SEEDS)
-    def test_memberships_are_complete_decimal_and_survive_a_restart(self, name: str, count: int, seed: int) -> None:
+    def test_memberships_are_complete_decimal_and_survive_a_restart(
+        self, name: str, count: int, seed: int
+    ) -> None:
         ids = names(count)
         for grouped in run(MAKERS[name](), ids, labelled(noise=1.0), 4, seed):
             memory = grouped.memory
             assert set(memory.membership) == set(ids)
             assert all(group.isdecimal() for group in memory.membership.values())
             assert set(grouped.extra_epochs) <= set(ids)
-            assert all(view.shape == (len(grouped.device_ids),) * 2 for view in grouped.views.values())
+            assert all(
+                view.shape == (len(grouped.device_ids),) * 2 for view in grouped.views.values()
+            )
             again = decode_memory(encode_memory(State({}, memory)), {}).memory
             assert again.membership == memory.membership
             assert again.info == memory.info
             assert again.arrays.keys() == memory.arrays.keys()
-            assert all(np.array_equal(again.arrays[key], value) for key, value in memory.arrays.items())
+            assert all(
+                np.array_equal(again.arrays[key], value) for key, value in memory.arrays.items()
+            )
 
     @settings(max_examples=10, deadline=None)
     @given(seed=SEEDS)
     def test_same_inputs_same_answer(self, name: str, seed: int) -> None:
-        first, second = (run(MAKERS[name](), names(7), labelled(noise=1.0), 4, seed)[-1] for _ in range(2))
+        first, second = (
+            run(MAKERS[name](), names(7), labelled(noise=1.0), 4, seed)[-1] for _ in range(2)
+        )
         assert first.memory.membership == second.memory.membership
         assert first.extra_epochs == second.extra_epochs
         assert first.notes == second.notes
@@ -87,11 +96,18 @@ class TestContract:
         other = [str(d) for d in np.random.default_rng(seed).permutation(ids)]
         change = labelled(noise=0.5)
         renamed = dict(zip(ids, other, strict=True))
-        for before, after in zip(run(MAKERS[name](), ids, change, 4, seed), run(MAKERS[name](), other, change, 4, seed), strict=True):
-            assert {frozenset(renamed[d] for d in group) for group in partition(before.memory.membership)} == partition(
-                after.memory.membership
-            )
-            assert {renamed[d]: epochs for d, epochs in before.extra_epochs.items()} == after.extra_epochs
+        for before, after in zip(
+            run(MAKERS[name](), ids, change, 4, seed),
+            run(MAKERS[name](), other, change, 4, seed),
+            strict=True,
+        ):
+            assert {
+                frozenset(renamed[d] for d in group)
+                for group in partition(before.memory.membership)
+            } == partition(after.memory.membership)
+            assert {
+                renamed[d]: epochs for d, epochs in before.extra_epochs.items()
+            } == after.extra_epochs
 
     def test_arguments_are_not_changed(self, name: str) -> None:
         grouping = MAKERS[name]()
@@ -133,9 +149,14 @@ class TestIfca:
         assert sorted(models) == ["0", "1", "2"]
         for key, model in models.items():
             assert list(model) == [name for name in initial if name != "private/bias"]
-            assert all(model[name].dtype == np.float32 and model[name].shape == initial[name].shape for name in model)
+            assert all(
+                model[name].dtype == np.float32 and model[name].shape == initial[name].shape
+                for name in model
+            )
             assert np.array_equal(model["shared/ones"], initial["shared/ones"])
-            assert np.array_equal(model["statistic/norm.running_mean"], initial["statistic/norm.running_mean"])
+            assert np.array_equal(
+                model["statistic/norm.running_mean"], initial["statistic/norm.running_mean"]
+            )
             assert model["shared/weight"].mean() == pytest.approx(0.5, abs=0.1)
             assert model["shared/weight"].std() == pytest.approx(2.0, abs=0.1)
             assert np.array_equal(model["shared/weight"], initial["shared/weight"]) is (key == "0")
@@ -144,13 +165,21 @@ class TestIfca:
     def test_the_seed_alone_decides(self) -> None:
         initial = initial_model()
         backwards = dict(reversed(initial.items()))
-        one, two, other = Ifca(2).begin(initial, 1), Ifca(2).begin(backwards, 1), Ifca(2).begin(initial, 2)
+        one, two, other = (
+            Ifca(2).begin(initial, 1),
+            Ifca(2).begin(backwards, 1),
+            Ifca(2).begin(initial, 2),
+        )
         assert all(np.array_equal(one["1"][name], two["1"][name]) for name in initial)
         assert not np.array_equal(one["1"]["shared/head.weight"], other["1"]["shared/head.weight"])
 
     def test_membership_is_the_choice(self) -> None:
         grouping, change = Ifca(3), np.zeros(SIZE)
-        models = [local_model("a", change, "2"), local_model("b", change, "0"), local_model("c", change, "2")]
+        models = [
+            local_model("a", change, "2"),
+            local_model("b", change, "0"),
+            local_model("c", change, "2"),
+        ]
         memory = grouping.group(GroupingMemory(), models, None, 0).memory
         assert memory.membership == {"a": "2", "b": "0", "c": "2"}
         memory = grouping.group(memory, [local_model("a", change, "1")], None, 0).memory
@@ -177,7 +206,12 @@ class TestLateDevices:
         assert len(set(memory.membership.values())) == 2
         late = [f"d{i}" for i in range(10, 14)]
         assert all(grouping.start(memory, d) == NEWCOMER for d in late)
-        models = [local_model(d, change(int(d[1:]), 0, np.random.default_rng(9)), grouping.start(memory, d)) for d in late]
+        models = [
+            local_model(
+                d, change(int(d[1:]), 0, np.random.default_rng(9)), grouping.start(memory, d)
+            )
+            for d in late
+        ]
         after = grouping.group(memory, models, None, 0).memory
         assert by_truth(after.membership, 2) == 1.0
         assert {d: after.membership[d] for d in memory.membership} == memory.membership
@@ -199,13 +233,20 @@ class TestLateDevices:
     def test_begin_anew_when_nothing_is_known_of_them(self, grouping: Grouping) -> None:
         change = labelled(2)
         memory = run(grouping, names(10), change, 1)[-1].memory
-        guest = local_model("guest", change(0, 1, np.random.default_rng(3)), grouping.start(memory, "guest"))
+        guest = local_model(
+            "guest", change(0, 1, np.random.default_rng(3)), grouping.start(memory, "guest")
+        )
         assert guest.start == "0"
-        others = [local_model(d, change(i, 1, np.random.default_rng(i)), "0", loss=1 - 0.01 * i) for i, d in enumerate(names(10))]
+        others = [
+            local_model(d, change(i, 1, np.random.default_rng(i)), "0", loss=1 - 0.01 * i)
+            for i, d in enumerate(names(10))
+        ]
         if grouping.name != "autocfl":  # which clusters in this round already
             memory = grouping.group(memory, [*others, guest], None, 0).memory
             assert memory.membership["guest"] == "0"
-        memory = run(grouping, names(10), lambda i, number, rng: change(i, number + 2, rng), 4, memory=memory)[-1].memory
+        memory = run(
+            grouping, names(10), lambda i, number, rng: change(i, number + 2, rng), 4, memory=memory
+        )[-1].memory
         assert "guest" not in memory.membership
         assert grouping.start(memory, "guest") == NEWCOMER
 
@@ -222,7 +263,10 @@ class TestLateDevices:
         assert settle({}, [local_model("x", change)], {})["x"] == "0"
 
     def test_place_by_directions_ignores_lengths(self) -> None:
-        arrays = {f"{FIRST}{d}": np.array(row, np.float32) for d, row in {"a": [9, 0], "b": [0, 1], "x": [0.5, 0.1]}.items()}
+        arrays = {
+            f"{FIRST}{d}": np.array(row, np.float32)
+            for d, row in {"a": [9, 0], "b": [0, 1], "x": [0.5, 0.1]}.items()
+        }
         membership = {"a": "0", "b": "1"}
         assert place(["x", "nobody"], membership, arrays, directions=True) == {"x": "0"}
         assert place(["x", "nobody"], membership, arrays) == {"x": "1"}
@@ -234,12 +278,16 @@ class TestLateDevices:
         short = np.stack([sketch(row) for row in rows])
         assert short.shape == (6, SKETCH)
         for i, j in combinations(range(6), 2):
-            assert np.linalg.norm(short[i] - short[j]) == pytest.approx(np.linalg.norm(rows[i] - rows[j]), rel=0.1)
+            assert np.linalg.norm(short[i] - short[j]) == pytest.approx(
+                np.linalg.norm(rows[i] - rows[j]), rel=0.1
+            )
         np.testing.assert_allclose(compare(short)[1], compare(rows)[1], atol=0.1)
         assert np.array_equal(sketch(rows[0, :SKETCH]), rows[0, :SKETCH])
 
     def test_needs_something_shared(self) -> None:
-        private = {name.replace("shared/", "private/"): value for name, value in initial_model().items()}
+        private = {
+            name.replace("shared/", "private/"): value for name, value in initial_model().items()
+        }
         for grouping in self.GROUPINGS:
             with pytest.raises(ConfigError, match="shared"):
                 grouping.check(private, None)

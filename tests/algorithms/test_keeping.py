@@ -38,7 +38,15 @@ from edge_client.core.ports import Windows
 from edge_client.core.ranks import ranks
 from edge_client.executor import Executor
 from export.describe import describe_bundle
-from simulation.contract.fleet import CHANNELS, CLASSES, LENGTH, WORK, make_field, tiny_model, tiny_windows
+from simulation.contract.fleet import (
+    CHANNELS,
+    CLASSES,
+    LENGTH,
+    WORK,
+    make_field,
+    tiny_model,
+    tiny_windows,
+)
 from simulation.engine.graphs.eager import EagerGraphs
 from tests.algorithms.test_closing_plans import KEPT_WAYS, close, labelled
 from wire import names
@@ -53,7 +61,9 @@ Numbers = np.ndarray[Any, np.dtype[np.float32]]
 
 class TestFirstGood:
     @staticmethod
-    def plain(losses: Numbers, judged: Numbers, errors: float, usable: Numbers, unjudged: int) -> int:
+    def plain(
+        losses: Numbers, judged: Numbers, errors: float, usable: Numbers, unjudged: int
+    ) -> int:
         """The place of the candidate, by loops in float64."""
         there = [i for i in range(losses.shape[1]) if usable[i]]
         rows = losses.astype(np.float64)[judged > 0]
@@ -68,27 +78,53 @@ class TestFirstGood:
 
     @settings(deadline=None, max_examples=200)
     @given(
-        losses=arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.integers(0, 6)),
+        losses=arrays(
+            np.float32, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.integers(0, 6)
+        ),
         seed=st.integers(0, 999),
         errors=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
     )
-    def test_it_is_one_and_the_first_within_the_errors(self, losses: Numbers, seed: int, errors: float) -> None:
+    def test_it_is_one_and_the_first_within_the_errors(
+        self, losses: Numbers, seed: int, errors: float
+    ) -> None:
         rng = np.random.default_rng(seed)
         judged = rng.integers(0, 2, len(losses)).astype(np.float32)
         usable = rng.integers(0, 2, losses.shape[1]).astype(np.float32)
         usable[rng.integers(len(usable))] = 1
-        losses = np.asarray((losses + rng.uniform(0, 0.01, losses.shape)) * judged[:, None], np.float32)
+        losses = np.asarray(
+            (losses + rng.uniform(0, 0.01, losses.shape)) * judged[:, None], np.float32
+        )
         unjudged = int(rng.integers(np.flatnonzero(usable)[-1] + 1))
-        kept = first_good(torch.from_numpy(losses), torch.from_numpy(judged), errors, torch.from_numpy(usable), unjudged).numpy()
+        kept = first_good(
+            torch.from_numpy(losses),
+            torch.from_numpy(judged),
+            errors,
+            torch.from_numpy(usable),
+            unjudged,
+        ).numpy()
         assert sorted(kept)[-1] == kept.sum() == 1
         assert usable[kept.argmax()] == 1
         assert kept.argmax() == self.plain(losses, judged, errors, usable, unjudged)
 
     def test_the_one_for_that_is_kept_where_fewer_than_three_windows_judge(self) -> None:
         losses = torch.tensor([[5.0, 0.0, 1.0], [5.0, 0.0, 1.0], [5.0, 0.0, 1.0]])
-        for unjudged, count, expected in ((0, 0, 0), (0, 2, 0), (0, 3, 1), (2, 0, 2), (2, 2, 2), (2, 3, 1)):
+        for unjudged, count, expected in (
+            (0, 0, 0),
+            (0, 2, 0),
+            (0, 3, 1),
+            (2, 0, 2),
+            (2, 2, 2),
+            (2, 3, 1),
+        ):
             judged = (torch.arange(3) < count).float()
-            assert int(first_good(losses * judged[:, None], judged, 3.0, torch.ones(3), unjudged).argmax()) == expected
+            assert (
+                int(
+                    first_good(
+                        losses * judged[:, None], judged, 3.0, torch.ones(3), unjudged
+                    ).argmax()
+                )
+                == expected
+            )
 
     def test_a_better_candidate_within_the_errors_does_not_replace_the_first(self) -> None:
         """Differences 1.2, 0, 0: mean 0.4, standard error 0.4."""
@@ -104,8 +140,13 @@ class TestFirstGood:
 
     def test_standard_errors_are_those_of_the_differences(self) -> None:
         rng = np.random.default_rng(0)
-        losses, judged = rng.uniform(0, 3, (9, 3)).astype(np.float32), (np.arange(9) < 6).astype(np.float32)
-        above, error = margins(torch.from_numpy(losses * judged[:, None]), torch.from_numpy(judged), torch.ones(3))
+        losses, judged = (
+            rng.uniform(0, 3, (9, 3)).astype(np.float32),
+            (np.arange(9) < 6).astype(np.float32),
+        )
+        above, error = margins(
+            torch.from_numpy(losses * judged[:, None]), torch.from_numpy(judged), torch.ones(3)
+        )
         apart = losses[:6] - losses[:6, [losses[:6].mean(0).argmin()]]
         np.testing.assert_allclose(above, apart.mean(0), atol=1e-6)
         np.testing.assert_allclose(error, apart.std(0, ddof=1) / math.sqrt(6), atol=1e-6)
@@ -117,7 +158,9 @@ class TestChoose:
     def chosen(
         self, tuned_loss: float, general_loss: float, elsewhere: float = 0.0, held: int = 4
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        objective: Any = make_objective(read_algorithm("fedavg+personal:memory=8+none"), tiny_model("fedavg"))
+        objective: Any = make_objective(
+            read_algorithm("fedavg+personal:memory=8+none"), tiny_model("fedavg")
+        )
         tensors = objective.initial()
         rng = torch.Generator().manual_seed(0)
         for key in objective.moving(tensors):
@@ -129,7 +172,12 @@ class TestChoose:
         labels = torch.zeros(8, CLASSES)
         labels[:, 0] = 1
         width = tensors[KEYS].shape[1]
-        memory = {"keys": torch.zeros(8, width), "guess": guess, "labels": labels, "held": (torch.arange(8) < held).float()[:, None]}
+        memory = {
+            "keys": torch.zeros(8, width),
+            "guess": guess,
+            "labels": labels,
+            "held": (torch.arange(8) < held).float()[:, None],
+        }
         memory["keys"][torch.arange(8), torch.arange(8)] = 1  # nobody has a neighbour
         tensors |= {names.response("memorise", name): value for name, value in memory.items()}
         tensors[names.slot("memory.losses")][:held] = general_loss
@@ -142,7 +190,9 @@ class TestChoose:
         assert outputs["metric/kept"].tolist() == [1, 0, 0, 0]
         torch.testing.assert_close(outputs["metric/loss"], torch.tensor([0.1, 0.1, 2.0, 2.0]))
         assert float(outputs["metric/windows"]) == 4
-        assert torch.equal(outputs[names.following(KEYS)], tensors[names.response("memorise", "keys")])
+        assert torch.equal(
+            outputs[names.following(KEYS)], tensors[names.response("memorise", "keys")]
+        )
         assert float(outputs[names.following(SHARE)]) == 0.5
         assert torch.equal(outputs["next/shared/head.weight"], tensors["shared/head.weight"])
 
@@ -153,8 +203,14 @@ class TestChoose:
         assert torch.equal(outputs["next/shared/head.weight"], tensors["slot/before.head.weight"])
 
     def test_labels_of_a_part_of_the_classes_do_not_decide(self) -> None:
-        """However well the tuned model does on the windows held out, which are of the classes with labels too."""
-        assert self.chosen(0.1, 2.0, elsewhere=ABSENT - 0.01)[1]["metric/kept"].tolist() == [1, 0, 0, 0]
+        """However well the tuned model does on the windows held out, which are of the classes with
+        labels too."""
+        assert self.chosen(0.1, 2.0, elsewhere=ABSENT - 0.01)[1]["metric/kept"].tolist() == [
+            1,
+            0,
+            0,
+            0,
+        ]
         assert self.chosen(0.1, 2.0, elsewhere=ABSENT)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
 
     def test_a_device_that_was_left_out_of_the_training_has_no_tuned_model(self) -> None:
@@ -162,14 +218,26 @@ class TestChoose:
         assert self.chosen(0.1, 2.0, held=6)[1]["metric/kept"].tolist() == [1, 0, 0, 0]
         assert self.chosen(0.1, 2.0, held=7)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
 
-    def test_where_nothing_is_held_out_the_tuned_model_is_kept_unless_labels_are_of_a_part_of_the_classes(self) -> None:
+    def test_where_nothing_is_held_out_the_tuned_model_is_kept_unless_labels_are_of_a_part_of_the_classes(
+        self,
+    ) -> None:
         tensors, outputs = self.chosen(3.0, 0.5, held=0)
-        assert (outputs["metric/kept"].tolist(), float(outputs["metric/windows"])) == ([1, 0, 0, 0], 0)
+        assert (outputs["metric/kept"].tolist(), float(outputs["metric/windows"])) == (
+            [1, 0, 0, 0],
+            0,
+        )
         assert torch.equal(outputs["next/shared/head.weight"], tensors["shared/head.weight"])
-        assert self.chosen(0.1, 2.0, elsewhere=ABSENT, held=0)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
+        assert self.chosen(0.1, 2.0, elsewhere=ABSENT, held=0)[1]["metric/kept"].tolist() == [
+            0,
+            0,
+            1,
+            0,
+        ]
 
     @pytest.mark.parametrize("held", [1, 2])
-    def test_windows_that_are_held_out_of_too_few_speak_against_the_training_that_missed_them(self, held: int) -> None:
+    def test_windows_that_are_held_out_of_too_few_speak_against_the_training_that_missed_them(
+        self, held: int
+    ) -> None:
         """An older client holds two out where this one holds none out."""
         assert self.chosen(0.1, 2.0, held=held)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
 
@@ -177,7 +245,10 @@ class TestChoose:
         for general_loss in (0.5, WORST):
             tensors, outputs = self.chosen(math.nan, general_loss)
             assert outputs["metric/kept"].tolist() == [0, 0, 1, 0]
-            assert all(torch.equal(outputs[f"next/{k}"], tensors[slot_of(k, "before")]) for k in ("shared/head.weight", "shared/head.bias"))
+            assert all(
+                torch.equal(outputs[f"next/{k}"], tensors[slot_of(k, "before")])
+                for k in ("shared/head.weight", "shared/head.bias")
+            )
             assert all(bool(torch.isfinite(value).all()) for value in outputs.values())
 
 
@@ -196,11 +267,21 @@ class TestElsewhere:
 
     def test_it_is_none_where_all_windows_have_labels_or_none_has(self) -> None:
         memory = self.memory(1.0)
-        assert float(replace(memory, labels=torch.eye(3)[[0, 0, 1, 1, 0, 0, 1, 0]] * (torch.arange(8) < 7)[:, None]).elsewhere()) == 0
+        assert (
+            float(
+                replace(
+                    memory,
+                    labels=torch.eye(3)[[0, 0, 1, 1, 0, 0, 1, 0]] * (torch.arange(8) < 7)[:, None],
+                ).elsewhere()
+            )
+            == 0
+        )
         assert float(replace(memory, labels=torch.zeros(8, 3)).elsewhere()) == 0
 
     @pytest.mark.parametrize("num_labelled", [1, 7])
-    def test_it_is_all_where_labels_are_of_one_class_with_windows_without_labels_and_without(self, num_labelled: int) -> None:
+    def test_it_is_all_where_labels_are_of_one_class_with_windows_without_labels_and_without(
+        self, num_labelled: int
+    ) -> None:
         labels = torch.zeros(8, 3)
         labels[:num_labelled, 1] = 1
         assert float(replace(self.memory(0.0), labels=labels).elsewhere()) == 1
@@ -214,11 +295,21 @@ class TestBlend:
         for number, key in enumerate(objective.moving(tensors)):
             tensors[slot_of(key, "before")] = tensors[key] + number
         size, width = tensors[KEYS].shape
-        rows = {"keys": torch.zeros(size, width), "guess": torch.zeros(size, CLASSES), "labels": torch.zeros(size, CLASSES)}
+        rows = {
+            "keys": torch.zeros(size, width),
+            "guess": torch.zeros(size, CLASSES),
+            "labels": torch.zeros(size, CLASSES),
+        }
         rows["held"] = (torch.arange(size) < held).float()[:, None]
-        outputs = objective.blend(tensors | {names.response("memorise", name): value for name, value in rows.items()}, {}, {})
+        outputs = objective.blend(
+            tensors | {names.response("memorise", name): value for name, value in rows.items()},
+            {},
+            {},
+        )
         for number, key in enumerate(objective.moving(tensors)):
-            torch.testing.assert_close(outputs[names.following(key)], tensors[key] + (1 - way) * number)
+            torch.testing.assert_close(
+                outputs[names.following(key)], tensors[key] + (1 - way) * number
+            )
 
 
 class TestMemorise:
@@ -226,18 +317,27 @@ class TestMemorise:
 
     def rows_of(self, name: str, num_labelled: int, num_all: int, size: int) -> Tensors:
         rng = np.random.default_rng(num_all)
-        x, y = rng.normal(size=(num_all, CHANNELS, LENGTH)).astype(np.float32), np.arange(num_all) % CLASSES
+        x, y = (
+            rng.normal(size=(num_all, CHANNELS, LENGTH)).astype(np.float32),
+            np.arange(num_all) % CLASSES,
+        )
         field = make_field(f"fedavg+{name}:memory={size}+none", num_devices=1)
         windows = Windows(x[:num_labelled], y[:num_labelled], x[:2], y[:2], x[num_labelled:])
         result, _ = close(field, windows, verbs=(Evaluate("windows", "memorise", holdout=0.25),))
         return names.part(result.tensors, names.RESPONSE)
 
-    @pytest.mark.parametrize(("num_all", "size"), [(5, 16), (16, 16), (17, 16), (40, 16), (300, 16), (1000, 64)])
-    def test_each_row_holds_at_most_one_window_and_these_are_evenly_spread(self, num_all: int, size: int) -> None:
+    @pytest.mark.parametrize(
+        ("num_all", "size"), [(5, 16), (16, 16), (17, 16), (40, 16), (300, 16), (1000, 64)]
+    )
+    def test_each_row_holds_at_most_one_window_and_these_are_evenly_spread(
+        self, num_all: int, size: int
+    ) -> None:
         found = self.rows_of("personal", num_all, num_all, size)
         labels = found["memorise.labels"]
         assert set(np.unique(labels)) <= {0.0, 1.0}
-        np.testing.assert_allclose(found["memorise.guess"].sum(1)[: min(num_all, size)], 1, rtol=1e-5)
+        np.testing.assert_allclose(
+            found["memorise.guess"].sum(1)[: min(num_all, size)], 1, rtol=1e-5
+        )
         assert found["memorise.guess"].sum(1)[min(num_all, size) :].sum() == 0
         places = np.argsort(ranks(num_all, 0))[:size].tolist()
         assert labels[: len(places)].argmax(1).tolist() == [place % CLASSES for place in places]
@@ -256,7 +356,10 @@ class TestMemorise:
     def test_windows_with_labels_do_not_push_all_without_out(self) -> None:
         """Or nobody would see what the labels know nothing of."""
         found = self.rows_of("personal", 100, 300, 16)
-        assert (found["memorise.labels"].sum(), (found["memorise.guess"].sum(1) > 0).sum()) == (12, 16)
+        assert (found["memorise.labels"].sum(), (found["memorise.guess"].sum(1) > 0).sum()) == (
+            12,
+            16,
+        )
 
     def test_windows_without_labels_have_a_row_and_no_label_or_no_row(self) -> None:
         for name, rows in (("personal", 12), ("knn-per", 5)):
@@ -269,7 +372,14 @@ class TestMemorise:
 def with_tensors(model: Classifier, tensors: Tensors) -> Classifier:
     """A copy of the model in evaluation mode, with these shared tensors and statistics."""
     copied = deepcopy(model).eval()
-    copied.load_state_dict({names.name_of(k): torch.from_numpy(v) for k, v in tensors.items() if names.is_exchanged(k)}, strict=False)
+    copied.load_state_dict(
+        {
+            names.name_of(k): torch.from_numpy(v)
+            for k, v in tensors.items()
+            if names.is_exchanged(k)
+        },
+        strict=False,
+    )
     return copied
 
 
@@ -296,39 +406,55 @@ class TestPlausible:
         x, y = torch.from_numpy(tiny_windows(0).train_x), torch.from_numpy(tiny_windows(0).train_y)
         glitch = x.clone()
         glitch[2] *= 1e4
-        usual, spoilt = (objective.survey(objective.initial(), {"x": windows, "y": y}) for windows in (x, glitch))
+        usual, spoilt = (
+            objective.survey(objective.initial(), {"x": windows, "y": y}) for windows in (x, glitch)
+        )
         for name, value in usual.items():
             if "variance" in name:
                 assert float((spoilt[name] - value).abs().max()) < 2 * float(value.abs().max())
 
 
 class TestRecalibrate:
-    @pytest.mark.parametrize(("count", "prior"), [(4, PRIOR_OF_TRAINED), (0, PRIOR)], ids=["with labels", "without"])
-    def test_statistics_move_towards_those_of_all_windows_as_a_plain_program_says(self, count: int, prior: float) -> None:
+    @pytest.mark.parametrize(
+        ("count", "prior"), [(4, PRIOR_OF_TRAINED), (0, PRIOR)], ids=["with labels", "without"]
+    )
+    def test_statistics_move_towards_those_of_all_windows_as_a_plain_program_says(
+        self, count: int, prior: float
+    ) -> None:
         field = make_field("fedavg+recalibrated", num_devices=1)
         windows = labelled(tiny_windows(1), count)
         result, model = close(field, windows)
         every = np.concatenate([windows.train_x, windows.unlabelled_x])
         with torch.no_grad():
-            guess = torch.softmax(with_tensors(field.model, model)(torch.from_numpy(every)), 1).numpy()
+            guess = torch.softmax(
+                with_tensors(field.model, model)(torch.from_numpy(every)), 1
+            ).numpy()
         guess[:count] = np.eye(CLASSES)[windows.train_y]
         mean = guess.mean(0)
         various = (np.exp(-np.sum(mean * np.log(np.maximum(mean, 1e-9)))) - 1) / (CLASSES - 1)
         share = len(every) * various**2 / (len(every) * various**2 + prior)
         layer = next(n for n, m in field.model.named_modules() if isinstance(m, nn.BatchNorm1d))
         seen: list[torch.Tensor] = []
-        watch: Any = dict(field.model.named_modules())[layer].register_forward_pre_hook(lambda _m, given: seen.append(given[0]))
+        watch: Any = dict(field.model.named_modules())[layer].register_forward_pre_hook(
+            lambda _m, given: seen.append(given[0])
+        )
         with torch.no_grad():
             field.model.eval()(torch.from_numpy(every))
         watch.remove()
-        for statistic, value in (("running_mean", seen[0].mean((0, 2))), ("running_var", seen[0].var((0, 2), unbiased=False))):
+        for statistic, value in (
+            ("running_mean", seen[0].mean((0, 2))),
+            ("running_var", seen[0].var((0, 2), unbiased=False)),
+        ):
             key = f"statistic/{layer}.{statistic}"
             expected = share * value.numpy() + (1 - share) * model[key]
-            np.testing.assert_allclose(result.private[names.kept(key)], expected, rtol=2e-2, atol=1e-4)
+            np.testing.assert_allclose(
+                result.private[names.kept(key)], expected, rtol=2e-2, atol=1e-4
+            )
             assert np.abs(expected - model[key]).max() > 0.01
 
     def statistics(self, x: Numbers, y: Array | None = None) -> tuple[Numbers, Numbers]:
-        """All running statistics of a device with these windows, after and before, flat; without `y` they have no labels."""
+        """All running statistics of a device with these windows, after and before, flat; without
+        `y` they have no labels."""
         windows = Windows(x[:0], np.zeros(0, np.int64), x[:2], np.zeros(2, np.int64), x)
         if y is not None:
             windows = Windows(x, y, x[:2], y[:2])
@@ -357,7 +483,9 @@ class TestRecalibrate:
         assert np.abs(spoilt - usual).max() < np.abs(usual - before).max()
 
     def test_no_more_windows_are_measured_than_count(self) -> None:
-        verbs = make_algorithm(read_algorithm("fedavg+personal+none")).coordinator.closing(ObjectiveMemory(), WORK)
+        verbs = make_algorithm(read_algorithm("fedavg+personal+none")).coordinator.closing(
+            ObjectiveMemory(), WORK
+        )
         asked = {verb.graph: verb.most for verb in verbs if isinstance(verb, Evaluate)}
         assert asked == {"glance": GLANCED, "gauge": GAUGED, "memorise": 256, "assess": 0}
 
@@ -371,11 +499,20 @@ class TestRecalibrate:
         plain.shape = (CHANNELS, LENGTH)
         spec = read_algorithm("fedavg+personal+none")
         objective = make_objective(spec, plain)
-        bundle = describe_bundle(objective, name="plain", classes=("a", "b", "c"), window=Window(("u", "v"), LENGTH, LENGTH))
-        verbs = make_algorithm(spec).coordinator.closing(make_algorithm(spec).coordinator.begin({}, 0), WORK)
+        bundle = describe_bundle(
+            objective,
+            name="plain",
+            classes=("a", "b", "c"),
+            window=Window(("u", "v"), LENGTH, LENGTH),
+        )
+        verbs = make_algorithm(spec).coordinator.closing(
+            make_algorithm(spec).coordinator.begin({}, 0), WORK
+        )
         model = {k: v for k, v in bundle.initial.items() if names.is_exchanged(k)}
         plan = Plan("r", 1, 1, 0, "d0", "0" * 64, "0" * 64, verbs, 7, 0.0)
-        result = Executor(bundle, EagerGraphs(objective), tiny_windows(0)).execute(plan, model, {}, lambda _d: {})
+        result = Executor(bundle, EagerGraphs(objective), tiny_windows(0)).execute(
+            plan, model, {}, lambda _d: {}
+        )
         assert result.evaluated.num_examples == 6
 
 
@@ -387,7 +524,14 @@ def test_recipes_name_models_that_exist_and_general_comes_after_tuned() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["personal:memory=7", "personal:holdout=0", "personal:holdout=0.6", "knn-per:memory=4097", "personal:epochs=-1"]
+    "text",
+    [
+        "personal:memory=7",
+        "personal:holdout=0",
+        "personal:holdout=0.6",
+        "knn-per:memory=4097",
+        "personal:epochs=-1",
+    ],
 )
 def test_an_option_out_of_its_limits_is_one_clear_error(text: str) -> None:
     key = text.split(":")[1].split("=")[0]

@@ -1,4 +1,5 @@
-"""What devices keep in tasks whose labels are no classes: the arithmetic beside plain numpy, and whole closing plans on tiny devices."""
+"""What devices keep in tasks whose labels are no classes: the arithmetic beside plain numpy, and
+whole closing plans on tiny devices."""
 
 import math
 from typing import Any
@@ -11,7 +12,17 @@ from hypothesis import strategies as st
 
 from algorithms.personalisation.answers import ANSWERS, with_weight
 from algorithms.personalisation.kept import LEAST, WORST
-from algorithms.personalisation.memory import KEYS, LABELS, SCALE, SHARE, SPREAD, TIMES, Memory, answer, empty
+from algorithms.personalisation.memory import (
+    KEYS,
+    LABELS,
+    SCALE,
+    SHARE,
+    SPREAD,
+    TIMES,
+    Memory,
+    answer,
+    empty,
+)
 from algorithms.personalisation.scores import Scores
 from algorithms.registry import make_objective, read_algorithm
 from edge_client.core.own import own_tensors
@@ -31,11 +42,18 @@ SHARES = (0.0, 0.5, 1.0)
 WIDTH, NAMES = 4, 2
 
 
-def memory_of(task: TaskName, seed: int, labelled: list[bool], held: list[bool], rows: int) -> Memory:
-    """So many windows in the first of so many rows, which lie close enough to be neighbours. Labels of zeros are among them."""
+def memory_of(
+    task: TaskName, seed: int, labelled: list[bool], held: list[bool], rows: int
+) -> Memory:
+    """So many windows in the first of so many rows, which lie close enough to be neighbours. Labels
+    of zeros are among them."""
     rng, count = np.random.default_rng(seed), len(labelled)
     keys = np.array([1.0, 0.3, 0.2, 0.1]) + rng.normal(0, 0.15, (count, WIDTH))
-    target = rng.integers(0, 2, (count, NAMES)) if task == MULTI_LABEL else rng.integers(-1, 2, (count, NAMES)) * 1.5
+    target = (
+        rng.integers(0, 2, (count, NAMES))
+        if task == MULTI_LABEL
+        else rng.integers(-1, 2, (count, NAMES)) * 1.5
+    )
     nobody = no_labels(count, label_of(task, NAMES, 0))
     target = np.where(np.array(labelled, bool)[:, None], target, nobody)
     of = ANSWERS[task]
@@ -45,7 +63,13 @@ def memory_of(task: TaskName, seed: int, labelled: list[bool], held: list[bool],
         "labels": of.labels(torch.from_numpy(target).float(), NAMES),
         "held": torch.tensor([float(h and k) for h, k in zip(held, labelled, strict=True)]),
     }
-    return Memory(**{name: torch.cat([t, torch.zeros(rows - count, *t.shape[1:])]) for name, t in made.items()}, of=of)
+    return Memory(
+        **{
+            name: torch.cat([t, torch.zeros(rows - count, *t.shape[1:])])
+            for name, t in made.items()
+        },
+        of=of,
+    )
 
 
 @st.composite
@@ -57,9 +81,14 @@ def memories(draw: st.DrawFn) -> tuple[TaskName, Memory, list[bool]]:
     return task, memory_of(task, draw(st.integers(0, 2**16)), known, held, len(known) + 2), known
 
 
-def plain_losses(task: TaskName, memory: Memory, known: list[bool], share: float) -> dict[int, float]:
-    """The loss of each held-out window by loops in float64, with what neighbours say and its weight apart."""
-    keys, guess, labels = (t.double().numpy() for t in (memory.keys, memory.guess[:, :-1], memory.labels[:, :-1]))
+def plain_losses(
+    task: TaskName, memory: Memory, known: list[bool], share: float
+) -> dict[int, float]:
+    """The loss of each held-out window by loops in float64, with what neighbours say and its weight
+    apart."""
+    keys, guess, labels = (
+        t.double().numpy() for t in (memory.keys, memory.guess[:, :-1], memory.labels[:, :-1])
+    )
     count = len(known)
     judged = [i for i in range(count) if memory.held[i] > 0]
     told = [j for j in range(count) if j not in judged]
@@ -75,7 +104,10 @@ def plain_losses(task: TaskName, memory: Memory, known: list[bool], share: float
     soft, weights = [labels[i] if own[i] else guess[i] for i in range(count)], [1.0] * count
     for _ in range(TIMES):
         said = [near(i, soft, weights) for i in range(count)]
-        soft = [labels[i] if own[i] else (1 - SPREAD) * guess[i] + SPREAD * said[i][0] for i in range(count)]
+        soft = [
+            labels[i] if own[i] else (1 - SPREAD) * guess[i] + SPREAD * said[i][0]
+            for i in range(count)
+        ]
         weights = [1.0 if own[i] else (1 - SPREAD) + SPREAD * said[i][1] for i in range(count)]
     found = {}
     for i in judged:
@@ -91,7 +123,9 @@ def plain_losses(task: TaskName, memory: Memory, known: list[bool], share: float
 
 @settings(deadline=None, max_examples=60)
 @given(memories())
-def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(case: tuple[TaskName, Memory, list[bool]]) -> None:
+def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(
+    case: tuple[TaskName, Memory, list[bool]],
+) -> None:
     task, memory, known = case
     assert memory.known.tolist() == [*known, False, False], "a label of zeros is one"
     losses, judged = memory.losses(SHARES)
@@ -105,7 +139,9 @@ def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(case: tuple[Task
 
 @settings(deadline=None, max_examples=30)
 @given(memories(), st.floats(0, 1), st.integers(0, 99))
-def test_answers_lie_between_what_the_model_and_labels_say(case: tuple[TaskName, Memory, list[bool]], share: float, seed: int) -> None:
+def test_answers_lie_between_what_the_model_and_labels_say(
+    case: tuple[TaskName, Memory, list[bool]], share: float, seed: int
+) -> None:
     task, memory, _ = case
     rng = torch.Generator().manual_seed(seed)
     features = torch.randn(5, WIDTH, generator=rng) * 0.1 + torch.tensor([1.0, 0.3, 0.2, 0.1])
@@ -113,16 +149,25 @@ def test_answers_lie_between_what_the_model_and_labels_say(case: tuple[TaskName,
     found = answer({**memory.answering(), SHARE: torch.tensor(share)}, features, guess, memory.of)
     every = torch.cat([memory.guess[memory.filled], memory.labels[memory.known], guess])
     torch.testing.assert_close(found[:, -1], torch.ones(5), atol=1e-4, rtol=0)
-    assert bool((found[:, :-1] >= every.amin(0)[:-1] - 1e-4).all() and (found[:, :-1] <= every.amax(0)[:-1] + 1e-4).all())
-    alone = answer({**empty(4, WIDTH, NAMES + 1), SHARE: torch.tensor(share)}, features, guess, memory.of)
+    assert bool(
+        (found[:, :-1] >= every.amin(0)[:-1] - 1e-4).all()
+        and (found[:, :-1] <= every.amax(0)[:-1] + 1e-4).all()
+    )
+    alone = answer(
+        {**empty(4, WIDTH, NAMES + 1), SHARE: torch.tensor(share)}, features, guess, memory.of
+    )
     assert torch.equal(alone, guess), "an empty memory leaves the answer to the model"
 
 
 def test_losses_of_answers_that_are_no_numbers_or_far_off_are_cut_off() -> None:
     for guess in (math.nan, math.inf, 1e30):
         memory = memory_of(REGRESSION, 0, [True] * 4, [True, True, False, False], 5)
-        made = Memory(memory.keys, torch.full_like(memory.guess, guess), memory.labels, memory.held, memory.of)
-        torch.testing.assert_close(made.losses((0.0,))[0][:, 0], torch.tensor([WORST, WORST, 0, 0, 0]))
+        made = Memory(
+            memory.keys, torch.full_like(memory.guess, guess), memory.labels, memory.held, memory.of
+        )
+        torch.testing.assert_close(
+            made.losses((0.0,))[0][:, 0], torch.tensor([WORST, WORST, 0, 0, 0])
+        )
         assert bool(made.finite) == math.isfinite(guess)
         held = torch.tensor([1.0, 0.0, 1.0])
         scores = Scores(torch.tensor([guess, 1.0, 0.5]), torch.ones(3), held)
@@ -145,25 +190,40 @@ class TestClosingPlans:
         return every if count is None else labelled(every, count)
 
     @pytest.mark.parametrize("task", [*NEIGHBOURLY, *ALONE])
-    def test_the_plan_is_carried_out_with_any_labels_and_metrics_are_those_of_the_answers(self, task: TaskName) -> None:
+    def test_the_plan_is_carried_out_with_any_labels_and_metrics_are_those_of_the_answers(
+        self, task: TaskName
+    ) -> None:
         field = played(f"fedavg+personal:memory=32+none+{task}")
         for count in (None, 1, 0):
             windows = self.windows_of(field, count)
             result, model = close(field, windows)
-            assert set(result.tensors) == {f"response/choose.{name}" for name in ("kept", "loss", "error", "usable", "windows")}
-            kept, losses = result.tensors["response/choose.kept"], result.tensors["response/choose.loss"]
+            assert set(result.tensors) == {
+                f"response/choose.{name}" for name in ("kept", "loss", "error", "usable", "windows")
+            }
+            kept, losses = (
+                result.tensors["response/choose.kept"],
+                result.tensors["response/choose.loss"],
+            )
             assert len(kept) == (4 if task in NEIGHBOURLY else 2)
             assert kept.sum() == 1
             assert 0 <= losses.min() <= losses.max() <= WORST
-            assert all(np.isfinite(value).all() for value in [*result.private.values(), *result.tensors.values()])
+            assert all(
+                np.isfinite(value).all()
+                for value in [*result.private.values(), *result.tensors.values()]
+            )
             executor = Executor(field.bundle, field.executors["d0"]._graphs, windows)
             told = executor.predict(model, result.private, windows.test_x)
-            assert self.right(task, told, windows) == pytest.approx(result.evaluated.num_correct, abs=0.5)
+            assert self.right(task, told, windows) == pytest.approx(
+                result.evaluated.num_correct, abs=0.5
+            )
             again = executor.evaluate(model, result.private, windows.test_x, windows.test_y)
             assert again.num_correct == result.evaluated.num_correct
             assert again.loss_sum == pytest.approx(result.evaluated.loss_sum, rel=1e-5)
             trained = count is None or task == RECONSTRUCTION  # which needs no labels
-            assert (result.num_steps > 0, float(result.tensors["response/choose.windows"]) > 2) == (trained, trained)
+            assert (result.num_steps > 0, float(result.tensors["response/choose.windows"]) > 2) == (
+                trained,
+                trained,
+            )
 
     @staticmethod
     def right(task: TaskName, told: Any, windows: Windows) -> float:
@@ -182,7 +242,10 @@ class TestClosingPlans:
         with np.errstate(all="ignore"):
             result, model = close(field, self.windows_of(field))
         assert result.num_steps > 0
-        assert result.tensors["response/choose.kept"].argmax() >= len(result.tensors["response/choose.kept"]) // 2
+        assert (
+            result.tensors["response/choose.kept"].argmax()
+            >= len(result.tensors["response/choose.kept"]) // 2
+        )
         assert all(np.isfinite(value).all() for value in result.private.values())
         shared = next(key for key in model if key.startswith("shared/"))
         np.testing.assert_array_equal(result.private[names.kept(shared)], model[shared])
@@ -192,7 +255,10 @@ class TestClosingPlans:
         field = played(f"fedavg+personal:memory=32+none+{task}", rounds=2)
         every = self.windows_of(field)
         turned = Windows(every.train_x, 1 - every.train_y, every.test_x, 1 - every.test_y)
-        served, kept = self.loss(field, turned, {}), self.loss(field, turned, close(field, turned)[0].private)
+        served, kept = (
+            self.loss(field, turned, {}),
+            self.loss(field, turned, close(field, turned)[0].private),
+        )
         assert kept < served
 
     @staticmethod
@@ -202,14 +268,18 @@ class TestClosingPlans:
         return executor.evaluate(model, private, windows.test_x, windows.test_y).loss_sum
 
     @pytest.mark.parametrize("task", ALONE)
-    def test_the_model_kept_is_the_one_with_the_least_loss_and_answers_alone(self, task: TaskName) -> None:
+    def test_the_model_kept_is_the_one_with_the_least_loss_and_answers_alone(
+        self, task: TaskName
+    ) -> None:
         field = played(f"fedavg:lr=0.05+personal:memory=32:epochs=3+none+{task}")
         result, model = close(field, self.windows_of(field))
         losses = result.tensors["response/choose.loss"]
         assert result.tensors["response/choose.kept"].tolist() == [1, 0]
         assert losses[0] < losses[1], "three epochs more on its own windows"
         assert float(result.private[names.kept(SHARE)]) == 0
-        assert names.of_role(own_tensors(field.bundle, model, result.private), names.MEMORY).keys() == {SHARE}
+        assert names.of_role(
+            own_tensors(field.bundle, model, result.private), names.MEMORY
+        ).keys() == {SHARE}
 
     @pytest.mark.parametrize("task", [*NEIGHBOURLY, *ALONE])
     def test_recalibrated_moves_statistics_alone(self, task: TaskName) -> None:
@@ -222,10 +292,15 @@ class TestClosingPlans:
     def test_knn_per_takes_the_share_with_the_least_loss(self, task: TaskName) -> None:
         field = played(f"fedavg+knn-per+none+{task}")
         result: Result = close(field, self.windows_of(field))[0]
-        losses, kept = result.tensors["response/choose.loss"], result.tensors["response/choose.kept"]
+        losses, kept = (
+            result.tensors["response/choose.loss"],
+            result.tensors["response/choose.kept"],
+        )
         assert losses.shape == (11,)
         assert losses[kept.argmax()] == losses.min()
-        assert (result.private[names.kept(LABELS)][:, -1] > 0).sum() == len(self.windows_of(field).train_y)
+        assert (result.private[names.kept(LABELS)][:, -1] > 0).sum() == len(
+            self.windows_of(field).train_y
+        )
 
 
 def test_classes_have_no_column_more() -> None:
@@ -239,20 +314,39 @@ def test_classes_have_no_column_more() -> None:
 
 @pytest.mark.parametrize("task", ALONE)
 def test_what_goes_by_neighbours_alone_is_refused_where_there_are_none(task: TaskName) -> None:
-    with pytest.raises(ConfigError, match=f"'fedavg\\+knn-per\\+{task}': by knn-per devices choose how much neighbours .* in {task} there"):
+    with pytest.raises(
+        ConfigError,
+        match=f"'fedavg\\+knn-per\\+{task}': by knn-per devices choose how much neighbours .* in "
+        f"{task} there",
+    ):
         read_algorithm(f"fedavg+knn-per+{task}")
-    assert read_algorithm(f"personal+{task}").candidates == ("tuned, neighbours 0", "general, neighbours 0")
+    assert read_algorithm(f"personal+{task}").candidates == (
+        "tuned, neighbours 0",
+        "general, neighbours 0",
+    )
     assert len(read_algorithm(f"personal+{MULTI_LABEL}").candidates) == 4
 
 
 @pytest.mark.parametrize("task", ["classification:label_smoothing=0.1", *NEIGHBOURLY, *ALONE])
 def test_a_task_alone_names_no_algorithm(task: TaskName) -> None:
     alone, whole = read_algorithm(task), read_algorithm(f"personal+{task}")
-    assert (alone.personalisation.name, alone.grouping.name, alone.candidates) == ("personal", "distfl", whole.candidates)
+    assert (alone.personalisation.name, alone.grouping.name, alone.candidates) == (
+        "personal",
+        "distfl",
+        whole.candidates,
+    )
     assert read_algorithm(f"fedavg+{task}").personalisation.name == "served"
     assert read_algorithm(str(alone)) == alone
 
 
 def test_a_bundle_says_which_graph_measures_what_is_kept() -> None:
-    assert make_field("fedavg+personal:memory=32+none+regression", num_devices=1).bundle.manifest.measuring == names.ASSESS
-    assert make_field("fedavg+none+regression", num_devices=1).bundle.manifest.measuring == names.EVALUATE
+    assert (
+        make_field(
+            "fedavg+personal:memory=32+none+regression", num_devices=1
+        ).bundle.manifest.measuring
+        == names.ASSESS
+    )
+    assert (
+        make_field("fedavg+none+regression", num_devices=1).bundle.manifest.measuring
+        == names.EVALUATE
+    )

@@ -14,13 +14,17 @@ CANDIDATES = ("one", "two", "three")
 
 def said(kept: Any = (0, 1, 0), loss: Any = (0.5, 0.25, 1.0), windows: Any = 12.0) -> Tensors:
     told = {"kept": kept, "loss": loss, "windows": windows}
-    return {f"response/choose.{name}": np.asarray(value, np.float32) for name, value in told.items()}
+    return {
+        f"response/choose.{name}": np.asarray(value, np.float32) for name, value in told.items()
+    }
 
 
 def test_the_candidate_its_loss_and_those_of_the_others_are_read() -> None:
     expected = Kept("two", 12, 0.25, {"one": 0.5, "three": 1.0})
     assert kept_of(CANDIDATES, said()) == expected
-    assert kept_of(CANDIDATES, {**said(), "response/gauge.share": np.ones((), np.float32)}) == expected
+    assert (
+        kept_of(CANDIDATES, {**said(), "response/gauge.share": np.ones((), np.float32)}) == expected
+    )
 
 
 def test_standard_errors_are_read_where_they_are_told() -> None:
@@ -29,7 +33,10 @@ def test_standard_errors_are_read_where_they_are_told() -> None:
     assert found is not None
     assert found.errors == pytest.approx({"one": 0.1, "two": 0.0, "three": 0.2})
     for wrong in ((0.1, np.nan, 0.0), (0.1, -1.0, 0.0), (0.1, 99.0, 0.0), (0.1, 0.0)):
-        assert kept_of(CANDIDATES, said() | {"response/choose.error": np.array(wrong, np.float32)}) is None
+        assert (
+            kept_of(CANDIDATES, said() | {"response/choose.error": np.array(wrong, np.float32)})
+            is None
+        )
 
 
 def test_what_cannot_be_used_is_read_where_it_is_told() -> None:
@@ -37,13 +44,17 @@ def test_what_cannot_be_used_is_read_where_it_is_told() -> None:
         return {"response/choose.usable": np.array(flags, np.float32)}
 
     assert kept_of(CANDIDATES, said() | usable(1, 1, 1)) == kept_of(CANDIDATES, said())
-    assert kept_of(CANDIDATES, said() | usable(0, 0.9999, 1)) == Kept("two", 12, 0.25, {"one": 0.5, "three": 1.0}, unusable=("one",))
+    assert kept_of(CANDIDATES, said() | usable(0, 0.9999, 1)) == Kept(
+        "two", 12, 0.25, {"one": 0.5, "three": 1.0}, unusable=("one",)
+    )
     for wrong in ((1, 0, 1), (1, 1), (1, 1, 2), (0.5, 1, 1), (np.nan, 1, 1)):
         assert kept_of(CANDIDATES, said() | usable(*wrong)) is None
 
 
 def test_what_a_runtime_has_rounded_is_read() -> None:
-    assert kept_of(CANDIDATES, said((1e-6, 0.9999, 0), (0.5, -1e-7, 1.0), 11.9999)) == Kept("two", 12, 0.0, {"one": 0.5, "three": 1.0})
+    assert kept_of(CANDIDATES, said((1e-6, 0.9999, 0), (0.5, -1e-7, 1.0), 11.9999)) == Kept(
+        "two", 12, 0.0, {"one": 0.5, "three": 1.0}
+    )
 
 
 def test_without_windows_there_are_no_losses() -> None:
@@ -82,12 +93,16 @@ def test_what_cannot_be_is_not_told(hostile: Tensors) -> None:
 
 
 def test_a_run_whose_devices_do_not_choose_is_told_nothing() -> None:
-    assert kept_of((), {**said((), ()), "response/choose.windows": np.zeros((), np.float32)}) is None
+    assert (
+        kept_of((), {**said((), ()), "response/choose.windows": np.zeros((), np.float32)}) is None
+    )
 
 
 @pytest.mark.parametrize("name", PERSONALISATION)
 def test_the_names_of_candidates_are_those_of_the_recipe(name: str) -> None:
     candidates = read_algorithm(f"fedavg+{name}").candidates
     recipe = getattr(PERSONALISATION[name], "recipe", None)
-    assert candidates == (() if recipe is None else tuple(str(candidate) for candidate in recipe.candidates))
+    assert candidates == (
+        () if recipe is None else tuple(str(candidate) for candidate in recipe.candidates)
+    )
     assert len(set(candidates)) == len(candidates)

@@ -1,4 +1,5 @@
-"""MADE, the density model of FedDisk: what its outputs depend on, its loss, and what it is given."""
+"""MADE, the density model of FedDisk: what its outputs depend on, its loss, and what it is
+given."""
 
 import numpy as np
 import pytest
@@ -16,7 +17,11 @@ def test_an_output_of_made_depends_on_earlier_inputs_only(num_values: int, num_h
     made = Made(num_values, num_hidden)
     slope = torch.zeros(num_values, num_values)
     for _ in range(20):  # at several places, because a ReLU may be off at one
-        slope += torch.autograd.functional.jacobian(made, torch.rand(num_values).reshape(1, -1)).reshape(num_values, num_values).abs()
+        slope += (
+            torch.autograd.functional.jacobian(made, torch.rand(num_values).reshape(1, -1))
+            .reshape(num_values, num_values)
+            .abs()
+        )
     assert torch.equal(slope, torch.tril(slope, diagonal=-1))
     assert (slope[1:].sum(1) > 0).sum() >= min(num_values - 1, num_hidden) // 2
 
@@ -36,8 +41,15 @@ def test_the_loss_of_made_is_the_bernoulli_cross_entropy() -> None:
     expected = []
     for row in x:
         probabilities = [float(p) for p in torch.sigmoid(made(row[None]).detach())[0]]
-        expected.append(-sum(float(v) * np.log(p) + (1 - float(v)) * np.log(1 - p) for v, p in zip(row, probabilities, strict=True)))
-    np.testing.assert_allclose(negative_log_likelihood(made(x), x).detach().numpy(), expected, rtol=1e-5)
+        expected.append(
+            -sum(
+                float(v) * np.log(p) + (1 - float(v)) * np.log(1 - p)
+                for v, p in zip(row, probabilities, strict=True)
+            )
+        )
+    np.testing.assert_allclose(
+        negative_log_likelihood(made(x), x).detach().numpy(), expected, rtol=1e-5
+    )
 
 
 def test_probabilities_of_made_sum_to_one() -> None:
@@ -45,7 +57,9 @@ def test_probabilities_of_made_sum_to_one() -> None:
     torch.manual_seed(1)
     made = Made(5, 7)
     every = torch.tensor([[(i >> d) & 1 for d in range(5)] for i in range(32)], dtype=torch.float32)
-    assert float(torch.exp(-negative_log_likelihood(made(every), every)).sum().detach()) == pytest.approx(1.0, abs=1e-5)
+    assert float(
+        torch.exp(-negative_log_likelihood(made(every), every)).sum().detach()
+    ) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_inputs_lie_between_zero_and_one_and_are_averaged_to_fit() -> None:
@@ -61,6 +75,11 @@ def test_inputs_lie_between_zero_and_one_and_are_averaged_to_fit() -> None:
     model = small_model()
     window = UnitInputs(model.scale, (2, 15), 16)
     z = torch.randn(4, 2, 15) * 3
-    expected = torch.sigmoid(2 * z / torch.tensor([[1.0], [2.0]]))[:, :, :14].reshape(4, 2, 7, 2).mean(3).flatten(1)
+    expected = (
+        torch.sigmoid(2 * z / torch.tensor([[1.0], [2.0]]))[:, :, :14]
+        .reshape(4, 2, 7, 2)
+        .mean(3)
+        .flatten(1)
+    )
     torch.testing.assert_close(window(z), expected)
     assert (window.factor, window.num_values) == (2, 14)

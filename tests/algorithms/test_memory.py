@@ -1,4 +1,5 @@
-"""What a device remembers: the graphs' arithmetic beside a plain program of numpy, window by window, and what must always hold."""
+"""What a device remembers: the graphs' arithmetic beside a plain program of numpy, window by
+window, and what must always hold."""
 
 import math
 from typing import Any
@@ -33,9 +34,15 @@ SHARES = (0.0, 0.3, 1.0)
 
 
 def memory_of(seed: int, labelled: list[int], held: list[int], rows: int) -> Memory:
-    """`len(labelled)` windows with a class each (-1: none) in the first of so many rows, which lie close enough to be neighbours."""
+    """`len(labelled)` windows with a class each (-1: none) in the first of so many rows, which lie
+    close enough to be neighbours."""
     rng = np.random.default_rng(seed)
-    keys, guess, labels, out = np.zeros((rows, WIDTH)), np.zeros((rows, CLASSES)), np.zeros((rows, CLASSES)), np.zeros(rows)
+    keys, guess, labels, out = (
+        np.zeros((rows, WIDTH)),
+        np.zeros((rows, CLASSES)),
+        np.zeros((rows, CLASSES)),
+        np.zeros(rows),
+    )
     for row, label in enumerate(labelled):
         near = np.array([1.0, 0.3, 0.2, 0.1]) + rng.normal(0, 0.15, WIDTH)
         keys[row] = near / np.linalg.norm(near)
@@ -53,11 +60,14 @@ def memories(draw: st.DrawFn) -> Memory:
     """Any memory of up to nine windows, with empty rows behind them."""
     labelled = draw(st.lists(st.integers(-1, CLASSES - 1), max_size=9))
     held = draw(st.lists(st.integers(0, 1), min_size=len(labelled), max_size=len(labelled)))
-    return memory_of(draw(st.integers(0, 2**16)), labelled, held, len(labelled) + draw(st.integers(1, 3)))
+    return memory_of(
+        draw(st.integers(0, 2**16)), labelled, held, len(labelled) + draw(st.integers(1, 3))
+    )
 
 
 def plain_smoothed(memory: Memory, known: list[bool], silent: list[bool]) -> list[Numbers]:
-    """Labels for every window by loops: `known` windows keep theirs, `silent` ones tell no other window anything."""
+    """Labels for every window by loops: `known` windows keep theirs, `silent` ones tell no other
+    window anything."""
     keys, guess, labels = (t.double().numpy() for t in (memory.keys, memory.guess, memory.labels))
     count = len(keys)
     soft = [labels[i] if known[i] else guess[i] for i in range(count)]
@@ -70,7 +80,11 @@ def plain_smoothed(memory: Memory, known: list[bool], silent: list[bool]) -> lis
             total, near = 0.0, np.zeros(CLASSES)
             for j in range(count):
                 if j != i and guess[j].sum() > 0 and not silent[j]:
-                    weight = math.exp(-((keys[i] - keys[j]) ** 2).sum() / SCALE) if guess[i].sum() > 0 else 0.0
+                    weight = (
+                        math.exp(-((keys[i] - keys[j]) ** 2).sum() / SCALE)
+                        if guess[i].sum() > 0
+                        else 0.0
+                    )
                     total, near = total + weight, near + weight * soft[j]
             following.append((1 - SPREAD) * guess[i] + SPREAD * (near / max(total, NEAREST)))
         soft = following
@@ -79,9 +93,13 @@ def plain_smoothed(memory: Memory, known: list[bool], silent: list[bool]) -> lis
 
 def plain_loss(memory: Memory, row: int, share: float) -> float:
     """The loss of one held-out window, by loops."""
-    keys, guess, labels, held = (t.double().numpy() for t in (memory.keys, memory.guess, memory.labels, memory.held))
+    keys, guess, labels, held = (
+        t.double().numpy() for t in (memory.keys, memory.guess, memory.labels, memory.held)
+    )
     judged = [bool(held[j] > 0 and labels[j].sum() > 0) for j in range(len(keys))]
-    soft = plain_smoothed(memory, [bool(labels[j].sum() > 0) and not judged[j] for j in range(len(keys))], judged)
+    soft = plain_smoothed(
+        memory, [bool(labels[j].sum() > 0) and not judged[j] for j in range(len(keys))], judged
+    )
     total, near = 0.0, np.zeros(CLASSES)
     for j in range(len(keys)):
         if j != row and not judged[j] and guess[j].sum() > 0:
@@ -108,7 +126,9 @@ def test_a_far_window_still_tells_what_it_is_until_it_counts_as_nobody(distance:
     angle = 2 * math.asin(math.sqrt(distance) / 2)
     memory.keys[:2] = torch.tensor([[1.0, 0, 0, 0], [math.cos(angle), math.sin(angle), 0, 0]])
     expected = plain_smoothed(memory, [True, False, False], [False] * 3)
-    np.testing.assert_allclose(memory.smoothed(memory.weights, memory.known)[1].numpy(), expected[1], atol=2e-4)
+    np.testing.assert_allclose(
+        memory.smoothed(memory.weights, memory.known)[1].numpy(), expected[1], atol=2e-4
+    )
     assert bool(expected[1].sum() > 0.999) == (math.exp(-distance / SCALE) > NEAREST)
 
 
@@ -116,7 +136,9 @@ def test_a_far_window_still_tells_what_it_is_until_it_counts_as_nobody(distance:
 @given(memory=memories())
 def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(memory: Memory) -> None:
     losses, judged = memory.losses(SHARES)
-    assert judged.tolist() == [float(h > 0 and k) for h, k in zip(memory.held.tolist(), memory.known.tolist(), strict=True)]
+    assert judged.tolist() == [
+        float(h > 0 and k) for h, k in zip(memory.held.tolist(), memory.known.tolist(), strict=True)
+    ]
     for row, is_judged in enumerate(judged.tolist()):
         expected = [plain_loss(memory, row, share) if is_judged else 0.0 for share in SHARES]
         np.testing.assert_allclose(losses[row].numpy(), expected, atol=2e-3)
@@ -136,7 +158,10 @@ def test_a_held_out_label_changes_its_own_loss_alone(memory: Memory, seed: int) 
     assert torch.equal(still, judged)
     same = [r for r in range(len(labels)) if r != row]
     assert torch.equal(changed[same], losses[same])
-    assert not torch.equal(changed[row], losses[row]) or float((memory.guess[row] - memory.guess[row].roll(1)).abs().max()) < 1e-3
+    assert (
+        not torch.equal(changed[row], losses[row])
+        or float((memory.guess[row] - memory.guess[row].roll(1)).abs().max()) < 1e-3
+    )
 
 
 @settings(deadline=None)
@@ -151,12 +176,18 @@ def test_a_window_with_a_label_keeps_it_and_others_get_no_more_than_one(memory: 
 
 @settings(deadline=None)
 @given(memory=memories(), share=st.floats(0, 1), seed=st.integers(0, 99), far=st.booleans())
-def test_an_answer_is_a_probability_distribution(memory: Memory, share: float, seed: int, far: bool) -> None:
+def test_an_answer_is_a_probability_distribution(
+    memory: Memory, share: float, seed: int, far: bool
+) -> None:
     rng = torch.Generator().manual_seed(seed)
-    features = torch.randn(5, WIDTH, generator=rng) * (100.0 if far else 0.1) + torch.tensor([1.0, 0.3, 0.2, 0.1])
+    features = torch.randn(5, WIDTH, generator=rng) * (100.0 if far else 0.1) + torch.tensor(
+        [1.0, 0.3, 0.2, 0.1]
+    )
     probabilities = torch.softmax(torch.randn(5, CLASSES, generator=rng), 1)
     labels = memory.smoothed(memory.weights, memory.known)
-    found = answer({KEYS: memory.keys, LABELS: labels, SHARE: torch.tensor(share)}, features, probabilities)
+    found = answer(
+        {KEYS: memory.keys, LABELS: labels, SHARE: torch.tensor(share)}, features, probabilities
+    )
     assert float(found.min()) >= -1e-6
     torch.testing.assert_close(found.sum(1), torch.ones(5), atol=1e-5, rtol=0)
 
@@ -165,7 +196,9 @@ def test_an_empty_memory_answers_as_the_model_alone_whatever_the_share() -> None
     probabilities, features = torch.softmax(torch.randn(6, CLASSES), 1), torch.randn(6, WIDTH)
     tensors = empty(8, WIDTH, CLASSES)
     assert torch.equal(answer(tensors, features, probabilities), probabilities)
-    assert torch.equal(answer(tensors | {SHARE: torch.tensor(0.5)}, features, probabilities), probabilities)
+    assert torch.equal(
+        answer(tensors | {SHARE: torch.tensor(0.5)}, features, probabilities), probabilities
+    )
 
 
 def test_neighbours_far_away_leave_the_answer_to_the_model() -> None:
@@ -192,7 +225,9 @@ def test_a_representation_of_zeros_has_no_direction_and_no_error() -> None:
 
 def test_answers_that_are_no_numbers_have_the_worst_loss_and_windows_not_judged_none() -> None:
     memory = memory_of(3, [0, 1, 2, 0, 1, -1], [1, 1, 0, 0, 0, 0], 7)
-    losses, judged = Memory(memory.keys, memory.guess * math.nan, memory.labels, memory.held).losses(SHARES)
+    losses, judged = Memory(
+        memory.keys, memory.guess * math.nan, memory.labels, memory.held
+    ).losses(SHARES)
     assert judged.tolist() == [1, 1, 0, 0, 0, 0, 0]
     torch.testing.assert_close(losses, judged[:, None] * torch.full((7, len(SHARES)), WORST))
 

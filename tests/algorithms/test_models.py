@@ -1,4 +1,5 @@
-"""Every registered model: shapes, scaling, a head that sees the representation, the papers' sizes, and its training step as a graph."""
+"""Every registered model: shapes, scaling, a head that sees the representation, the papers' sizes,
+and its training step as a graph."""
 
 from collections.abc import Callable
 
@@ -53,7 +54,9 @@ class TestEveryModel:
         assert seen[0].shape == (3, model.head.in_features)
         assert model.training
 
-    def test_examples_are_divided_by_the_size_of_their_channel(self, name: str, window: Window) -> None:
+    def test_examples_are_divided_by_the_size_of_their_channel(
+        self, name: str, window: Window
+    ) -> None:
         torch.manual_seed(0)
         one = NARROW[name](window, 4, sizes(window)).eval()
         torch.manual_seed(0)
@@ -61,7 +64,9 @@ class TestEveryModel:
         x = torch.randn(2, *window.shape)
         torch.testing.assert_close(one(x), other(2 * x), rtol=1e-5, atol=1e-6)
 
-    def test_every_tensor_is_named_and_the_head_is_the_last_matrix(self, name: str, window: Window) -> None:
+    def test_every_tensor_is_named_and_the_head_is_the_last_matrix(
+        self, name: str, window: Window
+    ) -> None:
         model = NARROW[name](window, 4, sizes(window))
         matrices = [n for n, p in model.named_parameters() if p.dim() == 2]
         assert matrices[-1] == "head.weight"
@@ -72,12 +77,19 @@ class TestEveryModel:
         weights = []
         for _ in range(2):
             torch.manual_seed(3)
-            weights.append([p.detach().numpy().tobytes() for p in NARROW[name](window, 4, sizes(window)).parameters()])
+            weights.append(
+                [
+                    p.detach().numpy().tobytes()
+                    for p in NARROW[name](window, 4, sizes(window)).parameters()
+                ]
+            )
         assert weights[0] == weights[1]
 
 
 class TestWhereAModelIsSplit:
-    @pytest.mark.parametrize(("name", "window", "features"), [("har-cnn-dbe", HAR, 1664), ("cnn4", DIGITS, 1024)])
+    @pytest.mark.parametrize(
+        ("name", "window", "features"), [("har-cnn-dbe", HAR, 1664), ("cnn4", DIGITS, 1024)]
+    )
     def test_before_all_linear_layers(self, name: str, window: Window, features: int) -> None:
         torch.manual_seed(0)
         whole = make_model(name, window, 6, sizes(window)).eval()
@@ -96,17 +108,25 @@ class TestWhereAModelIsSplit:
     @pytest.mark.parametrize("algorithm", ["fedgen", "dbe-fedgen", "fedrod", "mr-fedrod"])
     def test_what_needs_a_linear_head_says_so(self, algorithm: str) -> None:
         model = make_model("cnn4:cut=convolutions", DIGITS, 10, sizes(DIGITS))
-        with pytest.raises(ConfigError, match=r"fed(gen|rod) .*: expected a head of one linear layer, the model's has 3 layers .*cut=last"):
+        with pytest.raises(
+            ConfigError,
+            match=r"fed(gen|rod) .*: expected a head of one linear layer, the model's has 3 layers "
+            r".*cut=last",
+        ):
             make_objective(read_algorithm(algorithm), model).initial()
 
     def test_the_survey_takes_the_last_layer(self) -> None:
         model = make_model("cnn4:cut=convolutions", DIGITS, 10, sizes(DIGITS))
         objective = make_objective(read_algorithm("fedavg"), model)
         batch = {"x": torch.rand(4, 1, 28, 28), "y": torch.tensor([0, 1, 2, 3])}
-        assert objective.graphs()["survey"](objective.initial(), batch, {})["metric/gradient"].shape == (10, 512)
+        assert objective.graphs()["survey"](objective.initial(), batch, {})[
+            "metric/gradient"
+        ].shape == (10, 512)
 
     def test_fedper_keeps_the_whole_head(self) -> None:
-        objective = make_objective(read_algorithm("fedper"), make_model("cnn4:cut=convolutions", DIGITS, 10, sizes(DIGITS)))
+        objective = make_objective(
+            read_algorithm("fedper"), make_model("cnn4:cut=convolutions", DIGITS, 10, sizes(DIGITS))
+        )
         assert sorted(k for k in objective.initial() if k.startswith("private/")) == [
             f"private/head.{n}.{part}" for n in (0, 2) for part in ("bias", "weight")
         ]
@@ -121,7 +141,11 @@ class TestWhereAModelIsSplit:
         with pytest.raises(ConfigError, match="begins and ends with Linear"):
             Classifier(nn.Identity(), nn.Flatten(), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
         with pytest.raises(ConfigError, match="no BatchNorm in it"):
-            Classifier(nn.Identity(), nn.Flatten(), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+            Classifier(
+                nn.Identity(),
+                nn.Flatten(),
+                nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
+            )
 
 
 class TestSizesOfThePapers:
@@ -131,7 +155,9 @@ class TestSizesOfThePapers:
 
     def test_dbes_har_cnn(self) -> None:
         model = make_model("har-cnn-dbe", HAR, 6, sizes(HAR))
-        assert [(m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear)] == [
+        assert [
+            (m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear)
+        ] == [
             (1664, 1024),
             (1024, 512),
             (512, 6),
@@ -139,9 +165,15 @@ class TestSizesOfThePapers:
 
     @pytest.mark.parametrize(
         ("name", "window", "widths", "features"),
-        [("autocfl", DIGITS, (20, 50), 800), ("autocfl-16-32", DIGITS, (16, 32), 512), ("autocfl-6-16", PHOTOS, (6, 16), 400)],
+        [
+            ("autocfl", DIGITS, (20, 50), 800),
+            ("autocfl-16-32", DIGITS, (16, 32), 512),
+            ("autocfl-6-16", PHOTOS, (6, 16), 400),
+        ],
     )
-    def test_autocfls_channels(self, name: str, window: Window, widths: tuple[int, int], features: int) -> None:
+    def test_autocfls_channels(
+        self, name: str, window: Window, widths: tuple[int, int], features: int
+    ) -> None:
         model = make_model(name, window, 10, sizes(window))
         assert tuple(m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)) == widths
         assert model.head.in_features == features
@@ -156,7 +188,10 @@ class TestSizesOfThePapers:
         assert vgg.head.in_features == resnet.head.in_features == 512
 
     def test_vgg11_halves_no_more_than_there_is(self) -> None:
-        assert NARROW["vgg11"](DIGITS, 10, sizes(DIGITS))(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+        assert NARROW["vgg11"](DIGITS, 10, sizes(DIGITS))(torch.zeros(2, 1, 28, 28)).shape == (
+            2,
+            10,
+        )
 
     def test_har_cnn_is_the_class_of_that_name(self) -> None:
         torch.manual_seed(0)
@@ -185,7 +220,11 @@ class TestRegistry:
 
     @pytest.mark.parametrize(
         ("name", "window"),
-        [("har-cnn", Window(("a",), 3, 3)), ("cnn4", Window(("a",), 12, 12, height=12)), ("har-cnn-dbe", Window(("a",), 20, 20))],
+        [
+            ("har-cnn", Window(("a",), 3, 3)),
+            ("cnn4", Window(("a",), 12, 12, height=12)),
+            ("har-cnn-dbe", Window(("a",), 20, 20)),
+        ],
     )
     def test_examples_that_are_too_small(self, name: str, window: Window) -> None:
         with pytest.raises(ConfigError, match=r"examples of 1 x .* are too small for it"):
@@ -210,7 +249,11 @@ def test_a_training_step_on_the_device_equals_eager_torch(name: str, window: Win
     torch.manual_seed(0)
     model = NARROW[name](window, 5, sizes(window, 2.0))
     tensors = {f"shared/{n}": p.detach().clone() for n, p in model.named_parameters()}
-    tensors |= {f"statistic/{n}": b.clone() for n, b in model.named_buffers() if n.endswith(("running_mean", "running_var"))}
+    tensors |= {
+        f"statistic/{n}": b.clone()
+        for n, b in model.named_buffers()
+        if n.endswith(("running_mean", "running_var"))
+    }
 
     def step(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         held = {k: v for k, v in inputs.items() if not k.startswith("batch/")}
@@ -219,21 +262,47 @@ def test_a_training_step_on_the_device_equals_eager_torch(name: str, window: Win
             logits, after = functional(model, {**held, **shared}, inputs["batch/x"], training=True)
             return F.cross_entropy(logits, inputs["batch/y"]), after
 
-        gradient, (value, after) = grad_and_value(loss, has_aux=True)({k: v for k, v in held.items() if k.startswith("shared/")})
-        return {f"next/{k}": held[k] - 0.05 * g for k, g in gradient.items()} | {f"next/{k}": v for k, v in after.items()} | {"loss": value}
+        gradient, (value, after) = grad_and_value(loss, has_aux=True)(
+            {k: v for k, v in held.items() if k.startswith("shared/")}
+        )
+        return (
+            {f"next/{k}": held[k] - 0.05 * g for k, g in gradient.items()}
+            | {f"next/{k}": v for k, v in after.items()}
+            | {"loss": value}
+        )
 
-    captured = capture_onnx(step, {**tensors, "batch/x": torch.randn(7, *window.shape), "batch/y": torch.zeros(7, dtype=torch.int64)})
+    captured = capture_onnx(
+        step,
+        {
+            **tensors,
+            "batch/x": torch.randn(7, *window.shape),
+            "batch/y": torch.zeros(7, dtype=torch.int64),
+        },
+    )
     session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
     for size in (2, 7, 16):
-        inputs = {**tensors, "batch/x": torch.randn(size, *window.shape), "batch/y": torch.randint(0, 5, (size,))}
+        inputs = {
+            **tensors,
+            "batch/x": torch.randn(size, *window.shape),
+            "batch/y": torch.randint(0, 5, (size,)),
+        }
         expected = step(inputs)
-        found = dict(zip(captured.outputs, session.run(None, {k: inputs[k].numpy() for k in captured.inputs}), strict=True))
+        found = dict(
+            zip(
+                captured.outputs,
+                session.run(None, {k: inputs[k].numpy() for k in captured.inputs}),
+                strict=True,
+            )
+        )
         for key, value in expected.items():
-            np.testing.assert_allclose(found[key], value.detach().numpy(), rtol=1e-2, atol=1e-3, err_msg=key)
+            np.testing.assert_allclose(
+                found[key], value.detach().numpy(), rtol=1e-2, atol=1e-3, err_msg=key
+            )
 
 
 def test_frozen_layers_of_a_model_that_was_moved() -> None:
-    """What is frozen is looked up in the model at each call: `Module.to` puts other tensors in the places of its own."""
+    """What is frozen is looked up in the model at each call: `Module.to` puts other tensors in the
+    places of its own."""
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
     for parameter in (*model[0].parameters(), *model[1].parameters()):
         parameter.requires_grad_(False)

@@ -1,4 +1,5 @@
-"""Several labels of a window: learned on every backend as torch has it, measured name by name, or refused by name."""
+"""Several labels of a window: learned on every backend as torch has it, measured name by name, or
+refused by name."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,9 @@ ALGORITHM = "fedavg:lr=0.05+multi-label"
 
 
 def test_it_learns_each_name_by_itself() -> None:
-    result = shoal.simulate(several_labels(synthetic_fleet(3, num_windows=90)), algorithm=ALGORITHM, rounds=8)
+    result = shoal.simulate(
+        several_labels(synthetic_fleet(3, num_windows=90)), algorithm=ALGORITHM, rounds=8
+    )
     assert known(result.accuracy.mean) > 0.8
     assert known(result.macro_f1.mean) > 0.8
     assert known(result.auc.mean) > 0.95
@@ -47,34 +50,58 @@ def test_it_learns_each_name_by_itself() -> None:
     said = result.predictions("d0")
     assert ((answers > 0) & (answers < 1)).all()
     assert (said == (answers >= 0.5)).all()
-    assert result.summary.devices["d0"].accuracy == pytest.approx((said == windows.test_y).all(1).mean())
+    assert result.summary.devices["d0"].accuracy == pytest.approx(
+        (said == windows.test_y).all(1).mean()
+    )
     with pytest.raises(
-        ConfigError, match=r"confusion: expected a task of classification or sequence, this is multi-label; `predict` says slow"
+        ConfigError,
+        match=r"confusion: expected a task of classification or sequence, this is multi-label; "
+        r"`predict` says slow",
     ):
         result.confusion()
 
 
 def test_the_step_and_the_answers_are_those_of_plain_torch() -> None:
     fleet = several_labels(synthetic_fleet(1))
-    objective = objective_for_fleet(fleet, read_algorithm("fedavg:lr=0.1:momentum=0+multi-label"), 0)
+    objective = objective_for_fleet(
+        fleet, read_algorithm("fedavg:lr=0.1:momentum=0+multi-label"), 0
+    )
     inputs = example_inputs(objective, fleet.window.shape)
     inputs[names.Y] = torch.from_numpy(fleet.devices["d0"].train_y[: len(inputs[names.X])])
-    weights = {key: value.clone().requires_grad_() for key, value in objective.initial().items() if key.startswith("shared/")}
-    others = {names.name_of(k): v for k, v in objective.initial().items() if k.startswith("statistic/")}
+    weights = {
+        key: value.clone().requires_grad_()
+        for key, value in objective.initial().items()
+        if key.startswith("shared/")
+    }
+    others = {
+        names.name_of(k): v for k, v in objective.initial().items() if k.startswith("statistic/")
+    }
     outputs = torch.func.functional_call(
-        objective.model.train(), {names.name_of(k): v for k, v in weights.items()} | others, inputs[names.X]
+        objective.model.train(),
+        {names.name_of(k): v for k, v in weights.items()} | others,
+        inputs[names.X],
     )
     target = inputs[names.Y].float()
     loss = F.binary_cross_entropy(torch.sigmoid(outputs), target)
     made = named(objective.graphs()["step"])(inputs)
-    for (key, value), gradient in zip(weights.items(), torch.autograd.grad(loss, list(weights.values())), strict=True):
-        torch.testing.assert_close(made[names.following(key)], value - 0.1 * gradient, atol=1e-5, rtol=1e-5)
-    assert float(made[names.NUM_CORRECT]) == float(((torch.sigmoid(outputs) >= 0.5) == (target == 1)).all(1).sum())
+    for (key, value), gradient in zip(
+        weights.items(), torch.autograd.grad(loss, list(weights.values())), strict=True
+    ):
+        torch.testing.assert_close(
+            made[names.following(key)], value - 0.1 * gradient, atol=1e-5, rtol=1e-5
+        )
+    assert float(made[names.NUM_CORRECT]) == float(
+        ((torch.sigmoid(outputs) >= 0.5) == (target == 1)).all(1).sum()
+    )
     nobody = inputs | {names.Y: torch.full_like(inputs[names.Y], -1)}
-    assert float(named(objective.graphs()["evaluate"])(nobody)[names.LOSS_SUM]) == 0, "windows without labels have no loss"
+    assert float(named(objective.graphs()["evaluate"])(nobody)[names.LOSS_SUM]) == 0, (
+        "windows without labels have no loss"
+    )
 
 
-@pytest.mark.parametrize("backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"])
+@pytest.mark.parametrize(
+    "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
+)
 def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
     fleet = several_labels(synthetic_fleet(2))
     eager, other = ran_alike(ALGORITHM, fleet, backend)
@@ -89,17 +116,29 @@ def test_every_objective_composes_or_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(name for name in OBJECTIVES if not any(own in name for own in OWN_LOSS)))
+@pytest.mark.parametrize(
+    "name", sorted(name for name in OBJECTIVES if not any(own in name for own in OWN_LOSS))
+)
 def test_every_objective_trains(name: str) -> None:
-    summary = ran(f"{small(name)}+multi-label", several_labels(synthetic_fleet(3)), rounds=1).summary
+    summary = ran(
+        f"{small(name)}+multi-label", several_labels(synthetic_fleet(3)), rounds=1
+    ).summary
     assert all(0 < known(device.loss) < 10 for device in summary.devices.values())
 
 
 def test_labels_of_another_task_are_refused() -> None:
     classes, several = synthetic_fleet(2), several_labels(synthetic_fleet(2))
-    with pytest.raises(DataError, match=r"y is int64\[40\], and multi-label takes int64\[40, 3\]: these are classes, one for each window"):
+    with pytest.raises(
+        DataError,
+        match=r"y is int64\[40\], and multi-label takes int64\[40, 3\]: these are classes, one for "
+        r"each window",
+    ):
         ran(ALGORITHM, classes)
-    with pytest.raises(DataError, match=r"classification takes int64\[40\]: these are several labels of a window, of the task multi-label"):
+    with pytest.raises(
+        DataError,
+        match=r"classification takes int64\[40\]: these are several labels of a window, of the "
+        r"task multi-label",
+    ):
         ran("fedavg", several)
     columns = relabelled(classes, NAMES, lambda y: np.eye(3, dtype=np.int64)[y])
     with pytest.raises(DataError, match=r"these are a column for each class, y.argmax\(1\)"):
@@ -109,7 +148,11 @@ def test_labels_of_another_task_are_refused() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "options", "told"),
     [
-        (ALGORITHM, {"labels": 5}, "labels 5: they are counted by class, and in data synthetic labels are no classes"),
+        (
+            ALGORITHM,
+            {"labels": 5},
+            "labels 5: they are counted by class, and in data synthetic labels are no classes",
+        ),
         (
             ALGORITHM,
             {"attack": "label-flip"},
@@ -120,7 +163,11 @@ def test_labels_of_another_task_are_refused() -> None:
             {"partition": "dirichlet"},
             "partition dirichlet: it assigns examples by their class, and in data",
         ),
-        ("distfl:signature=responses+multi-label", {}, "the task has no classes, by which it could compare answers"),
+        (
+            "distfl:signature=responses+multi-label",
+            {},
+            "the task has no classes, by which it could compare answers",
+        ),
     ],
 )
 def test_what_needs_classes_is_refused(algorithm: str, options: dict[str, Any], told: str) -> None:
@@ -130,11 +177,20 @@ def test_what_needs_classes_is_refused(algorithm: str, options: dict[str, Any], 
 
 def test_what_needs_no_classes_goes_on() -> None:
     fleet = several_labels(synthetic_fleet(8))
-    result = shoal.simulate(fleet, algorithm="distfl+multi-label", rounds=2, split="random", attack="sign-flip", newcomers=2)
+    result = shoal.simulate(
+        fleet,
+        algorithm="distfl+multi-label",
+        rounds=2,
+        split="random",
+        attack="sign-flip",
+        newcomers=2,
+    )
     newcomers, attack = known(result.summary.newcomers), known(result.summary.attack)
     assert known(newcomers.macro_f1).mean is not None
     assert attack.success_rate is None
-    assert partition(fleet, read_partition("iid:devices=3"), 0).devices["d01"].train_y.shape[1:] == (3,)
+    assert partition(fleet, read_partition("iid:devices=3"), 0).devices["d01"].train_y.shape[
+        1:
+    ] == (3,)
     assert told_classes(Policy(tell_classes=True), fleet.devices["d0"].train_y) is None
 
 
@@ -152,10 +208,14 @@ def test_files_and_arrays_with_a_column_for_each_name_are_read(tmp_path: Path) -
     np.savez(tmp_path / "one.npz", X=x, y=y.astype(bool), subject=np.arange(len(y)) % 2)
     own = load_data(str(tmp_path / "one.npz"))
     assert own.classes == ("0", "1", "2")
-    assert {(w.num_train, w.num_test, w.train_y.dtype) for w in own.devices.values()} == {(15, 5, np.dtype(np.int64))}
+    assert {(w.num_train, w.num_test, w.train_y.dtype) for w in own.devices.values()} == {
+        (15, 5, np.dtype(np.int64))
+    }
     mapped = shoal.load({"a": (x, y), "b": (x, y)}, classes=NAMES)
     assert (mapped.classes, mapped.devices["a"].train_y.tolist()) == (NAMES, y[:30].tolist())
-    with pytest.raises(DataError, match=r"device 'b': labels of shape \[2\]; those of device 'a' are \[3\]"):
+    with pytest.raises(
+        DataError, match=r"device 'b': labels of shape \[2\]; those of device 'a' are \[3\]"
+    ):
         shoal.load({"a": (x, y), "b": (x, y[:, :2])})
     with pytest.raises(DataError, match="4 names for 3 labels of a window"):
         shoal.load({"a": (x, y)}, classes=("one", "two", "three", "four"))
@@ -163,21 +223,35 @@ def test_files_and_arrays_with_a_column_for_each_name_are_read(tmp_path: Path) -
 
 def test_graphs_on_devices_and_files_of_models_are_those_of_eager_torch(tmp_path: Path) -> None:
     fleet = several_labels(synthetic_fleet(2))
-    objective = some_graphs(objective_for_fleet(fleet, read_algorithm(ALGORITHM), 0), "step", "evaluate", "predict")
-    published = publish(objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="several")
+    objective = some_graphs(
+        objective_for_fleet(fleet, read_algorithm(ALGORITHM), 0), "step", "evaluate", "predict"
+    )
+    published = publish(
+        objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="several"
+    )
     manifest = published.bundle.manifest
-    assert (manifest.task, manifest.classes, manifest.label) == ("multi-label", NAMES, ("int64", (3,)))
+    assert (manifest.task, manifest.classes, manifest.label) == (
+        "multi-label",
+        NAMES,
+        ("int64", (3,)),
+    )
     assert check_parity(published.bundle, objective, *fleet.sample(), steps=5).step_error < 1e-4
     x = fleet.devices["d0"].test_x
     whole = load_whole(to_onnx_file(published.bundle, published.bundle.initial, {}))(x)
-    answers = objective.graphs()["predict"](objective.initial(), {"x": torch.from_numpy(x)}, {})[names.PROBABILITIES]
+    answers = objective.graphs()["predict"](objective.initial(), {"x": torch.from_numpy(x)}, {})[
+        names.PROBABILITIES
+    ]
     np.testing.assert_allclose(whole, answers.detach().numpy(), atol=1e-5)
 
 
 def test_a_model_of_a_devices_own_answers_as_the_device_does(tmp_path: Path) -> None:
-    result = shoal.simulate(several_labels(synthetic_fleet(2)), algorithm="apfl+multi-label", rounds=1)
+    result = shoal.simulate(
+        several_labels(synthetic_fleet(2)), algorithm="apfl+multi-label", rounds=1
+    )
     x = result.data.devices["d0"].test_x
-    np.testing.assert_allclose(result.predict(x, device="d0"), result.outcome.predict("d0", x), atol=1e-5)
+    np.testing.assert_allclose(
+        result.predict(x, device="d0"), result.outcome.predict("d0", x), atol=1e-5
+    )
     written = {file.name: file for file in result.save(tmp_path)}
     onnx = load_whole((tmp_path / f"{written['group-0'].name}.onnx").read_bytes())(x)
     np.testing.assert_allclose(onnx, result.predict(x, group=0), atol=1e-5)

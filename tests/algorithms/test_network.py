@@ -28,14 +28,26 @@ REFUSED: list[tuple[str, list[nn.Module]]] = [
     ("extractor.0 leaves nothing of 20 samples", [nn.Conv1d(3, 8, 3, dilation=10)]),
     ("extractor.0 calls sigmoid", [Calls(torch.sigmoid)]),
     ("extractor.0 calls add with what is no layer's result", [Calls(lambda x: x + 1)]),
-    ("extractor.1 calls add of 3 channels of .20,. and 60 of ..", [nn.Identity(), Calls(lambda x: x + x.flatten(1))]),
-    ("extractor.0 calls mean over 1: only over all but examples and channels", [Calls(lambda x: x.mean(1))]),
-    ("extractor.0 changes in place what others read", [Calls(lambda x: F.relu(x, inplace=True) + x)]),
+    (
+        "extractor.1 calls add of 3 channels of .20,. and 60 of ..",
+        [nn.Identity(), Calls(lambda x: x + x.flatten(1))],
+    ),
+    (
+        "extractor.0 calls mean over 1: only over all but examples and channels",
+        [Calls(lambda x: x.mean(1))],
+    ),
+    (
+        "extractor.0 changes in place what others read",
+        [Calls(lambda x: F.relu(x, inplace=True) + x)],
+    ),
     ("what the model does cannot be followed", [Calls(lambda x: x if x.sum() > 0 else -x)]),
     ("extractor.0 drops .3, 7., and gets .3, 20.", [Dropped(0.5, (3, 7))]),
     ("extractor.0 is MaxPool1d with stride", [nn.MaxPool1d(3, 1)]),
     ("extractor.0 is Conv1d with groups", [nn.Conv1d(3, 3, 3, groups=3)]),
-    ("extractor.0 is Conv1d with padding_mode", [nn.Conv1d(3, 8, 3, padding=1, padding_mode="reflect")]),
+    (
+        "extractor.0 is Conv1d with padding_mode",
+        [nn.Conv1d(3, 8, 3, padding=1, padding_mode="reflect")],
+    ),
     ("extractor.0 is AvgPool1d with padding", [nn.AvgPool1d(2, padding=1)]),
     ("extractor.0 is AvgPool1d with stride", [nn.AvgPool1d(3, 1)]),
     ("extractor.0 is MaxPool1d with ceil_mode", [nn.MaxPool1d(3, ceil_mode=True)]),
@@ -68,8 +80,12 @@ def test_models_of_windows_are_known_but_for_group_norm() -> None:
 
 
 def test_what_differs_between_training_and_evaluation_is_refused() -> None:
-    model = Classifier(nn.Identity(), nn.Sequential(OtherInTraining(), nn.Flatten()), nn.Linear(60, 2))
-    with pytest.raises(Unsupported, match="the model does something else in training than outside of it"):
+    model = Classifier(
+        nn.Identity(), nn.Sequential(OtherInTraining(), nn.Flatten()), nn.Linear(60, 2)
+    )
+    with pytest.raises(
+        Unsupported, match="the model does something else in training than outside of it"
+    ):
         network_of(model, (3, 20))
 
 
@@ -78,4 +94,9 @@ def test_a_model_is_left_in_the_mode_in_which_it_was() -> None:
     model = Classifier(nn.Identity(), nn.Sequential(nn.Flatten(), relu), nn.Linear(60, 2)).train()
     relu.eval()
     network_of(model, (3, 20))
-    assert [module.training for module in (model, model.extractor, relu, model.head)] == [True, True, False, True]
+    assert [module.training for module in (model, model.extractor, relu, model.head)] == [
+        True,
+        True,
+        False,
+        True,
+    ]

@@ -1,4 +1,5 @@
-"""Optimizers on the device: every step is that of torch.optim, on every objective; what they keep starts at zero in every round."""
+"""Optimizers on the device: every step is that of torch.optim, on every objective; what they keep
+starts at zero in every round."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,10 +27,14 @@ from wire.keys import new_key
 Torch = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 CASES: dict[str, Torch] = {
     "sgd": lambda p: torch.optim.SGD(p, 0.005, 0.9),
-    "fedavg:momentum=0.5+sgd:nesterov=true": lambda p: torch.optim.SGD(p, 0.005, 0.5, nesterov=True),
+    "fedavg:momentum=0.5+sgd:nesterov=true": lambda p: torch.optim.SGD(
+        p, 0.005, 0.5, nesterov=True
+    ),
     "sgd:weight_decay=0.1": lambda p: torch.optim.SGD(p, 0.005, 0.9, weight_decay=0.1),
     "adam": lambda p: torch.optim.Adam(p),
-    "adam:lr=0.01:beta1=0.8:beta2=0.99:eps=0.0001:weight_decay=0.1": lambda p: torch.optim.Adam(p, 0.01, (0.8, 0.99), 1e-4, 0.1),
+    "adam:lr=0.01:beta1=0.8:beta2=0.99:eps=0.0001:weight_decay=0.1": lambda p: torch.optim.Adam(
+        p, 0.01, (0.8, 0.99), 1e-4, 0.1
+    ),
     "adamw:lr=0.02": lambda p: torch.optim.AdamW(p, 0.02),
     "adamw:weight_decay=0.5": lambda p: torch.optim.AdamW(p, weight_decay=0.5),
 }
@@ -42,7 +47,10 @@ def model() -> nn.Sequential:
 
 def batches() -> list[tuple[Tensor, Tensor]]:
     drawing = torch.Generator().manual_seed(1)
-    return [(torch.randn(9, 2, 6, generator=drawing), torch.randint(3, (9,), generator=drawing)) for _ in range(6)]
+    return [
+        (torch.randn(9, 2, 6, generator=drawing), torch.randint(3, (9,), generator=drawing))
+        for _ in range(6)
+    ]
 
 
 @pytest.mark.parametrize("max_norm", [0.0, 0.2])
@@ -62,8 +70,12 @@ def test_six_steps_are_those_of_torch(name: str, max_norm: float) -> None:
     tensors, step = objective.initial(), named(objective.graphs()["step"])
     for x, y in batches():
         made = step(example_inputs(objective, (2, 6)) | tensors | {names.X: x, names.Y: y})
-        tensors |= {names.without_next(key): value for key, value in made.items() if key.startswith("next/")}
-    for (_, expected), found in zip(plain.named_parameters(), names.of_role(tensors, names.SHARED).values(), strict=True):
+        tensors |= {
+            names.without_next(key): value for key, value in made.items() if key.startswith("next/")
+        }
+    for (_, expected), found in zip(
+        plain.named_parameters(), names.of_role(tensors, names.SHARED).values(), strict=True
+    ):
         torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
@@ -79,52 +91,107 @@ def test_every_objective_takes_another_optimizer_or_is_refused_with_a_reason(nam
     assert known(run.summary.accuracy.mean) > 0.3
 
 
-@pytest.mark.parametrize("backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"])
+@pytest.mark.parametrize(
+    "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
+)
 def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
     settings = SimulationSettings(read_algorithm("adamw:max_norm=1+ditto+personal"), 2)
-    options = EngineOptions(backend, device="cpu") if backend == "batched" else EngineOptions(backend)
-    eager, other = (simulate(synthetic_fleet(3), settings, engine=engine) for engine in (EngineOptions("eager"), options))
-    assert other.summary.accuracy.mean == pytest.approx(known(eager.summary.accuracy.mean), abs=0.03)
+    options = (
+        EngineOptions(backend, device="cpu") if backend == "batched" else EngineOptions(backend)
+    )
+    eager, other = (
+        simulate(synthetic_fleet(3), settings, engine=engine)
+        for engine in (EngineOptions("eager"), options)
+    )
+    assert other.summary.accuracy.mean == pytest.approx(
+        known(eager.summary.accuracy.mean), abs=0.03
+    )
 
 
-def test_a_hyper_parameter_of_ones_own_that_is_called_as_one_of_the_optimizer_is_refused(tmp_path: Path) -> None:
-    lines = ["from algorithms.objectives.fedavg import FedAvg", "class Smooth(FedAvg):", "    name = 'smooth'", "    citation = 'own'"]
-    (tmp_path / "own.py").write_text("\n".join([*lines, "    hyper = {**FedAvg.hyper, 'eps': 0.1}", ""]))
+def test_a_hyper_parameter_of_ones_own_that_is_called_as_one_of_the_optimizer_is_refused(
+    tmp_path: Path,
+) -> None:
+    lines = [
+        "from algorithms.objectives.fedavg import FedAvg",
+        "class Smooth(FedAvg):",
+        "    name = 'smooth'",
+        "    citation = 'own'",
+    ]
+    (tmp_path / "own.py").write_text(
+        "\n".join([*lines, "    hyper = {**FedAvg.hyper, 'eps': 0.1}", ""])
+    )
     own = f"{tmp_path}/own.py:Smooth"
     read_algorithm(own)
-    with pytest.raises(ConfigError, match=r"both have a hyper-parameter 'eps': expected another name for the objective's"):
+    with pytest.raises(
+        ConfigError,
+        match=r"both have a hyper-parameter 'eps': expected another name for the objective's",
+    ):
         read_algorithm(f"{own}+adam")
 
 
 def test_the_native_backend_refuses_what_it_does_not_have() -> None:
     with pytest.raises(ConfigError, match="native"):
-        simulate(synthetic_fleet(2), SimulationSettings(read_algorithm("adam"), 1), engine=EngineOptions("native"))
+        simulate(
+            synthetic_fleet(2),
+            SimulationSettings(read_algorithm("adam"), 1),
+            engine=EngineOptions("native"),
+        )
 
 
 def test_steps_on_a_device_are_those_of_eager_torch() -> None:
     fleet = synthetic_fleet(2)
     objective = make_objective(
-        read_algorithm("adamw:max_norm=1"), adopt("m", model_for(fleet.window.shape), fleet.window.shape, 3, nn.Identity())
+        read_algorithm("adamw:max_norm=1"),
+        adopt("m", model_for(fleet.window.shape), fleet.window.shape, 3, nn.Identity()),
     )
-    published = publish(objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="adamw")
+    published = publish(
+        objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="adamw"
+    )
     assert check_parity(published.bundle, objective, *fleet.sample(), steps=20).step_error < 1e-5
     slots = [spec.name.partition(".")[0] for spec in published.bundle.manifest.of_role(names.SLOT)]
     assert {*slots} == {"mean", "square", "steps"}
-    assert not any(published.bundle.initial[names.slot(spec.name)].any() for spec in published.bundle.manifest.of_role(names.SLOT))
-    assert published.bundle.manifest.hyper.keys() == {"lr", "beta1", "beta2", "eps", "weight_decay", "max_norm"}
+    assert not any(
+        published.bundle.initial[names.slot(spec.name)].any()
+        for spec in published.bundle.manifest.of_role(names.SLOT)
+    )
+    assert published.bundle.manifest.hyper.keys() == {
+        "lr",
+        "beta1",
+        "beta2",
+        "eps",
+        "weight_decay",
+        "max_norm",
+    }
 
 
 def model_for(shape: tuple[int, ...]) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], 8), nn.ReLU(), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(shape[0] * shape[1], 8), nn.ReLU(), nn.Linear(8, 3)
+    )
 
 
-def test_adam_may_move_a_bias_in_front_of_batch_norm_by_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its gradient is nothing but rounding, which Adam makes steps of full size of, in eager float32 as in the graph."""
+def test_adam_may_move_a_bias_in_front_of_batch_norm_by_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its gradient is nothing but rounding, which Adam makes steps of full size of, in eager
+    float32 as in the graph."""
     fleet = synthetic_fleet(2)
-    layers = (nn.Conv1d(fleet.window.shape[0], 8, 5), nn.BatchNorm1d(8), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3))
-    objective = make_objective(read_algorithm("adam:lr=0.003"), adopt("m", nn.Sequential(*layers), fleet.window.shape, 3, nn.Identity()))
-    export = partial(publish, objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="adam")
+    layers = (
+        nn.Conv1d(fleet.window.shape[0], 8, 5),
+        nn.BatchNorm1d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(8, 3),
+    )
+    objective = make_objective(
+        read_algorithm("adam:lr=0.003"),
+        adopt("m", nn.Sequential(*layers), fleet.window.shape, 3, nn.Identity()),
+    )
+    export = partial(
+        publish, objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="adam"
+    )
     assert export().parity.step_error < parity.TYPICAL
     monkeypatch.setattr(parity, "ALIKE", 0.0)
     with pytest.raises(ParityError, match=r"0\.bias.* differs from float64"):

@@ -1,4 +1,5 @@
-"""Choices from outside: files, modules, entry points of packages, and classes that Python code has at hand."""
+"""Choices from outside: files, modules, entry points of packages, and classes that Python code has
+at hand."""
 
 import sys
 import textwrap
@@ -15,7 +16,13 @@ from algorithms.given import algorithm_of, choice
 from algorithms.groupings.ifca import Ifca
 from algorithms.means.median import Median
 from algorithms.objectives.fedrep import FedRepServer
-from algorithms.registry import listing, make_algorithm, make_objective, read_algorithm, read_privacy
+from algorithms.registry import (
+    listing,
+    make_algorithm,
+    make_objective,
+    read_algorithm,
+    read_privacy,
+)
 from simulation.compare import Job, run_all
 from simulation.contract.fleet import tiny_model
 from simulation.datasets.windows import FleetData
@@ -111,30 +118,61 @@ class TestFiles:
             ("methods.py:Anew", "personalisation"),
         ],
     )
-    def test_every_kind_composes_with_options_and_is_written_as_it_was_read(self, methods: Path, name: str, kind: str) -> None:
+    def test_every_kind_composes_with_options_and_is_written_as_it_was_read(
+        self, methods: Path, name: str, kind: str
+    ) -> None:
         spec = read_algorithm(name)
         assert (str(spec), str(getattr(spec, kind))) == (name, name)
         assert make_algorithm(spec).name == name
         assert read_algorithm(str(spec)) == spec
 
     def test_all_five_choices_of_an_algorithm_come_from_one(self, methods: Path) -> None:
-        spec = read_algorithm("+".join(f"methods.py:{name}" for name in ("Slower", "Fours", "Anew")))
+        spec = read_algorithm(
+            "+".join(f"methods.py:{name}" for name in ("Slower", "Fours", "Anew"))
+        )
         made = make_algorithm(spec)
-        assert (made.objective, made.grouping.name, make_objective(spec, tiny_model(spec)).name) == ("slower+anew", "fours", "slower+anew")
-        assert make_algorithm(read_algorithm("methods.py:Slower+methods.py:Middle")).mean.name == "middle"
-        assert read_algorithm("fedavg").with_privacy(read_privacy("methods.py:Louder")).mean.name == "uniform"
+        assert (
+            made.objective,
+            made.grouping.name,
+            make_objective(spec, tiny_model(spec)).name,
+        ) == ("slower+anew", "fours", "slower+anew")
+        assert (
+            make_algorithm(read_algorithm("methods.py:Slower+methods.py:Middle")).mean.name
+            == "middle"
+        )
+        assert (
+            read_algorithm("fedavg").with_privacy(read_privacy("methods.py:Louder")).mean.name
+            == "uniform"
+        )
 
-    def test_a_class_alone_has_the_servers_half_of_what_it_derives_from(self, methods: Path) -> None:
+    def test_a_class_alone_has_the_servers_half_of_what_it_derives_from(
+        self, methods: Path
+    ) -> None:
         assert type(make_algorithm(read_algorithm("methods.py:Later")).coordinator) is FedRepServer
 
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
             ("none.py:Slower", "algorithm file none.py: there is none"),
-            ("methods.py:Missing", "algorithm file methods.py: it has no 'Missing'; it has Slower, Server, slower, Later"),
-            ("methods.py", "'methods.py' is none of the .* names; a class of your own is written FILE.py:CLASS"),
-            ("methods.py:FedAvg", "methods.py:FedAvg is called 'fedavg', as a registered choice is: give it a `name` of its own"),
-            ("methods.py:Unnamed", "methods.py:Unnamed is called 'fedper', as a registered choice is"),
+            (
+                "methods.py:Missing",
+                "algorithm file methods.py: it has no 'Missing'; it has Slower, Server, slower, "
+                "Later",
+            ),
+            (
+                "methods.py",
+                "'methods.py' is none of the .* names; a class of your own is written "
+                "FILE.py:CLASS",
+            ),
+            (
+                "methods.py:FedAvg",
+                "methods.py:FedAvg is called 'fedavg', as a registered choice is: give it a "
+                "`name` of its own",
+            ),
+            (
+                "methods.py:Unnamed",
+                "methods.py:Unnamed is called 'fedper', as a registered choice is",
+            ),
             ("methods.py:Spaced", "is named 'two words': expected letters, digits"),
             ("methods.py:Nothing", "methods.py:Nothing is of no known kind: expected an objective"),
             ("methods.py:number", "methods.py:number is 'int' and of no known kind"),
@@ -142,13 +180,22 @@ class TestFiles:
             ("methods.py:Server", "is the server's half of an objective alone"),
             ("methods.py:Needs", "'share' of its __init__ has no default"),
             ("methods.py:Fails", "cannot be made with its defaults: KeyError: 'no such thing'"),
-            ("methods.py:Slower:mu=1", "'mu' is no option of methods.py:Slower; it has lr=0.001, momentum=0.9"),
+            (
+                "methods.py:Slower:mu=1",
+                "'mu' is no option of methods.py:Slower; it has lr=0.001, momentum=0.9",
+            ),
             ("methods.py:Slower+fedavg", "methods.py:Slower and fedavg are both a objective"),
             ("no.such:Thing", "no.such:Thing: there is no module 'no' here"),
-            ("python:Thing", "python:Thing was given as an object in Python, and this process has not been given it"),
+            (
+                "python:Thing",
+                "python:Thing was given as an object in Python, and this process has not been "
+                "given it",
+            ),
         ],
     )
-    def test_what_cannot_be_used_is_one_clear_error(self, methods: Path, name: str, reason: str) -> None:
+    def test_what_cannot_be_used_is_one_clear_error(
+        self, methods: Path, name: str, reason: str
+    ) -> None:
         with pytest.raises(ConfigError, match=reason):
             read_algorithm(name)
 
@@ -161,16 +208,22 @@ class TestFiles:
             ("import sys\nsys.exit(0)", "bad.py, line 2: SystemExit: 0"),
         ],
     )
-    def test_a_file_that_raises_is_named_with_its_line(self, methods: Path, code: str, reason: str) -> None:
+    def test_a_file_that_raises_is_named_with_its_line(
+        self, methods: Path, code: str, reason: str
+    ) -> None:
         methods.with_name("bad.py").write_text(code)
         with pytest.raises(ConfigError, match=reason):
             read_algorithm("bad.py:A")
 
     def test_a_privacy_mechanism_is_expected_where_one_is_named(self, methods: Path) -> None:
-        with pytest.raises(ConfigError, match=r"privacy 'methods.py:Middle': methods.py:Middle is a mean"):
+        with pytest.raises(
+            ConfigError, match=r"privacy 'methods.py:Middle': methods.py:Middle is a mean"
+        ):
             read_privacy("methods.py:Middle")
 
-    def test_a_path_is_whole_where_it_has_to_last(self, methods: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_path_is_whole_where_it_has_to_last(
+        self, methods: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         spec = read_algorithm("methods.py:Slower:lr=0.1+distfl").anchored()
         assert str(spec) == f"{methods}:Slower:lr=0.1+distfl"
         monkeypatch.chdir("/")
@@ -184,51 +237,78 @@ class TestSources:
     def test_classes_of_one_name_in_two_files_are_two(self, methods: Path) -> None:
         other = methods.with_name("other.py")
         other.write_text(methods.read_text().replace("0.001", "0.5"))
-        rates = [make_objective(s := read_algorithm(f"{file}:Slower"), tiny_model(s)).hyper["lr"] for file in ("methods.py", "other.py")]
+        rates = [
+            make_objective(s := read_algorithm(f"{file}:Slower"), tiny_model(s)).hyper["lr"]
+            for file in ("methods.py", "other.py")
+        ]
         assert rates == [0.001, 0.5]
 
-    def test_an_edited_file_is_read_anew_and_runs_set_up_before_are_refused_elsewhere(self, methods: Path) -> None:
+    def test_an_edited_file_is_read_anew_and_runs_set_up_before_are_refused_elsewhere(
+        self, methods: Path
+    ) -> None:
         before = read_algorithm("methods.py:Slower")
         methods.write_text(methods.read_text().replace("0.001", "0.5"))
         now = read_algorithm("methods.py:Slower")
         assert str(before) == str(now)
         assert before != now
-        assert [make_objective(spec, tiny_model(spec)).hyper["lr"] for spec in (before, now)] == [0.001, 0.5]
+        assert [make_objective(spec, tiny_model(spec)).hyper["lr"] for spec in (before, now)] == [
+            0.001,
+            0.5,
+        ]
         outside._found.clear()  # as in another process
         assert make_algorithm(now)
-        with pytest.raises(ConfigError, match=r"methods.py:Slower: its source has changed since this run was set up"):
+        with pytest.raises(
+            ConfigError,
+            match=r"methods.py:Slower: its source has changed since this run was set up",
+        ):
             make_algorithm(before)
 
     def test_results_of_a_comparison_are_those_of_the_file_as_it_is(self, methods: Path) -> None:
         def key() -> str:
-            return Job("watch", read_partition("user"), SimulationSettings(read_algorithm("methods.py:Slower"))).key
+            return Job(
+                "watch",
+                read_partition("user"),
+                SimulationSettings(read_algorithm("methods.py:Slower")),
+            ).key
 
         before = key()
         assert key() == before
         methods.write_text(methods.read_text() + "\n# edited\n")
         assert key() != before
 
-    def test_a_checkpoint_goes_on_with_the_same_file_and_with_no_other(self, methods: Path, fleet: FleetData) -> None:
+    def test_a_checkpoint_goes_on_with_the_same_file_and_with_no_other(
+        self, methods: Path, fleet: FleetData
+    ) -> None:
         def run() -> RunState:
             settings = SimulationSettings(read_algorithm("methods.py:Slower"), 2)
-            return simulate(fleet, settings, engine=EngineOptions(checkpoint=methods.parent / "kept")).state
+            return simulate(
+                fleet, settings, engine=EngineOptions(checkpoint=methods.parent / "kept")
+            ).state
 
         assert run().models == run().models
         methods.write_text(methods.read_text() + "\n# edited\n")
-        with pytest.raises(ConfigError, match=r"checkpoint .*: a run with source of methods.py:Slower"):
+        with pytest.raises(
+            ConfigError, match=r"checkpoint .*: a run with source of methods.py:Slower"
+        ):
             run()
 
     def test_processes_of_a_comparison_find_the_class(self, methods: Path) -> None:
         settings = SimulationSettings(read_algorithm("methods.py:Slower+methods.py:Middle"), 1)
-        jobs = [Job("watch", read_partition("user"), msgspec.structs.replace(settings, seed=seed), 2) for seed in (0, 1)]
+        jobs = [
+            Job("watch", read_partition("user"), msgspec.structs.replace(settings, seed=seed), 2)
+            for seed in (0, 1)
+        ]
         results = run_all(jobs, methods.parent / "runs", workers=2)
-        assert [result["algorithm"] for result in results] == ["methods.py:Slower+methods.py:Middle"] * 2
+        assert [result["algorithm"] for result in results] == [
+            "methods.py:Slower+methods.py:Middle"
+        ] * 2
         assert all(result["accuracy"]["mean"] is not None for result in results)
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The entry points of a package that is installed for the time of a test, to be written into."""
+    """The entry points of a package that is installed for the time of a test, to be written
+    into."""
     (tmp_path / "ourmethods").mkdir()
     (tmp_path / "ourmethods" / "__init__.py").write_text("")
     (tmp_path / "ourmethods" / "all.py").write_text(textwrap.dedent(METHODS))
@@ -256,7 +336,9 @@ class TestEntryPoints:
             ("personalisation", "anew", "Anew", "personalisation"),
         ],
     )
-    def test_a_package_adds_names_of_every_kind(self, package: Path, group: str, name: str, attribute: str, kind: str) -> None:
+    def test_a_package_adds_names_of_every_kind(
+        self, package: Path, group: str, name: str, attribute: str, kind: str
+    ) -> None:
         package.write_text(self.ENTRIES.format(group, name, attribute))
         spec = read_algorithm(name)
         assert getattr(spec, kind).name == name
@@ -265,32 +347,58 @@ class TestEntryPoints:
         assert [row["choice"] for row in listing() if row["name"] == name] == [kind]
 
     def test_the_entry_of_the_page(self, package: Path) -> None:
-        """docs/tutorial.md: the table of a `pyproject.toml`, which becomes entry points; the module is the example's file."""
+        """docs/tutorial.md: the table of a `pyproject.toml`, which becomes entry points; the module
+        is the example's file."""
         (block,) = blocks("docs/tutorial.md", "toml")
         ((group, entries),) = tomllib.loads(block.text)["project"]["entry-points"].items()
         ((name, value),) = entries.items()
         module = value.partition(":")[0].rpartition(".")[2]
-        (package.parents[1] / "ourmethods" / f"{module}.py").write_text((ROOT / "examples" / "opposed.py").read_text())
+        (package.parents[1] / "ourmethods" / f"{module}.py").write_text(
+            (ROOT / "examples" / "opposed.py").read_text()
+        )
         package.write_text(f"[{group}]\n{name} = {value}\n")
         assert make_algorithm(read_algorithm(name)).grouping.name == name
 
     @pytest.mark.parametrize(
         ("entries", "text", "reason"),
         [
-            (("objectives", "fedavg", "FedAvg"), "fedavg", "'fedavg' is registered here, and an installed package has it too"),
-            (("means", "slower", "Slower"), "slower", "is the objective 'slower': kind and name must be the same"),
-            (("means", "middling", "Middle"), "middling", "is the mean 'middle': kind and name must be the same"),
-            (("means", "lost", "Lost"), "lost", "'lost' of ourmethods 1.2 .* cannot be loaded: AttributeError"),
+            (
+                ("objectives", "fedavg", "FedAvg"),
+                "fedavg",
+                "'fedavg' is registered here, and an installed package has it too",
+            ),
+            (
+                ("means", "slower", "Slower"),
+                "slower",
+                "is the objective 'slower': kind and name must be the same",
+            ),
+            (
+                ("means", "middling", "Middle"),
+                "middling",
+                "is the mean 'middle': kind and name must be the same",
+            ),
+            (
+                ("means", "lost", "Lost"),
+                "lost",
+                "'lost' of ourmethods 1.2 .* cannot be loaded: AttributeError",
+            ),
             (("means", "middle", "Middle"), "midle", "did you mean middle"),
         ],
     )
-    def test_what_cannot_be_used_is_one_clear_error(self, package: Path, entries: tuple[str, str, str], text: str, reason: str) -> None:
+    def test_what_cannot_be_used_is_one_clear_error(
+        self, package: Path, entries: tuple[str, str, str], text: str, reason: str
+    ) -> None:
         package.write_text(self.ENTRIES.format(*entries))
         with pytest.raises(ConfigError, match=reason):
             read_algorithm(text)
 
     def test_a_module_of_a_package_can_be_named(self, package: Path) -> None:
-        assert make_algorithm(read_algorithm("ourmethods.all:Fours:k=2+ourmethods.all:Middle")).mean.name == "middle"
+        assert (
+            make_algorithm(
+                read_algorithm("ourmethods.all:Fours:k=2+ourmethods.all:Middle")
+            ).mean.name
+            == "middle"
+        )
 
 
 class Quarter(Median):
@@ -315,13 +423,21 @@ class TestObjects:
             return Scaled
 
         one, other = algorithm_of("fedavg", made(1.0)), algorithm_of("fedavg", made(2.0))
-        assert [vars(type(make_algorithm(spec).mean))["factor"] for spec in (one, other)] == [1.0, 2.0]
+        assert [vars(type(make_algorithm(spec).mean))["factor"] for spec in (one, other)] == [
+            1.0,
+            2.0,
+        ]
         assert one != other
         assert simulate(fleet, SimulationSettings(one, 1)).summary.accuracy.mean is not None
 
     @pytest.mark.parametrize(
         ("part", "reason"),
-        [(3, "3 is no class"), (Path, "is of no known kind"), (choice, "is no class"), ("nothing", "'nothing' is none of")],
+        [
+            (3, "3 is no class"),
+            (Path, "is of no known kind"),
+            (choice, "is no class"),
+            ("nothing", "'nothing' is none of"),
+        ],
     )
     def test_what_is_no_choice_is_one_clear_error(self, part: object, reason: str) -> None:
         with pytest.raises(ConfigError, match=reason):

@@ -1,4 +1,5 @@
-"""Gradients of single examples, and the clipped sum of them, against vmap; in ONNX against the eager step."""
+"""Gradients of single examples, and the clipped sum of them, against vmap; in ONNX against the
+eager step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,8 +53,11 @@ def pictures() -> tuple[nn.Module, tuple[int, ...]]:
     return Pictures(), (2, 7, 6)
 
 
-def prepared(make: Callable[[], tuple[nn.Module, tuple[int, ...]]], num: int, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
-    """A model with parameters and running statistics that are not the trivial ones, inputs and labels."""
+def prepared(
+    make: Callable[[], tuple[nn.Module, tuple[int, ...]]], num: int, seed: int = 0
+) -> tuple[nn.Module, Tensor, Tensor]:
+    """A model with parameters and running statistics that are not the trivial ones, inputs and
+    labels."""
     torch.manual_seed(seed)
     model, shape = make()
     with torch.no_grad():
@@ -72,7 +76,9 @@ def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> TorchTensors:
     buffers = dict(model.named_buffers())
 
     def loss(weights: TorchTensors, one: Tensor, label: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(model, {**weights, **buffers}, (one[None],)), label[None])
+        return F.cross_entropy(
+            functional_call(model, {**weights, **buffers}, (one[None],)), label[None]
+        )
 
     made: TorchTensors = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
     return made
@@ -87,7 +93,9 @@ each_model = pytest.mark.parametrize("make", [har, pictures])
 
 class TestPerExample:
     @each_model
-    def test_equals_vmap_of_grad(self, make: Callable[[], tuple[nn.Module, tuple[int, ...]]]) -> None:
+    def test_equals_vmap_of_grad(
+        self, make: Callable[[], tuple[nn.Module, tuple[int, ...]]]
+    ) -> None:
         model, x, y = prepared(make, 6)
         names = [name for name, _ in model.named_parameters()]
         made, _ = example_gradients(model, losses_of(model, x, y), names)
@@ -101,7 +109,9 @@ class TestPerExample:
     @pytest.mark.filterwarnings("ignore:Using padding='same'")
     def test_padding_by_name(self, padding: str) -> None:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(2, 3, (2, 3), padding=padding), nn.Flatten(), nn.LazyLinear(3))
+        model = nn.Sequential(
+            nn.Conv2d(2, 3, (2, 3), padding=padding), nn.Flatten(), nn.LazyLinear(3)
+        )
         x, y = torch.randn(4, 2, 5, 6), torch.randint(0, 3, (4,))
         model(x)
         made, _ = example_gradients(model, losses_of(model, x, y), ["0.weight"])
@@ -111,24 +121,37 @@ class TestPerExample:
     @settings(deadline=None, max_examples=8)
     @given(seed=st.integers(0, 100), num=st.integers(1, 6), bound=st.floats(1e-3, 100))
     def test_no_example_counts_more_than_the_bound(
-        self, make: Callable[[], tuple[nn.Module, tuple[int, ...]]], seed: int, num: int, bound: float
+        self,
+        make: Callable[[], tuple[nn.Module, tuple[int, ...]]],
+        seed: int,
+        num: int,
+        bound: float,
     ) -> None:
         model, x, y = prepared(make, num, seed)
         names = [name for name, _ in model.named_parameters()]
         whole, _ = clipped_gradients(model, losses_of(model, x, y), names, bound)
-        alone = [clipped_gradients(model, losses_of(model, x[i : i + 1], y[i : i + 1]), names, bound)[0] for i in range(num)]
+        alone = [
+            clipped_gradients(model, losses_of(model, x[i : i + 1], y[i : i + 1]), names, bound)[0]
+            for i in range(num)
+        ]
         raw = norms_of(by_vmap(model, x, y))
         for one, before in zip(alone, raw, strict=True):
-            assert norms_of({n: g[None] for n, g in one.items()}) == pytest.approx(min(float(before), bound), rel=1e-4)
+            assert norms_of({n: g[None] for n, g in one.items()}) == pytest.approx(
+                min(float(before), bound), rel=1e-4
+            )
         assert float(norms_of({n: g[None] for n, g in whole.items()})) <= num * bound * (1 + 1e-5)
         for name in names:
-            assert whole[name] == pytest.approx(sum(one[name] for one in alone), abs=1e-4 * bound, rel=1e-4)
+            assert whole[name] == pytest.approx(
+                sum(one[name] for one in alone), abs=1e-4 * bound, rel=1e-4
+            )
 
     def test_an_example_without_a_gradient_adds_nothing(self) -> None:
         model, x, y = prepared(har, 4)
         weights = torch.tensor([1.0, 0.0, 1.0, 0.0])
         names = [name for name, _ in model.named_parameters()]
-        half, _ = clipped_gradients(model, lambda: (losses_of(model, x, y)()[0] * weights, None), names, 0.5)
+        half, _ = clipped_gradients(
+            model, lambda: (losses_of(model, x, y)()[0] * weights, None), names, 0.5
+        )
         expected, _ = clipped_gradients(model, losses_of(model, x[::2], y[::2]), names, 0.5)
         for name in names:
             assert half[name] == pytest.approx(expected[name], abs=1e-6)
@@ -149,13 +172,17 @@ class TestPerExample:
         x, y = torch.randn(4, 3), torch.randint(0, 3, (4,))
         made, _ = example_gradients(model, losses_of(model, x, y), ["0.weight"])
         for i in range(4):
-            (expected,) = torch.autograd.grad(F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), [first.weight])
+            (expected,) = torch.autograd.grad(
+                F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), [first.weight]
+            )
             assert made["0.weight"][i] == pytest.approx(expected.detach(), abs=1e-6)
 
     def test_works_where_gradients_are_off_and_leaves_no_hooks(self) -> None:
         model, x, y = prepared(har, 2)
         with torch.no_grad():
-            made, rest = clipped_gradients(model, lambda: (losses_of(model, x, y)()[0], "kept"), ["head.bias"], 1.0)
+            made, rest = clipped_gradients(
+                model, lambda: (losses_of(model, x, y)()[0], "kept"), ["head.bias"], 1.0
+            )
         assert rest == "kept"
         assert not made["head.bias"].requires_grad
         assert not any(module._forward_hooks for module in model.modules())
@@ -165,48 +192,86 @@ class TestUnsupported:
     @pytest.mark.parametrize(
         ("layer", "shape", "message"),
         [
-            (nn.ConvTranspose1d(2, 3, 2), (2, 5), "0: gradients per example of a ConvTranspose1d are not known, expected one of Linear, "),
-            (nn.Conv1d(2, 4, 2, dilation=2), (2, 5), r"0: .* Conv1d with groups=1, dilation=\(2,\)"),
+            (
+                nn.ConvTranspose1d(2, 3, 2),
+                (2, 5),
+                "0: gradients per example of a ConvTranspose1d are not known, expected one of "
+                "Linear, ",
+            ),
+            (
+                nn.Conv1d(2, 4, 2, dilation=2),
+                (2, 5),
+                r"0: .* Conv1d with groups=1, dilation=\(2,\)",
+            ),
             (nn.Conv1d(2, 4, 2, groups=2), (2, 5), r"0: .* Conv1d with groups=2"),
-            (nn.Conv1d(2, 4, 2, padding=1, padding_mode="circular"), (2, 5), r"0: .* padding_mode='circular'"),
-            (nn.BatchNorm1d(2, track_running_stats=False), (2, 5), "0: BatchNorm1d mixes examples of a batch"),
+            (
+                nn.Conv1d(2, 4, 2, padding=1, padding_mode="circular"),
+                (2, 5),
+                r"0: .* padding_mode='circular'",
+            ),
+            (
+                nn.BatchNorm1d(2, track_running_stats=False),
+                (2, 5),
+                "0: BatchNorm1d mixes examples of a batch",
+            ),
         ],
     )
     def test_layers_are_named(self, layer: nn.Module, shape: tuple[int, ...], message: str) -> None:
         model = nn.Sequential(layer).eval()
         names = [name for name, _ in model.named_parameters()]
         with pytest.raises(ConfigError, match=message):
-            clipped_gradients(model, lambda: (model(torch.randn(3, *shape)).flatten(1).sum(1), None), names, 1.0)
+            clipped_gradients(
+                model, lambda: (model(torch.randn(3, *shape)).flatten(1).sum(1), None), names, 1.0
+            )
 
     def test_batch_norm_that_trains_even_without_parameters_of_its_own(self) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False))
-        with pytest.raises(ConfigError, match="1: BatchNorm1d mixes examples of a batch while it trains"):
-            clipped_gradients(model, lambda: (model(torch.randn(3, 4)).sum(1), None), ["0.weight"], 1.0)
+        with pytest.raises(
+            ConfigError, match="1: BatchNorm1d mixes examples of a batch while it trains"
+        ):
+            clipped_gradients(
+                model, lambda: (model(torch.randn(3, 4)).sum(1), None), ["0.weight"], 1.0
+            )
 
     def test_layers_that_do_not_keep_examples_apart(self) -> None:
         linear = nn.Linear(4, 2)
         x = torch.randn(3, 5, 4)
         with pytest.raises(ConfigError, match="its first dimension is not the example's"):
-            clipped_gradients(linear, lambda: (linear(x.reshape(15, 4)).reshape(3, -1).sum(1), None), ["weight"], 1.0)
+            clipped_gradients(
+                linear,
+                lambda: (linear(x.reshape(15, 4)).reshape(3, -1).sum(1), None),
+                ["weight"],
+                1.0,
+            )
 
     def test_parameters_that_are_not_there_or_not_used(self) -> None:
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
         x = torch.randn(3, 2)
         with pytest.raises(ConfigError, match="parameter 'nope': the model has no such parameter"):
             clipped_gradients(model, lambda: (model(x).sum(1), None), ["0.weight", "nope"], 1.0)
-        with pytest.raises(ConfigError, match=r"parameter '1\.weight': expected its layer to be called"):
-            clipped_gradients(model, lambda: (model[0](x).sum(1), None), ["0.weight", "1.weight"], 1.0)
+        with pytest.raises(
+            ConfigError, match=r"parameter '1\.weight': expected its layer to be called"
+        ):
+            clipped_gradients(
+                model, lambda: (model[0](x).sum(1), None), ["0.weight", "1.weight"], 1.0
+            )
         with pytest.raises(ConfigError, match="of no parameters"):
             clipped_gradients(model, lambda: (model(x).sum(1), None), [], 1.0)
 
 
 @each_model
-def test_the_exported_step_equals_the_eager_one(make: Callable[[], tuple[nn.Module, tuple[int, ...]]]) -> None:
+def test_the_exported_step_equals_the_eager_one(
+    make: Callable[[], tuple[nn.Module, tuple[int, ...]]],
+) -> None:
     """With a dynamic batch, through the same capture as every other graph."""
     model, x, y = prepared(make, 8)
     names = [name for name, _ in model.named_parameters()]
     tensors = {f"shared/{n}": p.detach().clone() for n, p in model.named_parameters()}
-    tensors |= {f"statistic/{n}": b.clone() for n, b in model.named_buffers() if n.endswith(("running_mean", "running_var"))}
+    tensors |= {
+        f"statistic/{n}": b.clone()
+        for n, b in model.named_buffers()
+        if n.endswith(("running_mean", "running_var"))
+    }
 
     def step(inputs: TorchTensors) -> TorchTensors:
         def losses() -> tuple[Tensor, Tensor]:
@@ -215,9 +280,13 @@ def test_the_exported_step_equals_the_eager_one(make: Callable[[], tuple[nn.Modu
             return each, each.sum()
 
         gradients, loss_sum = clipped_gradients(model, losses, names, inputs["hyper/clip_norm"])
-        return {f"gradient/{name}": g for name, g in gradients.items()} | {"metric/loss_sum": loss_sum}
+        return {f"gradient/{name}": g for name, g in gradients.items()} | {
+            "metric/loss_sum": loss_sum
+        }
 
-    captured = capture_onnx(step, {**tensors, "batch/x": x, "batch/y": y, "hyper/clip_norm": torch.tensor(1.0)})
+    captured = capture_onnx(
+        step, {**tensors, "batch/x": x, "batch/y": y, "hyper/clip_norm": torch.tensor(1.0)}
+    )
     session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
     for num, bound in ((8, 1.0), (2, 0.05), (33, 100.0)):
         _, x, y = prepared(make, num, seed=num)

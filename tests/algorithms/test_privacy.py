@@ -38,11 +38,15 @@ class TestClip:
         assert clipped.dtype == np.float32
         assert length(clipped) <= limit
         assert np.linalg.norm(clipped.astype(np.float64)) <= limit
-        assert np.array_equal(clip(clipped, limit), clipped), "a second time it changes nothing: the server may clip again"
+        assert np.array_equal(clip(clipped, limit), clipped), (
+            "a second time it changes nothing: the server may clip again"
+        )
 
     @many
     @given(update=updates, limit=norms)
-    def test_unchanged_when_within_and_in_the_same_direction_otherwise(self, update: Array, limit: float) -> None:
+    def test_unchanged_when_within_and_in_the_same_direction_otherwise(
+        self, update: Array, limit: float
+    ) -> None:
         clipped, before = clip(update, limit), length(update)
         if before <= limit * (1 - 1e-12):
             assert np.array_equal(clipped, update)
@@ -86,12 +90,15 @@ def by_library(noise_multiplier: float, rate: float, steps: int, delta: float) -
 
 
 def least_epsilon(noise_multiplier: float, steps: int, delta: float) -> float:
-    """The smallest true epsilon of Gaussian mechanisms in a row (Balle and Wang, ICML 2018, Theorem 8): no bound may be below it."""
+    """The smallest true epsilon of Gaussian mechanisms in a row (Balle and Wang, ICML 2018, Theorem
+    8): no bound may be below it."""
     mu, low, high = math.sqrt(steps) / noise_multiplier, 0.0, 1000.0
     for _ in range(100):
         middle = (low + high) / 2
         # the second term as exp(log): e^epsilon alone overflows
-        chance = norm.cdf(mu / 2 - middle / mu) - math.exp(middle + norm.logcdf(-mu / 2 - middle / mu))
+        chance = norm.cdf(mu / 2 - middle / mu) - math.exp(
+            middle + norm.logcdf(-mu / 2 - middle / mu)
+        )
         low, high = (middle, high) if chance > delta else (low, middle)
     return high
 
@@ -99,16 +106,28 @@ def least_epsilon(noise_multiplier: float, steps: int, delta: float) -> float:
 class TestEpsilon:
     work = Work(32, 1)
 
-    @pytest.mark.parametrize(("noise_multiplier", "rounds", "delta"), [(1.0, 1, 1e-5), (0.7, 20, 1e-6), (4.0, 50, 1e-3), (10.0, 200, 1e-5)])
-    def test_of_devices_equals_the_library(self, noise_multiplier: float, rounds: int, delta: float) -> None:
+    @pytest.mark.parametrize(
+        ("noise_multiplier", "rounds", "delta"),
+        [(1.0, 1, 1e-5), (0.7, 20, 1e-6), (4.0, 50, 1e-3), (10.0, 200, 1e-5)],
+    )
+    def test_of_devices_equals_the_library(
+        self, noise_multiplier: float, rounds: int, delta: float
+    ) -> None:
         options = {"noise_multiplier": noise_multiplier, "delta": delta, "clip_norm": 3.0}
         central = CentralGaussian(**options).epsilon(rounds, [], self.work)
         local = LocalGaussian(**options).epsilon(rounds, [], self.work)
         assert central == pytest.approx(by_library(noise_multiplier, 1.0, rounds, delta))
-        assert local == pytest.approx(by_library(noise_multiplier / 2, 1.0, rounds, delta)), "two clipped updates can be 2 C apart"
+        assert local == pytest.approx(by_library(noise_multiplier / 2, 1.0, rounds, delta)), (
+            "two clipped updates can be 2 C apart"
+        )
 
-    @pytest.mark.parametrize(("noise_multiplier", "rounds", "delta"), [(1.0, 1, 1e-5), (0.7, 20, 1e-6), (4.0, 50, 1e-3), (10.0, 200, 1e-5)])
-    def test_of_devices_is_above_the_true_one_and_not_far(self, noise_multiplier: float, rounds: int, delta: float) -> None:
+    @pytest.mark.parametrize(
+        ("noise_multiplier", "rounds", "delta"),
+        [(1.0, 1, 1e-5), (0.7, 20, 1e-6), (4.0, 50, 1e-3), (10.0, 200, 1e-5)],
+    )
+    def test_of_devices_is_above_the_true_one_and_not_far(
+        self, noise_multiplier: float, rounds: int, delta: float
+    ) -> None:
         true = least_epsilon(noise_multiplier, rounds, delta)
         assert true <= spent(noise_multiplier, 1.0, rounds, delta) <= 1.3 * true
 
@@ -116,15 +135,26 @@ class TestEpsilon:
         private = DpSgd(noise_multiplier=1.1, delta=1e-4)
         few, many_steps, neither = model_of(100, 4), model_of(1000, 60), model_of(1000, 32)
         rounds = 5
-        expected = [by_library(1.1, 32 / m.num_examples, m.num_steps * rounds, 1e-4) for m in (few, many_steps, neither)]
-        assert private.epsilon(rounds, [few, many_steps, neither], self.work) == pytest.approx(max(expected))
-        assert private.epsilon(rounds, [many_steps, neither], self.work) == pytest.approx(expected[1])
+        expected = [
+            by_library(1.1, 32 / m.num_examples, m.num_steps * rounds, 1e-4)
+            for m in (few, many_steps, neither)
+        ]
+        assert private.epsilon(rounds, [few, many_steps, neither], self.work) == pytest.approx(
+            max(expected)
+        )
+        assert private.epsilon(rounds, [many_steps, neither], self.work) == pytest.approx(
+            expected[1]
+        )
 
     def test_of_fewer_examples_than_a_batch_has_no_sampling(self) -> None:
-        assert DpSgd().epsilon(3, [model_of(10, 2)], self.work) == pytest.approx(by_library(1.0, 1.0, 6, 1e-5))
+        assert DpSgd().epsilon(3, [model_of(10, 2)], self.work) == pytest.approx(
+            by_library(1.0, 1.0, 6, 1e-5)
+        )
 
     @pytest.mark.parametrize("kind", [LocalGaussian, CentralGaussian, DpSgd])
-    def test_grows_with_rounds_and_is_infinite_without_noise(self, kind: type[LocalGaussian | CentralGaussian | DpSgd]) -> None:
+    def test_grows_with_rounds_and_is_infinite_without_noise(
+        self, kind: type[LocalGaussian | CentralGaussian | DpSgd]
+    ) -> None:
         models = [model_of(64, 2)]
         values = [known(kind().epsilon(rounds, models, self.work)) for rounds in (0, 1, 2, 10)]
         assert values[0] == 0
@@ -138,7 +168,10 @@ class TestEpsilon:
 class TestMechanisms:
     def test_who_clips_and_who_adds_noise(self) -> None:
         update = np.full(100, 1, np.float32)
-        local, central = LocalGaussian(clip_norm=2.0, noise_multiplier=1.5), CentralGaussian(clip_norm=2.0, noise_multiplier=1.5)
+        local, central = (
+            LocalGaussian(clip_norm=2.0, noise_multiplier=1.5),
+            CentralGaussian(clip_norm=2.0, noise_multiplier=1.5),
+        )
         assert local.verbs() == (Protect(2.0, 3.0),)
         assert local.clip(update) is update
         assert local.noise(update, 7, 0) is update
@@ -160,8 +193,17 @@ class TestMechanisms:
     @pytest.mark.parametrize("kind", [LocalGaussian, CentralGaussian, DpSgd])
     @pytest.mark.parametrize(
         ("option", "value"),
-        [("clip_norm", 0.0), ("clip_norm", math.inf), ("clip_norm", math.nan), ("noise_multiplier", -1.0), ("delta", 0.0), ("delta", 1.0)],
+        [
+            ("clip_norm", 0.0),
+            ("clip_norm", math.inf),
+            ("clip_norm", math.nan),
+            ("noise_multiplier", -1.0),
+            ("delta", 0.0),
+            ("delta", 1.0),
+        ],
     )
-    def test_refuse_impossible_options(self, kind: type[LocalGaussian], option: str, value: float) -> None:
+    def test_refuse_impossible_options(
+        self, kind: type[LocalGaussian], option: str, value: float
+    ) -> None:
         with pytest.raises(ConfigError, match=f"{option} {value}: expected"):
             kind(**{option: value})

@@ -1,4 +1,5 @@
-"""Windows that are given back: learned without labels, on every backend as torch has it, or refused by name."""
+"""Windows that are given back: learned without labels, on every backend as torch has it, or refused
+by name."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,20 +38,36 @@ def nobody_labelled(data: FleetData) -> FleetData:
 
     def bare(w: Windows) -> Windows:
         none = np.zeros(0, np.int64)
-        return Windows(w.train_x[:0], none, w.train_x[:0], none, np.concatenate([w.train_x, w.test_x]))
+        return Windows(
+            w.train_x[:0], none, w.train_x[:0], none, np.concatenate([w.train_x, w.test_x])
+        )
 
     return replace(data, classes=(), devices={d: bare(w) for d, w in data.devices.items()})
 
 
-def ran(algorithm: str, fleet: FleetData, backend: BackendName = "auto", rounds: int = 2, model: str = "") -> SimulationResult:
-    options = EngineOptions(backend, device="cpu") if backend == "batched" else EngineOptions(backend)
-    return simulate(fleet, SimulationSettings(read_algorithm(algorithm), rounds, model=model), engine=options)
+def ran(
+    algorithm: str,
+    fleet: FleetData,
+    backend: BackendName = "auto",
+    rounds: int = 2,
+    model: str = "",
+) -> SimulationResult:
+    options = (
+        EngineOptions(backend, device="cpu") if backend == "batched" else EngineOptions(backend)
+    )
+    return simulate(
+        fleet, SimulationSettings(read_algorithm(algorithm), rounds, model=model), engine=options
+    )
 
 
 def test_it_learns_without_labels_what_is_usual_and_tells_what_is_not() -> None:
     fleet = nobody_labelled(synthetic_fleet(3, num_windows=200))
-    before, after = (shoal.simulate(fleet, algorithm=LEARNS, rounds=rounds, local_epochs=4) for rounds in (1, 12))
-    losses = [[known(device.loss) for device in run.summary.devices.values()] for run in (before, after)]
+    before, after = (
+        shoal.simulate(fleet, algorithm=LEARNS, rounds=rounds, local_epochs=4) for rounds in (1, 12)
+    )
+    losses = [
+        [known(device.loss) for device in run.summary.devices.values()] for run in (before, after)
+    ]
     assert np.mean(losses[1]) < 0.8 * np.mean(losses[0])
     usual = fleet.devices["d0"].unlabelled_x
     jolted = usual + 3 * fleet.channel_size()[:, None] * np.sign(np.sin(np.arange(usual.shape[2])))
@@ -62,10 +79,18 @@ def test_it_learns_without_labels_what_is_usual_and_tells_what_is_not() -> None:
 
 def test_the_step_and_the_answers_are_those_of_plain_torch() -> None:
     fleet = synthetic_fleet(1)
-    objective = objective_for_fleet(fleet, read_algorithm("fedavg:lr=0.1:momentum=0+reconstruction:tolerance=0.7"), 0)
+    objective = objective_for_fleet(
+        fleet, read_algorithm("fedavg:lr=0.1:momentum=0+reconstruction:tolerance=0.7"), 0
+    )
     inputs = example_inputs(objective, fleet.window.shape)
-    weights = {key: value.clone().requires_grad_() for key, value in objective.initial().items() if key.startswith("shared/")}
-    others = {names.name_of(k): v for k, v in objective.initial().items() if k.startswith("statistic/")}
+    weights = {
+        key: value.clone().requires_grad_()
+        for key, value in objective.initial().items()
+        if key.startswith("shared/")
+    }
+    others = {
+        names.name_of(k): v for k, v in objective.initial().items() if k.startswith("statistic/")
+    }
     model = objective.model.train()
     state = {names.name_of(k): v for k, v in weights.items()} | others
     outputs = torch.func.functional_call(model, state, inputs[names.X])
@@ -74,7 +99,9 @@ def test_the_step_and_the_answers_are_those_of_plain_torch() -> None:
     gradients = torch.autograd.grad(each.mean(), list(weights.values()))
     made = named(objective.graphs()["step"])(inputs)
     for (key, value), gradient in zip(weights.items(), gradients, strict=True):
-        torch.testing.assert_close(made[names.following(key)], value - 0.1 * gradient, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            made[names.following(key)], value - 0.1 * gradient, atol=1e-5, rtol=1e-5
+        )
     assert float(made[names.NUM_CORRECT]) == float((each <= 0.7).sum())
     answered = named(objective.graphs()["predict"])(inputs)[names.PROBABILITIES]
     evaluated = named(objective.graphs()["evaluate"])(inputs)
@@ -82,11 +109,15 @@ def test_the_step_and_the_answers_are_those_of_plain_torch() -> None:
     torch.testing.assert_close(answered.sum(), evaluated[names.LOSS_SUM])
 
 
-@pytest.mark.parametrize("backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"])
+@pytest.mark.parametrize(
+    "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
+)
 def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
     eager, other = (ran(LEARNS, synthetic_fleet(3), name) for name in ("eager", backend))
     for device_id, device in eager.summary.devices.items():
-        assert known(other.summary.devices[device_id].loss) == pytest.approx(known(device.loss), rel=1e-3)
+        assert known(other.summary.devices[device_id].loss) == pytest.approx(
+            known(device.loss), rel=1e-3
+        )
 
 
 def test_labels_change_nothing_and_windows_without_one_are_trained_on() -> None:
@@ -95,7 +126,10 @@ def test_labels_change_nothing_and_windows_without_one_are_trained_on() -> None:
     def cut(w: Windows) -> Windows:
         return Windows(w.train_x[:40], w.train_y[:40], w.test_x, w.test_y, w.train_x[40:])
 
-    known_ones, partly = ran(LEARNS, fleet), ran(LEARNS, replace(fleet, devices={d: cut(w) for d, w in fleet.devices.items()}))
+    known_ones, partly = (
+        ran(LEARNS, fleet),
+        ran(LEARNS, replace(fleet, devices={d: cut(w) for d, w in fleet.devices.items()})),
+    )
     assert known_ones.summary.devices == partly.summary.devices
 
 
@@ -103,32 +137,52 @@ def test_labels_change_nothing_and_windows_without_one_are_trained_on() -> None:
 def test_every_objective_trains_or_is_refused_by_name(name: str) -> None:
     algorithm = f"{small(name)}+reconstruction"
     if any(own in name for own in OWN_LOSS):
-        with pytest.raises(ConfigError, match=r"trains by a loss of its own, in which 'reconstruction.*' has no place"):
+        with pytest.raises(
+            ConfigError,
+            match=r"trains by a loss of its own, in which 'reconstruction.*' has no place",
+        ):
             ran(algorithm, synthetic_fleet(3), rounds=1)
         return
-    losses = [device.loss for device in ran(algorithm, synthetic_fleet(3), rounds=1).summary.devices.values()]
+    losses = [
+        device.loss
+        for device in ran(algorithm, synthetic_fleet(3), rounds=1).summary.devices.values()
+    ]
     assert all(0 < known(loss) < 10 for loss in losses)
 
 
 def test_groups_are_found_by_inputs_and_not_by_answers() -> None:
     fleet = synthetic_fleet(12)
     turned = set(sorted(fleet.devices)[6:])
-    devices = {d: replace(w, train_x=4 - w.train_x, test_x=4 - w.test_x) if d in turned else w for d, w in fleet.devices.items()}
+    devices = {
+        d: replace(w, train_x=4 - w.train_x, test_x=4 - w.test_x) if d in turned else w
+        for d, w in fleet.devices.items()
+    }
     summary = ran("distfl+reconstruction", replace(fleet, devices=devices)).summary
     groups = {
-        device.group: {d for d, other in summary.devices.items() if other.group == device.group} for device in summary.devices.values()
+        device.group: {d for d, other in summary.devices.items() if other.group == device.group}
+        for device in summary.devices.values()
     }
-    assert sorted(map(sorted, groups.values())) == sorted([sorted(turned), sorted(fleet.devices.keys() - turned)])
-    with pytest.raises(ConfigError, match="the task has no classes, by which it could compare answers"):
+    assert sorted(map(sorted, groups.values())) == sorted(
+        [sorted(turned), sorted(fleet.devices.keys() - turned)]
+    )
+    with pytest.raises(
+        ConfigError, match="the task has no classes, by which it could compare answers"
+    ):
         ran("distfl:signature=responses+reconstruction", fleet)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "told"),
     [
-        ("fedavg+knn-per+reconstruction", "by knn-per devices choose .* and in reconstruction there are none to look up"),
+        (
+            "fedavg+knn-per+reconstruction",
+            "by knn-per devices choose .* and in reconstruction there are none to look up",
+        ),
         ("fedavg+reconstruction:tolerance=0", "tolerance"),
-        ("fedavg+classification+reconstruction", "classification and reconstruction are both a task"),
+        (
+            "fedavg+classification+reconstruction",
+            "classification and reconstruction are both a task",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(algorithm: str, told: str) -> None:
@@ -139,9 +193,15 @@ def test_what_does_not_fit_is_refused(algorithm: str, told: str) -> None:
 def test_a_result_says_errors_and_no_classes() -> None:
     result = shoal.simulate(synthetic_fleet(2), algorithm=LEARNS, rounds=1)
     x = result.data.devices["d0"].test_x
-    torch.testing.assert_close(result.predict(x, device="d0"), result.outcome.predict("d0", x), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        result.predict(x, device="d0"), result.outcome.predict("d0", x), atol=1e-5, rtol=1e-4
+    )
     for asked in (lambda: result.macro_f1, lambda: result.predictions("d0"), result.confusion):
-        with pytest.raises(ConfigError, match=r"expected a task of classification.*this is reconstruction; `predict` says reconstruction"):
+        with pytest.raises(
+            ConfigError,
+            match=r"expected a task of classification.*this is reconstruction; `predict` says "
+            r"reconstruction",
+        ):
             asked()
 
 
@@ -154,21 +214,36 @@ def test_a_folder_of_devices_without_labels_is_data_for_this_task_alone(tmp_path
             (tmp_path / device_id / name).unlink(missing_ok=True)
     data = load_data(str(tmp_path))
     assert ran(LEARNS, data).summary.accuracy.mean is not None
-    with pytest.raises(DataError, match=r"no window has a label: expected labels, or a task that needs none"):
+    with pytest.raises(
+        DataError, match=r"no window has a label: expected labels, or a task that needs none"
+    ):
         ran("fedavg", data)
 
 
 def test_graphs_on_a_device_are_those_of_eager_torch() -> None:
     fleet = synthetic_fleet(2)
-    objective = some_graphs(objective_for_fleet(fleet, read_algorithm(LEARNS), 0), "step", "evaluate", "predict")
-    published = publish(objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="machines")
+    objective = some_graphs(
+        objective_for_fleet(fleet, read_algorithm(LEARNS), 0), "step", "evaluate", "predict"
+    )
+    published = publish(
+        objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="machines"
+    )
     manifest = published.bundle.manifest
     assert (manifest.task, manifest.classes) == ("reconstruction", ("reconstruction_error",))
     assert check_parity(published.bundle, objective, *fleet.sample(), steps=5).step_error < 1e-4
 
 
-def test_a_bundle_of_classes_says_so_and_one_of_another_task_is_refused_by_what_it_does_not_know() -> None:
+def test_a_bundle_of_classes_says_so_and_one_of_another_task_is_refused_by_what_it_does_not_know() -> (
+    None
+):
     fleet = synthetic_fleet(1)
-    bundle = describe_bundle(objective_for_fleet(fleet, read_algorithm("fedavg"), 0), name="f", classes=fleet.classes, window=fleet.window)
+    bundle = describe_bundle(
+        objective_for_fleet(fleet, read_algorithm("fedavg"), 0),
+        name="f",
+        classes=fleet.classes,
+        window=fleet.window,
+    )
     assert (bundle.manifest.task, bundle.manifest.needs_labels) == ("classification", True)
-    assert Reconstruction().accuracy == "windows given back with a mean squared error of at most 0.5"
+    assert (
+        Reconstruction().accuracy == "windows given back with a mean squared error of at most 0.5"
+    )

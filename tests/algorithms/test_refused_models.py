@@ -37,14 +37,20 @@ def moving(model: Other, x: Tensor) -> Tensor:
 
 def remembering(model: Other, x: Tensor) -> Tensor:
     """What it keeps is in no buffer."""
-    vars(model)["seen"] = 0.9 * vars(model).get("seen", 0.0) + float(x.detach().square().mean()) if model.training else 0.0
+    vars(model)["seen"] = (
+        0.9 * vars(model).get("seen", 0.0) + float(x.detach().square().mean())
+        if model.training
+        else 0.0
+    )
     answer: Tensor = model.out(x + vars(model)["seen"])
     return answer
 
 
 def hooked() -> nn.Sequential:
     model = nn.Sequential(nn.Flatten(), nn.Linear(72, CLASSES))
-    model.register_forward_hook(lambda _model, _inputs, output: output * torch.arange(1.0, CLASSES + 1))
+    model.register_forward_hook(
+        lambda _model, _inputs, output: output * torch.arange(1.0, CLASSES + 1)
+    )
     return model
 
 
@@ -61,7 +67,9 @@ def test_a_list_of_layers_with_a_hook_or_a_way_of_its_own_is_not_cut_as_one_with
         adopted(hooked(), (3, 24))
     model = Doubled(nn.Flatten(), nn.Linear(72, 8), nn.Linear(8, CLASSES)).eval()
     x = torch.randn(5, 3, 24)
-    torch.testing.assert_close(adopt("mine", model, (3, 24), CLASSES, nn.Identity()).eval()(x), model(x))
+    torch.testing.assert_close(
+        adopt("mine", model, (3, 24), CLASSES, nn.Identity()).eval()(x), model(x)
+    )
 
 
 class Halved(nn.Dropout):
@@ -74,10 +82,16 @@ class Halved(nn.Dropout):
 class Mixed(nn.Module):
     """Attention, and a dropout layer behind it; the one of these is a layer that a test gives."""
 
-    def __init__(self, attention: nn.Module | None = None, dropout: nn.Module | None = None) -> None:
+    def __init__(
+        self, attention: nn.Module | None = None, dropout: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.attention = attention or nn.MultiheadAttention(8, 2, batch_first=True)
-        self.into, self.dropout, self.out = nn.Linear(3, 8), dropout or nn.Dropout(0.1), nn.Linear(8, CLASSES)
+        self.into, self.dropout, self.out = (
+            nn.Linear(3, 8),
+            dropout or nn.Dropout(0.1),
+            nn.Linear(8, CLASSES),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         each = self.into(x.transpose(1, 2))
@@ -93,40 +107,68 @@ def with_hook(layer: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (lambda: Mixed(with_hook(nn.MultiheadAttention(8, 2, batch_first=True))), r"attention' is MultiheadAttention with hooks"),
+        (
+            lambda: Mixed(with_hook(nn.MultiheadAttention(8, 2, batch_first=True))),
+            r"attention' is MultiheadAttention with hooks",
+        ),
         (lambda: Mixed(dropout=with_hook(nn.Dropout(0.1))), r"dropout' is Dropout with hooks"),
         (lambda: Mixed(dropout=with_hook(nn.Dropout(0.0))), r"dropout' is Dropout with hooks"),
         (lambda: Mixed(dropout=Halved(0.1)), r"dropout' is Halved with a class of its own"),
     ],
 )
-def test_what_a_layer_does_besides_is_not_lost_where_another_stands_in_for_it(model: Callable[[], nn.Module], said: str) -> None:
+def test_what_a_layer_does_besides_is_not_lost_where_another_stands_in_for_it(
+    model: Callable[[], nn.Module], said: str
+) -> None:
     adopted(Mixed(), (3, 24))
-    with pytest.raises(ConfigError, match=rf"layer '[\w.]*{said}, which would be lost: expected torch's own "):
+    with pytest.raises(
+        ConfigError, match=rf"layer '[\w.]*{said}, which would be lost: expected torch's own "
+    ):
         FedAvg(adopted(model(), (3, 24)))
 
 
 @pytest.mark.parametrize(
     ("forward", "said"),
     [
-        (lambda model, x: model.out(x + 0.1 * torch.randn_like(x)), r"draws random numbers in its forward pass \(aten.randn_like"),
+        (
+            lambda model, x: model.out(x + 0.1 * torch.randn_like(x)),
+            r"draws random numbers in its forward pass \(aten.randn_like",
+        ),
         (lambda model, x: F.dropout(model.out(x), training=model.training), "draws random numbers"),
         (moving, "changes its buffer 'extractor.running' in training"),
-        (lambda model, x: model.out(x * random.random()), r"draws random numbers in its forward pass \(Python's random\)"),
-        (lambda model, x: model.out(x + float(np.random.normal())), r"draws random numbers in its forward pass \(numpy.random\)"),
+        (
+            lambda model, x: model.out(x * random.random()),
+            r"draws random numbers in its forward pass \(Python's random\)",
+        ),
+        (
+            lambda model, x: model.out(x + float(np.random.normal())),
+            r"draws random numbers in its forward pass \(numpy.random\)",
+        ),
         (remembering, "gives two answers for the same examples in training"),
-        (lambda model, x: model.out(x).softmax(1), "what it returns is not what a linear layer of it gave"),
-        (lambda model, x: model.out(model.out(x).repeat(1, 18)), "what it returns is not|is called more than once"),
+        (
+            lambda model, x: model.out(x).softmax(1),
+            "what it returns is not what a linear layer of it gave",
+        ),
+        (
+            lambda model, x: model.out(model.out(x).repeat(1, 18)),
+            "what it returns is not|is called more than once",
+        ),
         (lambda model, x: (model.out(x), x), "returns tuple: expected a tensor of logits"),
         (lambda model, x: model.out(x[:, :5]), r"cannot take examples of \[3, 24\]: mat1 and mat2"),
     ],
 )
-def test_what_no_graph_can_hold_is_refused_by_name(forward: Callable[[Other, Tensor], object], said: str) -> None:
+def test_what_no_graph_can_hold_is_refused_by_name(
+    forward: Callable[[Other, Tensor], object], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         adopted(Other(forward), (3, 24))
 
 
 def test_what_is_no_module_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model mine is function: expected a torch.nn.Module whose last layer is torch.nn.Linear"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model mine is function: expected a torch.nn.Module whose last layer is "
+        r"torch.nn.Linear",
+    ):
         adopt("mine", lambda x: x, (3, 24), CLASSES, nn.Identity())
 
 
@@ -142,8 +184,15 @@ def test_a_layer_under_two_names_is_refused_and_a_tensor_of_two_layers_is_not() 
             answer: Tensor = self.out(self.b(self.a(x.flatten(1)).relu()))
             return answer
 
-    with pytest.raises(ConfigError, match=r"model mine: 'extractor.a' and 'extractor.b' are one layer"):
+    with pytest.raises(
+        ConfigError, match=r"model mine: 'extractor.a' and 'extractor.b' are one layer"
+    ):
         adopted(Tied(True), (3, 24))
     FedAvg(adopted(Tied(False), (3, 24)))
     relu = nn.ReLU()
-    adopted(nn.Sequential(nn.Flatten(), nn.Linear(72, 9), relu, nn.Linear(9, 9), relu, nn.Linear(9, CLASSES)), (3, 24))
+    adopted(
+        nn.Sequential(
+            nn.Flatten(), nn.Linear(72, 9), relu, nn.Linear(9, 9), relu, nn.Linear(9, CLASSES)
+        ),
+        (3, 24),
+    )

@@ -1,4 +1,5 @@
-"""Robust means against plain, slow references of their papers; which attackers each of them stands."""
+"""Robust means against plain, slow references of their papers; which attackers each of them
+stands."""
 
 import math
 
@@ -23,7 +24,9 @@ def slow_krum_scores(stack: Array, attackers: int) -> list[float]:
     rows = stack.astype(np.float64)
     scores = []
     for i in range(len(rows)):
-        distances = sorted(float(((rows[i] - rows[j]) ** 2).sum()) for j in range(len(rows)) if j != i)
+        distances = sorted(
+            float(((rows[i] - rows[j]) ** 2).sum()) for j in range(len(rows)) if j != i
+        )
         scores.append(sum(distances[: max(len(rows) - attackers - 2, 1)]))
     return scores
 
@@ -42,7 +45,9 @@ class TestKrum:
         for m in (None, 1, 3, 100):
             best = np.argsort(scores)[: m or num - attackers]
             made = combine(MultiKrum(num_attackers=asked, num_selected=m), stack)
-            assert made.flat == pytest.approx(stack[best].astype(np.float64).mean(0), rel=1e-5, abs=1e-6)
+            assert made.flat == pytest.approx(
+                stack[best].astype(np.float64).mean(0), rel=1e-5, abs=1e-6
+            )
             assert set(np.flatnonzero(made.weights)) == set(best)
 
     def test_of_three_averages_the_closest_two(self) -> None:
@@ -51,7 +56,9 @@ class TestKrum:
 
     @many
     @given(num=st.integers(5, 25), seed=st.integers(0, 1000), size=st.floats(-30, 30))
-    def test_as_many_attackers_as_it_is_made_for_are_left_out(self, num: int, seed: int, size: float) -> None:
+    def test_as_many_attackers_as_it_is_made_for_are_left_out(
+        self, num: int, seed: int, size: float
+    ) -> None:
         stack = models(num, seed)
         attackers = (num - 3) // 2
         stack[:attackers] = stack[:attackers] * 10 + 20 * np.sign(size) + size
@@ -86,7 +93,9 @@ def slow_credit(stack: Array, components: int, power: float) -> Array:
             seen = rows[sorted(trusted - {i})]
             _, _, axes = np.linalg.svd(seen - seen.mean(0))
             code = axes[: min(components, len(seen) - 1)]
-            errors.append(float(np.linalg.norm(row - seen.mean(0) - code.T @ (code @ (row - seen.mean(0))))))
+            errors.append(
+                float(np.linalg.norm(row - seen.mean(0) - code.T @ (code @ (row - seen.mean(0)))))
+            )
         better = set(np.argsort(errors)[:half].tolist())
         if better == trusted:
             break
@@ -96,8 +105,15 @@ def slow_credit(stack: Array, components: int, power: float) -> Array:
 
 class TestCredit:
     @many
-    @given(num=st.integers(3, 14), seed=st.integers(0, 1000), components=st.integers(0, 3), power=st.sampled_from([1.0, 2.0, 5.0]))
-    def test_equals_an_auto_encoder_in_full_coordinates(self, num: int, seed: int, components: int, power: float) -> None:
+    @given(
+        num=st.integers(3, 14),
+        seed=st.integers(0, 1000),
+        components=st.integers(0, 3),
+        power=st.sampled_from([1.0, 2.0, 5.0]),
+    )
+    def test_equals_an_auto_encoder_in_full_coordinates(
+        self, num: int, seed: int, components: int, power: float
+    ) -> None:
         stack, counts = models(num, seed), np.random.default_rng(seed).integers(1, 50, num)
         made = combine(Credit(num_components=components, power=power), stack, counts)
         credit = [slow_credit(part, components, power) for part in (stack[:, :12], stack[:, 20:])]
@@ -106,13 +122,18 @@ class TestCredit:
         assert made.flat == pytest.approx(expected @ stack.astype(np.float64), rel=1e-5, abs=1e-6)
 
     def test_statistics_that_are_rebuilt_exactly_take_no_credit_away(self) -> None:
-        """Four components rebuild four statistics: what is left is rounding, and must not decide who counts."""
+        """Four components rebuild four statistics: what is left is rounding, and must not decide
+        who counts."""
         stack, weights_only = models(12, 0), LAYOUT[:2]
-        seen = [combine(Credit(num_components=4), stack, layout=layout).weights for layout in (LAYOUT, weights_only)]
+        seen = [
+            combine(Credit(num_components=4), stack, layout=layout).weights
+            for layout in (LAYOUT, weights_only)
+        ]
         assert seen[0] == pytest.approx(seen[1])
 
     def test_attackers_that_agree_with_each_other_are_left_out(self) -> None:
-        """They are the first principal component of all models: an auto-encoder that had seen them would rebuild them best."""
+        """They are the first principal component of all models: an auto-encoder that had seen them
+        would rebuild them best."""
         stack = models(20, 0, size=200)
         stack[:8] += 50 * models(1, 9, size=200)
         weights = combine(Credit(), stack, layout=[]).weights
@@ -170,7 +191,12 @@ def slow_irls(stack: Array, interval: float, threshold: float) -> tuple[Array, A
 
 class TestResidualReweighting:
     @many
-    @given(num=st.integers(3, 12), seed=st.integers(0, 1000), attackers=st.integers(0, 3), threshold=st.sampled_from([0.0, 0.1, 0.6]))
+    @given(
+        num=st.integers(3, 12),
+        seed=st.integers(0, 1000),
+        attackers=st.integers(0, 3),
+        threshold=st.sampled_from([0.0, 0.1, 0.6]),
+    )
     def test_equals_the_paper(self, num: int, seed: int, attackers: int, threshold: float) -> None:
         stack = models(num, seed)
         stack[:attackers] *= 30
@@ -190,7 +216,10 @@ class TestResidualReweighting:
     def test_equal_values_count_the_same_in_any_order(self, seed: int, num: int) -> None:
         rng = np.random.default_rng(seed)
         stack, order = rng.integers(0, 3, (num, SIZE)).astype(np.float32), rng.permutation(num)
-        one, two = combine(ResidualReweighting(), stack), combine(ResidualReweighting(), stack[order])
+        one, two = (
+            combine(ResidualReweighting(), stack),
+            combine(ResidualReweighting(), stack[order]),
+        )
         assert one.weights[order] == pytest.approx(two.weights, abs=1e-9)
         assert one.flat == pytest.approx(two.flat, abs=1e-6)
 
@@ -208,7 +237,9 @@ def slow_weighted_median(values: list[float], weights: list[int]) -> float:
 class TestGroupwise:
     @many
     @given(seed=st.integers(0, 1000), weights=st.lists(st.integers(1, 9), min_size=1, max_size=7))
-    def test_weighted_median_is_the_median_of_repeated_values(self, seed: int, weights: list[int]) -> None:
+    def test_weighted_median_is_the_median_of_repeated_values(
+        self, seed: int, weights: list[int]
+    ) -> None:
         values = np.random.default_rng(seed).integers(-3, 3, (len(weights), 5)).astype(np.float64)
         expected = [slow_weighted_median(list(column), weights) for column in values.T]
         assert weighted_median(values, np.array(weights)).tolist() == expected
@@ -217,15 +248,24 @@ class TestGroupwise:
     @given(num=st.integers(6, 15), seed=st.integers(0, 1000), groups=st.integers(2, 4))
     def test_equals_scikit_learn_and_loops(self, num: int, seed: int, groups: int) -> None:
         stack = models(num, seed)
-        labels = AgglomerativeClustering(min(groups, num // 3)).fit_predict(stack.astype(np.float64))
+        labels = AgglomerativeClustering(min(groups, num // 3)).fit_predict(
+            stack.astype(np.float64)
+        )
         sizes = [int((labels == g).sum()) for g in range(labels.max() + 1)]
-        centres = [np.median(stack[labels == g].astype(np.float64), axis=0) for g in range(labels.max() + 1)]
+        centres = [
+            np.median(stack[labels == g].astype(np.float64), axis=0)
+            for g in range(labels.max() + 1)
+        ]
         expected = [slow_weighted_median([c[d] for c in centres], sizes) for d in range(SIZE)]
-        assert combine(GroupwiseRobust(num_groups=groups), stack).flat == pytest.approx(np.array(expected, np.float32), rel=1e-6)
+        assert combine(GroupwiseRobust(num_groups=groups), stack).flat == pytest.approx(
+            np.array(expected, np.float32), rel=1e-6
+        )
 
     @many
     @given(seed=st.integers(0, 1000), shift=st.floats(0, 100), num=st.integers(5, 20))
-    def test_less_than_a_quarter_of_attackers_stay_within_honest_values(self, seed: int, shift: float, num: int) -> None:
+    def test_less_than_a_quarter_of_attackers_stay_within_honest_values(
+        self, seed: int, shift: float, num: int
+    ) -> None:
         stack = models(num, seed)
         attackers = (num - 1) // 4
         stack[:attackers] += np.float32(shift)
@@ -236,7 +276,12 @@ class TestGroupwise:
     def test_a_minority_that_is_a_group_has_no_say(self) -> None:
         stack = models(20, 0)
         stack[:8] += 50
-        assert (np.abs(combine(GroupwiseRobust(num_groups=2), stack).flat - np.median(stack[8:], axis=0)) < 1e-6).all()
+        assert (
+            np.abs(
+                combine(GroupwiseRobust(num_groups=2), stack).flat - np.median(stack[8:], axis=0)
+            )
+            < 1e-6
+        ).all()
 
     def test_refuses_impossible_options(self) -> None:
         with pytest.raises(ConfigError, match="0 groups: expected 1 or more"):

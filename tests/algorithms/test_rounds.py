@@ -1,4 +1,5 @@
-"""What an algorithm makes of a round's updates, against a plain reading of them: every device's model, and the mean of each group."""
+"""What an algorithm makes of a round's updates, against a plain reading of them: every device's
+model, and the mean of each group."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,7 +30,9 @@ MODEL = {
 
 def tensors(rng: np.random.Generator, scale: float = 1.0) -> Tensors:
     drawn = {k: (scale * rng.normal(size=shape)).astype(np.float32) for k, shape in MODEL.items()}
-    return {k: np.abs(v) + np.float32(0.1) if k.endswith("running_var") else v for k, v in drawn.items()}
+    return {
+        k: np.abs(v) + np.float32(0.1) if k.endswith("running_var") else v for k, v in drawn.items()
+    }
 
 
 def begin(algorithm: Algorithm) -> State:
@@ -50,14 +53,23 @@ def updates(num: int, seed: int, start: str = NEWCOMER) -> list[Contribution]:
 
 def plain_local(received: Tensors, c: Contribution) -> Tensors:
     update = c.read()
-    local = {k: v + update.get(k.replace("shared/", "delta/"), 0) for k, v in received.items() if k.startswith("shared/")}
+    local = {
+        k: v + update.get(k.replace("shared/", "delta/"), 0)
+        for k, v in received.items()
+        if k.startswith("shared/")
+    }
     return local | {k: update.get(k, v) for k, v in received.items() if k.startswith("statistic/")}
 
 
-def plain_mean(received: Tensors, contributions: list[Contribution], uniform: bool = False) -> Tensors:
+def plain_mean(
+    received: Tensors, contributions: list[Contribution], uniform: bool = False
+) -> Tensors:
     weights = np.array([1 if uniform else c.num_examples for c in contributions], np.float64)
     locals_ = [plain_local(received, c) for c in contributions]
-    return {k: np.average([m[k].astype(np.float64) for m in locals_], axis=0, weights=weights) for k in received}
+    return {
+        k: np.average([m[k].astype(np.float64) for m in locals_], axis=0, weights=weights)
+        for k in received
+    }
 
 
 def near(one: Tensors, two: Tensors) -> None:
@@ -71,7 +83,14 @@ class Watching:
 
     name: ClassVar[str] = "watching"
     citation: ClassVar[str] = ""
-    mean, surveys, resurvey, chooses, reads_models, places = "weighted", False, 0, False, True, False
+    mean, surveys, resurvey, chooses, reads_models, places = (
+        "weighted",
+        False,
+        0,
+        False,
+        True,
+        False,
+    )
 
     def __init__(self, compares: bool) -> None:
         self.compares = compares
@@ -85,7 +104,9 @@ class Watching:
     def start(self, memory: GroupingMemory, device_id: str) -> str:
         return memory.membership.get(device_id, NEWCOMER)
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
         self.seen = list(models)
         return Grouped(GroupingMemory({m.device_id: "0" for m in models}))
 
@@ -108,10 +129,18 @@ class TestArena:
         for model, c in zip(grouping.seen, contributions, strict=True):
             near(model.tensors, plain_local(state.models[NEWCOMER], c))
             assert all(np.shares_memory(v, arena) for v in model.tensors.values())
-            changes = [c.read().get(k.replace("shared/", "delta/"), np.zeros(MODEL[k])).ravel() for k in MODEL if k.startswith("shared/")]
-            assert np.array_equal(model.update, np.concatenate(changes).astype(np.float32) if compares else [])
+            changes = [
+                c.read().get(k.replace("shared/", "delta/"), np.zeros(MODEL[k])).ravel()
+                for k in MODEL
+                if k.startswith("shared/")
+            ]
+            assert np.array_equal(
+                model.update, np.concatenate(changes).astype(np.float32) if compares else []
+            )
 
-    @pytest.mark.parametrize("name", ["fedavg", "fedavg+uniform", "ifca:k=2", "fedavg+median", "fedavg+gaussian"])
+    @pytest.mark.parametrize(
+        "name", ["fedavg", "fedavg+uniform", "ifca:k=2", "fedavg+median", "fedavg+gaussian"]
+    )
     def test_updates_are_read_once_and_one_at_a_time(self, name: str) -> None:
         algorithm = make_algorithm(read_algorithm(name))
         state, order = begin(algorithm), []
@@ -141,8 +170,19 @@ class TestArena:
 
 class TestStreaming:
     def test_applies_where_nobody_looks_at_single_models(self) -> None:
-        wanted = {"fedavg": True, "fedprox+uniform": True, "fedavg+gaussian": True, "fedavg+local-gaussian": True}
-        wanted |= {"fedavg+median": False, "distfl": False, "ifca:k=2": False, "scaffold": False, "fedavg+individual": False}
+        wanted = {
+            "fedavg": True,
+            "fedprox+uniform": True,
+            "fedavg+gaussian": True,
+            "fedavg+local-gaussian": True,
+        }
+        wanted |= {
+            "fedavg+median": False,
+            "distfl": False,
+            "ifca:k=2": False,
+            "scaffold": False,
+            "fedavg+individual": False,
+        }
         assert {name: make_algorithm(read_algorithm(name)).streams for name in wanted} == wanted
         assert not any(
             make_algorithm(read_algorithm(name)).streams
@@ -153,7 +193,10 @@ class TestStreaming:
     @settings(deadline=None, max_examples=30)
     @given(num=st.integers(1, 9), seed=st.integers(0, 1000), uniform=st.booleans())
     def test_equals_the_plain_mean(self, num: int, seed: int, uniform: bool) -> None:
-        algorithm, contributions = make_algorithm(read_algorithm("fedavg+uniform" if uniform else "fedavg")), updates(num, seed)
+        algorithm, contributions = (
+            make_algorithm(read_algorithm("fedavg+uniform" if uniform else "fedavg")),
+            updates(num, seed),
+        )
         state = begin(algorithm)
         following, grouped = algorithm.apply(state, contributions, PROBE, 0, WORK)
         near(following.models["0"], plain_mean(state.models[NEWCOMER], contributions, uniform))
@@ -163,15 +206,23 @@ class TestStreaming:
         streaming = make_algorithm(read_algorithm("fedavg"))
         arena = replace(streaming, grouping=Watching(False))
         first, _ = streaming.apply(begin(streaming), updates(3, 1), PROBE, 0, WORK)
-        second = [*updates(3, 2, "0"), *(replace(c, device_id=f"late{c.device_id}") for c in updates(2, 3))]
-        one, two = streaming.apply(first, second, PROBE, 1, WORK)[0], arena.apply(first, second, PROBE, 1, WORK)[0]
+        second = [
+            *updates(3, 2, "0"),
+            *(replace(c, device_id=f"late{c.device_id}") for c in updates(2, 3)),
+        ]
+        one, two = (
+            streaming.apply(first, second, PROBE, 1, WORK)[0],
+            arena.apply(first, second, PROBE, 1, WORK)[0],
+        )
         near(one.models["0"], two.models["0"])
         near(one.models["0"], plain_mean(first.models["0"], second[:3]))
         alone, _ = streaming.apply(first, second[3:], PROBE, 1, WORK)
         assert alone.models["0"] is first.models["0"]
 
     def test_every_update_is_clipped_before_it_is_added(self) -> None:
-        algorithm = make_algorithm(read_algorithm("fedavg+gaussian:clip_norm=0.5:noise_multiplier=0"))
+        algorithm = make_algorithm(
+            read_algorithm("fedavg+gaussian:clip_norm=0.5:noise_multiplier=0")
+        )
         state, contributions = begin(algorithm), updates(6, 1)
         received = state.models[NEWCOMER]
 
@@ -179,7 +230,9 @@ class TestStreaming:
             return np.concatenate([v.ravel() for v in model.values()])
 
         changes = [flat(plain_local(received, c)) - flat(received) for c in contributions]
-        expected = flat(received) + np.mean([clip(c.astype(np.float32), 0.5) for c in changes], axis=0)
+        expected = flat(received) + np.mean(
+            [clip(c.astype(np.float32), 0.5) for c in changes], axis=0
+        )
         assert max(np.linalg.norm(c) for c in changes) > 1
         found, _ = algorithm.apply(state, contributions, PROBE, 0, WORK)
         assert flat(found.models["0"]) == pytest.approx(expected, abs=1e-5)
@@ -193,10 +246,17 @@ class TestShares:
             assert isinstance(c.tensors, dict)
             c.tensors["delta/conv.weight"] += np.float32(50)
         _, grouped = algorithm.apply(begin(algorithm), contributions, PROBE, 0, WORK)
-        assert grouped.notes["shares"] == {c.device_id: 0.0 if i < 2 else round(1 / 7, 4) for i, c in enumerate(contributions)}
+        assert grouped.notes["shares"] == {
+            c.device_id: 0.0 if i < 2 else round(1 / 7, 4) for i, c in enumerate(contributions)
+        }
 
-    @pytest.mark.parametrize("name", ["fedavg", "fedavg+uniform", "fedavg+median", "fedavg+trimmed:share=0.2", "fedavg+gra"])
-    def test_are_not_told_where_nobody_is_left_out_or_they_differ_between_parameters(self, name: str) -> None:
+    @pytest.mark.parametrize(
+        "name",
+        ["fedavg", "fedavg+uniform", "fedavg+median", "fedavg+trimmed:share=0.2", "fedavg+gra"],
+    )
+    def test_are_not_told_where_nobody_is_left_out_or_they_differ_between_parameters(
+        self, name: str
+    ) -> None:
         algorithm = make_algorithm(read_algorithm(name))
         _, grouped = algorithm.apply(begin(algorithm), updates(7, 1), PROBE, 0, WORK)
         assert "shares" not in grouped.notes

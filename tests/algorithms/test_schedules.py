@@ -1,4 +1,5 @@
-"""Learning rates over rounds: against torch's schedulers, in simulations on every backend, and in a service over restarts."""
+"""Learning rates over rounds: against torch's schedulers, in simulations on every backend, and in a
+service over restarts."""
 
 import warnings
 from collections.abc import Callable
@@ -42,7 +43,9 @@ def test_rates_are_those_of_torch(text: str) -> None:
     schedule = TORCH[text](optimizer)
     rounds = 8 if "rounds=8" in text else 12
     for trained in range(rounds + 1):
-        assert share_of(read_schedule(text), trained, 12) == pytest.approx(schedule.get_last_lr()[0], abs=1e-12)
+        assert share_of(read_schedule(text), trained, 12) == pytest.approx(
+            schedule.get_last_lr()[0], abs=1e-12
+        )
         with warnings.catch_warnings(action="ignore"):
             schedule.step()
 
@@ -50,18 +53,31 @@ def test_rates_are_those_of_torch(text: str) -> None:
 def test_after_a_warm_up_a_curve_begins_at_its_full_height() -> None:
     shares = [share_of(read_schedule("cosine:warmup=3"), trained, 7) for trained in range(8)]
     assert shares[:4] == [0.25, 0.5, 0.75, 1.0]
-    assert shares[3:] == pytest.approx([share_of(read_schedule("cosine"), trained, 4) for trained in range(5)])
+    assert shares[3:] == pytest.approx(
+        [share_of(read_schedule("cosine"), trained, 4) for trained in range(5)]
+    )
 
 
-@given(st.sampled_from(list(SCHEDULES)), st.integers(0, 20), st.integers(0, 10_000), st.integers(1, 200))
-def test_a_rate_is_never_negative_and_never_more_than_the_runs_own(name: str, warmup: int, trained: int, rounds: int) -> None:
+@given(
+    st.sampled_from(list(SCHEDULES)),
+    st.integers(0, 20),
+    st.integers(0, 10_000),
+    st.integers(1, 200),
+)
+def test_a_rate_is_never_negative_and_never_more_than_the_runs_own(
+    name: str, warmup: int, trained: int, rounds: int
+) -> None:
     assert 0.0 <= share_of(read_schedule(f"{name}:warmup={warmup}"), trained, rounds) <= 1.0
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("linear", "learning rate schedule 'linear': 'linear' is none of constant, step, exponential, cosine"),
+        (
+            "linear",
+            "learning rate schedule 'linear': 'linear' is none of constant, step, exponential, "
+            "cosine",
+        ),
         ("step:factor=0", "factor is '0', expected a number above 0 to 1"),
         ("exponential:factor=1.5", "factor is '1.5', expected a number above 0 to 1"),
         ("step:every=0", "every is '0', expected a whole number from 1"),
@@ -75,9 +91,13 @@ def test_what_is_no_schedule_is_one_clear_error(text: str, reason: str) -> None:
         check_schedule(text, 5)
 
 
-def run(schedule: str, backend: Any = "eager", algorithm: str = "distfl", **others: Any) -> SimulationResult:
+def run(
+    schedule: str, backend: Any = "eager", algorithm: str = "distfl", **others: Any
+) -> SimulationResult:
     settings = SimulationSettings(read_algorithm(algorithm), 3, batch_size=8, lr_schedule=schedule)
-    return simulate(synthetic_fleet(4, shift=1.0), settings, engine=EngineOptions(backend, **others))
+    return simulate(
+        synthetic_fleet(4, shift=1.0), settings, engine=EngineOptions(backend, **others)
+    )
 
 
 class TestSimulation:
@@ -85,7 +105,9 @@ class TestSimulation:
     RATES = (0.005, 0.0025, 0.00125)
 
     def test_messages_give_the_same_bits_and_the_summary_names_the_rates(self) -> None:
-        fast, by_messages = (run(self.SCHEDULE, backend, "dbe+distfl") for backend in ("eager", "messages"))
+        fast, by_messages = (
+            run(self.SCHEDULE, backend, "dbe+distfl") for backend in ("eager", "messages")
+        )
         same(fast, by_messages)
         for outcome in (fast, by_messages):
             assert outcome.summary.lr_by_round == list(self.RATES)
@@ -116,23 +138,33 @@ class TestSimulation:
         assert resumed.summary.lr_by_round == list(self.RATES)
 
     def test_after_the_last_round_devices_train_with_the_runs_own_rate(self) -> None:
-        settings = SimulationSettings(read_algorithm("lg-net"), 3, hyper={"lr": 0.01}, lr_schedule="cosine")
+        settings = SimulationSettings(
+            read_algorithm("lg-net"), 3, hyper={"lr": 0.01}, lr_schedule="cosine"
+        )
         state = State({"initial": {}}, rounds=3)
         programs = make_programs(make_algorithm(settings.algorithm), state, settings, {})
         assert rate_in(programs["closing"]) == 0.01
         assert rate_in(programs[""]) == pytest.approx(0.0)
-        halfway = make_programs(make_algorithm(settings.algorithm), replace(state, rounds=1), settings, {})
+        halfway = make_programs(
+            make_algorithm(settings.algorithm), replace(state, rounds=1), settings, {}
+        )
         assert rate_in(halfway[""]) == pytest.approx(0.0075)
 
 
 class TestService:
     """The rates that plans carry."""
 
-    SETTINGS: ClassVar[dict[str, Any]] = {"hyper": {"lr": 0.8}, "lr_schedule": "step:every=1:factor=0.5", "keep_models": 3}
+    SETTINGS: ClassVar[dict[str, Any]] = {
+        "hyper": {"lr": 0.8},
+        "lr_schedule": "step:every=1:factor=0.5",
+        "keep_models": 3,
+    }
 
     def rates(self, bench: Bench) -> set[float]:
         plans = [answer for answer in bench.answers() if isinstance(answer, m.Plan)]
-        return {verb.hyper["lr"] for plan in plans for verb in plan.verbs if isinstance(verb, m.Train)}
+        return {
+            verb.hyper["lr"] for plan in plans for verb in plan.verbs if isinstance(verb, m.Train)
+        }
 
     def close(self, bench: Bench) -> tuple[Any, float]:
         number = bench.state.round
@@ -143,20 +175,26 @@ class TestService:
         (following,) = self.rates(bench)
         return noted, following
 
-    def test_every_round_has_its_own_also_after_a_restart_an_order_and_a_rollback(self, fleet: FleetData) -> None:
+    def test_every_round_has_its_own_also_after_a_restart_an_order_and_a_rollback(
+        self, fleet: FleetData
+    ) -> None:
         bench = Bench(fleet, settings={**self.SETTINGS, "rounds": 9})
         assert self.close(bench) == (0.8, 0.4)
         bench.start(bench.state.next_settings, bench.store, bench.blobs, epoch=2)
         assert self.rates(bench) == {0.4}
         assert self.close(bench) == (0.4, 0.2)
-        wanted = msgspec.structs.replace(bench.state.next_settings, lr_schedule="exponential:factor=0.1")
+        wanted = msgspec.structs.replace(
+            bench.state.next_settings, lr_schedule="exponential:factor=0.1"
+        )
         assert bench.campaign.retune(wanted, make_algorithm(read_algorithm(wanted.algorithm)).mean)
         assert self.rates(bench) <= {0.2}, "the open round stays as it is"
         noted, following = self.close(bench)
         assert noted == 0.2
         assert following == pytest.approx(0.0008)
         assert bench.campaign.roll_back(1)
-        assert self.rates(bench) == {following}, "rounds that were given up have been trained all the same"
+        assert self.rates(bench) == {following}, (
+            "rounds that were given up have been trained all the same"
+        )
 
 
 def test_a_schedule_is_about_a_rate_that_the_run_always_has(fleet: FleetData) -> None:
@@ -164,5 +202,7 @@ def test_a_schedule_is_about_a_rate_that_the_run_always_has(fleet: FleetData) ->
     assert with_rate({}, "cosine", manifest) == {"lr": manifest.hyper["lr"]}
     assert with_rate({"lr": 1.0}, "cosine", manifest) == {"lr": 1.0}
     assert with_rate({}, "", manifest) == {}
-    with pytest.raises(ConfigError, match="learning rate schedule 'cosine': fedavg has no hyper-parameter 'lr'"):
+    with pytest.raises(
+        ConfigError, match="learning rate schedule 'cosine': fedavg has no hyper-parameter 'lr'"
+    ):
         with_rate({}, "cosine", msgspec.structs.replace(manifest, hyper={}))

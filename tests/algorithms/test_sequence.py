@@ -1,4 +1,5 @@
-"""A class for each step of a window: learned, measured and answered step by step, on every backend as torch has it."""
+"""A class for each step of a window: learned, measured and answered step by step, on every backend
+as torch has it."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,13 @@ LEARNS = "fedavg:lr=0.05+sequence"
 
 
 def test_steps_are_learned_and_answered_one_by_one() -> None:
-    result = shoal.simulate(steps(synthetic_fleet(3, num_windows=90)), algorithm=LEARNS, rounds=6, local_epochs=2, newcomers=1)
+    result = shoal.simulate(
+        steps(synthetic_fleet(3, num_windows=90)),
+        algorithm=LEARNS,
+        rounds=6,
+        local_epochs=2,
+        newcomers=1,
+    )
     assert known(result.accuracy.mean) > 0.7
     device = sorted(result.data.devices)[0]
     windows = result.data.devices[device]
@@ -57,7 +64,9 @@ def test_steps_are_learned_and_answered_one_by_one() -> None:
     assert result.confusion(device).sum() == labelled.sum() < labelled.size
     assert np.trace(result.confusion(device)) == (said == windows.test_y)[labelled].sum()
     shares = [(one == y)[y != NO_LABEL].mean() for one, y in zip(said, windows.test_y, strict=True)]
-    assert result.summary.devices[device].accuracy == pytest.approx(round(sum(shares)) / len(shares)), "in whole windows"
+    assert result.summary.devices[device].accuracy == pytest.approx(
+        round(sum(shares)) / len(shares)
+    ), "in whole windows"
     assert 0 < known(result.macro_f1.mean) <= 1
     assert known(known(result.summary.newcomers).macro_f1).mean is not None
     assert result.summary.accuracy_is == "labelled steps of a window whose class is told rightly"
@@ -68,16 +77,30 @@ def test_the_step_and_the_answers_are_those_of_plain_torch() -> None:
     objective = objective_for_fleet(fleet, read_algorithm("fedavg:lr=0.1:momentum=0+sequence"), 0)
     inputs = example_inputs(objective, fleet.window.shape)
     y = inputs[names.Y] = torch.from_numpy(fleet.devices["d0"].train_y[: len(inputs[names.X])])
-    weights = {key: value.clone().requires_grad_() for key, value in objective.initial().items() if key.startswith("shared/")}
+    weights = {
+        key: value.clone().requires_grad_()
+        for key, value in objective.initial().items()
+        if key.startswith("shared/")
+    }
     state = {names.name_of(k): v for k, v in weights.items()}
-    state |= {names.name_of(k): v for k, v in objective.initial().items() if k.startswith("statistic/")}
+    state |= {
+        names.name_of(k): v for k, v in objective.initial().items() if k.startswith("statistic/")
+    }
     logits = torch.func.functional_call(objective.model.train(), state, inputs[names.X])
-    each = [torch.nn.functional.cross_entropy(one, label, ignore_index=NO_LABEL) for one, label in zip(logits, y, strict=True)]
+    each = [
+        torch.nn.functional.cross_entropy(one, label, ignore_index=NO_LABEL)
+        for one, label in zip(logits, y, strict=True)
+    ]
     made = named(objective.graphs()["step"])(inputs)
     gradients = torch.autograd.grad(torch.stack(each).mean(), list(weights.values()))
     for (key, value), gradient in zip(weights.items(), gradients, strict=True):
-        torch.testing.assert_close(made[names.following(key)], value - 0.1 * gradient, atol=1e-5, rtol=1e-5)
-    shares = [(one.argmax(1) == label)[label != NO_LABEL].float().mean() for one, label in zip(logits, y, strict=True)]
+        torch.testing.assert_close(
+            made[names.following(key)], value - 0.1 * gradient, atol=1e-5, rtol=1e-5
+        )
+    shares = [
+        (one.argmax(1) == label)[label != NO_LABEL].float().mean()
+        for one, label in zip(logits, y, strict=True)
+    ]
     assert float(made[names.NUM_CORRECT]) == pytest.approx(float(sum(shares)))
 
 
@@ -94,18 +117,24 @@ def test_what_steps_without_a_label_are_told_changes_nothing(seed: int) -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32 - 1))
-def test_a_step_has_the_class_that_all_its_samples_have(count: int, parts: int, samples: int, seed: int) -> None:
+def test_a_step_has_the_class_that_all_its_samples_have(
+    count: int, parts: int, samples: int, seed: int
+) -> None:
     labels = np.random.default_rng(seed).integers(NO_LABEL, 2, (count, parts * samples))
     for window, made in zip(labels, classes_of_steps(labels, parts), strict=True):
         own = [set(window[at : at + samples].tolist()) for at in range(0, len(window), samples)]
         assert made.tolist() == [held.pop() if len(held) == 1 else NO_LABEL for held in own]
 
 
-@pytest.mark.parametrize("backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"])
+@pytest.mark.parametrize(
+    "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
+)
 def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
     eager, other = ran_alike(ALGORITHM, steps(synthetic_fleet(2)), backend)
     for device_id, device in eager.summary.devices.items():
-        assert other.summary.devices[device_id].macro_f1 == pytest.approx(known(device.macro_f1), abs=0.05)
+        assert other.summary.devices[device_id].macro_f1 == pytest.approx(
+            known(device.macro_f1), abs=0.05
+        )
 
 
 def test_the_native_backend_says_that_its_loss_is_another() -> None:
@@ -125,20 +154,39 @@ def test_tiny_fleets_of_steps_repeat() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "options", "said"),
     [
-        ("fedavg", {}, r"classification takes int64\[40\]: these are classes of steps, of the task sequence, as in fedavg\+sequence"),
+        (
+            "fedavg",
+            {},
+            r"classification takes int64\[40\]: these are classes of steps, of the task sequence, "
+            r"as in fedavg\+sequence",
+        ),
         ("fedavg+multi-label", {}, "multi-label takes .*: these are classes of steps"),
-        ("fedavg+sequence", {"model": "har-cnn"}, "model har-cnn answers a window as a whole, .* expected tcn"),
+        (
+            "fedavg+sequence",
+            {"model": "har-cnn"},
+            "model har-cnn answers a window as a whole, .* expected tcn",
+        ),
         ("fedavg+sequence", {"labels": 5}, "labels 5: .* labels are no classes"),
-        ("fedavg+knn-per+sequence", {}, "in sequence there are none to look up: expected personal, recalibrated or served"),
+        (
+            "fedavg+knn-per+sequence",
+            {},
+            "in sequence there are none to look up: expected personal, recalibrated or served",
+        ),
     ],
 )
-def test_what_does_not_go_with_steps_is_refused(algorithm: str, options: dict[str, Any], said: str) -> None:
+def test_what_does_not_go_with_steps_is_refused(
+    algorithm: str, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises((ConfigError, DataError), match=said):
         shoal.simulate(steps(synthetic_fleet(2)), algorithm=algorithm, rounds=1, **options)
 
 
 def test_windows_without_steps_have_no_sequence() -> None:
-    with pytest.raises(DataError, match=r"sequence takes int64\[40, 0\]: these are classes, one for each window, of the task class"):
+    with pytest.raises(
+        DataError,
+        match=r"sequence takes int64\[40, 0\]: these are classes, one for each window, of the task "
+        r"class",
+    ):
         ran(ALGORITHM, synthetic_fleet(2))
     with pytest.raises(ConfigError, match="sequence: expected windows of steps"):
         objective_for_fleet(synthetic_fleet(2), read_algorithm(ALGORITHM), 0)
@@ -163,7 +211,10 @@ def test_a_model_of_ones_own_answers_each_step() -> None:
     fleet = steps(synthetic_fleet(2))
     result = shoal.simulate(fleet, model=PerStep(), algorithm=ALGORITHM, rounds=1)
     assert result.predict(fleet.devices["d0"].test_x, device="d0").shape == (12, STEPS, 3)
-    with pytest.raises(ConfigError, match="model PerStep: its layer 'out' is not called once for all 4 steps of an example"):
+    with pytest.raises(
+        ConfigError,
+        match="model PerStep: its layer 'out' is not called once for all 4 steps of an example",
+    ):
         shoal.simulate(fleet, model=PerStep(last=False), algorithm=ALGORITHM, rounds=1)
 
 
@@ -188,10 +239,14 @@ def test_files_and_arrays_of_steps_are_read(tmp_path: Path) -> None:
     called = np.array(["", "run", "sit", "walk"])[y + 1]
     mapped = shoal.load({"a": (x, called), "b": (x, called)})
     assert (mapped.classes, mapped.window.steps) == (("run", "sit", "walk"), STEPS)
-    assert mapped.devices["b"].train_y.tolist() == y[:30].tolist(), "the last quarter is for testing"
+    assert mapped.devices["b"].train_y.tolist() == y[:30].tolist(), (
+        "the last quarter is for testing"
+    )
     two = shoal.load({"a": (x, y % 2)}, classes=("rest", "moves"))
     assert (two.window.steps, two.classes) == (STEPS, ("rest", "moves"))
-    assert for_task(shoal.load({"a": (x, y % 2)}), "sequence").window.steps == STEPS, "the task says what columns of 0 and 1 are"
+    assert for_task(shoal.load({"a": (x, y % 2)}), "sequence").window.steps == STEPS, (
+        "the task says what columns of 0 and 1 are"
+    )
     assert for_task(shoal.load({"a": (x, y % 2)}), "multi-label").window.steps == 0
     blank = y.copy()
     blank[3] = NO_LABEL
@@ -215,14 +270,24 @@ def test_the_watches_go_from_one_exercise_to_the_next() -> None:
 
 def test_graphs_on_devices_and_files_of_models_are_those_of_eager_torch() -> None:
     fleet = steps(synthetic_fleet(2))
-    objective = some_graphs(objective_for_fleet(fleet, read_algorithm(ALGORITHM), 0), "step", "evaluate", "predict")
-    published = publish(objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="steps")
+    objective = some_graphs(
+        objective_for_fleet(fleet, read_algorithm(ALGORITHM), 0), "step", "evaluate", "predict"
+    )
+    published = publish(
+        objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="steps"
+    )
     manifest = published.bundle.manifest
-    assert (manifest.task, manifest.classes, manifest.label) == ("sequence", fleet.classes, ("int64", (STEPS,)))
+    assert (manifest.task, manifest.classes, manifest.label) == (
+        "sequence",
+        fleet.classes,
+        ("int64", (STEPS,)),
+    )
     assert check_parity(published.bundle, objective, *fleet.sample(), steps=3).step_error < 1e-4
     x = fleet.devices["d0"].test_x
     whole = load_whole(to_onnx_file(published.bundle, published.bundle.initial, {}))(x)
-    answers = objective.graphs()["predict"](objective.initial(), {"x": torch.from_numpy(x)}, {})[names.PROBABILITIES]
+    answers = objective.graphs()["predict"](objective.initial(), {"x": torch.from_numpy(x)}, {})[
+        names.PROBABILITIES
+    ]
     np.testing.assert_allclose(whole, answers.detach().numpy(), atol=1e-5)
     assert agreement("sequence", whole, whole) == 1
 
@@ -236,6 +301,8 @@ def test_what_is_told_of_a_window() -> None:
 
 
 def test_names_of_labels_that_are_there_are_no_steps() -> None:
-    named_columns = relabelled(synthetic_fleet(1), ("a", "b", "c"), lambda y: np.eye(3, dtype=np.int64)[y])
+    named_columns = relabelled(
+        synthetic_fleet(1), ("a", "b", "c"), lambda y: np.eye(3, dtype=np.int64)[y]
+    )
     with pytest.raises(DataError, match="these are several labels of a window"):
         for_task(named_columns, "sequence")

@@ -1,4 +1,5 @@
-"""Server optimizers: their steps against plain programs of the papers' equations, and what becomes of what they remember."""
+"""Server optimizers: their steps against plain programs of the papers' equations, and what becomes
+of what they remember."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +17,14 @@ from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
 from algorithms.core.keys import NEWCOMER
 from algorithms.forgetting import forget
 from algorithms.groupings.base import Defaults
-from algorithms.registry import GROUPINGS, MEANS, OBJECTIVES, SERVER_OPTIMIZERS, make_algorithm, read_algorithm
+from algorithms.registry import (
+    GROUPINGS,
+    MEANS,
+    OBJECTIVES,
+    SERVER_OPTIMIZERS,
+    make_algorithm,
+    read_algorithm,
+)
 from algorithms.server_optimizers.momentum import FedAvgM
 from algorithms.server_optimizers.stepping import advance
 from simulation.contract import declarations, rounds
@@ -27,7 +35,9 @@ from wire.tensors import Array, Tensors
 MOVING = [name for name, made in SERVER_OPTIMIZERS.items() if made.moves]
 
 
-def plain_adaptive(kind: str, changes: list[list[float]], lr: float, beta1: float, beta2: float, tau: float) -> list[list[float]]:
+def plain_adaptive(
+    kind: str, changes: list[list[float]], lr: float, beta1: float, beta2: float, tau: float
+) -> list[list[float]]:
     """Algorithm 2 of Reddi et al., line by line, one number at a time: the steps x_{t+1} - x_t."""
     m, v, steps = [0.0] * len(changes[0]), [tau**2] * len(changes[0]), []
     for delta in changes:
@@ -65,8 +75,12 @@ def plain_momentum(changes: list[list[float]], lr: float, beta: float) -> list[l
     ],
 )
 def test_six_rounds_are_those_of_the_papers_equations(name: str, args: tuple[float, ...]) -> None:
-    """The plain program is given the change of each round as FedAvg makes it from where the model is, and adds its steps up."""
-    algorithm, fedavg = make_algorithm(read_algorithm(name)), make_algorithm(read_algorithm("fedavg"))
+    """The plain program is given the change of each round as FedAvg makes it from where the model
+    is, and adds its steps up."""
+    algorithm, fedavg = (
+        make_algorithm(read_algorithm(name)),
+        make_algorithm(read_algorithm("fedavg")),
+    )
     state, start, changes, where = begin(algorithm), NEWCOMER, [], []
     first = flat(state.models[NEWCOMER])
     for number in range(6):
@@ -77,13 +91,19 @@ def test_six_rounds_are_those_of_the_papers_equations(name: str, args: tuple[flo
         where.append(flat(state.models["0"]))
         start = "0"
     kind = name.partition(":")[0]
-    steps = plain_momentum(changes, *args) if kind == "fedavgm" else plain_adaptive(kind, changes, *args)
+    steps = (
+        plain_momentum(changes, *args)
+        if kind == "fedavgm"
+        else plain_adaptive(kind, changes, *args)
+    )
     expected = first + np.cumsum(np.array(steps), axis=0)
     np.testing.assert_allclose(np.array(where), expected, rtol=1e-5, atol=1e-6)
 
 
 def flat(model: Tensors) -> Array:
-    return np.concatenate([model[key].ravel() for key in MODEL if key.startswith("shared/")]).astype(np.float64)
+    return np.concatenate(
+        [model[key].ravel() for key in MODEL if key.startswith("shared/")]
+    ).astype(np.float64)
 
 
 FLOATS = arrays(np.float32, 12, elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
@@ -91,18 +111,24 @@ FLOATS = arrays(np.float32, 12, elements=st.floats(width=32, allow_nan=False, al
 
 @given(FLOATS, FLOATS)
 def test_without_momentum_a_whole_step_is_the_mean_to_the_bit(model: Array, mean: Array) -> None:
-    following, _ = advance(FedAvgM(server_lr=1.0, beta=0.0), {"shared/w": model}, {"shared/w": mean}, {})
+    following, _ = advance(
+        FedAvgM(server_lr=1.0, beta=0.0), {"shared/w": model}, {"shared/w": mean}, {}
+    )
     assert following["shared/w"].tobytes() == mean.tobytes()
 
 
 @pytest.mark.parametrize("rest", ["none", "ifca:k=2", "distfl:signature=statistics", "none+median"])
 def test_without_momentum_whole_rounds_are_those_of_fedavg_to_the_bit(rest: str) -> None:
-    plain, moved = (make_field(f"fedavg+{rest}{more}").play(3) for more in ("", "+fedavgm:server_lr=1:beta=0"))
+    plain, moved = (
+        make_field(f"fedavg+{rest}{more}").play(3) for more in ("", "+fedavgm:server_lr=1:beta=0")
+    )
     assert not difference(replace(plain, moments={}), replace(moved, moments={}))
 
 
 @given(FLOATS, FLOATS, st.sampled_from(MOVING), st.integers(1, 4))
-def test_what_is_remembered_is_finite_and_float32_whatever_comes(model: Array, mean: Array, name: str, times: int) -> None:
+def test_what_is_remembered_is_finite_and_float32_whatever_comes(
+    model: Array, mean: Array, name: str, times: int
+) -> None:
     optimizer, moments = make_algorithm(read_algorithm(name)).server_optimizer, Tensors()
     with np.errstate(over="ignore"):
         for _ in range(times):
@@ -115,8 +141,13 @@ def test_what_is_remembered_is_finite_and_float32_whatever_comes(model: Array, m
 
 @pytest.mark.parametrize("name", MOVING)
 def test_statistics_are_averaged_and_parameters_are_moved(name: str) -> None:
-    plain, moved = (make_algorithm(read_algorithm(text)) for text in ("fedavg", f"fedavg+{name}:server_lr=0.5"))
-    means, made = (algorithm.apply(begin(algorithm), updates(3, 1), PROBE, 0, WORK)[0].models["0"] for algorithm in (plain, moved))
+    plain, moved = (
+        make_algorithm(read_algorithm(text)) for text in ("fedavg", f"fedavg+{name}:server_lr=0.5")
+    )
+    means, made = (
+        algorithm.apply(begin(algorithm), updates(3, 1), PROBE, 0, WORK)[0].models["0"]
+        for algorithm in (plain, moved)
+    )
     for key in MODEL:
         assert np.array_equal(means[key], made[key]) == key.startswith("statistic/")
 
@@ -130,7 +161,9 @@ class Scripted(Defaults):
     def __init__(self) -> None:
         self.said: dict[str, str] = {}
 
-    def group(self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int) -> Grouped:
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
         return Grouped(GroupingMemory(memory.membership | self.said))
 
 
@@ -138,9 +171,12 @@ class TestGroups:
     """What is remembered when groups come, go, split and merge."""
 
     def play(self, *memberships: dict[str, str]) -> list[State]:
-        """The state after each round, in which all devices take part; the last one names the devices that are there."""
+        """The state after each round, in which all devices take part; the last one names the
+        devices that are there."""
         grouping = Scripted()
-        algorithm = replace(make_algorithm(read_algorithm("fedavg+individual+fedadam")), grouping=grouping)
+        algorithm = replace(
+            make_algorithm(read_algorithm("fedavg+individual+fedadam")), grouping=grouping
+        )
         state, states = begin(algorithm), []
         for number, said in enumerate(memberships):
             grouping.said = said
@@ -152,7 +188,9 @@ class TestGroups:
         return states
 
     def test_both_halves_of_a_group_go_on_from_it(self) -> None:
-        first, second = self.play(dict.fromkeys("abcd", "0"), {"a": "0", "b": "0", "c": "1", "d": "1"})
+        first, second = self.play(
+            dict.fromkeys("abcd", "0"), {"a": "0", "b": "0", "c": "1", "d": "1"}
+        )
         assert first.moments.keys() == {"0"}
         assert second.moments.keys() == {"0", "1"}
         for group in ("0", "1"):
@@ -169,30 +207,48 @@ class TestGroups:
         self.step_is_from(first, NEWCOMER, second, "1")
         self.step_is_from(first, "0", second, "0")
 
-    def test_a_group_whose_devices_were_away_stays_as_it_was_and_a_new_one_of_theirs_takes_it_along(self) -> None:
+    def test_a_group_whose_devices_were_away_stays_as_it_was_and_a_new_one_of_theirs_takes_it_along(
+        self,
+    ) -> None:
         first, second, third = self.play({"a": "0", "b": "1"}, {"a": "0"}, {"a": "0", "b": "0"})
         assert second.moments["1"] is first.moments["1"]
         assert third.moments.keys() == {"0"}
         grouping = Scripted()
         grouping.said = {"a": "0", "b": "7"}
-        algorithm = replace(make_algorithm(read_algorithm("fedavg+individual+fedadam")), grouping=grouping)
-        moved, _ = algorithm.apply(first, [replace(updates(1, 1, "0")[0], device_id="a")], PROBE, 1, WORK)
+        algorithm = replace(
+            make_algorithm(read_algorithm("fedavg+individual+fedadam")), grouping=grouping
+        )
+        moved, _ = algorithm.apply(
+            first, [replace(updates(1, 1, "0")[0], device_id="a")], PROBE, 1, WORK
+        )
         assert moved.models["7"] is first.models["1"]
         assert moved.moments["7"] is first.moments["1"]
 
     def step_is_from(self, before: State, origin: str, after: State, group: str) -> None:
-        """A group's last step started from this model and from what was remembered of it: m_t and v_t of one change give its length."""
+        """A group's last step started from this model and from what was remembered of it: m_t and
+        v_t of one change give its length."""
         held, made = before.moments.get(origin, {}), after.moments[group]
         for key in (k for k in MODEL if k.startswith("shared/")):
-            old_m, old_v = held.get(f"momentum/{key}", np.float32(0)), held.get(f"square/{key}", np.float32(1e-6))
+            old_m, old_v = (
+                held.get(f"momentum/{key}", np.float32(0)),
+                held.get(f"square/{key}", np.float32(1e-6)),
+            )
             change = (made[f"momentum/{key}"].astype(np.float64) - 0.9 * old_m) / 0.1
-            np.testing.assert_allclose(made[f"square/{key}"], 0.99 * np.float64(old_v) + 0.01 * change**2, rtol=1e-3)
+            np.testing.assert_allclose(
+                made[f"square/{key}"], 0.99 * np.float64(old_v) + 0.01 * change**2, rtol=1e-3
+            )
             step = 0.01 * made[f"momentum/{key}"] / (np.sqrt(made[f"square/{key}"]) + 0.001)
-            np.testing.assert_allclose(after.models[group][key], before.models[origin][key] + step, atol=1e-6)
+            np.testing.assert_allclose(
+                after.models[group][key], before.models[origin][key] + step, atol=1e-6
+            )
 
 
 def test_the_largest_origin_counts_and_of_equals_the_first() -> None:
-    assert [origin_of(starts) for starts in (["1", "0", "1"], ["1", "0"], [NEWCOMER])] == ["1", "0", NEWCOMER]
+    assert [origin_of(starts) for starts in (["1", "0", "1"], ["1", "0"], [NEWCOMER])] == [
+        "1",
+        "0",
+        NEWCOMER,
+    ]
 
 
 @settings(max_examples=20, deadline=None)
@@ -203,7 +259,9 @@ def test_a_run_goes_on_from_its_store_with_the_same_bits(name: str, after: int) 
     def run(stored_after: int) -> State:
         state = begin(algorithm)
         for number in range(4):
-            state, _ = algorithm.apply(state, updates(4, number, str(number % 2)), PROBE, number, WORK)
+            state, _ = algorithm.apply(
+                state, updates(4, number, str(number % 2)), PROBE, number, WORK
+            )
             if number == stored_after:
                 state = decode_memory(encode_memory(state), state.models)
         return state
@@ -218,7 +276,9 @@ def test_nothing_is_remembered_of_the_group_of_a_device_that_is_forgotten() -> N
     gone = state.memory.membership["d001"]
     left = forget(algorithm, state, "d001")
     assert left.moments.keys() == {"0", "1", "2"} - {gone}
-    without_models = forget(algorithm, decode_memory(encode_memory(state), {}), "d001")  # as a service does it
+    without_models = forget(
+        algorithm, decode_memory(encode_memory(state), {}), "d001"
+    )  # as a service does it
     assert encode_memory(without_models) == encode_memory(left)
     mark = state.moments[gone]["square/shared/head.bias"].tobytes()
     assert mark in encode_memory(state)
@@ -237,6 +297,9 @@ def test_what_it_declares_holds(name: str) -> None:
 def test_it_goes_with_every_objective_grouping_and_mean_but_scaffold() -> None:
     objectives = [f"{rounds.small(name)}+fedadam" for name in OBJECTIVES]
     others = [f"fedavg+{rounds.small(name)}+fedyogi" for name in (*GROUPINGS, *MEANS)]
-    assert rounds.compose_with(objectives) == "refused with a reason: scaffold+fedadam, dbe-scaffold+fedadam"
+    assert (
+        rounds.compose_with(objectives)
+        == "refused with a reason: scaffold+fedadam, dbe-scaffold+fedadam"
+    )
     assert not rounds.compose_with(others)
     read_algorithm("scaffold+no-server-optimizer")

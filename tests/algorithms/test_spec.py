@@ -1,4 +1,5 @@
-"""Names with options: every table is read by the same rules, what was read can be written and read again, and errors are alike."""
+"""Names with options: every table is read by the same rules, what was read can be written and read
+again, and errors are alike."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,16 +35,24 @@ from wire.messages import Verb
 
 @dataclass(frozen=True)
 class Table:
-    """What users choose by name: the word that begins its errors, what reads it, and its names with their options."""
+    """What users choose by name: the word that begins its errors, what reads it, and its names with
+    their options."""
 
     what: str
     read: Callable[[str], Choice | AlgorithmSpec]
     names: Mapping[str, Options]
 
 
-CHOICES = {kind: {row["name"]: options_of(kind, row["name"]) for row in listing() if row["choice"] == kind} for kind in KINDS}
+CHOICES = {
+    kind: {row["name"]: options_of(kind, row["name"]) for row in listing() if row["choice"] == kind}
+    for kind in KINDS
+}
 TABLES = [
-    Table("algorithm", read_algorithm, {name: options for table in CHOICES.values() for name, options in table.items()}),
+    Table(
+        "algorithm",
+        read_algorithm,
+        {name: options for table in CHOICES.values() for name, options in table.items()},
+    ),
     Table("privacy", read_privacy, CHOICES["privacy"]),
     Table("partition", read_partition, {name: entry.options for name, entry in PARTITIONS.items()}),
     Table("attack", read_attack, ATTACKS),
@@ -55,18 +64,34 @@ everywhere = pytest.mark.parametrize("table", TABLES, ids=[table.what for table 
 
 def values_of(option: Option) -> st.SearchStrategy[Value]:
     """Values that an option can have."""
-    low, high, above, below = (None if isinf(bound) else bound for bound in (option.low, option.high, option.above, option.below))
+    low, high, above, below = (
+        None if isinf(bound) else bound
+        for bound in (option.low, option.high, option.above, option.below)
+    )
     if isinstance(option.default, bool):
         return st.booleans()
     if isinstance(option.default, str):
         if option.numbers:
             some = st.lists(st.floats(0, 1000), min_size=1, max_size=4).filter(any)
-            return some.map(lambda drawn: "/".join(map(str, drawn))) | st.sampled_from(option.choices)
-        return st.sampled_from(option.choices) if option.choices else st.text("abz019-_./,= ", max_size=12).map(str.strip)
+            return some.map(lambda drawn: "/".join(map(str, drawn))) | st.sampled_from(
+                option.choices
+            )
+        return (
+            st.sampled_from(option.choices)
+            if option.choices
+            else st.text("abz019-_./,= ", max_size=12).map(str.strip)
+        )
     if isinstance(option.default, int):
         return st.integers(None if low is None else int(low), None if high is None else int(high))
     least, most = (low if above is None else above), (high if below is None else below)
-    numbers = st.floats(least, most, exclude_min=above is not None, exclude_max=below is not None, allow_nan=False, allow_infinity=False)
+    numbers = st.floats(
+        least,
+        most,
+        exclude_min=above is not None,
+        exclude_max=below is not None,
+        allow_nan=False,
+        allow_infinity=False,
+    )
     return numbers.map(lambda x: int(x) if option.default is None and x % 1 == 0 else x)
 
 
@@ -75,7 +100,11 @@ def choices(draw: st.DrawFn, names: Mapping[str, Options]) -> Choice:
     name = draw(st.sampled_from(sorted(names)))
     options = names[name]
     keys = draw(st.lists(st.sampled_from(sorted(options)), unique=True)) if options else []
-    return Choice(name, tuple((key, draw(values_of(options[key]))) for key in keys), tuple((k, o.default) for k, o in options.items()))
+    return Choice(
+        name,
+        tuple((key, draw(values_of(options[key]))) for key in keys),
+        tuple((k, o.default) for k, o in options.items()),
+    )
 
 
 @everywhere
@@ -95,28 +124,59 @@ def test_what_is_written_reads_as_the_same(table: Table, data: st.DataObject) ->
 @settings(deadline=None)
 @given(data=st.data())
 def test_algorithms_of_several_choices_are_written_and_read_too(data: st.DataObject) -> None:
-    alone = ("fedfomo", "apple")  # with a grouping of their own; what has its own rule or loss takes no other
+    alone = (
+        "fedfomo",
+        "apple",
+    )  # with a grouping of their own; what has its own rule or loss takes no other
     taken = {
         n: o
         for n, o in CHOICES["objective"].items()
-        if n not in alone and not OBJECTIVES[n].device.own_rule and OBJECTIVES[n].device.follows_task
+        if n not in alone
+        and not OBJECTIVES[n].device.own_rule
+        and OBJECTIVES[n].device.follows_task
     }
-    plain = {name: {key: option for key, option in options.items() if key not in ("lr", "momentum")} for name, options in taken.items()}
-    others = {**CHOICES, "privacy": {n: o for n, o in CHOICES["privacy"].items() if n != "dp-sgd"}}  # not with balanced classes
-    others["task"] = {n: o for n, o in others["task"].items() if n == "classification"}  # not with what devices choose by classes
+    plain = {
+        name: {key: option for key, option in options.items() if key not in ("lr", "momentum")}
+        for name, options in taken.items()
+    }
+    others = {
+        **CHOICES,
+        "privacy": {n: o for n, o in CHOICES["privacy"].items() if n != "dp-sgd"},
+    }  # not with balanced classes
+    others["task"] = {
+        n: o for n, o in others["task"].items() if n == "classification"
+    }  # not with what devices choose by classes
     named = [data.draw(choices(table)) for table in (plain, *(others[kind] for kind in KINDS[1:]))]
-    named = data.draw(st.lists(st.sampled_from(named), min_size=1, unique_by=lambda choice: choice.name))
+    named = data.draw(
+        st.lists(st.sampled_from(named), min_size=1, unique_by=lambda choice: choice.name)
+    )
     spec = read_algorithm("+".join(map(str, named)))
     assert [(c.name, c.given) for c in spec.named] == [(c.name, c.given) for c in named]
     assert read_algorithm(str(spec)) == spec
-    every = {spec.objective, spec.grouping, spec.mean, spec.privacy, spec.personalisation, spec.optimizer, spec.server_optimizer, spec.task}
+    every = {
+        spec.objective,
+        spec.grouping,
+        spec.mean,
+        spec.privacy,
+        spec.personalisation,
+        spec.optimizer,
+        spec.server_optimizer,
+        spec.task,
+    }
     assert set(spec.named) <= every
 
 
 def test_a_mistyped_name_is_told_what_is_like_it() -> None:
-    with pytest.raises(ConfigError, match=r"^algorithm 'fedavgg': 'fedavgg' is none of the \d+ names; did you mean fedavg or .*\?$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^algorithm 'fedavgg': 'fedavgg' is none of the \d+ names; did you mean fedavg or "
+        r".*\?$",
+    ):
         read_algorithm("fedavgg")
-    with pytest.raises(ConfigError, match=r"^policy 'snyc': 'snyc' is none of sync, over-select, buffered; did you mean sync\?$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^policy 'snyc': 'snyc' is none of sync, over-select, buffered; did you mean sync\?$",
+    ):
         read_policy("snyc")
 
 
@@ -131,14 +191,32 @@ def test_what_is_wrong_is_the_same_error_everywhere(table: Table) -> None:
     assert error_of("") == f"{table.what} '': no name, expected one of {names}"
     assert error_of("nothing:a=1") == f"{table.what} 'nothing:a=1': 'nothing' is none of {names}"
     for name, options in table.names.items():
-        assert error_of(f"{name}:gone=1").startswith(f"{table.what} '{name}:gone=1': 'gone' is no option of {name}; it has ")
+        assert error_of(f"{name}:gone=1").startswith(
+            f"{table.what} '{name}:gone=1': 'gone' is no option of {name}; it has "
+        )
         for key, option in options.items():
-            usual = "1" if option.default is None else str(option.default).lower() if isinstance(option.default, bool) else option.default
-            assert error_of(f"{name}:{key}") == f"{table.what} '{name}:{key}': '{key}' is not of the form key=value"
-            assert error_of(twice := f"{name}:{key}={usual}:{key}={usual}") == f"{table.what} '{twice}': {key} is given twice"
+            usual = (
+                "1"
+                if option.default is None
+                else str(option.default).lower()
+                if isinstance(option.default, bool)
+                else option.default
+            )
+            assert (
+                error_of(f"{name}:{key}")
+                == f"{table.what} '{name}:{key}': '{key}' is not of the form key=value"
+            )
+            assert (
+                error_of(twice := f"{name}:{key}={usual}:{key}={usual}")
+                == f"{table.what} '{twice}': {key} is given twice"
+            )
             if not isinstance(option.default, str):
-                assert error_of(f"{name}:{key}=x").startswith(f"{table.what} '{name}:{key}=x': {key} is 'x', expected ")
-                assert error_of(f"{name}:{key}=nan").startswith(f"{table.what} '{name}:{key}=nan': {key} is 'nan', expected ")
+                assert error_of(f"{name}:{key}=x").startswith(
+                    f"{table.what} '{name}:{key}=x': {key} is 'x', expected "
+                )
+                assert error_of(f"{name}:{key}=nan").startswith(
+                    f"{table.what} '{name}:{key}=nan': {key} is 'nan', expected "
+                )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +251,9 @@ def test_the_default_says_the_type(option: Option, text: str, value: Value) -> N
         (Option("a", choices=("a", "b")), "c", "expected a or b"),
     ],
 )
-def test_a_value_that_cannot_be_is_said_with_what_was_expected(option: Option, text: str, expected: str) -> None:
+def test_a_value_that_cannot_be_is_said_with_what_was_expected(
+    option: Option, text: str, expected: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         read(f"x:key={text}", {"x": {"key": option}}, "thing")
     assert str(error.value) == f"thing 'x:key={text}': key is {text!r}, {expected}"
@@ -183,7 +263,10 @@ def test_an_option_that_is_added_is_checked_like_one_in_the_text() -> None:
     known: dict[str, Options] = {"x": {"n": Option(1, low=1), "m": Option(0.5)}}
     added = with_option(read("x:m=2", known, "thing"), "n", 3, known, "thing")
     assert added == read("x:m=2:n=3", known, "thing")
-    for again, error in ((3, "thing 'x:m=2:n=3': n is given twice"), (0, "thing 'x': n is '0', expected a whole number from 1")):
+    for again, error in (
+        (3, "thing 'x:m=2:n=3': n is given twice"),
+        (0, "thing 'x': n is '0', expected a whole number from 1"),
+    ):
         with pytest.raises(ConfigError, match=error):
             with_option(added if again else read("x", known, "thing"), "n", again, known, "thing")
 
@@ -196,12 +279,20 @@ def test_a_cohort_is_added_to_a_policy_that_has_rounds_and_says_no_other() -> No
         with_cohort(read_policy("buffered"), 3)
 
 
-OPTIONS = [(kind, name, key, option) for kind in KINDS for name, options in CHOICES[kind].items() for key, option in options.items()]
+OPTIONS = [
+    (kind, name, key, option)
+    for kind in KINDS
+    for name, options in CHOICES[kind].items()
+    for key, option in options.items()
+]
 
 
-@pytest.mark.parametrize(("kind", "name", "key", "option"), OPTIONS, ids=[f"{name}:{key}" for _, name, key, _ in OPTIONS])
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "option"), OPTIONS, ids=[f"{name}:{key}" for _, name, key, _ in OPTIONS]
+)
 class TestEveryOptionOfAnAlgorithm:
-    """Each option has a limit; what lies on the limit can be made and planned with, what lies beyond is refused as it is read."""
+    """Each option has a limit; what lies on the limit can be made and planned with, what lies
+    beyond is refused as it is read."""
 
     def test_is_made_at_its_limit(self, kind: str, name: str, key: str, option: Option) -> None:
         for value in _on_the_limits(option):
@@ -210,15 +301,22 @@ class TestEveryOptionOfAnAlgorithm:
             text = f"{text}:linkage=average" if value == "manhattan" else text
             text = text if kind == "objective" else f"fedavg+{text}"
             spec = read_algorithm(text)
-            coordinator, objective = make_algorithm(spec).coordinator, make_objective(spec, tiny_model(name))
+            coordinator, objective = (
+                make_algorithm(spec).coordinator,
+                make_objective(spec, tiny_model(name)),
+            )
             initial = {k: v.numpy() for k, v in objective.initial().items()}
             context, work = coordinator.begin(initial, 0), Work(8, 1, spec.hyper)
-            verbs = [verb for program in coordinator.programs(context, work).values() for verb in program]
+            verbs = [
+                verb for program in coordinator.programs(context, work).values() for verb in program
+            ]
             for verb in (*verbs, *coordinator.closing(context, work)):
                 msgspec.convert(msgspec.to_builtins(verb), Verb)
 
     def test_is_refused_beyond_it(self, kind: str, name: str, key: str, option: Option) -> None:
-        assert _beyond_the_limits(option) or isinstance(option.default, bool), "an option without a limit"
+        assert _beyond_the_limits(option) or isinstance(option.default, bool), (
+            "an option without a limit"
+        )
         for value in _beyond_the_limits(option):
             with pytest.raises(ConfigError, match=f"{key} is '{value}', expected "):
                 read_algorithm(f"{name}:{key}={value}")
@@ -228,9 +326,11 @@ def _on_the_limits(option: Option) -> Sequence[Value]:
     if isinstance(option.default, str | bool):
         return [*option.choices]
     inside = [nextafter(option.above, inf), nextafter(option.below, -inf)]
-    return [int(b) if isinstance(option.default, int) else b for b in (option.low, option.high) if isfinite(b)] + [
-        b for b in inside if isfinite(b) and 1e-300 < abs(b) < 1e300
-    ]
+    return [
+        int(b) if isinstance(option.default, int) else b
+        for b in (option.low, option.high)
+        if isfinite(b)
+    ] + [b for b in inside if isfinite(b) and 1e-300 < abs(b) < 1e300]
 
 
 def _beyond_the_limits(option: Option) -> Sequence[Value]:
@@ -239,18 +339,30 @@ def _beyond_the_limits(option: Option) -> Sequence[Value]:
     if isinstance(option.default, str):
         return ["nothing"] if option.choices else []
     step = 1 if isinstance(option.default, int) else 0.5
-    beyond = [b for b in (option.low - step, option.high + step, option.above, option.below) if isfinite(b)]
+    beyond = [
+        b
+        for b in (option.low - step, option.high + step, option.above, option.below)
+        if isfinite(b)
+    ]
     return [int(b) if isinstance(option.default, int) else b for b in beyond]
 
 
 class TestAlgorithmSpec:
     def test_what_is_not_named_is_fedavgs_or_goes_with_what_is(self) -> None:
         spec = read_algorithm("distfl")
-        assert [c.name for c in (spec.objective, spec.grouping, spec.mean, spec.privacy)] == ["fedavg", "distfl", "uniform", "no-privacy"]
+        assert [c.name for c in (spec.objective, spec.grouping, spec.mean, spec.privacy)] == [
+            "fedavg",
+            "distfl",
+            "uniform",
+            "no-privacy",
+        ]
         assert spec.personalisation.name == "served"
         assert read_algorithm("fedfomo").grouping.name == "individual"
         assert read_algorithm("fedfomo+personal").grouping.name == "individual"
-        assert [read_algorithm(f"fedprox+{name}").grouping.name for name in ("served", "personal", "recalibrated", "knn-per")] == [
+        assert [
+            read_algorithm(f"fedprox+{name}").grouping.name
+            for name in ("served", "personal", "recalibrated", "knn-per")
+        ] == [
             "none",
             "distfl",
             "none",
@@ -259,16 +371,27 @@ class TestAlgorithmSpec:
 
     def test_the_default_keeps_what_serves_the_device_best_in_groups_that_are_found(self) -> None:
         spec = read_algorithm(DEFAULT_ALGORITHM)
-        named = [c.name for c in (spec.objective, spec.grouping, spec.mean, spec.privacy, spec.personalisation)]
+        named = [
+            c.name
+            for c in (spec.objective, spec.grouping, spec.mean, spec.privacy, spec.personalisation)
+        ]
         assert named == ["fedavg", "distfl", "uniform", "no-privacy", "personal"]
         assert make_algorithm(spec).objective == "fedavg+personal"
 
     def test_privacy_is_added_as_if_the_name_had_it(self) -> None:
-        assert read_algorithm("fedavg").with_privacy(read_privacy("gaussian:clip_norm=2")) == read_algorithm("fedavg+gaussian:clip_norm=2")
-        assert read_algorithm("fedavg").with_privacy(read_privacy("gaussian")).mean.name == "uniform"
-        with pytest.raises(ConfigError, match="'fedavg\\+gaussian': gaussian and dp-sgd are both a privacy"):
+        assert read_algorithm("fedavg").with_privacy(
+            read_privacy("gaussian:clip_norm=2")
+        ) == read_algorithm("fedavg+gaussian:clip_norm=2")
+        assert (
+            read_algorithm("fedavg").with_privacy(read_privacy("gaussian")).mean.name == "uniform"
+        )
+        with pytest.raises(
+            ConfigError, match="'fedavg\\+gaussian': gaussian and dp-sgd are both a privacy"
+        ):
             read_algorithm("fedavg+gaussian").with_privacy(read_privacy("dp-sgd"))
-        with pytest.raises(ConfigError, match="privacy 'median': 'median' is none of no-privacy, gaussian"):
+        with pytest.raises(
+            ConfigError, match="privacy 'median': 'median' is none of no-privacy, gaussian"
+        ):
             read_privacy("median")
 
     @pytest.mark.parametrize(
@@ -287,14 +410,26 @@ class TestAlgorithmSpec:
     def test_trains_as_fedavg(self, name: str, same: bool) -> None:
         assert read_algorithm(name).trains_as_fedavg == same
 
-    def test_hyper_parameters_that_are_given_besides_take_the_place_of_those_in_the_name_and_are_checked_alike(self) -> None:
+    def test_hyper_parameters_that_are_given_besides_take_the_place_of_those_in_the_name_and_are_checked_alike(
+        self,
+    ) -> None:
         spec = read_algorithm("fedprox:mu=0.1:lr=0.2")
-        assert spec.hyper_with({"lr": 0.3, "momentum": 0.0}) == {"mu": 0.1, "lr": 0.3, "momentum": 0.0}
-        with pytest.raises(ConfigError, match=r"algorithm 'fedprox:mu=0.1:lr=0.2': mu is '-1', expected a number from 0"):
+        assert spec.hyper_with({"lr": 0.3, "momentum": 0.0}) == {
+            "mu": 0.1,
+            "lr": 0.3,
+            "momentum": 0.0,
+        }
+        with pytest.raises(
+            ConfigError,
+            match=r"algorithm 'fedprox:mu=0.1:lr=0.2': mu is '-1', expected a number from 0",
+        ):
             spec.hyper_with({"mu": -1.0})
 
     def test_only_a_mechanism_in_the_step_changes_the_step(self) -> None:
-        assert read_algorithm("fedavg+dp-sgd:clip_norm=2").private_step == {"clip_norm": 2.0, "noise_multiplier": 1.0}
+        assert read_algorithm("fedavg+dp-sgd:clip_norm=2").private_step == {
+            "clip_norm": 2.0,
+            "noise_multiplier": 1.0,
+        }
         assert read_algorithm("fedavg+local-gaussian").private_step == {}
 
     def test_options_reach_what_they_are_for(self) -> None:

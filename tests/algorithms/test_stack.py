@@ -27,14 +27,18 @@ def error_of(found: Array, rows: Array, weights: Array) -> float:
 def draw(seed: int, num: int, taken: int, size: int) -> tuple[Array, Array]:
     """An arena and the places of some of its rows."""
     rng = np.random.default_rng(seed)
-    arena = (rng.normal(size=(num, size)) * 10.0 ** rng.integers(-3, 3, (num, 1))).astype(np.float32)
+    arena = (rng.normal(size=(num, size)) * 10.0 ** rng.integers(-3, 3, (num, 1))).astype(
+        np.float32
+    )
     return arena, np.sort(rng.permutation(num)[:taken])
 
 
 class TestStack:
     @many
     @given(seed=st.integers(0, 1000), num=st.integers(1, 3 * ROWS), share=st.floats(0.01, 1))
-    def test_weighted_sum_is_off_by_less_than_a_millionth(self, seed: int, num: int, share: float) -> None:
+    def test_weighted_sum_is_off_by_less_than_a_millionth(
+        self, seed: int, num: int, share: float
+    ) -> None:
         arena, rows = draw(seed, num, max(1, round(share * num)), 50)
         weights = shares(np.random.default_rng(seed).integers(1, 10**6, len(rows)))
         assert error_of(Stack(arena, rows).weighted_sum(weights), arena[rows], weights) < 1e-6
@@ -48,17 +52,32 @@ class TestStack:
 
     @many
     @given(
-        seed=st.integers(0, 1000), num=st.integers(1, 2 * ROWS), share=st.floats(0.01, 1), low=st.integers(0, 20), more=st.integers(1, 20)
+        seed=st.integers(0, 1000),
+        num=st.integers(1, 2 * ROWS),
+        share=st.floats(0.01, 1),
+        low=st.integers(0, 20),
+        more=st.integers(1, 20),
     )
-    def test_ranks_equal_numpy(self, seed: int, num: int, share: float, low: int, more: int) -> None:
+    def test_ranks_equal_numpy(
+        self, seed: int, num: int, share: float, low: int, more: int
+    ) -> None:
         arena, rows = draw(seed, num, max(1, round(share * num)), 30)
         low = min(low, len(rows) - 1)
         ordered = np.sort(arena[rows].astype(np.float64), axis=0)
-        assert Stack(arena, rows).mean_of_ranks(low, low + more) == pytest.approx(ordered[low : low + more].mean(0), rel=1e-12, abs=1e-12)
-        assert np.array_equal(Stack(arena, rows).median(), np.median(arena[rows].astype(np.float64), axis=0))
+        assert Stack(arena, rows).mean_of_ranks(low, low + more) == pytest.approx(
+            ordered[low : low + more].mean(0), rel=1e-12, abs=1e-12
+        )
+        assert np.array_equal(
+            Stack(arena, rows).median(), np.median(arena[rows].astype(np.float64), axis=0)
+        )
 
     @many
-    @given(seed=st.integers(0, 1000), num=st.integers(1, 20), taken=st.integers(1, 20), masked=st.booleans())
+    @given(
+        seed=st.integers(0, 1000),
+        num=st.integers(1, 20),
+        taken=st.integers(1, 20),
+        masked=st.booleans(),
+    )
     def test_gram_equals_numpy(self, seed: int, num: int, taken: int, masked: bool) -> None:
         arena, rows = draw(seed, num, min(taken, num), COLUMNS + 20)
         within = np.zeros(COLUMNS + 20, bool)
@@ -90,13 +109,23 @@ class TestStack:
             torch.set_num_threads(before)
 
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"))]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=pytest.mark.skipif(
+            not torch.cuda.is_available(), reason="torch finds no CUDA device"
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mean", MEANS, ids=by_name)
 @pytest.mark.parametrize("rows", [np.arange(20), np.arange(0, 20, 3)], ids=["all", "some"])
-def test_every_mean_combines_torch_tensors_as_it_does_arrays(mean: Mean, device: str, rows: Array) -> None:
+def test_every_mean_combines_torch_tensors_as_it_does_arrays(
+    mean: Mean, device: str, rows: Array
+) -> None:
     arena, counts = models(20, 5), np.arange(1, len(rows) + 1)
     tensor = torch.from_numpy(arena).to(device)
     one = mean.combine(Stack(arena, rows), counts, LAYOUT, 0)
@@ -107,38 +136,72 @@ def test_every_mean_combines_torch_tensors_as_it_does_arrays(mean: Mean, device:
 
 class TestNativeSum:
     @many
-    @given(seed=st.integers(0, 1000), num=st.integers(1, 90), width=st.integers(1, 9000), taken=st.integers(1, 90))
-    def test_it_is_the_sum_over_rows_and_columns_asked_for(self, seed: int, num: int, width: int, taken: int) -> None:
+    @given(
+        seed=st.integers(0, 1000),
+        num=st.integers(1, 90),
+        width=st.integers(1, 9000),
+        taken=st.integers(1, 90),
+    )
+    def test_it_is_the_sum_over_rows_and_columns_asked_for(
+        self, seed: int, num: int, width: int, taken: int
+    ) -> None:
         rng = np.random.default_rng(seed)
-        arena, rows = rng.standard_normal((num, width), np.float32), np.flatnonzero(rng.integers(0, 90, num) < taken)
+        arena, rows = (
+            rng.standard_normal((num, width), np.float32),
+            np.flatnonzero(rng.integers(0, 90, num) < taken),
+        )
         weights = rng.random(len(rows)).astype(np.float32)
         first, last = sorted(rng.integers(0, width, 2, endpoint=True).tolist())
         total = np.ones(width)
         WeightedSum(arena, rows, weights).add_to(total, slice(first, last))
         expected = np.ones(width)
-        expected[first:last] += (weights.astype(np.float64) @ arena[rows].astype(np.float64))[first:last]
-        assert np.abs(total - expected).max() <= 1e-6 * max(1.0, float(np.abs(arena[rows]).sum(0).max(initial=0.0)))
+        expected[first:last] += (weights.astype(np.float64) @ arena[rows].astype(np.float64))[
+            first:last
+        ]
+        assert np.abs(total - expected).max() <= 1e-6 * max(
+            1.0, float(np.abs(arena[rows]).sum(0).max(initial=0.0))
+        )
 
     def test_a_stack_is_summed_by_it_or_without_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rng = np.random.default_rng(0)
-        arena, rows, weights = rng.standard_normal((50, 10_001), np.float32), np.arange(0, 50, 3), rng.random(17)
+        arena, rows, weights = (
+            rng.standard_normal((50, 10_001), np.float32),
+            np.arange(0, 50, 3),
+            rng.random(17),
+        )
         blas = Stack(arena, rows).weighted_sum(weights)
         monkeypatch.setattr("algorithms.core.stack.ASKED_FROM", 0)
         native = Stack(arena, rows, NativeArithmetic()).weighted_sum(weights)
         assert native == pytest.approx(blas, rel=1e-6, abs=1e-6)
         for threads in (1, 3):
-            monkeypatch.setattr("algorithms.core.stack.torch.get_num_threads", lambda threads=threads: threads)
-            assert Stack(arena, rows, NativeArithmetic()).weighted_sum(weights).tobytes() == native.tobytes()
+            monkeypatch.setattr(
+                "algorithms.core.stack.torch.get_num_threads", lambda threads=threads: threads
+            )
+            assert (
+                Stack(arena, rows, NativeArithmetic()).weighted_sum(weights).tobytes()
+                == native.tobytes()
+            )
         monkeypatch.setenv("CXX", "/no/such/compiler")
-        assert Stack(arena, rows, NativeArithmetic()).weighted_sum(weights).tobytes() == blas.tobytes()
+        assert (
+            Stack(arena, rows, NativeArithmetic()).weighted_sum(weights).tobytes() == blas.tobytes()
+        )
 
 
 class TestStreaming:
     @many
-    @given(seed=st.integers(0, 1000), num=st.integers(1, 30), most=st.sampled_from([0, 1, 100, 2**53]))
+    @given(
+        seed=st.integers(0, 1000), num=st.integers(1, 30), most=st.sampled_from([0, 1, 100, 2**53])
+    )
     def test_equals_the_mean_over_an_arena(self, seed: int, num: int, most: int) -> None:
-        stack, counts = models(num, seed), np.random.default_rng(seed).integers(0, most, num, endpoint=True)
-        weighted, uniform, buffer = StreamingMean(SIZE), StreamingMean(SIZE), np.empty(SIZE, np.float32)
+        stack, counts = (
+            models(num, seed),
+            np.random.default_rng(seed).integers(0, most, num, endpoint=True),
+        )
+        weighted, uniform, buffer = (
+            StreamingMean(SIZE),
+            StreamingMean(SIZE),
+            np.empty(SIZE, np.float32),
+        )
         for row, count in zip(stack, counts.tolist(), strict=True):
             buffer[...] = row  # one buffer for all: nothing of a model is kept
             weighted.add(buffer, count)
@@ -149,8 +212,15 @@ class TestStreaming:
             assert streamed.result() == pytest.approx(made.flat, rel=1e-6, abs=1e-6)
 
     @many
-    @given(seed=st.integers(0, 1000), num=st.integers(1, 60), level=st.integers(0, LEVELS), without=st.floats(0, 1))
-    def test_bits_do_not_depend_on_where_branches_are_summed_up(self, seed: int, num: int, level: int, without: float) -> None:
+    @given(
+        seed=st.integers(0, 1000),
+        num=st.integers(1, 60),
+        level=st.integers(0, LEVELS),
+        without=st.floats(0, 1),
+    )
+    def test_bits_do_not_depend_on_where_branches_are_summed_up(
+        self, seed: int, num: int, level: int, without: float
+    ) -> None:
         rng = np.random.default_rng(seed)
         stack, counts = models(num, seed), rng.integers(0, 100, num) * (rng.random(num) >= without)
         places = np.sort(rng.integers(0, 2**LEVELS, num))

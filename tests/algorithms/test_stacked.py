@@ -1,4 +1,5 @@
-"""Dropout inside recurrent layers: three steps are those of plain torch with the same draws, by every backend; files of devices are too."""
+"""Dropout inside recurrent layers: three steps are those of plain torch with the same draws, by
+every backend; files of devices are too."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,16 @@ from export.bundle import RUNTIMES, capture_graphs, make_bundle
 from export.describe import example_inputs, named
 from export.parity import check_parity
 from simulation.engine.graphs.native import NativeGraphs
-from tests.algorithms.test_usual_models import CLASSES, LR, MOMENTUM, adopted, batched, compiled, eager, hybrid
+from tests.algorithms.test_usual_models import (
+    CLASSES,
+    LR,
+    MOMENTUM,
+    adopted,
+    batched,
+    compiled,
+    eager,
+    hybrid,
+)
 from wire import names
 from wire.bundle import Window, unpack
 from wire.errors import ConfigError
@@ -45,42 +55,67 @@ class Recurrent(nn.Module):
 def made(kind: Callable[..., nn.RNNBase] = nn.GRU, **options: Any) -> nn.RNNBase:
     """A layer of three layers that drops between them."""
     torch.manual_seed(1)
-    return kind(SHAPE[0], UNITS, num_layers=LAYERS, **{"batch_first": True, "dropout": SHARE, **options})
+    return kind(
+        SHAPE[0], UNITS, num_layers=LAYERS, **{"batch_first": True, "dropout": SHARE, **options}
+    )
 
 
 def batches(objective: FedAvg) -> list[TorchTensors]:
     """Three batches of four, with the numbers that the objective draws."""
     drawing, found = torch.Generator().manual_seed(3), []
     for _ in range(3):
-        drawn = {names.batch(name): torch.rand(4, *shape, generator=drawing) for name, shape in objective.random.items()}
-        x, y = torch.randn(4, *SHAPE, generator=drawing), torch.randint(CLASSES, (4,), generator=drawing)
+        drawn = {
+            names.batch(name): torch.rand(4, *shape, generator=drawing)
+            for name, shape in objective.random.items()
+        }
+        x, y = (
+            torch.randn(4, *SHAPE, generator=drawing),
+            torch.randint(CLASSES, (4,), generator=drawing),
+        )
         found.append({names.X: x, names.Y: y, **drawn})
     return found
 
 
-def trained(model: nn.Module, backend: Callable[..., Callable[[TorchTensors], TorchTensors]]) -> TorchTensors:
+def trained(
+    model: nn.Module, backend: Callable[..., Callable[[TorchTensors], TorchTensors]]
+) -> TorchTensors:
     """What the objective's graph makes of a model in three steps, by the names of the model."""
     objective = FedAvg(adopted(model, SHAPE))
     inputs = example_inputs(objective, SHAPE, 4)
     step, tensors = backend(objective, inputs), objective.initial()
     for batch in batches(objective):
-        inputs |= batch | {names.hyper("momentum"): torch.tensor(MOMENTUM), names.hyper("lr"): torch.tensor(LR)}
+        inputs |= batch | {
+            names.hyper("momentum"): torch.tensor(MOMENTUM),
+            names.hyper("lr"): torch.tensor(LR),
+        }
         moved = step(inputs | tensors)
-        tensors |= {names.without_next(key): value.detach().clone() for key, value in moved.items() if key.startswith("next/")}
+        tensors |= {
+            names.without_next(key): value.detach().clone()
+            for key, value in moved.items()
+            if key.startswith("next/")
+        }
     found = names.part(tensors, names.SHARED)
-    return {name.removeprefix("extractor.").replace("head.", "out."): value for name, value in found.items()}
+    return {
+        name.removeprefix("extractor.").replace("head.", "out."): value
+        for name, value in found.items()
+    }
 
 
 def plainly_trained(model: Recurrent) -> dict[str, Tensor]:
-    """The same in plain torch: torch's own layers of one layer each, and the numbers of `batches` where torch would draw."""
+    """The same in plain torch: torch's own layers of one layer each, and the numbers of `batches`
+    where torch would draw."""
     single_of: Callable[..., nn.RNNBase] = type(model.layer)
     layer, directions = model.layer, 2 if model.layer.bidirectional else 1
     kind = {"bias": layer.bias, "bidirectional": layer.bidirectional, "batch_first": True}
     if isinstance(layer, nn.RNN):
         kind["nonlinearity"] = layer.nonlinearity
-    singles = nn.ModuleList(single_of(SHAPE[0] if i == 0 else directions * UNITS, UNITS, **kind) for i in range(LAYERS))
+    singles = nn.ModuleList(
+        single_of(SHAPE[0] if i == 0 else directions * UNITS, UNITS, **kind) for i in range(LAYERS)
+    )
     for i, single in enumerate(singles):
-        single.load_state_dict({n: layer.state_dict()[n.replace("_l0", f"_l{i}")] for n in single.state_dict()})
+        single.load_state_dict(
+            {n: layer.state_dict()[n.replace("_l0", f"_l{i}")] for n in single.state_dict()}
+        )
     out = nn.Linear(directions * UNITS, CLASSES)
     out.load_state_dict(model.out.state_dict())
     optimizer = torch.optim.SGD([*singles.parameters(), *out.parameters()], LR, MOMENTUM)
@@ -95,7 +130,9 @@ def plainly_trained(model: Recurrent) -> dict[str, Tensor]:
         F.cross_entropy(out(states[:, -1]), batch[names.Y]).backward()
         optimizer.step()
     found = {
-        f"layer.{n.replace('_l0', f'_l{i}')}": value.detach() for i, single in enumerate(singles) for n, value in single.named_parameters()
+        f"layer.{n.replace('_l0', f'_l{i}')}": value.detach()
+        for i, single in enumerate(singles)
+        for n, value in single.named_parameters()
     }
     return found | {f"out.{n}": value.detach() for n, value in out.named_parameters()}
 
@@ -103,7 +140,8 @@ def plainly_trained(model: Recurrent) -> dict[str, Tensor]:
 def native(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
     graphs = NativeGraphs(objective, objective.model.shape, ["step"])
     return lambda inputs: {
-        k: torch.from_numpy(np.array(v)) for k, v in graphs.run("step", {k: v.numpy() for k, v in inputs.items()}).items()
+        k: torch.from_numpy(np.array(v))
+        for k, v in graphs.run("step", {k: v.numpy() for k, v in inputs.items()}).items()
     }
 
 
@@ -116,9 +154,11 @@ KINDS: dict[str, Callable[[], nn.RNNBase]] = {
     "rnn": lambda: made(nn.RNN),
     "rnn of relu": lambda: made(nn.RNN, nonlinearity="relu"),
 }
-LACKS = {"gru, both directions": "is GRU with bidirectional=True", "gru, samples first": "permute", "lstm": "is LSTM"} | {
-    **{"lstm, both directions": "is LSTM", "rnn": "is RNN", "rnn of relu": "is RNN"}
-}
+LACKS = {
+    "gru, both directions": "is GRU with bidirectional=True",
+    "gru, samples first": "permute",
+    "lstm": "is LSTM",
+} | {**{"lstm, both directions": "is LSTM", "rnn": "is RNN", "rnn of relu": "is RNN"}}
 """What the engine in C++ does not have."""
 
 
@@ -149,12 +189,22 @@ def test_compiled_steps_are_the_same() -> None:
 
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize(
-    "options", [{"kind": nn.GRU}, {"kind": nn.LSTM, "proj_size": 2, "bidirectional": True}, {"kind": nn.RNN, "bias": False}]
+    "options",
+    [
+        {"kind": nn.GRU},
+        {"kind": nn.LSTM, "proj_size": 2, "bidirectional": True},
+        {"kind": nn.RNN, "bias": False},
+    ],
 )
-def test_what_it_gives_outside_of_training_is_that_of_torch(batch_first: bool, options: dict[str, Any]) -> None:
+def test_what_it_gives_outside_of_training_is_that_of_torch(
+    batch_first: bool, options: dict[str, Any]
+) -> None:
     """The states of every layer too, from states that are given or from none."""
     layer = made(batch_first=batch_first, **options).eval()
-    stacked, x = Stacked(layer).eval(), torch.randn(4, 6, SHAPE[0]) if batch_first else torch.randn(6, 4, SHAPE[0])
+    stacked, x = (
+        Stacked(layer).eval(),
+        torch.randn(4, 6, SHAPE[0]) if batch_first else torch.randn(6, 4, SHAPE[0]),
+    )
     stacked.flatten_parameters()
     started = layer(x)[1]
     for given in ((), (started,)):
@@ -164,9 +214,14 @@ def test_what_it_gives_outside_of_training_is_that_of_torch(batch_first: bool, o
 
 def test_inputs_without_a_batch_or_packed_ones_are_refused() -> None:
     stacked = Stacked(made())
-    with pytest.raises(ConfigError, match=r"GRU with dropout, of inputs \[6, 3\]: expected a tensor of three dimensions"):
+    with pytest.raises(
+        ConfigError,
+        match=r"GRU with dropout, of inputs \[6, 3\]: expected a tensor of three dimensions",
+    ):
         stacked(torch.randn(6, 3))
-    with pytest.raises(ConfigError, match=r"GRU with dropout, of inputs PackedSequence: expected a tensor"):
+    with pytest.raises(
+        ConfigError, match=r"GRU with dropout, of inputs PackedSequence: expected a tensor"
+    ):
         stacked(pack_sequence([torch.randn(6, 3)]))
 
 
@@ -185,7 +240,9 @@ def hooked() -> nn.RNNBase:
 
 
 @pytest.mark.parametrize("layer", [made(Own), hooked(), weight_norm(made(), "weight_hh_l1")])
-def test_a_layer_that_does_more_than_that_of_torch_is_refused_by_its_name(layer: nn.RNNBase) -> None:
+def test_a_layer_that_does_more_than_that_of_torch_is_refused_by_its_name(
+    layer: nn.RNNBase,
+) -> None:
     with pytest.raises(
         ConfigError,
         match=r"layer 'extractor.layer' is \w+ with (hooks|a class of its own), which would be lost",
@@ -194,14 +251,19 @@ def test_a_layer_that_does_more_than_that_of_torch_is_refused_by_its_name(layer:
 
 
 def test_a_layer_that_drops_everything_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"layer 'extractor.layer' drops everything: expected dropout below 1"):
+    with pytest.raises(
+        ConfigError, match=r"layer 'extractor.layer' drops everything: expected dropout below 1"
+    ):
         adopted(Recurrent(made(nn.GRU, dropout=1.0)), SHAPE)
 
 
 def test_a_frozen_layer_drops_nothing() -> None:
     objective = make_objective(read_algorithm("cgau"), adopted(Recurrent(made()), SHAPE))
     assert not [name for name in objective.random if "drop_l" in name]
-    assert all(torch.isfinite(v).all() for v in named(objective.graphs()["step"])(example_inputs(objective, SHAPE)).values())
+    assert all(
+        torch.isfinite(v).all()
+        for v in named(objective.graphs()["step"])(example_inputs(objective, SHAPE)).values()
+    )
 
 
 @pytest.mark.slow
@@ -209,11 +271,21 @@ def test_a_frozen_layer_drops_nothing() -> None:
 @pytest.mark.parametrize("kind", ["gru, both directions", "lstm", "rnn"])
 def test_steps_on_devices_are_those_of_eager_torch(kind: str) -> None:
     """On ONNX Runtime and on ExecuTorch, with the values dropped that eager torch drops."""
-    pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
+    pytest.importorskip(
+        "executorch",
+        reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this",
+    )
     objective = FedAvg(adopted(Recurrent(KINDS[kind]()), SHAPE))
     graphs = capture_graphs(objective, SHAPE, RUNTIMES)
     window = Window(tuple("abc"), SHAPE[1], SHAPE[1])
-    packed = make_bundle(graphs, name="stacked", bundle_version=1, objective=objective, classes=tuple("abcd"), window=window)
+    packed = make_bundle(
+        graphs,
+        name="stacked",
+        bundle_version=1,
+        objective=objective,
+        classes=tuple("abcd"),
+        window=window,
+    )
     drawing = np.random.default_rng(0)
     x = drawing.standard_normal((32, *SHAPE)).astype(np.float32)
     assert check_parity(unpack(packed), objective, x, np.arange(32) % CLASSES, 20).step_error < 1e-5

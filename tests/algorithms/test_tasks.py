@@ -1,4 +1,5 @@
-"""The loss of a task is one thing that every objective trains by: as torch has it, on every backend, or refused by name."""
+"""The loss of a task is one thing that every objective trains by: as torch has it, on every
+backend, or refused by name."""
 
 from pathlib import Path
 
@@ -41,38 +42,55 @@ def model(inputs: int = 12) -> nn.Sequential:
 
 
 def skewed_fleet(num_devices: int = 3) -> FleetData:
-    """The synthetic fleet with an eighth of the windows of its last class, which is then rare on every device."""
+    """The synthetic fleet with an eighth of the windows of its last class, which is then rare on
+    every device."""
     fleet = synthetic_fleet(num_devices, num_windows=60)
 
     def thinned(windows: Windows) -> Windows:
         kept = (windows.train_y != 2) | (np.cumsum(windows.train_y == 2) % 8 == 1)
         return Windows(windows.train_x[kept], windows.train_y[kept], windows.test_x, windows.test_y)
 
-    return FleetData(fleet.name, fleet.window, fleet.classes, {d: thinned(w) for d, w in fleet.devices.items()})
+    return FleetData(
+        fleet.name, fleet.window, fleet.classes, {d: thinned(w) for d, w in fleet.devices.items()}
+    )
 
 
-def ran(algorithm: str, fleet: FleetData, backend: BackendName = "auto", rounds: int = 1) -> SimulationResult:
-    options = EngineOptions(backend, device="cpu") if backend == "batched" else EngineOptions(backend)
+def ran(
+    algorithm: str, fleet: FleetData, backend: BackendName = "auto", rounds: int = 1
+) -> SimulationResult:
+    options = (
+        EngineOptions(backend, device="cpu") if backend == "batched" else EngineOptions(backend)
+    )
     return simulate(fleet, SimulationSettings(read_algorithm(algorithm), rounds), engine=options)
 
 
 @pytest.mark.parametrize(
     ("task", "smoothing", "weights"),
-    [(SMOOTH, 0.2, (1.0, 1.0, 1.0)), ("classification:class_weights=1/0.5/4:label_smoothing=0.1", 0.1, (1.0, 0.5, 4.0))],
+    [
+        (SMOOTH, 0.2, (1.0, 1.0, 1.0)),
+        ("classification:class_weights=1/0.5/4:label_smoothing=0.1", 0.1, (1.0, 0.5, 4.0)),
+    ],
 )
 def test_steps_are_those_of_torch(task: str, smoothing: float, weights: tuple[float, ...]) -> None:
     plain, drawing = model(), torch.Generator().manual_seed(1)
     optimizer = torch.optim.SGD(plain.parameters(), 0.005, 0.9)
-    objective = make_objective(read_algorithm(f"fedavg+{task}"), adopt("m", model(), (2, 6), 3, nn.Identity()))
+    objective = make_objective(
+        read_algorithm(f"fedavg+{task}"), adopt("m", model(), (2, 6), 3, nn.Identity())
+    )
     tensors, step = objective.initial(), objective.graphs()["step"]
     hyper = {name: torch.tensor(value) for name, value in objective.hyper.items()}
     for _ in range(4):
         x, y = torch.randn(9, 2, 6, generator=drawing), torch.randint(3, (9,), generator=drawing)
         optimizer.zero_grad()
-        (F.cross_entropy(plain(x), y, reduction="none", label_smoothing=smoothing) * torch.tensor(weights)[y]).mean().backward()
+        (
+            F.cross_entropy(plain(x), y, reduction="none", label_smoothing=smoothing)
+            * torch.tensor(weights)[y]
+        ).mean().backward()
         optimizer.step()
         tensors |= names.part(step(tensors, {"x": x, "y": y}, hyper), names.NEXT)
-    for expected, found in zip(plain.parameters(), names.of_role(tensors, names.SHARED).values(), strict=True):
+    for expected, found in zip(
+        plain.parameters(), names.of_role(tensors, names.SHARED).values(), strict=True
+    ):
         torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
@@ -84,7 +102,9 @@ def test_balanced_classes_count_alike_up_to_the_largest_weight(counts: list[int]
     assert [bool(weight) for weight in weights] == [bool(count) for count in counts]
     below = (weights > 0) & (weights < MOST * (1 - 1e-6))
     parts = (weights * number)[below]
-    torch.testing.assert_close(parts, torch.full_like(parts, float(number.sum()) / sum(map(bool, counts))))
+    torch.testing.assert_close(
+        parts, torch.full_like(parts, float(number.sum()) / sum(map(bool, counts)))
+    )
     if below.equal(number > 0):
         assert float((weights * number).sum()) == pytest.approx(float(number.sum()), rel=1e-5)
 
@@ -92,11 +112,17 @@ def test_balanced_classes_count_alike_up_to_the_largest_weight(counts: list[int]
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_every_objective_trains_by_the_tasks_loss_or_is_refused_by_name(name: str) -> None:
     if not OBJECTIVES[name].device.follows_task:
-        with pytest.raises(ConfigError, match=r"trains by a loss of its own, in which 'classification:label_smoothing=0.2' has no place"):
+        with pytest.raises(
+            ConfigError,
+            match=r"trains by a loss of its own, in which 'classification:label_smoothing=0.2' has "
+            r"no place",
+        ):
             read_algorithm(f"{name}+{SMOOTH}")
         return
     fleet = synthetic_fleet(2, num_windows=24)
-    plain, smooth = (ran(algorithm, fleet, "eager") for algorithm in (small(name), f"{small(name)}+{SMOOTH}"))
+    plain, smooth = (
+        ran(algorithm, fleet, "eager") for algorithm in (small(name), f"{small(name)}+{SMOOTH}")
+    )
     answers = [result.predict("d0", fleet.devices["d0"].test_x) for result in (plain, smooth)]
     assert np.abs(answers[0] - answers[1]).max() > 1e-5
 
@@ -108,16 +134,37 @@ def test_those_with_a_loss_of_their_own_are_these() -> None:
 
 
 def test_a_loss_of_ones_own_is_not_taken_for_the_tasks(tmp_path: Path) -> None:
-    lines = ["from algorithms.objectives.fedavg import FedAvg", "class Own(FedAvg):", "    name = 'own'", "    citation = 'own'"]
-    (tmp_path / "own.py").write_text("\n".join([*lines, "    def loss(self, *given):", "        return super().loss(*given)", ""]))
+    lines = [
+        "from algorithms.objectives.fedavg import FedAvg",
+        "class Own(FedAvg):",
+        "    name = 'own'",
+        "    citation = 'own'",
+    ]
+    (tmp_path / "own.py").write_text(
+        "\n".join(
+            [*lines, "    def loss(self, *given):", "        return super().loss(*given)", ""]
+        )
+    )
     with pytest.raises(ConfigError, match="own trains by a loss of its own"):
         read_algorithm(f"{tmp_path}/own.py:Own+{SMOOTH}")
 
 
 def test_a_task_of_ones_own_is_a_loss_for_every_objective(tmp_path: Path) -> None:
-    lines = ["from algorithms.tasks.classification import Classification", "class Focal(Classification):", "    name = 'focal'"]
-    lines += ["    citation = 'Lin et al., ICCV 2017'", "    plain = False", "    def losses(self, logits, y):"]
-    lines += ["        each = super().losses(logits, y)", "        return (1 - (-each).exp()) * each", ""]
+    lines = [
+        "from algorithms.tasks.classification import Classification",
+        "class Focal(Classification):",
+        "    name = 'focal'",
+    ]
+    lines += [
+        "    citation = 'Lin et al., ICCV 2017'",
+        "    plain = False",
+        "    def losses(self, logits, y):",
+    ]
+    lines += [
+        "        each = super().losses(logits, y)",
+        "        return (1 - (-each).exp()) * each",
+        "",
+    ]
     (tmp_path / "focal.py").write_text("\n".join(lines))
     fleet = synthetic_fleet(2)
     focal = ran(f"ditto+{tmp_path}/focal.py:Focal", fleet, rounds=2)
@@ -132,40 +179,69 @@ class TestBalancedClasses:
         def found(algorithm: str) -> int:
             result = ran(algorithm, fleet, rounds=3)
             answers = {d: result.predict(d, w.test_x).argmax(1) for d, w in fleet.devices.items()}
-            return sum(int(((answers[d] == 2) & (w.test_y == 2)).sum()) for d, w in fleet.devices.items())
+            return sum(
+                int(((answers[d] == 2) & (w.test_y == 2)).sum()) for d, w in fleet.devices.items()
+            )
 
         assert found(f"fedavg+{BALANCED}") > found("fedavg") + 2
 
-    @pytest.mark.parametrize("backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"])
+    @pytest.mark.parametrize(
+        "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
+    )
     def test_every_backend_makes_the_same_steps(self, backend: BackendName) -> None:
         algorithm = f"fedavg+{BALANCED}:label_smoothing=0.1"
         eager, other = (ran(algorithm, skewed_fleet(2), name, 2) for name in ("eager", backend))
-        assert other.summary.accuracy.mean == pytest.approx(known(eager.summary.accuracy.mean), abs=0.03)
+        assert other.summary.accuracy.mean == pytest.approx(
+            known(eager.summary.accuracy.mean), abs=0.03
+        )
 
     def test_a_device_counts_before_it_trains_and_says_nothing_of_it(self) -> None:
-        assert known(ran(f"ditto+personal+adam+{BALANCED}", skewed_fleet(2)).summary.accuracy.mean) > 0.3
+        assert (
+            known(ran(f"ditto+personal+adam+{BALANCED}", skewed_fleet(2)).summary.accuracy.mean)
+            > 0.3
+        )
         algorithm = make_algorithm(read_algorithm(f"fedrep+{BALANCED}"))
         memory, work = ObjectiveMemory(), Work(8, 1)
         first, second, *_ = algorithm.coordinator.programs(memory, work)[""]
-        assert (first, second) == (Evaluate("train", "count_classes", report=False), Apply("keep_class_shares", report=False))
-        assert algorithm.coordinator.closing(memory, work) == (Evaluate(),)  # fedrep trains in rounds, not after the last
+        assert (first, second) == (
+            Evaluate("train", "count_classes", report=False),
+            Apply("keep_class_shares", report=False),
+        )
+        assert algorithm.coordinator.closing(memory, work) == (
+            Evaluate(),
+        )  # fedrep trains in rounds, not after the last
 
     def test_steps_on_a_device_are_those_of_eager_torch(self) -> None:
         fleet = skewed_fleet(2)
         shape = fleet.window.shape
         spec = read_algorithm(f"fedavg+{BALANCED}:label_smoothing=0.1")
         made = make_objective(spec, adopt("m", model(shape[0] * shape[1]), shape, 3, nn.Identity()))
-        objective = some_graphs(made, "step", "evaluate", "predict", "count_classes", "keep_class_shares")
-        published = publish(objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="balanced")
-        assert check_parity(published.bundle, objective, *fleet.sample(), steps=20).step_error < 1e-5
-        assert published.bundle.manifest.algorithm == "fedavg+classification:class_weights=balanced:label_smoothing=0.1"
+        objective = some_graphs(
+            made, "step", "evaluate", "predict", "count_classes", "keep_class_shares"
+        )
+        published = publish(
+            objective, fleet.window, fleet.classes, fleet.sample(), new_key(), name="balanced"
+        )
+        assert (
+            check_parity(published.bundle, objective, *fleet.sample(), steps=20).step_error < 1e-5
+        )
+        assert (
+            published.bundle.manifest.algorithm
+            == "fedavg+classification:class_weights=balanced:label_smoothing=0.1"
+        )
 
 
 @pytest.mark.parametrize(
     ("exported_for", "usual"),
-    [("fedavg", "distfl"), (f"fedavg+{SMOOTH}", f"distfl+{SMOOTH}"), (f"fedavg+personal+{SMOOTH}", f"fedavg+personal+{SMOOTH}")],
+    [
+        ("fedavg", "distfl"),
+        (f"fedavg+{SMOOTH}", f"distfl+{SMOOTH}"),
+        (f"fedavg+personal+{SMOOTH}", f"fedavg+personal+{SMOOTH}"),
+    ],
 )
-def test_a_service_takes_the_task_that_its_bundle_was_exported_for(exported_for: str, usual: str, tmp_path: Path) -> None:
+def test_a_service_takes_the_task_that_its_bundle_was_exported_for(
+    exported_for: str, usual: str, tmp_path: Path
+) -> None:
     fleet = synthetic_fleet(1)
     objective = objective_for_fleet(fleet, read_algorithm(exported_for), 0)
     bundle = describe_bundle(objective, name="b", classes=fleet.classes, window=fleet.window)
@@ -176,11 +252,20 @@ def test_a_service_takes_the_task_that_its_bundle_was_exported_for(exported_for:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("fedavg+classification:label_smoothing=1", "label_smoothing is '1', expected a number from 0 below 1"),
-        ("fedavg+classification:class_weights=a/b", "class_weights is 'a/b', expected equal or balanced or numbers from 0 such as 1/2/0.5"),
+        (
+            "fedavg+classification:label_smoothing=1",
+            "label_smoothing is '1', expected a number from 0 below 1",
+        ),
+        (
+            "fedavg+classification:class_weights=a/b",
+            "class_weights is 'a/b', expected equal or balanced or numbers from 0 such as 1/2/0.5",
+        ),
         ("fedavg+classification:class_weights=0/0", "class_weights is '0/0', expected"),
         ("fedavg+classification:class_weights=1/-1", "class_weights is '1/-1', expected"),
-        ("dp-sgd+classification:class_weights=balanced", "dp-sgd bounds what a single window changes"),
+        (
+            "dp-sgd+classification:class_weights=balanced",
+            "dp-sgd bounds what a single window changes",
+        ),
         ("fedpcl+classification:class_weights=balanced", "fedpcl trains by a loss of its own"),
     ],
 )
@@ -190,22 +275,34 @@ def test_what_does_not_fit_is_one_clear_error(name: str, reason: str) -> None:
 
 
 def test_another_number_of_weights_than_of_classes_is_refused() -> None:
-    with pytest.raises(ConfigError, match="class_weights 1/2: expected a weight for each of 3 classes, got 2"):
+    with pytest.raises(
+        ConfigError, match="class_weights 1/2: expected a weight for each of 3 classes, got 2"
+    ):
         ran("fedavg+classification:class_weights=1/2", synthetic_fleet(2))
 
 
 def test_a_clipped_step_follows_the_tasks_loss_too() -> None:
     spec = read_algorithm("fedavg+dp-sgd+classification:class_weights=0/1/1")
     objective = make_objective(spec, adopt("m", model(), (2, 6), 3, nn.Identity()))
-    inputs = example_inputs(objective, (2, 6)) | {names.hyper("noise_multiplier"): torch.tensor(0.0)}  # of class 0, all of them
+    inputs = example_inputs(objective, (2, 6)) | {
+        names.hyper("noise_multiplier"): torch.tensor(0.0)
+    }  # of class 0, all of them
     made = named(objective.graphs()["step"])(inputs)
-    assert all(torch.equal(made[names.following(key)], inputs[key]) for key in names.of_role(inputs, names.SHARED))
+    assert all(
+        torch.equal(made[names.following(key)], inputs[key])
+        for key in names.of_role(inputs, names.SHARED)
+    )
     moved = named(objective.graphs()["step"])(inputs | {names.Y: torch.ones_like(inputs[names.Y])})
-    assert not any(torch.equal(moved[names.following(key)], inputs[key]) for key in names.of_role(inputs, names.SHARED))
+    assert not any(
+        torch.equal(moved[names.following(key)], inputs[key])
+        for key in names.of_role(inputs, names.SHARED)
+    )
 
 
 def test_a_class_that_counts_for_nothing_is_not_learned() -> None:
     fleet = synthetic_fleet(2)
     result = ran("fedavg+classification:class_weights=0/1/1", fleet, rounds=2)
-    answers: Tensor = torch.from_numpy(np.concatenate([result.predict(d, w.test_x) for d, w in fleet.devices.items()]))
+    answers: Tensor = torch.from_numpy(
+        np.concatenate([result.predict(d, w.test_x) for d, w in fleet.devices.items()])
+    )
     assert not (answers.argmax(1) == 0).any()

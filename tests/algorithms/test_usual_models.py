@@ -1,9 +1,10 @@
-"""Models as users write them: taken as they are, trained by every backend as plain torch trains them, refused by name where no graph can
-hold them."""
+"""Models as users write them: taken as they are, trained by every backend as plain torch trains
+them, refused by name where no graph can hold them."""
 
 import math
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,8 @@ from wire.errors import ConfigError
 
 CLASSES, LR, MOMENTUM = 4, 0.05, 0.9
 SLOWER = {"resnet18": 0.002}
-"""Learning rates of models in which float32 is off by a thousandth after three steps at the usual one, in plain torch too."""
+"""Learning rates of models in which float32 is off by a thousandth after three steps at the usual
+one, in plain torch too."""
 LARGE = ("mobilenetv3, small", "resnet18")
 """Their steps take seconds."""
 ALL = [pytest.param(name, marks=pytest.mark.slow if name in LARGE else []) for name in USUAL]
@@ -58,12 +60,16 @@ NOT_HYBRID = {
     "vit, images": "extractor.encoder.layers.0.self_attn is MultiheadAttention, and does not get",
 }
 """What the engine in C++ lacks of the twenty."""
-MORE = dict.fromkeys(("lora", "frozen body", "autoencoder", "regression", "multi-label"), "graph 'step' of fedavg.* is more than plain SGD")
+MORE = dict.fromkeys(
+    ("lora", "frozen body", "autoencoder", "regression", "multi-label"),
+    "graph 'step' of fedavg.* is more than plain SGD",
+)
 NOT_NATIVE = NOT_HYBRID | MORE
 
 
 def made(name: str) -> nn.Module:
-    """A model without dropout, so that it can be compared with one that draws from torch's own generator."""
+    """A model without dropout, so that it can be compared with one that draws from torch's own
+    generator."""
     torch.manual_seed(1)
     usual = USUAL[name]
     model: nn.Module = usual.make(usual.shape, outputs_of(name))
@@ -79,7 +85,9 @@ def outputs_of(name: str) -> int:
     return math.prod(USUAL[name].shape) if USUAL[name].task == "reconstruction" else CLASSES
 
 
-def adopted(model: nn.Module, shape: Shape, outputs: int = CLASSES, vocabulary: int = 0) -> Classifier:
+def adopted(
+    model: nn.Module, shape: Shape, outputs: int = CLASSES, vocabulary: int = 0
+) -> Classifier:
     scale = nn.Identity() if vocabulary else Scale(torch.full((shape[0],), 2.0), len(shape) - 1)
     return adopt("mine", model, shape, outputs, scale, vocabulary)
 
@@ -88,7 +96,10 @@ def objective_of(name: str) -> FedAvg:
     """FedAvg in the model's task."""
     usual = USUAL[name]
     task = "" if usual.task == "classification" else f"+{usual.task}"
-    made_of = make_objective(read_algorithm(f"fedavg{task}"), adopted(made(name), usual.shape, outputs_of(name), usual.vocabulary))
+    made_of = make_objective(
+        read_algorithm(f"fedavg{task}"),
+        adopted(made(name), usual.shape, outputs_of(name), usual.vocabulary),
+    )
     assert isinstance(made_of, FedAvg)
     return made_of
 
@@ -121,12 +132,15 @@ def loss_of(name: str, answers: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def plainly_trained(name: str) -> dict[str, Tensor]:
-    """Three steps of plain torch, by the values of parameters and running statistics; nothing of Shoal."""
+    """Three steps of plain torch, by the values of parameters and running statistics; nothing of
+    Shoal."""
     model = deepcopy(made(name)).train()
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm1d) and not layer.weight.requires_grad:
             layer.eval()
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], SLOWER.get(name, LR), MOMENTUM)
+    optimizer = torch.optim.SGD(
+        [p for p in model.parameters() if p.requires_grad], SLOWER.get(name, LR), MOMENTUM
+    )
     for x, y in batches(name):
         scaled = x if USUAL[name].vocabulary else x / 2.0
         optimizer.zero_grad()
@@ -171,13 +185,18 @@ def batched(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors]
 
     def run(inputs: TorchTensors) -> TorchTensors:
         held, batch, hyper = parts_of(inputs)
-        two, of_two = ({key: torch.stack([value, value]) for key, value in values.items()} for values in (held, batch))
+        two, of_two = (
+            {key: torch.stack([value, value]) for key, value in values.items()}
+            for values in (held, batch)
+        )
         return {key: value[1] for key, value in step(two, of_two, hyper).items()}
 
     return run
 
 
-def trained(name: str, backend: Callable[..., Callable[[TorchTensors], TorchTensors]]) -> TorchTensors:
+def trained(
+    name: str, backend: Callable[..., Callable[[TorchTensors], TorchTensors]]
+) -> TorchTensors:
     """The same three steps by the objective's graph."""
     objective = objective_of(name)
     inputs = example_inputs(objective, USUAL[name].shape, 8)
@@ -186,14 +205,22 @@ def trained(name: str, backend: Callable[..., Callable[[TorchTensors], TorchTens
         inputs |= {names.X: x, names.Y: y, names.hyper("momentum"): torch.tensor(MOMENTUM)}
         inputs |= {names.hyper("lr"): torch.tensor(SLOWER.get(name, LR))}
         moved = step(inputs | tensors)
-        tensors |= {names.without_next(key): value.detach().clone() for key, value in moved.items() if key.startswith("next/")}
+        tensors |= {
+            names.without_next(key): value.detach().clone()
+            for key, value in moved.items()
+            if key.startswith("next/")
+        }
     return tensors
 
 
 def assert_same(tensors: TorchTensors, expected: dict[str, Tensor]) -> None:
     """`tensors` are named as those of a `Classifier`, `expected` as those of the user's module."""
     held = names.part(tensors, names.SHARED) | names.part(tensors, names.STATISTIC)
-    held |= {name.removeprefix("frozen."): v for name, v in names.part(tensors, names.SLOT).items() if name.startswith("frozen.")}
+    held |= {
+        name.removeprefix("frozen."): v
+        for name, v in names.part(tensors, names.SLOT).items()
+        if name.startswith("frozen.")
+    }
     body = {name.removeprefix("extractor.") for name in held if name.startswith("extractor.")}
     head = [name for name in expected if name not in body]
     assert body < expected.keys()
@@ -204,7 +231,10 @@ def assert_same(tensors: TorchTensors, expected: dict[str, Tensor]) -> None:
 
 
 def test_there_are_twenty_and_two_of_them_are_as_large_as_those_of_torchvision() -> None:
-    sizes = {kind: sum(p.numel() for p in kind((3, 224, 224), 1000).parameters()) for kind in (ResNet18, MobileNetV3)}
+    sizes = {
+        kind: sum(p.numel() for p in kind((3, 224, 224), 1000).parameters())
+        for kind in (ResNet18, MobileNetV3)
+    }
     assert (len(USUAL), sizes) == (20, {ResNet18: 11_689_512, MobileNetV3: 2_542_856})
 
 
@@ -229,7 +259,10 @@ def test_devices_together_make_the_same_steps(name: str) -> None:
     assert_same(trained(name, batched), plainly_trained(name))
 
 
-@pytest.mark.parametrize("name", [name if name == "lora" else pytest.param(name, marks=pytest.mark.slow) for name in USUAL])
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "lora" else pytest.param(name, marks=pytest.mark.slow) for name in USUAL],
+)
 def test_compiled_steps_are_the_same(name: str) -> None:
     """Half a minute of a compiler each."""
     assert_same(trained(name, compiled), plainly_trained(name))
@@ -240,28 +273,42 @@ class TestFrozen:
         objective = FedAvg(adopted(made("frozen body"), (3, 24)))
         tensors = objective.initial()
         frozen = [key for key in tensors if key.startswith(names.slot("frozen."))]
-        assert sorted(names.name_of(key).removeprefix("frozen.extractor.body.") for key in frozen) == [
-            *("0.bias", "0.weight", "1.bias", "1.running_mean", "1.running_var", "1.weight")
-        ]
+        assert sorted(
+            names.name_of(key).removeprefix("frozen.extractor.body.") for key in frozen
+        ) == [*("0.bias", "0.weight", "1.bias", "1.running_mean", "1.running_var", "1.weight")]
         outputs = named(objective.step)(example_inputs(objective, (3, 24)))
         assert not [key for key in outputs if "frozen" in key or ".body." in key]
         assert not [key for key in names.of_role(tensors, *names.EXCHANGED) if ".body." in key]
 
     def test_a_norm_is_fixed_where_its_weights_are_frozen(self) -> None:
-        model = nn.Sequential(nn.BatchNorm1d(2).requires_grad_(False), nn.BatchNorm1d(2), nn.BatchNorm1d(2, affine=False))
+        model = nn.Sequential(
+            nn.BatchNorm1d(2).requires_grad_(False),
+            nn.BatchNorm1d(2),
+            nn.BatchNorm1d(2, affine=False),
+        )
         assert list(fixed_norms(model)) == ["0"]
 
     def test_a_norm_without_weights_is_as_the_part_that_it_stands_in(self) -> None:
         body = nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4, affine=False))
         for frozen in (True, False):
-            model = nn.Sequential(deepcopy(body).requires_grad_(not frozen), nn.Flatten(), nn.Linear(88, CLASSES))
+            model = nn.Sequential(
+                deepcopy(body).requires_grad_(not frozen), nn.Flatten(), nn.Linear(88, CLASSES)
+            )
             tensors = FedAvg(adopted(model, (3, 24))).initial()
-            travels = [key for key in tensors if key.endswith("running_mean") and names.role_of(key) in names.EXCHANGED]
+            travels = [
+                key
+                for key in tensors
+                if key.endswith("running_mean") and names.role_of(key) in names.EXCHANGED
+            ]
             assert bool(travels) == (not frozen)
 
     def test_a_model_whose_last_layer_is_frozen_is_refused(self) -> None:
-        model = nn.Sequential(nn.Flatten(), nn.Linear(72, 8), nn.Linear(8, CLASSES).requires_grad_(False))
-        with pytest.raises(ConfigError, match="layer 'head' is frozen: expected the last layer of a model to train"):
+        model = nn.Sequential(
+            nn.Flatten(), nn.Linear(72, 8), nn.Linear(8, CLASSES).requires_grad_(False)
+        )
+        with pytest.raises(
+            ConfigError, match="layer 'head' is frozen: expected the last layer of a model to train"
+        ):
             FedAvg(adopted(model, (3, 24)))
 
 
@@ -275,7 +322,9 @@ class TestAttention:
         options: dict[str, Tensor] = {
             "none": {},
             "causal": {"attn_mask": torch.ones(5, 5, dtype=torch.bool).triu(1)},
-            "padding": {"key_padding_mask": torch.arange(5).expand(3, 5) > torch.tensor([[4], [2], [3]])},
+            "padding": {
+                "key_padding_mask": torch.arange(5).expand(3, 5) > torch.tensor([[4], [2], [3]])
+            },
             "added": {"attn_mask": torch.randn(5, 5)},
         }[mask]
         expected, weights = layer(x, x, x, **options)
@@ -283,28 +332,40 @@ class TestAttention:
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(shares, weights)
 
-    @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.ones(4, 6).tril(1).bool()}])
-    def test_the_function_is_that_of_torch(self, options: dict[str, object]) -> None:
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.ones(4, 6).tril(1).bool()}],
+    )
+    def test_the_function_is_that_of_torch(self, options: dict[str, Any]) -> None:
         q, k, v = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 6, 8), torch.randn(2, 3, 6, 5)
-        torch.testing.assert_close(attention(q, k, v, **options), F.scaled_dot_product_attention(q, k, v, **options))  # type: ignore[arg-type]
+        torch.testing.assert_close(
+            attention(q, k, v, **options), F.scaled_dot_product_attention(q, k, v, **options)
+        )
 
     def test_its_dropout_takes_its_numbers_from_the_batch(self) -> None:
         model = adopted(USUAL["transformer encoder"].make((3, 24), CLASSES), (3, 24))
         objective = FedAvg(model)
-        shapes = [shape for name, shape in objective.random.items() if name.endswith("self_attn.drop")]
+        shapes = [
+            shape for name, shape in objective.random.items() if name.endswith("self_attn.drop")
+        ]
         assert shapes == [(4, 24, 24)] * 2, "heads, queries, keys"
 
     def test_options_that_it_does_not_have_are_refused(self) -> None:
         class Wide(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.attention, self.out = nn.MultiheadAttention(3, 1, kdim=24, vdim=24, batch_first=True), nn.Linear(3, CLASSES)
+                self.attention, self.out = (
+                    nn.MultiheadAttention(3, 1, kdim=24, vdim=24, batch_first=True),
+                    nn.Linear(3, CLASSES),
+                )
 
             def forward(self, x: Tensor) -> Tensor:
                 answer: Tensor = self.out(self.attention(x.transpose(1, 2), x, x)[0].mean(1))
                 return answer
 
-        with pytest.raises(ConfigError, match=r"layer 'extractor.attention' is MultiheadAttention with kdim, vdim"):
+        with pytest.raises(
+            ConfigError, match=r"layer 'extractor.attention' is MultiheadAttention with kdim, vdim"
+        ):
             adopted(Wide(), (3, 24))
 
     def test_a_linear_layer_of_many_dimensions_is_that_of_torch(self) -> None:

@@ -14,11 +14,19 @@ MISSING = 3
 
 
 def run_build(*arguments: str, environment: dict[str, str] | None = None) -> str:
-    """Run the build script; what it printed. Skips the test where a tool is missing, with the script's word on what would provide it."""
-    done = subprocess.run([sys.executable, str(BUILD), *arguments], capture_output=True, text=True, env=os.environ | (environment or {}))
+    """Run the build script; what it printed. Skips the test where a tool is missing, with the
+    script's word on what would provide it."""
+    done = subprocess.run(
+        [sys.executable, str(BUILD), *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | (environment or {}),
+    )
     if done.returncode == MISSING:
         pytest.skip(done.stderr.strip().splitlines()[-1])
-    assert done.returncode == 0, done.stdout[max(done.stdout.rfind("Failures ("), -8000) :] + done.stderr[-3000:]
+    assert done.returncode == 0, (
+        done.stdout[max(done.stdout.rfind("Failures ("), -8000) :] + done.stderr[-3000:]
+    )
     return done.stdout
 
 

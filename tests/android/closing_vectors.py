@@ -1,7 +1,9 @@
-"""The closing plan of `personal` for Kotlin's tests: what every graph gave, run by run, and what Python's executor made of it.
+"""The closing plan of `personal` for Kotlin's tests: what every graph gave, run by run, and what
+Python's executor made of it.
 
-A device decides by its graphs' outputs and by the arithmetic around them. Outputs are recorded here from eager torch over a small model,
-with the SHA-256 of every input; so Kotlin needs no runtime, and notices the first input that it would have made otherwise.
+A device decides by its graphs' outputs and by the arithmetic around them. Outputs are recorded here
+from eager torch over a small model, with the SHA-256 of every input; so Kotlin needs no runtime,
+and notices the first input that it would have made otherwise.
 """
 
 import json
@@ -42,31 +44,46 @@ class Recorder:
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         """Run a graph."""
-        self.runs.append({"graph": graph, "inputs": {key: digest(encode_tensors({key: np.asarray(v)})) for key, v in inputs.items()}})
+        self.runs.append(
+            {
+                "graph": graph,
+                "inputs": {
+                    key: digest(encode_tensors({key: np.asarray(v)})) for key, v in inputs.items()
+                },
+            }
+        )
         self.outputs.append(self._graphs.run(graph, inputs))
         return self.outputs[-1]
 
 
 def write_closing_cases(folder: Path) -> None:
-    """A signed bundle, a model, and for each device its windows, plan, runs, update, and what it keeps; not all keep the same candidate."""
+    """A signed bundle, a model, and for each device its windows, plan, runs, update, and what it
+    keeps; not all keep the same candidate."""
     folder.mkdir()
     data, spec, key = synthetic_fleet(4, num_windows=60), read_algorithm(ALGORITHM), new_key()
     objective = objective_for_fleet(data, spec, 0)
     bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
     payload = pack(bundle.manifest, {NO_FILE: b""}, bundle.initial, key)
     model = exchanged(bundle.initial)
-    state = make_algorithm(spec).begin(bundle.initial, make_probe(objective.model, data.window.shape), 0)
+    state = make_algorithm(spec).begin(
+        bundle.initial, make_probe(objective.model, data.window.shape), 0
+    )
     verbs = make_algorithm(spec).programs(state, Work(16, 5), {NEWCOMER: "0" * 64})["closing"]
     (folder / "bundle.zip").write_bytes(payload)
     (folder / "trust.pem").write_bytes(public_pem(key))
     (folder / "model.safetensors").write_bytes(encode_tensors(model))
-    plan = m.Plan("run", 1, 2, 0, "d", digest(payload), digest(encode_tensors(model)), verbs, 11, 1e9)
+    plan = m.Plan(
+        "run", 1, 2, 0, "d", digest(payload), digest(encode_tensors(model)), verbs, 11, 1e9
+    )
     whole = data.devices["d1"]
     devices = {
         "all": (whole, plan),
         "few": (_labelled(data.devices["d2"], 20), plan),
         "fewest": (_labelled(data.devices["d2"], 9), plan),
-        "misled": (replace(data.devices["d3"], train_y=(np.arange(60) * 7 // 5 % 3).astype(np.int64)), plan),
+        "misled": (
+            replace(data.devices["d3"], train_y=(np.arange(60) * 7 // 5 % 3).astype(np.int64)),
+            plan,
+        ),
         "none": (_labelled(whole, 0), structs.replace(plan, verbs=without_labels(verbs))),
         "silent": (whole, structs.replace(plan, verbs=tuple(_silent(verb) for verb in verbs))),
     }
@@ -78,15 +95,31 @@ def write_closing_cases(folder: Path) -> None:
         result = Executor(bundle, graphs, windows).execute(asked, model, {}, _no_blob)
         if CHOICE in result.tensors:
             chosen.add(int(result.tensors[CHOICE].argmax()))
-        arrays = {part: getattr(windows, part) for part in ("train_x", "train_y", "test_x", "test_y")}
+        arrays = {
+            part: getattr(windows, part) for part in ("train_x", "train_y", "test_x", "test_y")
+        }
         arrays["unlabelled_x"] = windows.unlabelled_x.reshape(-1, *data.window.shape)
         (case / "windows.safetensors").write_bytes(encode_tensors(arrays))
         (case / "plan.json").write_bytes(encode(asked))
         (case / "runs.json").write_text(json.dumps(graphs.runs))
         for number, outputs in enumerate(graphs.outputs):
-            (case / "outputs" / f"{number}.safetensors").write_bytes(encode_tensors({k: np.asarray(v) for k, v in outputs.items()}))
+            (case / "outputs" / f"{number}.safetensors").write_bytes(
+                encode_tensors({k: np.asarray(v) for k, v in outputs.items()})
+            )
         metrics = result.evaluated, result.trained
-        update = m.Update("run", 1, 2, 0, "d", result.model, windows.num_train, result.num_steps, *metrics, 7, 0.125)
+        update = m.Update(
+            "run",
+            1,
+            2,
+            0,
+            "d",
+            result.model,
+            windows.num_train,
+            result.num_steps,
+            *metrics,
+            7,
+            0.125,
+        )
         (case / "update.safetensors").write_bytes(encode_update(update, result.tensors))
         (case / "after.safetensors").write_bytes(encode_tensors(result.private))
     assert len(chosen) > 1, f"the devices keep different candidates, not {chosen} alone"

@@ -1,4 +1,5 @@
-"""What Kotlin's tests compare themselves with, made by the Python side: messages, tensor files, numbers, and updates of a fake model.
+"""What Kotlin's tests compare themselves with, made by the Python side: messages, tensor files,
+numbers, and updates of a fake model.
 
 `write` writes them into a folder for one test run.
 """
@@ -40,7 +41,9 @@ def write(folder: Path) -> None:
     (folder / "verdicts.txt").write_text("\n".join(_verdicts(rng)))
     (folder / "tensors").mkdir()
     for number in range(40):
-        (folder / "tensors" / f"{number}.safetensors").write_bytes(_tensor_file(np.random.default_rng(number)))
+        (folder / "tensors" / f"{number}.safetensors").write_bytes(
+            _tensor_file(np.random.default_rng(number))
+        )
     write_executor_cases(folder / "executor")
     write_closing_cases(folder / "closing")
 
@@ -50,20 +53,27 @@ def _float_lines(rng: random.Random) -> list[str]:
     numbers += [rng.uniform(-1, 1) * 10.0 ** rng.randrange(-12, 20) for _ in range(2000)]
     numbers += [round(rng.uniform(0, 1000), rng.randrange(7)) for _ in range(1000)]
     numbers += [s * 2.0**e for e in range(-1074, 1024, 3) for s in (1, -1)]
-    return [f"{struct.unpack('<Q', struct.pack('<d', x))[0]:x} {msgspec.json.encode(x).decode()}" for x in numbers]
+    return [
+        f"{struct.unpack('<Q', struct.pack('<d', x))[0]:x} {msgspec.json.encode(x).decode()}"
+        for x in numbers
+    ]
 
 
 def _message(rng: random.Random) -> m.Message:
     """A message of the golden kinds with other values in it."""
 
     def text() -> str:
-        return "".join(rng.choice('aZ09 "\\/\n\t\x01\x7fé€\u2028😀') for _ in range(rng.randrange(12)))
+        return "".join(
+            rng.choice('aZ09 "\\/\n\t\x01\x7fé€\u2028😀') for _ in range(rng.randrange(12))
+        )
 
     def share() -> float:
         return rng.choice([0.0, 0.25, rng.random()])
 
     name, sha = f"d.{rng.randrange(10**6)}_-", f"{rng.getrandbits(256):064x}"
-    hyper = {text(): rng.uniform(-1, 1) * 10.0 ** rng.randrange(-8, 18) for _ in range(rng.randrange(4))}
+    hyper = {
+        text(): rng.uniform(-1, 1) * 10.0 ** rng.randrange(-8, 18) for _ in range(rng.randrange(4))
+    }
     verbs: list[m.Verb] = [
         m.Train(
             rng.randrange(2, 4097),
@@ -98,7 +108,9 @@ def _message(rng: random.Random) -> m.Message:
         rng.choice([None, names]),
         rng.choice([None, names]),
         rng.choice([None, names]),
-        rng.choice([m.Policy().max_epochs, rng.uniform(1e-9, 1e9)]),  # the default itself: another object of its value is written
+        rng.choice(
+            [m.Policy().max_epochs, rng.uniform(1e-9, 1e9)]
+        ),  # the default itself: another object of its value is written
         rng.choice([None, rng.uniform(1e-9, 1e9)]),
         rng.choice([None, number]),
         rng.choice([None, rng.uniform(1e-9, 10)]),
@@ -126,10 +138,24 @@ def _message(rng: random.Random) -> m.Message:
         m.Fetch(name, sha),
         m.DeviceStatus(name, True),
         m.AggregatorStatus(False, text(), epoch, rng.uniform(0, 2e9), text(), text()),
-        m.Plan(*work, sha, sha, tuple(verbs[: rng.randrange(8)]), count, rng.uniform(0, 2e9), rng.choice(["float32", "int8"])),
+        m.Plan(
+            *work,
+            sha,
+            sha,
+            tuple(verbs[: rng.randrange(8)]),
+            count,
+            rng.uniform(0, 2e9),
+            rng.choice(["float32", "int8"]),
+        ),
         m.Update(*work, sha, count, 5, metrics, metrics, count, rng.random()),
         m.Decline(*work, reason, text(), text()),
-        m.Refuse(name, rng.choice(["malformed", "norm-too-large", "unknown-blob"]), text(), text(), rng.choice(["", sha])),
+        m.Refuse(
+            name,
+            rng.choice(["malformed", "norm-too-large", "unknown-blob"]),
+            text(),
+            text(),
+            rng.choice(["", sha]),
+        ),
         m.Acknowledge(name, sha),
         m.Busy(name, sha, rng.uniform(0, 3600)),
         m.Finish(name, name, epoch, sha, sha),
@@ -140,10 +166,11 @@ def _message(rng: random.Random) -> m.Message:
 
 
 def _verdicts(rng: random.Random) -> list[str]:
-    """Messages and tensor files changed at random, in hexadecimal, and whether Python reads or refuses them.
+    """Messages and tensor files changed at random, in hexadecimal, and whether Python reads or
+    refuses them.
 
-    Left out are messages in which a key comes twice, and those that Python reads though they are not UTF-8: msgspec does not look at keys
-    that it does not know.
+    Left out are messages in which a key comes twice, and those that Python reads though they are
+    not UTF-8: msgspec does not look at keys that it does not know.
     """
     lines = []
     for _ in range(6000):
@@ -153,7 +180,9 @@ def _verdicts(rng: random.Random) -> list[str]:
             lines.append(f"{'refused' if refused else 'read'} message {payload.hex()}")
     for number in range(3000):
         payload = changed(_tensor_file(np.random.default_rng(number)), rng)
-        lines.append(f"{'refused' if refuses(decode_tensors, payload) else 'read'} tensors {payload.hex()}")
+        lines.append(
+            f"{'refused' if refuses(decode_tensors, payload) else 'read'} tensors {payload.hex()}"
+        )
     return lines
 
 
@@ -198,14 +227,33 @@ RESPONSES: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "places": (("place", ()), ("count", ()), ("held", ()), ("label", ())),
     "shift": (("first", ()),),
 }
-MOVED = ("slot/m", "shared/w", "shared/b", "statistic/n.running_mean", "statistic/n.running_var", "private/p")
+MOVED = (
+    "slot/m",
+    "shared/w",
+    "shared/b",
+    "statistic/n.running_mean",
+    "statistic/n.running_var",
+    "private/p",
+)
 SUMS = ("metric/loss_sum", "metric/num_correct")
 PLACES = {"places": ("metric/place", "metric/count", "metric/held", "metric/label")}
-SHIFT = {"shift": ("next/shared/b", "next/statistic/n.running_mean", "next/memory/k", "metric/first")}
+SHIFT = {
+    "shift": ("next/shared/b", "next/statistic/n.running_mean", "next/memory/k", "metric/first")
+}
 READ = {"shift": ("response/places.held",)}
 EXAMPLES = {"weigh": ("output/weight",), "predict": ("output/probabilities",)}
-STEP = {"step": (*(names.following(key) for key in MOVED), *SUMS), "double": ("next/private/p", "metric/norm")}
-OUTPUTS = {**STEP, **EXAMPLES, **PLACES, **SHIFT, "evaluate": SUMS, "survey": ("metric/gradient", "metric/weight")}
+STEP = {
+    "step": (*(names.following(key) for key in MOVED), *SUMS),
+    "double": ("next/private/p", "metric/norm"),
+}
+OUTPUTS = {
+    **STEP,
+    **EXAMPLES,
+    **PLACES,
+    **SHIFT,
+    "evaluate": SUMS,
+    "survey": ("metric/gradient", "metric/weight"),
+}
 MANIFEST = Manifest(
     name="fake",
     version=3,
@@ -226,7 +274,10 @@ MANIFEST = Manifest(
         TensorSpec("c", "received", "float32", (1,)),
         TensorSpec("start.w", "received", "float32", (2, 3)),
     ),
-    graphs={name: Graph(f"{name}.onnx", READ.get(name, ()), outputs, RESPONSES.get(name, ())) for name, outputs in OUTPUTS.items()},
+    graphs={
+        name: Graph(f"{name}.onnx", READ.get(name, ()), outputs, RESPONSES.get(name, ()))
+        for name, outputs in OUTPUTS.items()
+    },
     files={},
     columns={"weight": ()},
     random={"uniform/u": (2,), "normal/z": (2,)},
@@ -235,7 +286,8 @@ MANIFEST = Manifest(
 
 
 class FakeGraphs:
-    """Graphs of a few float32 operations that every machine rounds alike, and that notice in which order their examples come."""
+    """Graphs of a few float32 operations that every machine rounds alike, and that notice in which
+    order their examples come."""
 
     max_batch = None
 
@@ -246,7 +298,10 @@ class FakeGraphs:
             "evaluate": self._evaluate,
             "survey": self._survey,
             "weigh": lambda i: {"output/weight": _sums(i) / F32(64)},
-            "double": lambda i: {"next/private/p": i["private/p"] * F32(2), "metric/norm": i["private/p"][0]},
+            "double": lambda i: {
+                "next/private/p": i["private/p"] * F32(2),
+                "metric/norm": i["private/p"][0],
+            },
             "predict": lambda i: {"output/probabilities": _probabilities(_sums(i))},
             "places": self._places,
             "shift": self._shift,
@@ -269,19 +324,30 @@ class FakeGraphs:
 
     def _evaluate(self, i: Tensors) -> Tensors:
         size = F32(len(i["batch/y"]))
-        return {"metric/loss_sum": np.abs(i["shared/w"][0, 0]) * size, "metric/num_correct": F32((i["batch/y"] == 1).sum())}
+        return {
+            "metric/loss_sum": np.abs(i["shared/w"][0, 0]) * size,
+            "metric/num_correct": F32((i["batch/y"] == 1).sum()),
+        }
 
     def _places(self, i: Tensors) -> Tensors:
         """Sums that tell each window's place, its class and its examples apart; whole numbers."""
         sums = _sums(i).astype(np.float64)
         place = (sums + 1) * i["batch/rank"]
         held, label = (sums * i["batch/held"]).sum(), (sums * i["batch/y"]).sum()
-        return {"metric/place": place.sum(), "metric/count": i["batch/count"].sum(), "metric/held": held, "metric/label": label}
+        return {
+            "metric/place": place.sum(),
+            "metric/count": i["batch/count"].sum(),
+            "metric/held": held,
+            "metric/label": label,
+        }
 
     def _shift(self, i: Tensors) -> Tensors:
         """Moves the model by what ``places`` measured; a power of two keeps it dyadic."""
         moved = i["response/places.held"] / F32(64)
-        following = {"next/shared/b": i["shared/b"] + moved, "next/statistic/n.running_mean": i["statistic/n.running_mean"] - moved}
+        following = {
+            "next/shared/b": i["shared/b"] + moved,
+            "next/statistic/n.running_mean": i["statistic/n.running_mean"] - moved,
+        }
         remembered = {"next/memory/k": i["memory/k"] + moved * np.arange(2, dtype=F32)}
         return {**following, **remembered, "metric/first": i["shared/b"][0]}
 
@@ -295,7 +361,8 @@ def _sums(i: Tensors) -> Array:
 
 
 def _probabilities(sums: Array) -> Array:
-    """Dyadic numbers, so that every machine rounds them alike: sums of eight whole numbers of at most eight."""
+    """Dyadic numbers, so that every machine rounds them alike: sums of eight whole numbers of at
+    most eight."""
     first = F32(0.5) + sums / F32(256)
     return np.stack([first, (F32(1) - first) / F32(2), (F32(1) - first) / F32(2)], 1)
 
@@ -312,7 +379,9 @@ class ListedNoise:
 
     def standard_normal(self, shape: Any, dtype: Any = np.float64) -> Array:
         """The next numbers."""
-        return np.array([next(self._numbers) for _ in range(int(np.prod(shape)))], dtype).reshape(shape)
+        return np.array([next(self._numbers) for _ in range(int(np.prod(shape)))], dtype).reshape(
+            shape
+        )
 
 
 def _listed_noise(numbers: list[float], _plan: m.Plan) -> np.random.Generator:
@@ -321,7 +390,8 @@ def _listed_noise(numbers: list[float], _plan: m.Plan) -> np.random.Generator:
 
 
 def write_executor_cases(folder: Path) -> None:
-    """A signed bundle, windows, blobs, and in `cases` each plan with its noise, what the device kept before, and the update it makes."""
+    """A signed bundle, windows, blobs, and in `cases` each plan with its noise, what the device
+    kept before, and the update it makes."""
     (folder / "blobs").mkdir(parents=True)
     (folder / "cases").mkdir()
     rng, key = np.random.default_rng(5), new_key()
@@ -329,18 +399,33 @@ def write_executor_cases(folder: Path) -> None:
     def small(*shape: int) -> Array:
         return rng.integers(-8, 9, shape).astype(F32)
 
-    windows = Windows(small(41, 2, 4), rng.integers(0, 3, 41), small(19, 2, 4), rng.integers(0, 3, 19), small(14, 2, 4))
+    windows = Windows(
+        small(41, 2, 4),
+        rng.integers(0, 3, 41),
+        small(19, 2, 4),
+        rng.integers(0, 3, 19),
+        small(14, 2, 4),
+    )
     initial = {s.key: small(*s.shape) for s in MANIFEST.tensors if s.role != "received"}
-    payload = pack(MANIFEST, {f"{name}.onnx": name.encode() for name in MANIFEST.graphs}, initial, key)
+    payload = pack(
+        MANIFEST, {f"{name}.onnx": name.encode() for name in MANIFEST.graphs}, initial, key
+    )
     (folder / "bundle.zip").write_bytes(payload)
     of_ids = msgspec.structs.replace(MANIFEST, window=Window(("u", "v"), 4, 4, vocabulary=9))
-    (folder / "ids.zip").write_bytes(pack(of_ids, {f"{name}.onnx": name.encode() for name in MANIFEST.graphs}, initial, key))
+    (folder / "ids.zip").write_bytes(
+        pack(of_ids, {f"{name}.onnx": name.encode() for name in MANIFEST.graphs}, initial, key)
+    )
     service, until_s = new_key(), 4e9
     (folder / "trust.pem").write_bytes(public_pem(new_key()) + public_pem(key))
     (folder / "service.key").write_text(service.private_bytes_raw().hex())
     (folder / "voucher").write_bytes(vouch(key, "f", service.public_key(), until_s))
     (folder / "other.pem").write_bytes(public_pem(new_key()))
-    arrays = {"train_x": windows.train_x, "train_y": windows.train_y, "test_x": windows.test_x, "test_y": windows.test_y}
+    arrays = {
+        "train_x": windows.train_x,
+        "train_y": windows.train_y,
+        "test_x": windows.test_x,
+        "test_y": windows.test_y,
+    }
     arrays["unlabelled_x"] = windows.unlabelled_x
     (folder / "windows.safetensors").write_bytes(encode_tensors(arrays))
     models = [{s.key: small(*s.shape) for s in MANIFEST.received()} for _ in range(3)]
@@ -350,17 +435,52 @@ def write_executor_cases(folder: Path) -> None:
     for name, tensors in blobs.items():
         (folder / "blobs" / name).write_bytes(encode_tensors(tensors))
     first, second, third, inputs = blobs
-    still = {**models[0], "received/c": np.zeros(1, F32)}  # changes that are dyadic numbers: their norm is exact in any order of summing
+    still = {
+        **models[0],
+        "received/c": np.zeros(1, F32),
+    }  # changes that are dyadic numbers: their norm is exact in any order of summing
     still_name = digest(encode_tensors(still))
     blobs[still_name] = still
     (folder / "blobs" / still_name).write_bytes(encode_tensors(still))
-    places, still_places = (m.Evaluate("windows", "places", holdout=0.25, report=report) for report in (True, False))
+    places, still_places = (
+        m.Evaluate("windows", "places", holdout=0.25, report=report) for report in (True, False)
+    )
     plans: list[tuple[str, tuple[m.Verb, ...]]] = [
         (first, (m.Evaluate(), m.Train(8, 3), m.Evaluate("train"))),
-        (first, (m.Annotate("weigh", "weight"), m.Evaluate("train", "survey"), m.Train(16, steps=7, hyper={"lr": 0.3, "mu": 0.9}))),
-        (second, (m.Evaluate("holdout", holdout=0.2), m.Train(4, 2, holdout=0.2), m.Train(8, report=False), m.Apply("double"))),
-        (third, (m.Choose((third, first, second)), m.Evaluate("train", "survey", "initial", report=False), m.Respond(inputs), m.Train(40))),
-        (second, (m.Train(4, steps=10), m.Train(4, steps=1), m.Evaluate("holdout", "survey", holdout=0.5))),
+        (
+            first,
+            (
+                m.Annotate("weigh", "weight"),
+                m.Evaluate("train", "survey"),
+                m.Train(16, steps=7, hyper={"lr": 0.3, "mu": 0.9}),
+            ),
+        ),
+        (
+            second,
+            (
+                m.Evaluate("holdout", holdout=0.2),
+                m.Train(4, 2, holdout=0.2),
+                m.Train(8, report=False),
+                m.Apply("double"),
+            ),
+        ),
+        (
+            third,
+            (
+                m.Choose((third, first, second)),
+                m.Evaluate("train", "survey", "initial", report=False),
+                m.Respond(inputs),
+                m.Train(40),
+            ),
+        ),
+        (
+            second,
+            (
+                m.Train(4, steps=10),
+                m.Train(4, steps=1),
+                m.Evaluate("holdout", "survey", holdout=0.5),
+            ),
+        ),
         (still_name, (m.Train(8, 2), m.Protect(0.125))),
         (still_name, (m.Train(8, 2), m.Protect(1e9))),
         (still_name, (m.Train(8, 2), m.Protect(0.5, 0.01), m.Evaluate())),
@@ -380,13 +500,22 @@ def write_executor_cases(folder: Path) -> None:
         (second, (m.Train(4, holdout=0.25, least=33), m.Evaluate("holdout", holdout=0.25))),
         (second, (m.Train(4, holdout=0.25, least=32), m.Evaluate("windows", "survey"))),
         (first, (m.Evaluate("unlabelled", "places"), m.Evaluate("windows", "survey", most=9))),
-        (first, (m.Evaluate("windows", "places", holdout=0.25, most=30), m.Apply("shift"), m.Evaluate("unlabelled", "survey", most=7))),
+        (
+            first,
+            (
+                m.Evaluate("windows", "places", holdout=0.25, most=30),
+                m.Apply("shift"),
+                m.Evaluate("unlabelled", "survey", most=7),
+            ),
+        ),
     ]
     private: Tensors = {}
     for number, (model, verbs) in enumerate(plans, start=1):
         noise = rng.standard_normal(2000).tolist()
         executor = Executor(unpack(payload), FakeGraphs(), windows, partial(_listed_noise, noise))
-        plan = m.Plan("run", 5, number, 0, "phone.1", digest(payload), model, verbs, 2**40 + number, 1e9)
+        plan = m.Plan(
+            "run", 5, number, 0, "phone.1", digest(payload), model, verbs, 2**40 + number, 1e9
+        )
         case = folder / "cases" / f"{number:02d}"
         case.mkdir()
         (case / "before.safetensors").write_bytes(encode_tensors(private))
@@ -396,5 +525,17 @@ def write_executor_cases(folder: Path) -> None:
         (case / "noise.json").write_text(json.dumps(noise))
         (case / "after.safetensors").write_bytes(encode_tensors(private))
         metrics = result.evaluated, result.trained
-        update = m.Update("run", 5, number, 0, "phone.1", result.model, windows.num_train, result.num_steps, *metrics, 7, 0.125)
+        update = m.Update(
+            "run",
+            5,
+            number,
+            0,
+            "phone.1",
+            result.model,
+            windows.num_train,
+            result.num_steps,
+            *metrics,
+            7,
+            0.125,
+        )
         (case / "update.safetensors").write_bytes(encode_update(update, result.tensors))

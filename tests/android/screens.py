@@ -1,7 +1,8 @@
-"""Draws the sample app's screen in its states: the layout and the words that the app has, laid out by a browser in place of Android.
+"""Draws the sample app's screen in its states: the layout and the words that the app has, laid out
+by a browser in place of Android.
 
-``python -m tests.android.screens`` writes the pictures that `android_bridge/README.md` shows. Colours and shapes are like those of
-Android's own theme; sizes in dp are the layout's.
+``python -m tests.android.screens`` writes the pictures that `android_bridge/README.md` shows.
+Colours and shapes are like those of Android's own theme; sizes in dp are the layout's.
 """
 
 import html
@@ -33,7 +34,8 @@ STYLE = """
 
 @dataclass(frozen=True)
 class State:
-    """What the app has made of its layout: what is hidden, what texts say (a string's name and its values), and how far the bar is."""
+    """What the app has made of its layout: what is hidden, what texts say (a string's name and its
+    values), and how far the bar is."""
 
     takes_part: bool
     texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -42,7 +44,9 @@ class State:
 
 def of_state(name: str, *values: str, **more: tuple[str, ...]) -> State:
     """A screen of somebody who takes part, in a state of the fleet."""
-    return State(True, {"state": (name, *values)} | more, int(values[0]) if name == "state_training" else 0)
+    return State(
+        True, {"state": (name, *values)} | more, int(values[0]) if name == "state_training" else 0
+    )
 
 
 WAITS = ("network", "storage", "heat", "windows", "enrolment", "approval", "job")
@@ -51,23 +55,34 @@ STATES = {
     "idle": of_state("state_idle", result=("round_result", "93", "41")),
     **{f"waiting-{why}": of_state(f"state_{why}") for why in WAITS},
     "training": of_state(
-        "state_training", "40", recording=("recording", "@walking"), watch=("live_stop",), live=("live_answer", "@walking", "96")
+        "state_training",
+        "40",
+        recording=("recording", "@walking"),
+        watch=("live_stop",),
+        live=("live_answer", "@walking", "96"),
     ),
     "uploading": of_state("state_uploading"),
-    "blocked": of_state("state_blocked", "https://shoal.example:8443 refuses: used: another key has used this token"),
+    "blocked": of_state(
+        "state_blocked", "https://shoal.example:8443 refuses: used: another key has used this token"
+    ),
 }
 
 
 def strings(language: str = "") -> dict[str, str]:
     """The app's words by name, in a language of its resources; empty: English."""
     file = RESOURCES / (f"values-{language}" if language else "values") / "strings.xml"
-    return {str(entry.get("name")): (entry.text or "").replace("\\'", "'") for entry in ElementTree.parse(file).getroot()}
+    return {
+        str(entry.get("name")): (entry.text or "").replace("\\'", "'")
+        for entry in ElementTree.parse(file).getroot()
+    }
 
 
 def said(words: dict[str, str], name: str, values: tuple[str, ...] = ()) -> str:
     """A string with its values, of which one that begins with @ is a string itself."""
     given = [words[value[1:]] if value.startswith("@") else value for value in values]
-    return re.sub(r"%(\d)\$[sd]", lambda found: given[int(found[1]) - 1], words[name]).replace("%%", "%")
+    return re.sub(r"%(\d)\$[sd]", lambda found: given[int(found[1]) - 1], words[name]).replace(
+        "%%", "%"
+    )
 
 
 def page_of(state: State, words: dict[str, str], language: str, scale: float = 1.0) -> str:
@@ -75,12 +90,20 @@ def page_of(state: State, words: dict[str, str], language: str, scale: float = 1
     layout = ElementTree.parse(RESOURCES / "layout" / "main.xml").getroot()
     hidden = {"give"} if state.takes_part else {"withdraw", "member"}
     body = "".join(_drawn(layout[0], state, words, hidden))
-    head = f"<title>{words['app_name']}</title><style>html {{ font-size: {16 * scale}px }}{STYLE}</style>"
+    head = (
+        f"<title>{words['app_name']}</title><style>html {{ font-size: {16 * scale}px "
+        f"}}{STYLE}</style>"
+    )
     main = f"<main><h1>{words['app_name']}</h1>{body}</main>"
-    return f'<!doctype html><html lang="{language or "en"}"><head>{head}</head><body>{main}</body></html>'
+    return (
+        "<!doctype html><html "
+        f'lang="{language or "en"}"><head>{head}</head><body>{main}</body></html>'
+    )
 
 
-def _drawn(view: ElementTree.Element, state: State, words: dict[str, str], hidden: set[str]) -> Iterator[str]:
+def _drawn(
+    view: ElementTree.Element, state: State, words: dict[str, str], hidden: set[str]
+) -> Iterator[str]:
     name = view.get(f"{ANDROID}id", "").rpartition("/")[2]
     if name in hidden:
         return
@@ -109,7 +132,11 @@ def _drawn(view: ElementTree.Element, state: State, words: dict[str, str], hidde
 def main() -> None:
     """Write the pictures."""
     with chromium() as browser:
-        for name, language, dark in (("before", "", False), ("training", "", False), ("blocked", "de", True)):
+        for name, language, dark in (
+            ("before", "", False),
+            ("training", "", False),
+            ("blocked", "de", True),
+        ):
             with watched(browser, dark, phone=True) as seen:
                 seen.page.set_viewport_size({"width": WIDTH_DP, "height": HEIGHT_DP})
                 seen.page.set_content(page_of(STATES[name], strings(language), language))

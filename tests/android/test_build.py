@@ -10,7 +10,10 @@ import pytest
 
 from tests.android.bridge import BUILD
 
-HOLDER = "import sys, time; from steps.compiled import alone\nwith alone():\n    print('holds', flush=True)\n    time.sleep(600)"
+HOLDER = (
+    "import sys, time; from steps.compiled import alone\nwith alone():\n    print('holds', "
+    "flush=True)\n    time.sleep(600)"
+)
 
 
 @pytest.fixture
@@ -21,7 +24,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_two_builds_of_one_folder_wait_for_each_other(compiled: ModuleType) -> None:
     with compiled.alone():
-        other = subprocess.Popen([sys.executable, BUILD, "compile", "nothing"], stderr=subprocess.PIPE, text=True)
+        other = subprocess.Popen(
+            [sys.executable, BUILD, "compile", "nothing"], stderr=subprocess.PIPE, text=True
+        )
         assert other.stderr
         assert "another build is at work" in other.stderr.readline()
         assert other.poll() is None
@@ -31,7 +36,9 @@ def test_two_builds_of_one_folder_wait_for_each_other(compiled: ModuleType) -> N
 
 
 def test_a_build_that_is_killed_lets_the_next_one_go(compiled: ModuleType) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER], cwd=BUILD.parent, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER], cwd=BUILD.parent, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert holder.stdout
         assert holder.stdout.readline() == "holds\n"
@@ -42,14 +49,18 @@ def test_a_build_that_is_killed_lets_the_next_one_go(compiled: ModuleType) -> No
         pass
 
 
-def test_what_is_half_made_does_not_count_as_made_and_disturbs_no_program_that_runs(compiled: ModuleType, tmp_path: Path) -> None:
+def test_what_is_half_made_does_not_count_as_made_and_disturbs_no_program_that_runs(
+    compiled: ModuleType, tmp_path: Path
+) -> None:
     target = tmp_path / "a.jar"
     assert not compiled.unchanged(target, "one")
     compiled.part_of(target).write_text("first")
     compiled.made(target, "one")
     assert compiled.unchanged(target, "one")
     assert not compiled.unchanged(target, "two")
-    assert not compiled.unchanged(target, "one"), "a build began to make another one, and may have been killed"
+    assert not compiled.unchanged(target, "one"), (
+        "a build began to make another one, and may have been killed"
+    )
     with target.open() as running:
         compiled.part_of(target).write_text("second")
         compiled.made(target, "two")

@@ -17,7 +17,8 @@ WRITES = 4_000
 
 
 def enrolment_service(bench: EnrolmentBench) -> dict[str, str]:
-    """What Kotlin's tests of enrolment need of a service: its address, and tokens by what they are."""
+    """What Kotlin's tests of enrolment need of a service: its address, and tokens by what they
+    are."""
     used = bench.token()
     bench.enrol(used, name="pi-1")
     return {
@@ -44,10 +45,14 @@ def test_kotlin_core(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_fifty_thousand_hostile_plans_neither_end_a_device_nor_get_what_its_policy_forbids(tmp_path: Path) -> None:
+def test_fifty_thousand_hostile_plans_neither_end_a_device_nor_get_what_its_policy_forbids(
+    tmp_path: Path,
+) -> None:
     write(tmp_path)
     environment = {"SHOAL_KOTLIN_TESTS": str(tmp_path), "SHOAL_KOTLIN_HOSTILE": str(HOSTILE_PLANS)}
-    printed = run_build("test", "core", "--select-class=io.shoal.core.HostileTest", environment=environment)
+    printed = run_build(
+        "test", "core", "--select-class=io.shoal.core.HostileTest", environment=environment
+    )
     assert "0 tests failed" in printed
     assert f"of {HOSTILE_PLANS} hostile plans" in printed
 
@@ -55,9 +60,16 @@ def test_fifty_thousand_hostile_plans_neither_end_a_device_nor_get_what_its_poli
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_four_thousand_writes_of_two_threads_with_kills_at_random_lose_nothing() -> None:
-    printed = run_build("test", "core", "--select-class=io.shoal.core.KilledWritesTest", environment={"SHOAL_KOTLIN_HOSTILE": str(WRITES)})
+    printed = run_build(
+        "test",
+        "core",
+        "--select-class=io.shoal.core.KilledWritesTest",
+        environment={"SHOAL_KOTLIN_HOSTILE": str(WRITES)},
+    )
     assert "0 tests failed" in printed
-    found = re.search(r"^(\d+) writes, (\d+) kills: nothing is lost or torn$", printed, re.MULTILINE)
+    found = re.search(
+        r"^(\d+) writes, (\d+) kills: nothing is lost or torn$", printed, re.MULTILINE
+    )
     assert found is not None
     assert (int(found[1]) >= WRITES, int(found[2]) > 20) == (True, True)
 

@@ -1,4 +1,5 @@
-"""`shoal demo --phones`: some of the devices are Kotlin phones; what is missing is said before anything begins."""
+"""`shoal demo --phones`: some of the devices are Kotlin phones; what is missing is said before
+anything begins."""
 
 import json
 from pathlib import Path
@@ -19,7 +20,16 @@ from wire.tensors import Tensors, decode_tensors
 
 def test_more_phones_than_devices_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--phones 3: there are 2 devices"):
-        demo(algorithm="fedavg", devices=2, rounds=1, out=tmp_path, data="watch", local_epochs=1, seed=0, phones=3)
+        demo(
+            algorithm="fedavg",
+            devices=2,
+            rounds=1,
+            out=tmp_path,
+            data="watch",
+            local_epochs=1,
+            seed=0,
+            phones=3,
+        )
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,13 +46,16 @@ def test_phones_need_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def models_of(out: Path) -> tuple[dict[str, str], dict[str, Tensors]]:
-    """The group that every device is in at the end of a demonstration of DistFL, and each group's model."""
+    """The group that every device is in at the end of a demonstration of DistFL, and each group's
+    model."""
     store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), "distfl")
     state = store.load()
     store.close()
     assert state is not None
     blobs = BlobFolder(out / "aggregator" / "blobs" / "distfl")
-    return dict(state.starts), {group: decode_tensors(blobs.get(name))[0] for group, name in state.models.items()}
+    return dict(state.starts), {
+        group: decode_tensors(blobs.get(name))[0] for group, name in state.models.items()
+    }
 
 
 @pytest.mark.slow
@@ -50,12 +63,24 @@ def models_of(out: Path) -> tuple[dict[str, str], dict[str, Tensors]]:
 def test_ten_phones_and_ten_boards_find_what_twenty_boards_find(tmp_path: Path) -> None:
     run_build("phone")
     for name, num_phones in (("mixed", 10), ("boards", 0)):
-        demo(algorithm="distfl", devices=20, rounds=5, out=tmp_path / name, data="watch", local_epochs=1, seed=0, phones=num_phones)
+        demo(
+            algorithm="distfl",
+            devices=20,
+            rounds=5,
+            out=tmp_path / name,
+            data="watch",
+            local_epochs=1,
+            seed=0,
+            phones=num_phones,
+        )
     summary = json.loads((tmp_path / "mixed" / "summary.json").read_text())
     assert len(summary["phones"]["devices"]) == 10
     assert 0 < summary["phones"]["max_rss_bytes"] < 600 * 2**20
     assert not summary["edge"]["torch_loaded"]
-    (starts, models), (expected_starts, expected) = models_of(tmp_path / "mixed"), models_of(tmp_path / "boards")
+    (starts, models), (expected_starts, expected) = (
+        models_of(tmp_path / "mixed"),
+        models_of(tmp_path / "boards"),
+    )
     assert starts == expected_starts
     assert len(set(starts.values())) >= 2
     for group, model in expected.items():

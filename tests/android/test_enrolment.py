@@ -1,4 +1,5 @@
-"""A phone enrols at a real service by a token, and its job speaks to the real broker that the service names, with TLS both ways."""
+"""A phone enrols at a real service by a token, and its job speaks to the real broker that the
+service names, with TLS both ways."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +28,11 @@ def test_a_phone_enrols_and_its_job_checks_in_at_the_broker_that_the_service_nam
 ) -> None:
     run_build("compile", "android")  # or a token's time would pass meanwhile
     token = served.run("shoal", "enrol", "token", "runs/served").strip()
-    about = {"url": served.url, "token": token, "trust": (exported.folder / "trust.pem").read_text()}
+    about = {
+        "url": served.url,
+        "token": token,
+        "trust": (exported.folder / "trust.pem").read_text(),
+    }
     (tmp_path / "served.json").write_text(json.dumps(about))
     printed = run_build(
         "test",

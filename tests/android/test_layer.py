@@ -1,4 +1,5 @@
-"""The Android layer without Android: its own tests on a JVM, its calls against API 36, resources, archive, dex."""
+"""The Android layer without Android: its own tests on a JVM, its calls against API 36, resources,
+archive, dex."""
 
 import hashlib
 import importlib
@@ -86,11 +87,17 @@ def test_what_needs_no_android_runs_on_a_jvm(tmp_path: Path) -> None:
         (tmp_path / "enrolment.json").write_text(json.dumps(enrolment_service(bench)))
         printed = run_build("test", "android", environment={"SHOAL_KOTLIN_TESTS": str(tmp_path)})
     assert "0 tests failed" in printed
-    assert re.search(r"\[ +1 tests aborted +\]", printed), "all but the one of tests/android/test_enrolment.py have what they need"
+    assert re.search(r"\[ +1 tests aborted +\]", printed), (
+        "all but the one of tests/android/test_enrolment.py have what they need"
+    )
     request = x509.load_pem_x509_csr((tmp_path / "request.pem").read_bytes())
     assert request.is_signature_valid
-    assert [name.value for name in request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["phone-1"]
-    recorded = load_folder(tmp_path / "recordings", 4, 2)  # the same files and windows as the recorder's
+    assert [name.value for name in request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [
+        "phone-1"
+    ]
+    recorded = load_folder(
+        tmp_path / "recordings", 4, 2
+    )  # the same files and windows as the recorder's
     cut = np.fromfile(tmp_path / "windows.f32", "<f4").reshape(recorded.train_x.shape)
     np.testing.assert_array_equal(recorded.train_x, cut)
 
@@ -102,10 +109,14 @@ def test_flows_tell_what_the_fleet_does() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_ten_thousand_acts_of_an_app_with_two_fleets_lose_nothing_and_mix_nothing_up(tmp_path: Path) -> None:
+def test_ten_thousand_acts_of_an_app_with_two_fleets_lose_nothing_and_mix_nothing_up(
+    tmp_path: Path,
+) -> None:
     write_executor_cases(tmp_path / "executor")
     environment = {"SHOAL_KOTLIN_TESTS": str(tmp_path), "SHOAL_KOTLIN_HOSTILE": str(STRESS_ACTS)}
-    printed = run_build("test", "android", "--select-class=io.shoal.android.StressTest", environment=environment)
+    printed = run_build(
+        "test", "android", "--select-class=io.shoal.android.StressTest", environment=environment
+    )
     assert "0 tests failed" in printed
     assert f"{STRESS_ACTS} acts of the app" in printed
 
@@ -121,18 +132,30 @@ def test_calls_are_those_of_api_36() -> None:
     ("right", "wrong", "named"),
     [
         ("int startId)", "long startId)", "android.app.Service.onStartCommand"),
-        ("android.os.IBinder onBind(", "android.content.Intent onBind(", "android.app.Service.onBind"),
+        (
+            "android.os.IBinder onBind(",
+            "android.content.Intent onBind(",
+            "android.app.Service.onBind",
+        ),
     ],
 )
-def test_a_stub_of_another_type_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: str, wrong: str, named: str) -> None:
+def test_a_stub_of_another_type_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: str, wrong: str, named: str
+) -> None:
     monkeypatch.syspath_prepend(str(BRIDGE))
-    layer, check, compiled = (importlib.import_module(f"steps.{name}") for name in ("layer", "stub_check", "compiled"))
+    layer, check, compiled = (
+        importlib.import_module(f"steps.{name}") for name in ("layer", "stub_check", "compiled")
+    )
     source = (BRIDGE / "android/stubs/android/app/Service.java").read_text()
     assert right in source
     (tmp_path / "Service.java").write_text(source.replace(right, wrong))
     with compiled.alone():
         jar, api = layer.stub_jars()[0], layer.android_stubs()
-    subprocess.run([layer.java("javac"), "-d", tmp_path / "made", "-cp", jar, tmp_path / "Service.java"], check=True, capture_output=True)
+    subprocess.run(
+        [layer.java("javac"), "-d", tmp_path / "made", "-cp", jar, tmp_path / "Service.java"],
+        check=True,
+        capture_output=True,
+    )
     with zipfile.ZipFile(tmp_path / "wrong.jar", "w") as archive:
         archive.write(tmp_path / "made/android/app/Service.class", "android/app/Service.class")
     _, told = check.check(tmp_path / "wrong.jar", api, layer.java("javap"))
@@ -140,17 +163,33 @@ def test_a_stub_of_another_type_is_found(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_native_libraries_are_laid_out_for_pages_of_16_kb() -> None:
-    assert re.match(r"\d+ native libraries are laid out for pages of 16384 bytes: .*arm64-v8a/libexecutorch.so", run_build("pages"))
+    assert re.match(
+        r"\d+ native libraries are laid out for pages of 16384 bytes: .*arm64-v8a/libexecutorch.so",
+        run_build("pages"),
+    )
 
 
-def test_a_library_for_smaller_pages_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_library_for_smaller_pages_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.syspath_prepend(str(BRIDGE))
     pages = importlib.import_module("steps.pages")
     for align in (4096, 65536):
-        header = b"\x7fELF\x02\x01" + bytes(0x1A) + struct.pack("<Q", 64) + bytes(14) + struct.pack("<HH", 56, 2) + bytes(6)
-        segments = struct.pack("<II6Q", 1, 5, 0, 0, 0, 0, 0, align) + struct.pack("<II6Q", 6, 4, 0, 0, 0, 0, 0, 8)
+        header = (
+            b"\x7fELF\x02\x01"
+            + bytes(0x1A)
+            + struct.pack("<Q", 64)
+            + bytes(14)
+            + struct.pack("<HH", 56, 2)
+            + bytes(6)
+        )
+        segments = struct.pack("<II6Q", 1, 5, 0, 0, 0, 0, 0, align) + struct.pack(
+            "<II6Q", 6, 4, 0, 0, 0, 0, 0, 8
+        )
         assert pages.alignment(header + segments, "lib.so") == align
-    (tmp_path / "lib.so").write_bytes(header + segments.replace(struct.pack("<Q", 65536), struct.pack("<Q", 4096)))
+    (tmp_path / "lib.so").write_bytes(
+        header + segments.replace(struct.pack("<Q", 65536), struct.pack("<Q", 4096))
+    )
     monkeypatch.setattr(pages, "executorch_libraries", lambda: tmp_path)
     with pytest.raises(SystemExit, match=r"smaller than 16384 bytes: lib\.so \(4096 bytes\)"):
         pages.pages()
@@ -159,7 +198,9 @@ def test_a_library_for_smaller_pages_is_found(monkeypatch: pytest.MonkeyPatch, t
         pages.pages()
 
 
-def test_every_artefact_is_published_with_sources_licence_and_developers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_artefact_is_published_with_sources_licence_and_developers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(BRIDGE))
     api = importlib.import_module("steps.api")
     common = (BRIDGE / "build.gradle.kts").read_text()
@@ -175,17 +216,25 @@ def test_every_artefact_is_published_with_sources_licence_and_developers(monkeyp
     ):
         assert words in common
     named = dict(re.findall(r'^    "(\w+)" to "(\S+)",$', common, re.MULTILINE))
-    assert {name: modules[-1] for name, modules in api.ARTEFACTS.items()} == {name: module for module, name in named.items()}
+    assert {name: modules[-1] for name, modules in api.ARTEFACTS.items()} == {
+        name: module for module, name in named.items()
+    }
     for module in api.PUBLIC_MODULES:
         assert "`maven-publish`" in (BRIDGE / module / "build.gradle.kts").read_text(), module
         assert f'":{module}"' in (BRIDGE / "settings.gradle.kts").read_text()
     core = (BRIDGE / "core/build.gradle.kts").read_text()
-    assert all(words in core for words in ("withSourcesJar()", "withJavadocJar()"))  # no Android library: it has them from Java's plugin
+    assert all(
+        words in core for words in ("withSourcesJar()", "withJavadocJar()")
+    )  # no Android library: it has them from Java's plugin
 
 
-def test_gradle_compiles_as_this_build_does_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradle_compiles_as_this_build_does_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(BRIDGE))
-    modules, resources, api = (importlib.import_module(f"steps.{name}") for name in ("modules", "resources", "api"))
+    modules, resources, api = (
+        importlib.import_module(f"steps.{name}") for name in ("modules", "resources", "api")
+    )
     common, core = ((BRIDGE / place / "build.gradle.kts").read_text() for place in (".", "core"))
     options = {option for option in (*modules.LIBRARY, *modules.SMALL) if option.startswith("-X")}
     assert {*re.findall(r'"(-X[^"]+)"', common), *re.findall(r'"(-X[^"]+)"', core)} == options
@@ -196,31 +245,54 @@ def test_gradle_compiles_as_this_build_does_and_says_so_once(monkeypatch: pytest
     assert 'if ("UnitTest" in name) friendPaths.from(libraries)' in common, (
         "tests are compiled as friends of what their module needs, here too"
     )
-    assert [int(level) for level in re.findall(r"(?:minSdk|compileSdk) = (\d+)", common)] == [resources.TARGET_SDK, resources.MIN_SDK]
+    assert [int(level) for level in re.findall(r"(?:minSdk|compileSdk) = (\d+)", common)] == [
+        resources.TARGET_SDK,
+        resources.MIN_SDK,
+    ]
     for module in api.PUBLIC_MODULES:
         own = (BRIDGE / module / "build.gradle.kts").read_text()
         said_again = [
-            words for words in ("languageVersion", "optIn", "publications", "singleVariant", "Sdk =", "useJUnitPlatform") if words in own
+            words
+            for words in (
+                "languageVersion",
+                "optIn",
+                "publications",
+                "singleVariant",
+                "Sdk =",
+                "useJUnitPlatform",
+            )
+            if words in own
         ]
         assert said_again == [], module
 
 
 def test_manifest_and_resources_link() -> None:
     trees = re.split(r"(?=E: manifest)", run_build("link"))
-    linked = {match[1]: tree for tree in trees if (match := re.search(r'package="io\.shoal\.(\w+)"', tree))}
+    linked = {
+        match[1]: tree
+        for tree in trees
+        if (match := re.search(r'package="io\.shoal\.(\w+)"', tree))
+    }
     assert set(linked) == {"android", "foreground", "recording", "sample"}
     for words in ("minSdkVersion(0x0101020c)=26", "android.permission.INTERNET"):
         assert words in linked["android"]
-    assert "FOREGROUND_SERVICE" not in linked["android"], "an app without the artefacts owes Play no word on foreground services"
+    assert "FOREGROUND_SERVICE" not in linked["android"], (
+        "an app without the artefacts owes Play no word on foreground services"
+    )
     for words in ("FOREGROUND_SERVICE_DATA_SYNC", "foregroundServiceType(0x01010599)=0x00000001"):
         assert words in linked["foreground"]
-    assert 'android:foregroundServiceType="health"' in (BRIDGE / "recording/src/main/AndroidManifest.xml").read_text()
+    assert (
+        'android:foregroundServiceType="health"'
+        in (BRIDGE / "recording/src/main/AndroidManifest.xml").read_text()
+    )
 
 
 def test_every_text_of_the_sample_is_in_every_language_and_none_stands_in_the_code() -> None:
     res = BRIDGE / "sample/src/main/res"
     told = {
-        path.parent.name: dict(re.findall(r'<string name="(\w+)">([^<]+)</string>', path.read_text()))
+        path.parent.name: dict(
+            re.findall(r'<string name="(\w+)">([^<]+)</string>', path.read_text())
+        )
         for path in res.glob("values*/strings.xml")
     }
     assert len(told) > 1
@@ -228,12 +300,18 @@ def test_every_text_of_the_sample_is_in_every_language_and_none_stands_in_the_co
     for texts in told.values():
         assert texts.keys() == first.keys()
         for name, text in texts.items():
-            assert sorted(re.findall(r"%\d\$\w", text)) == sorted(re.findall(r"%\d\$\w", first[name])), name
+            assert sorted(re.findall(r"%\d\$\w", text)) == sorted(
+                re.findall(r"%\d\$\w", first[name])
+            ), name
     layout = (res / "layout/main.xml").read_text()
     shown = re.findall(r'android:(?:text|contentDescription)="([^"]*)"', layout)
     assert all(text.removeprefix("@string/") in first for text in shown)
     code = "".join(path.read_text() for path in (BRIDGE / "sample/src/main").rglob("*.kt"))
-    used = {text.removeprefix("@string/") for text in shown} | set(re.findall(r"R\.string\.(\w+)", code)) | {"app_name"}
+    used = (
+        {text.removeprefix("@string/") for text in shown}
+        | set(re.findall(r"R\.string\.(\w+)", code))
+        | {"app_name"}
+    )
     assert used == first.keys()
 
 
@@ -245,7 +323,11 @@ def test_what_a_screen_reader_needs_is_in_the_sample() -> None:
     assert all(button.get(f"{android}minHeight") == "48dp" for button in buttons)
     assert sum(text.get(f"{android}accessibilityHeading") == "true" for text in texts) == 4
     changing = [text.get(f"{android}id") for text in texts if text.get(f"{android}id")]
-    alive = [text.get(f"{android}id") for text in texts if text.get(f"{android}accessibilityLiveRegion") == "polite"]
+    alive = [
+        text.get(f"{android}id")
+        for text in texts
+        if text.get(f"{android}accessibilityLiveRegion") == "polite"
+    ]
     assert changing == alive, "a text that changes by itself is read aloud"
     assert all(bar.get(f"{android}contentDescription") for bar in layout.findall(".//ProgressBar"))
 
@@ -268,7 +350,9 @@ def test_the_recipe_for_emulators_names_what_there_is() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_archive_is_small_and_its_entry_points_survive_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_archive_is_small_and_its_entry_points_survive_shrinking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     printed = run_build("dex")  # assembles the archive, dexes it, and shrinks an app in Java
     assert re.match(r"D8: \d+ bytes .* R8: \d+ bytes", printed)
     with zipfile.ZipFile(BRIDGE / ".out" / "shoal-android.aar") as archive:
@@ -279,13 +363,19 @@ def test_the_archive_is_small_and_its_entry_points_survive_shrinking(monkeypatch
         assert "io.shoal.android.RoundWorker" in rules
         monkeypatch.syspath_prepend(str(BRIDGE))
         with zipfile.ZipFile(archive.open("classes.jar")) as classes:
-            fleet = importlib.import_module("steps.class_file").ClassFile(classes.read("io/shoal/android/Fleet.class"))
+            fleet = importlib.import_module("steps.class_file").ClassFile(
+                classes.read("io/shoal/android/Fleet.class")
+            )
         model = next(method for method in fleet.methods if method.name == "getModel")
-        assert fleet.annotated(model.attributes, "org/jetbrains/annotations/Nullable"), "an app in Java is told what may be null"
+        assert fleet.annotated(model.attributes, "org/jetbrains/annotations/Nullable"), (
+            "an app in Java is told what may be null"
+        )
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("version", ["2.1.21", pytest.param("2.2.21", marks=pytest.mark.slow), "2.4.20"])
+@pytest.mark.parametrize(
+    "version", ["2.1.21", pytest.param("2.2.21", marks=pytest.mark.slow), "2.4.20"]
+)
 def test_an_app_compiles_against_the_archive_with_this_compiler(version: str) -> None:
     assert run_build("app", version) == f"an app compiles with Kotlin {version}\n"
 
@@ -301,10 +391,18 @@ def test_a_setting_of_the_fleet_is_refused_among_the_rules_of_its_policy(
     modules = importlib.import_module("steps.modules")
     source, classpath = tmp_path / "App.kt", [modules.OUT / "aar-classes.jar", *modules.stub_jars()]
     for rule, fits in (("minWindows(1)", True), ('trust("x")', False)):
-        source.write_text(f'fun f(c: android.content.Context) = io.shoal.android.Shoal.fleet(c, "a") {{ policy {{ {rule} }} }}')
+        source.write_text(
+            f'fun f(c: android.content.Context) = io.shoal.android.Shoal.fleet(c, "a") {{ policy '
+            f"{{ {rule} }} }}"
+        )
         with nullcontext() if fits else pytest.raises(SystemExit, match="does not compile"):
-            modules.compile_kotlin([source], classpath, tmp_path / f"app-{fits}.jar", modules.JAVA_8, version)
-    assert "'fun trust(pem: String): FleetBuilder' cannot be called in this context" in capfd.readouterr().err
+            modules.compile_kotlin(
+                [source], classpath, tmp_path / f"app-{fits}.jar", modules.JAVA_8, version
+            )
+    assert (
+        "'fun trust(pem: String): FleetBuilder' cannot be called in this context"
+        in capfd.readouterr().err
+    )
 
 
 def test_public_declarations_are_those_that_the_repository_says_and_few() -> None:
@@ -315,13 +413,31 @@ def test_public_declarations_are_those_that_the_repository_says_and_few() -> Non
         for path, text in kept.items():
             path.write_text(text)
     said, _, counts = printed.partition(":")
-    assert said == "the public declarations are those of api/", "see git diff; keep what build api wrote if it is meant"
+    assert said == "the public declarations are those of api/", (
+        "see git diff; keep what build api wrote if it is meant"
+    )
     counted = dict(re.findall(r"(shoal-android\S*) (\d+)", counts))
     assert int(counted["shoal-android"]) <= MOST_DECLARATIONS
-    assert dict(re.findall(r"^\| `(shoal-android\S*)` \| (\d+) \|", (BRIDGE / "README.md").read_text(), re.MULTILINE)) == counted
+    assert (
+        dict(
+            re.findall(
+                r"^\| `(shoal-android\S*)` \| (\d+) \|",
+                (BRIDGE / "README.md").read_text(),
+                re.MULTILINE,
+            )
+        )
+        == counted
+    )
     aliases = [
         line
-        for module in ("core", "executorch", "android", "foreground", "recording", "ktx")  # an alias is in no class file
+        for module in (
+            "core",
+            "executorch",
+            "android",
+            "foreground",
+            "recording",
+            "ktx",
+        )  # an alias is in no class file
         for path in (BRIDGE / module / "src/main").rglob("*.kt")
         for line in re.findall(r"(.*)\n(?=public typealias)", path.read_text())
     ]
@@ -329,16 +445,26 @@ def test_public_declarations_are_those_that_the_repository_says_and_few() -> Non
 
 
 @pytest.mark.timeout(300)
-def test_a_mark_hides_a_declaration_and_what_belongs_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_mark_hides_a_declaration_and_what_belongs_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     run_build("compile", "core")
     monkeypatch.syspath_prepend(str(BRIDGE))
     modules, api = (importlib.import_module(f"steps.{name}") for name in ("modules", "api"))
     (tmp_path / "Marked.kt").write_text(MARKED)
-    options = ("-opt-in=io.shoal.core.InternalShoalApi", *modules.public_declarations(tmp_path / "public.jar"))
-    modules.compile_kotlin([tmp_path / "Marked.kt"], [modules.MODULES["core"].jar], tmp_path / "marked.jar", options)
+    options = (
+        "-opt-in=io.shoal.core.InternalShoalApi",
+        *modules.public_declarations(tmp_path / "public.jar"),
+    )
+    modules.compile_kotlin(
+        [tmp_path / "Marked.kt"], [modules.MODULES["core"].jar], tmp_path / "marked.jar", options
+    )
     marked = api.Module("marked")
     monkeypatch.setattr(api.Module, "public_jar", tmp_path / "public.jar")
-    found = {declared.name: [(m.name, m.descriptor) for m in api._members(declared)] for declared in api._public_classes(marked)}
+    found = {
+        declared.name: [(m.name, m.descriptor) for m in api._members(declared)]
+        for declared in api._public_classes(marked)
+    }
     assert found == {
         "MarkedKt": [("one", "(I)I"), ("one$default", "(IILjava/lang/Object;)I")],
         "Shown": [("<init>", "()V"), ("getHere", "()I")],
@@ -350,7 +476,9 @@ def test_versions_are_the_same_everywhere() -> None:
     toolchain = (BRIDGE / "steps" / "toolchain.py").read_text()
     assert f'KOTLIN = "{catalog["kotlin"]}"' in toolchain
     assert f'OLDER_KOTLINS = ("{catalog["kotlin-oldest"]}", ' in toolchain
-    loader = (BRIDGE / "executorch/src/main/kotlin/io/shoal/executorch/ExecutorchLoader.kt").read_text()
+    loader = (
+        BRIDGE / "executorch/src/main/kotlin/io/shoal/executorch/ExecutorchLoader.kt"
+    ).read_text()
     assert f'VERSION: String = "{catalog["executorch"]}"' in loader
     pinned = re.search(r"^executorch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned
@@ -359,12 +487,16 @@ def test_versions_are_the_same_everywhere() -> None:
     assert f"shoal.version={project}" in (BRIDGE / "gradle.properties").read_text()
 
 
-def test_flows_are_compiled_against_the_coroutines_that_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flows_are_compiled_against_the_coroutines_that_they_ask_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run_build("compile", "ktx")
     monkeypatch.syspath_prepend(str(BRIDGE))
     catalog = tomllib.loads((BRIDGE / "gradle" / "libs.versions.toml").read_text())["versions"]
     with zipfile.ZipFile(importlib.import_module("steps.modules").coroutines()) as jar:
-        assert jar.read("META-INF/kotlinx_coroutines_core.version").decode() == catalog["coroutines"]
+        assert (
+            jar.read("META-INF/kotlinx_coroutines_core.version").decode() == catalog["coroutines"]
+        )
 
 
 def test_the_wrapper_is_that_of_gradle_9_3_1() -> None:
@@ -378,7 +510,11 @@ def test_the_wrapper_is_that_of_gradle_9_3_1() -> None:
 
 def test_nothing_beyond_kotlin_executorch_and_workmanager_is_needed() -> None:
     allowed = {"libs.executorch", "libs.work.runtime", 'project(":core")', 'project(":executorch")'}
-    for module in ("core", "executorch", "android"):  # `ktx` needs coroutines: that is why it is apart
+    for module in (
+        "core",
+        "executorch",
+        "android",
+    ):  # `ktx` needs coroutines: that is why it is apart
         text = (BRIDGE / module / "build.gradle.kts").read_text()
         needed = set(re.findall(r"^\s+(?:api|implementation)\((.*)\)$", text, re.MULTILINE))
         assert needed <= allowed, module

@@ -1,4 +1,5 @@
-"""What a device keeps when a run is over: the Kotlin client on a desktop JVM, the board's client and eager torch choose alike."""
+"""What a device keeps when a run is over: the Kotlin client on a desktop JVM, the board's client
+and eager torch choose alike."""
 
 import subprocess
 from collections.abc import Callable
@@ -40,8 +41,9 @@ TASKS: dict[str, Callable[[FleetData], FleetData]] = {
     "reconstruction": lambda data: for_task(data, "reconstruction"),
 }
 SLOW = ("regression", "sequence")
-"""Exports of half a minute each. That boards keep in these tasks what simulations keep is in tests/export/test_kept.py, and that Kotlin
-reads their labels as Python does in `wire/vectors/labels.json`; several labels, and none, go through the whole phone every time."""
+"""Exports of half a minute each. That boards keep in these tasks what simulations keep is in
+tests/export/test_kept.py, and that Kotlin reads their labels as Python does in
+`wire/vectors/labels.json`; several labels, and none, go through the whole phone every time."""
 
 
 def unlabelled(windows: Windows, labelled: int) -> Windows:
@@ -57,7 +59,8 @@ def deceived(windows: Windows) -> Windows:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one client made of a plan: the tensors of the update, what the device keeps, its answers to its test windows."""
+    """What one client made of a plan: the tensors of the update, what the device keeps, its answers
+    to its test windows."""
 
     update: Tensors
     kept: Tensors
@@ -81,9 +84,16 @@ class Prepared:
         for device_id, windows in self.devices.items():
             executor = Executor(self.bundle, graphs, windows)
             result = executor.execute(
-                structs.replace(self.plan, device_id=device_id), self.model, {}, lambda name: pytest.fail(f"no blob {name}")
+                structs.replace(self.plan, device_id=device_id),
+                self.model,
+                {},
+                lambda name: pytest.fail(f"no blob {name}"),
             )
-            made[device_id] = Outcome(result.tensors, result.private, executor.predict(self.model, result.private, windows.test_x))
+            made[device_id] = Outcome(
+                result.tensors,
+                result.private,
+                executor.predict(self.model, result.private, windows.test_x),
+            )
         return made
 
     def on_the_jvm(self) -> dict[str, Outcome]:
@@ -92,25 +102,35 @@ class Prepared:
         for device_id, windows in self.devices.items():
             case = folder / device_id
             case.mkdir(parents=True)
-            (case / "plan.json").write_bytes(encode(structs.replace(self.plan, device_id=device_id)))
+            (case / "plan.json").write_bytes(
+                encode(structs.replace(self.plan, device_id=device_id))
+            )
             (case / "model.safetensors").write_bytes(encode_tensors(self.model))
-            arrays = {name: getattr(windows, name) for name in ("train_x", "train_y", "test_x", "test_y")}
+            arrays = {
+                name: getattr(windows, name) for name in ("train_x", "train_y", "test_x", "test_y")
+            }
             arrays["unlabelled_x"] = windows.unlabelled_x.reshape(-1, *windows.train_x.shape[1:])
             (case / "windows.safetensors").write_bytes(encode_tensors(arrays))
-        done = subprocess.run([*host_command("PlansKt"), str(self.path), str(folder)], capture_output=True, text=True)
+        done = subprocess.run(
+            [*host_command("PlansKt"), str(self.path), str(folder)], capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         return {device_id: written(folder / device_id) for device_id in self.devices}
 
 
 def written(case: Path) -> Outcome:
     """What the Kotlin client wrote."""
-    update, kept, answers = (decode_tensors((case / f"{name}.safetensors").read_bytes())[0] for name in ("update", "kept", "answers"))
+    update, kept, answers = (
+        decode_tensors((case / f"{name}.safetensors").read_bytes())[0]
+        for name in ("update", "kept", "answers")
+    )
     return Outcome(update, kept, answers["probabilities"])
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """Devices with all labels, few, too few to hold any out, wrong ones, one, none, no windows and many."""
+    """Devices with all labels, few, too few to hold any out, wrong ones, one, none, no windows and
+    many."""
     data = synthetic_fleet(5, num_windows=60)
     devices = {
         "all": data.devices["d1"],
@@ -120,14 +140,20 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         "one": unlabelled(data.devices["d4"], 1),
         "none": unlabelled(data.devices["d4"], 0),
         "nothing": replace(unlabelled(data.devices["d4"], 0), unlabelled_x=np.zeros(0, np.float32)),
-        "many": synthetic_fleet(2, num_windows=120, seed=5).devices["d1"],  # more than a program takes at once
+        "many": synthetic_fleet(2, num_windows=120, seed=5).devices[
+            "d1"
+        ],  # more than a program takes at once
     }
     return prepare(data, ALGORITHM, devices, tmp_path_factory.mktemp("personal"))
 
 
-@pytest.fixture(scope="module", params=[pytest.param(task, marks=[pytest.mark.slow] if task in SLOW else []) for task in TASKS])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(task, marks=[pytest.mark.slow] if task in SLOW else []) for task in TASKS],
+)
 def in_task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """Devices that learn another task than classes, with all labels, few, too few to hold any out, and one."""
+    """Devices that learn another task than classes, with all labels, few, too few to hold any out,
+    and one."""
     data = TASKS[request.param](synthetic_fleet(3, num_windows=60))
     devices = {
         "all": data.devices["d1"],
@@ -135,22 +161,35 @@ def in_task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "fewest": unlabelled(data.devices["d2"], 9),
         "one": unlabelled(data.devices["d0"], 1),
     }
-    return prepare(data, f"{ALGORITHM}:memory=32+{request.param}", devices, tmp_path_factory.mktemp(request.param))
+    return prepare(
+        data,
+        f"{ALGORITHM}:memory=32+{request.param}",
+        devices,
+        tmp_path_factory.mktemp(request.param),
+    )
 
 
 def prepare(data: FleetData, name: str, devices: dict[str, Windows], folder: Path) -> Prepared:
     """The closing plan of an algorithm after a little training, for these devices."""
     spec = read_algorithm(name)
     objective = objective_for_fleet(data, spec, 0)
-    payload = pack_graphs(capture_graphs(objective, data.window.shape, ("onnx", "executorch")), data, objective)
+    payload = pack_graphs(
+        capture_graphs(objective, data.window.shape, ("onnx", "executorch")), data, objective
+    )
     path = folder / "device.shoal"
     path.write_bytes(payload)
     bundle, algorithm = unpack(payload), make_algorithm(spec)
     received = exchanged(bundle.initial)
     start = Plan("run", 1, 1, 0, "d0", digest(payload), "0" * 64, (Train(16, 3),), 5, 1e9)
-    trained = Executor(bundle, EagerGraphs(objective), data.devices["d0"]).execute(start, received, {}, lambda name: pytest.fail(name))
+    trained = Executor(bundle, EagerGraphs(objective), data.devices["d0"]).execute(
+        start, received, {}, lambda name: pytest.fail(name)
+    )
     model = {key: trained.tensors.get(key, value) for key, value in received.items()}
-    model |= {key: received[key] + trained.tensors[f"delta/{key.removeprefix('shared/')}"] for key in received if key.startswith("shared/")}
+    model |= {
+        key: received[key] + trained.tensors[f"delta/{key.removeprefix('shared/')}"]
+        for key in received
+        if key.startswith("shared/")
+    }
     state = algorithm.begin(bundle.initial, make_probe(objective.model, data.window.shape), 0)
     verbs = algorithm.programs(state, Work(16, 5), {NEWCOMER: "0" * 64})["closing"]
     plan = Plan("run", 1, 2, 0, "d0", digest(payload), "0" * 64, verbs, 11, 1e9)
@@ -158,26 +197,38 @@ def prepare(data: FleetData, name: str, devices: dict[str, Windows], folder: Pat
 
 
 @pytest.mark.timeout(600)
-def test_three_clients_tell_the_same_of_the_inputs_of_a_device_without_labels(prepared: Prepared) -> None:
+def test_three_clients_tell_the_same_of_the_inputs_of_a_device_without_labels(
+    prepared: Prepared,
+) -> None:
     few = {name: prepared.devices[name] for name in ("one", "none", "nothing")}
-    asked = replace(prepared, plan=structs.replace(prepared.plan, round=3, verbs=(SURVEY_INPUTS,)), devices=few)
+    asked = replace(
+        prepared, plan=structs.replace(prepared.plan, round=3, verbs=(SURVEY_INPUTS,)), devices=few
+    )
     board, phone = asked.on(OnnxGraphs(prepared.bundle)), asked.on_the_jvm()
     for device_id, expected in asked.on(EagerGraphs(prepared.objective)).items():
         assert all(key.startswith("response/survey.") for key in expected.update)
-        assert bool(expected.update) == (device_id != "nothing"), "a device without a window has nothing to tell"
+        assert bool(expected.update) == (device_id != "nothing"), (
+            "a device without a window has nothing to tell"
+        )
         for client in (board[device_id], phone[device_id]):
             assert client.update.keys() == expected.update.keys()
             assert not any(key.startswith("kept/") for key in client.kept), "nothing was trained"
             for key, value in expected.update.items():
-                np.testing.assert_allclose(client.update[key], value, atol=TOLERANCE, err_msg=f"{device_id} {key}")
+                np.testing.assert_allclose(
+                    client.update[key], value, atol=TOLERANCE, err_msg=f"{device_id} {key}"
+                )
 
 
 @pytest.mark.timeout(600)
 def test_three_clients_keep_the_same_candidate_and_answer_alike(prepared: Prepared) -> None:
     eager = kept_alike(prepared)
-    assert {np.argmax(outcome.update[KEPT]) for outcome in eager.values()} >= {0, 1}, "the devices keep different candidates"
+    assert {np.argmax(outcome.update[KEPT]) for outcome in eager.values()} >= {0, 1}, (
+        "the devices keep different candidates"
+    )
     fewest = eager["fewest"].update
-    assert (int(np.argmax(fewest[KEPT])), int(fewest[WINDOWS])) == (0, 0), "it trains, and holds nothing out"
+    assert (int(np.argmax(fewest[KEPT])), int(fewest[WINDOWS])) == (0, 0), (
+        "it trains, and holds nothing out"
+    )
 
 
 @pytest.mark.timeout(600)
@@ -186,7 +237,8 @@ def test_three_clients_keep_the_same_candidate_in_tasks_without_classes(in_task:
 
 
 def kept_alike(prepared: Prepared) -> dict[str, Outcome]:
-    """What devices of the simulation keep, once boards and phones have been found to keep the same and to answer alike."""
+    """What devices of the simulation keep, once boards and phones have been found to keep the same
+    and to answer alike."""
     eager = prepared.on(EagerGraphs(prepared.objective))
     board = prepared.on(OnnxGraphs(prepared.bundle))
     phone = prepared.on_the_jvm()
@@ -197,6 +249,10 @@ def kept_alike(prepared: Prepared) -> dict[str, Outcome]:
             assert np.array_equal(client.update[KEPT], expected.update[KEPT]), device_id
             assert client.update.keys() == expected.update.keys()
             assert client.kept.keys() == expected.kept.keys()
-            scale = max(1.0, float(np.abs(expected.answers).max()))  # quantities are in units of their own
-            assert float(np.abs(client.answers - expected.answers).max()) <= TOLERANCE * scale, device_id
+            scale = max(
+                1.0, float(np.abs(expected.answers).max())
+            )  # quantities are in units of their own
+            assert float(np.abs(client.answers - expected.answers).max()) <= TOLERANCE * scale, (
+                device_id
+            )
     return eager

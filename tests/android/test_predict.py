@@ -1,5 +1,6 @@
-"""What a prediction takes on a phone, beside the graph itself: the bundle is verified and the program loaded once, and a training in the
-same process holds a prediction up for one batch at most."""
+"""What a prediction takes on a phone, beside the graph itself: the bundle is verified and the
+program loaded once, and a training in the same process holds a prediction up for one batch at most.
+"""
 
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from tests.conftest import synthetic_fleet
 MOST_MS = 5.0
 
 
-def test_a_prediction_takes_at_most_five_milliseconds_more_than_its_graph_also_while_the_phone_trains(tmp_path: Path) -> None:
+def test_a_prediction_takes_at_most_five_milliseconds_more_than_its_graph_also_while_the_phone_trains(
+    tmp_path: Path,
+) -> None:
     found = measure(host_command("PredictKt"), synthetic_fleet(2, num_windows=96), tmp_path)
     print(found)
     assert found.prediction - found.graph <= MOST_MS

@@ -1,7 +1,8 @@
-"""Kotlin phones with ExecuTorch and Python clients with onnxruntime in one cohort: one aggregator, real Mosquitto, real processes.
+"""Kotlin phones with ExecuTorch and Python clients with onnxruntime in one cohort: one aggregator,
+real Mosquitto, real processes.
 
-Both draw the same batches from a plan's seed, so that a cohort with phones must come to the models that Python clients alone come to,
-but for rounding.
+Both draw the same batches from a plan's seed, so that a cohort with phones must come to the models
+that Python clients alone come to, but for rounding.
 """
 
 import json
@@ -71,14 +72,34 @@ class Run:
 
     def edges(self, phones: list[str]) -> LocalFleet:
         trust = self.bundle / "trust.pem"
-        return LocalFleet(self.data, self.folder / "devices", self.broker, self.fleet, trust, phones, self.phone_options)
+        return LocalFleet(
+            self.data,
+            self.folder / "devices",
+            self.broker,
+            self.fleet,
+            trust,
+            phones,
+            self.phone_options,
+        )
 
     def serve(self) -> Any:
-        options = {"--folder": self.folder / "run", "--bundle": self.bundle, "--broker": self.broker, "--fleet": self.fleet}
-        options |= {"--rounds": self.rounds, "--min-devices": len(self.data.devices), "--local-epochs": self.epochs, "--batch-size": 8}
+        options = {
+            "--folder": self.folder / "run",
+            "--bundle": self.bundle,
+            "--broker": self.broker,
+            "--fleet": self.fleet,
+        }
+        options |= {
+            "--rounds": self.rounds,
+            "--min-devices": len(self.data.devices),
+            "--local-epochs": self.epochs,
+            "--batch-size": 8,
+        }
         options |= {"--algorithm": self.algorithm, "--port": free_port()}
         arguments = [part for name, value in options.items() for part in (name, str(value))]
-        return start_process(["-m", "shoal", "serve", "--no-stay", *arguments], self.folder / "aggregator.log")
+        return start_process(
+            ["-m", "shoal", "serve", "--no-stay", *arguments], self.folder / "aggregator.log"
+        )
 
     def ran(self) -> EngineResult:
         store = SqlStore(sqlite_url(self.folder / "run" / "shoal.db"), "run-1")
@@ -86,9 +107,15 @@ class Run:
         store.close()
         assert state is not None
         blobs = BlobFolder(self.folder / "run" / "blobs" / "run-1")
-        return EngineResult(state, records, {group: decode_tensors(blobs.get(name))[0] for group, name in state.models.items()})
+        return EngineResult(
+            state,
+            records,
+            {group: decode_tensors(blobs.get(name))[0] for group, name in state.models.items()},
+        )
 
-    def through(self, phones: list[str], disturb: Callable[[LocalFleet, Any], None] | None = None) -> EngineResult:
+    def through(
+        self, phones: list[str], disturb: Callable[[LocalFleet, Any], None] | None = None
+    ) -> EngineResult:
         """Serve to the end."""
         with self.edges(phones) as edges:
             serving = self.serve()
@@ -101,7 +128,10 @@ class Run:
         return self.ran()
 
     def logs(self, edges: LocalFleet) -> str:
-        return "\n".join(path.read_text()[-2000:] for path in {self.folder / "aggregator.log", *map(edges.log, edges.processes)})
+        return "\n".join(
+            path.read_text()[-2000:]
+            for path in {self.folder / "aggregator.log", *map(edges.log, edges.processes)}
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -139,15 +169,23 @@ def test_a_cohort_with_phones_comes_to_the_models_of_python_clients_alone(
     mixed = Run(data, bundle, algorithm, tmp_path / "mixed", mosquitto).through(PHONES)
     alone = Run(data, bundle, algorithm, tmp_path / "alone", mosquitto).through([])
     assert mixed.state.starts == alone.state.starts
-    assert [record.groups for record in mixed.records] == [record.groups for record in alone.records]
+    assert [record.groups for record in mixed.records] == [
+        record.groups for record in alone.records
+    ]
     assert mixed.models.keys() == alone.models.keys()
     for group, model in alone.models.items():
         for name, expected in model.items():
             scale = max(1e-2, float(np.abs(expected).max()))
-            assert float(np.abs(mixed.models[group][name] - expected).max()) < 1e-3 * scale, (group, name)
+            assert float(np.abs(mixed.models[group][name] - expected).max()) < 1e-3 * scale, (
+                group,
+                name,
+            )
     for ours, theirs in zip(mixed.records, alone.records, strict=True):
         assert ours.trained.num_examples == theirs.trained.num_examples
-        assert all(abs(m.num_correct - theirs.evaluated[d].num_correct) <= 1 for d, m in ours.evaluated.items())
+        assert all(
+            abs(m.num_correct - theirs.evaluated[d].num_correct) <= 1
+            for d, m in ours.evaluated.items()
+        )
 
 
 def session(run: Run, device_id: str) -> dict[str, Any]:
@@ -180,7 +218,9 @@ def killed(edges: LocalFleet, device_id: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(tmp_path: Path, mosquitto: str) -> None:
+def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(
+    tmp_path: Path, mosquitto: str
+) -> None:
     data = synthetic_fleet(num_devices=2, num_windows=40)
     bundle = exported(data, "fedavg", tmp_path / "bundle")
     run = Run(data, bundle, "fedavg", tmp_path / "disturbed", mosquitto, epochs=LONG)
@@ -190,42 +230,63 @@ def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(tmp_pa
         # in training of round 1: the plan is there and its blobs, the update is not
         wait_for(lambda: reached(run, "d1", 1, "working"), "a plan for the phone")
         time.sleep(0.3)
-        wait_for(lambda: (run.folder / "devices" / "d1" / "state" / "blobs").exists(), "the plan's blobs")
+        wait_for(
+            lambda: (run.folder / "devices" / "d1" / "state" / "blobs").exists(), "the plan's blobs"
+        )
         killed(edges, "d1")
         kept = session(run, "d1")
         happened.append(("training", kept["stage"] == "working" and kept["tries"] == 1))
         edges.start("d1")
-        # in upload of a later round: the aggregator is held, so that the finished update has no answer
+        # in upload of a later round: the aggregator is held, so that the finished update has no
+        # answer
         wait_for(lambda: reached(run, "d1", 1, "answered"), "an answer to the first update")
         wait_for(lambda: reached(run, "d1", 2, "working"), "a plan for the second round")
         os.kill(serving.pid, signal.SIGSTOP)
         try:
             wait_for(lambda: session(run, "d1").get("stage") == "pending", "a finished update")
             killed(edges, "d1")
-            happened.append(("upload", (run.folder / "devices" / "d1" / "state" / "update").exists()))
+            happened.append(
+                ("upload", (run.folder / "devices" / "d1" / "state" / "update").exists())
+            )
             edges.start("d1")
-            wait_for(lambda: "connected device=d1" in edges.log("d1").read_text().rpartition("round done")[2], "the phone's return")
+            wait_for(
+                lambda: (
+                    "connected device=d1" in edges.log("d1").read_text().rpartition("round done")[2]
+                ),
+                "the phone's return",
+            )
             time.sleep(0.5)
         finally:
             os.kill(serving.pid, signal.SIGCONT)
 
     ran = run.through(["d1"], disturb)
     assert happened == [("training", True), ("upload", True)]
-    plain = Run(data, bundle, "fedavg", tmp_path / "undisturbed", mosquitto, epochs=LONG).through(["d1"])
+    plain = Run(data, bundle, "fedavg", tmp_path / "undisturbed", mosquitto, epochs=LONG).through(
+        ["d1"]
+    )
     assert ran.state.models == plain.state.models
     for ours, theirs in zip(ran.records, plain.records, strict=True):
-        assert (ours.trained, ours.evaluated, ours.groups) == (theirs.trained, theirs.evaluated, theirs.groups)
+        assert (ours.trained, ours.evaluated, ours.groups) == (
+            theirs.trained,
+            theirs.evaluated,
+            theirs.groups,
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_plan_of_five_jobs_killed_at_random_thirty_times_ends_counts_once_and_has_the_same_bits(tmp_path: Path, mosquitto: str) -> None:
-    """Forty minutes of work, sixty times as fast: jobs of 8 s in place of 8 minutes, and a checkpoint every 0.5 s in place of 30."""
+def test_a_plan_of_five_jobs_killed_at_random_thirty_times_ends_counts_once_and_has_the_same_bits(
+    tmp_path: Path, mosquitto: str
+) -> None:
+    """Forty minutes of work, sixty times as fast: jobs of 8 s in place of 8 minutes, and a
+    checkpoint every 0.5 s in place of 30."""
     data = synthetic_fleet(num_devices=2, num_windows=WORK_WINDOWS)
     bundle = exported(data, "fedavg", tmp_path / "bundle")
     options: dict[str, Any] = {"epochs": WORK_EPOCHS, "rounds": 1, "patience_s": 900.0}
     paced = ("--job-seconds", str(JOB_S), "--checkpoint-seconds", "0.5")
-    run = Run(data, bundle, "fedavg", tmp_path / "disturbed", mosquitto, phone_options=paced, **options)
+    run = Run(
+        data, bundle, "fedavg", tmp_path / "disturbed", mosquitto, phone_options=paced, **options
+    )
     drawing, alive = np.random.default_rng(5), []
 
     def disturb(edges: LocalFleet, _serving: Any) -> None:
@@ -233,7 +294,9 @@ def test_a_plan_of_five_jobs_killed_at_random_thirty_times_ends_counts_once_and_
         for _ in range(KILLS):
             alive.append(drawing.uniform(0.5, 3.5))
             time.sleep(alive[-1])
-            assert session(run, "d1")["stage"] == "working", "the plan was over before its last kill"
+            assert session(run, "d1")["stage"] == "working", (
+                "the plan was over before its last kill"
+            )
             killed(edges, "d1")
             edges.start("d1")
 
@@ -246,13 +309,18 @@ def test_a_plan_of_five_jobs_killed_at_random_thirty_times_ends_counts_once_and_
     print(f"{KILLS} kills, {sum(alive):.0f} s between them; undisturbed {took_s:.0f} s")
     assert took_s > 5 * JOB_S, "the work is no five jobs"
     assert ran.state.models == expected.state.models
-    assert [(r.trained, r.evaluated, r.groups) for r in ran.records] == [(r.trained, r.evaluated, r.groups) for r in expected.records]
+    assert [(r.trained, r.evaluated, r.groups) for r in ran.records] == [
+        (r.trained, r.evaluated, r.groups) for r in expected.records
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_phone_and_a_board_learn_by_a_method_of_a_file_outside_of_the_repository(tmp_path: Path, mosquitto: str) -> None:
-    """Nothing of the method is on the devices but the bundle: mixtures of windows, whose shares a device draws, and a head of its own."""
+def test_a_phone_and_a_board_learn_by_a_method_of_a_file_outside_of_the_repository(
+    tmp_path: Path, mosquitto: str
+) -> None:
+    """Nothing of the method is on the devices but the bundle: mixtures of windows, whose shares a
+    device draws, and a head of its own."""
     file = tmp_path / "method.py"
     shutil.copyfile(Path(__file__).parents[2] / "examples" / "mixup.py", file)
     data, algorithm = synthetic_fleet(num_devices=2, num_windows=41), f"{file}:MixupHead:lr=0.002"
@@ -263,7 +331,9 @@ def test_a_phone_and_a_board_learn_by_a_method_of_a_file_outside_of_the_reposito
     for group, name in simulated.state.models.items():
         for key, expected in decode_tensors(simulated.blobs.get(name))[0].items():
             scale = max(1e-2, float(np.abs(expected).max()))
-            np.testing.assert_allclose(mixed.models[group][key], expected, rtol=0, atol=1e-3 * scale, err_msg=key)
+            np.testing.assert_allclose(
+                mixed.models[group][key], expected, rtol=0, atol=1e-3 * scale, err_msg=key
+            )
     for ours, theirs in zip(mixed.records, simulated.records, strict=True):
         assert ours.evaluated.keys() == theirs.evaluated.keys() == set(data.devices)
         for device_id, metrics in ours.evaluated.items():

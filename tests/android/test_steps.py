@@ -1,4 +1,5 @@
-"""Programs on ExecuTorch's real Java classes: twenty steps on a desktop JVM, held against eager torch in float32 and float64."""
+"""Programs on ExecuTorch's real Java classes: twenty steps on a desktop JVM, held against eager
+torch in float32 and float64."""
 
 import subprocess
 from pathlib import Path
@@ -22,11 +23,16 @@ from wire.tensors import Tensors, decode_tensors, encode_tensors
 STEPS = 20
 BATCH = 32
 VERSION = "1.5.1"
-ALGORITHMS = ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dbe", "cgau", "feddisk"))]
+ALGORITHMS = [
+    "fedavg",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("dbe", "cgau", "feddisk")),
+]
 
 
 @pytest.fixture(scope="module", params=ALGORITHMS)
-def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Objective, Bundle, list[Tensors]]:
+def prepared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Objective, Bundle, list[Tensors]]:
     """A bundle's file, its objective, the bundle, and what the batches of twenty steps hold."""
     data = synthetic_fleet(2, num_windows=96)
     objective = objective_for_fleet(data, read_algorithm(request.param), 0)
@@ -42,22 +48,37 @@ def draw_batches(objective: Objective, windows: Windows) -> list[Tensors]:
     rng, batches = np.random.default_rng(3), []
     for step in range(STEPS):
         chosen = rng.integers(0, windows.num_train, BATCH if step % 5 else BATCH // 3)
-        batch = {"x": windows.train_x[chosen], "y": windows.train_y[chosen]} | _draw(objective, len(chosen), rng)
-        batches.append({f"batch/{name}": np.ascontiguousarray(value) for name, value in batch.items()})
+        batch = {"x": windows.train_x[chosen], "y": windows.train_y[chosen]} | _draw(
+            objective, len(chosen), rng
+        )
+        batches.append(
+            {f"batch/{name}": np.ascontiguousarray(value) for name, value in batch.items()}
+        )
     return batches
 
 
-def eager(objective: Objective, bundle: Bundle, batches: list[Tensors], dtype: torch.dtype) -> Tensors:
+def eager(
+    objective: Objective, bundle: Bundle, batches: list[Tensors], dtype: torch.dtype
+) -> Tensors:
     """The tensors after the steps in eager torch."""
     step, held = _eager_step(objective, "step", dtype), dict(bundle.initial)
     for batch in batches:
-        held = _next(held, step(held, {name.removeprefix("batch/"): value for name, value in batch.items()}))
+        held = _next(
+            held, step(held, {name.removeprefix("batch/"): value for name, value in batch.items()})
+        )
     return held
 
 
-def on_the_jvm(path: Path, bundle: Bundle, batches: list[Tensors], version: str = VERSION) -> subprocess.CompletedProcess[str]:
-    given = {f"in/{i}/{name}": value for i, batch in enumerate(batches) for name, value in batch.items()}
-    given |= {f"hyper/{name}": np.array(value, np.float32) for name, value in bundle.manifest.hyper.items()}
+def on_the_jvm(
+    path: Path, bundle: Bundle, batches: list[Tensors], version: str = VERSION
+) -> subprocess.CompletedProcess[str]:
+    given = {
+        f"in/{i}/{name}": value for i, batch in enumerate(batches) for name, value in batch.items()
+    }
+    given |= {
+        f"hyper/{name}": np.array(value, np.float32)
+        for name, value in bundle.manifest.hyper.items()
+    }
     inputs, outputs = path.with_name("inputs.safetensors"), path.with_name("outputs.safetensors")
     inputs.write_bytes(encode_tensors(given))
     arguments = [str(path), "step", version, str(inputs), str(outputs)]
@@ -71,16 +92,28 @@ def test_twenty_steps_differ_from_eager_float32_no_more_than_that_from_float64(
     done = on_the_jvm(path, bundle, batches)
     assert done.returncode == 0, done.stderr
     found = decode_tensors(path.with_name("outputs.safetensors").read_bytes())[0]
-    single, double = (eager(objective, bundle, batches, dtype) for dtype in (torch.float32, torch.float64))
-    changed = {name.removeprefix("next/"): value for name, value in found.items() if name.startswith("next/")}
+    single, double = (
+        eager(objective, bundle, batches, dtype) for dtype in (torch.float32, torch.float64)
+    )
+    changed = {
+        name.removeprefix("next/"): value
+        for name, value in found.items()
+        if name.startswith("next/")
+    }
     assert changed.keys() >= {spec.key for spec in bundle.manifest.of_role("shared")}
-    assert any(float(np.abs(value - bundle.initial[name]).max()) > 1e-3 for name, value in changed.items())
+    assert any(
+        float(np.abs(value - bundle.initial[name]).max()) > 1e-3 for name, value in changed.items()
+    )
     ours = max(float(np.abs(value - single[name]).max()) for name, value in changed.items())
     rounding = max(float(np.abs(single[name] - double[name]).max()) for name in changed)
-    assert ours <= rounding, f"the JVM differs from eager float32 by {ours:.2e}, that from float64 by {rounding:.2e}"
+    assert ours <= rounding, (
+        f"the JVM differs from eager float32 by {ours:.2e}, that from float64 by {rounding:.2e}"
+    )
 
 
-def test_a_bundle_of_a_newer_exporter_is_refused(prepared: tuple[Path, Objective, Bundle, list[Tensors]]) -> None:
+def test_a_bundle_of_a_newer_exporter_is_refused(
+    prepared: tuple[Path, Objective, Bundle, list[Tensors]],
+) -> None:
     path, _, bundle, batches = prepared
     done = on_the_jvm(path, bundle, batches[:1], version="1.4.0")
     assert done.returncode != 0
@@ -89,7 +122,9 @@ def test_a_bundle_of_a_newer_exporter_is_refused(prepared: tuple[Path, Objective
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_threads_of_an_apps_own_models_stay_as_they_are(prepared: tuple[Path, Objective, Bundle, list[Tensors]], threads: int) -> None:
+def test_the_threads_of_an_apps_own_models_stay_as_they_are(
+    prepared: tuple[Path, Objective, Bundle, list[Tensors]], threads: int
+) -> None:
     path = prepared[0]
     arguments = [str(path), str(path.parent), str(threads)]
     done = subprocess.run([*host_command("ThreadsKt"), *arguments], capture_output=True, text=True)

@@ -1,4 +1,5 @@
-"""Tasks beside classes on phones: the Kotlin client trains as the board's client and eager torch do."""
+"""Tasks beside classes on phones: the Kotlin client trains as the board's client and eager torch
+do."""
 
 import subprocess
 from collections.abc import Callable
@@ -33,19 +34,30 @@ TOLERANCE = 1e-4
 def nobody_labelled(fleet: FleetData) -> FleetData:
     """The same training windows without labels; those for testing keep theirs."""
     w = fleet.devices["d0"]
-    return replace(fleet, devices={"d0": Windows(w.train_x[:0], w.train_y[:0], w.test_x, w.test_y, w.train_x)})
+    return replace(
+        fleet, devices={"d0": Windows(w.train_x[:0], w.train_y[:0], w.test_x, w.test_y, w.train_x)}
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("task", "labels"),
-    [("reconstruction", nobody_labelled), ("multi-label", several_labels), ("regression", quantities), ("sequence", steps)],
+    [
+        ("reconstruction", nobody_labelled),
+        ("multi-label", several_labels),
+        ("regression", quantities),
+        ("sequence", steps),
+    ],
 )
-def test_three_clients_train_alike(tmp_path: Path, task: TaskName, labels: Callable[[FleetData], FleetData]) -> None:
+def test_three_clients_train_alike(
+    tmp_path: Path, task: TaskName, labels: Callable[[FleetData], FleetData]
+) -> None:
     fleet = labels(synthetic_fleet(1))
     windows = fleet.devices["d0"]
-    objective = objective_for_fleet(for_task(fleet, task), read_algorithm(f"fedavg:lr=0.02+{task}"), 0)
+    objective = objective_for_fleet(
+        for_task(fleet, task), read_algorithm(f"fedavg:lr=0.02+{task}"), 0
+    )
     objective = some_graphs(objective, "step", "evaluate", "predict")
     payload = pack_graphs(capture_graphs(objective, fleet.window.shape, RUNTIMES), fleet, objective)
     bundle, path = unpack(payload), tmp_path / "device.shoal"
@@ -58,11 +70,17 @@ def test_three_clients_train_alike(tmp_path: Path, task: TaskName, labels: Calla
     arrays = {name: getattr(windows, name) for name in ("train_x", "train_y", "test_x", "test_y")}
     arrays["unlabelled_x"] = windows.unlabelled_x.reshape(-1, *fleet.window.shape)
     (case / "windows.safetensors").write_bytes(encode_tensors(arrays))
-    done = subprocess.run([*host_command("PlansKt"), str(path), str(case.parent)], capture_output=True, text=True)
+    done = subprocess.run(
+        [*host_command("PlansKt"), str(path), str(case.parent)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     phone = decode_tensors((case / "update.safetensors").read_bytes())[0]
     for graphs in (EagerGraphs(objective), OnnxGraphs(bundle)):
-        made = Executor(bundle, graphs, windows).execute(plan, model, {}, lambda name: pytest.fail(f"no blob {name}")).tensors
+        made = (
+            Executor(bundle, graphs, windows)
+            .execute(plan, model, {}, lambda name: pytest.fail(f"no blob {name}"))
+            .tensors
+        )
         assert made.keys() == phone.keys()
         for key, value in made.items():
             np.testing.assert_allclose(phone[key], value, atol=TOLERANCE, err_msg=key)

@@ -1,11 +1,23 @@
-"""One attacker among ten, inside every bound of the service: what robust means keep, and that no run breaks."""
+"""One attacker among ten, inside every bound of the service: what robust means keep, and that no
+run breaks."""
 
 import msgspec
 import numpy as np
 import pytest
 
 from algorithms.registry import GROUPINGS, MEANS
-from benchmarks.attackers import ATTACKER, ATTACKS, CLAIMED, MARGIN, ROBUST, Service, cases, falls, measure, table
+from benchmarks.attackers import (
+    ATTACKER,
+    ATTACKS,
+    CLAIMED,
+    MARGIN,
+    ROBUST,
+    Service,
+    cases,
+    falls,
+    measure,
+    table,
+)
 from wire import names
 
 
@@ -25,9 +37,15 @@ def test_the_attacker_stays_just_inside_the_bounds(attack: str) -> None:
     assert not any("left_out" in notes for notes in service.notes)
     role = names.STATISTIC if attack == "statistics" else names.DELTA
     own = [update.norms[role] for device_id, number, update in seen if device_id == ATTACKER]
-    usual = [np.median([u.norms[role] for d, n, u in seen if d != ATTACKER and n == number]) for number in (1, 2)]
+    usual = [
+        np.median([u.norms[role] for d, n, u in seen if d != ATTACKER and n == number])
+        for number in (1, 2)
+    ]
     loud = attack in ("sign", "noise", "statistics")
-    assert [bool(norm > 7 * middle) for norm, middle in zip(own, usual, strict=True)] == [loud, loud]
+    assert [bool(norm > 7 * middle) for norm, middle in zip(own, usual, strict=True)] == [
+        loud,
+        loud,
+    ]
     assert service.state.devices[ATTACKER].num_train == (CLAIMED if attack == "weight" else 96)
 
 
@@ -46,7 +64,9 @@ def test_the_table_has_a_row_for_each_grouping_and_mean() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("grouping", GROUPINGS)
 @pytest.mark.parametrize("mean", MEANS)
-def test_every_run_ends_with_finite_models_and_robust_means_keep_their_accuracy(grouping: str, mean: str) -> None:
+def test_every_run_ends_with_finite_models_and_robust_means_keep_their_accuracy(
+    grouping: str, mean: str
+) -> None:
     runs = [measure((grouping, mean, attack)) for attack in ("", *ATTACKS)]
     assert [(run["finite"], run["rounds"]) for run in runs] == [(True, 20)] * len(runs)
     if mean in ROBUST:

@@ -1,4 +1,5 @@
-"""What a device would have kept by other rules: the benchmark's own candidates are those that a simulation chooses from."""
+"""What a device would have kept by other rules: the benchmark's own candidates are those that a
+simulation chooses from."""
 
 import pytest
 
@@ -21,10 +22,14 @@ def rows(request: pytest.FixtureRequest) -> list[dict[str, object]]:
 
 
 def test_the_rule_as_it_is_keeps_what_the_simulation_keeps(rows: list[dict[str, object]]) -> None:
-    assert [AS_IT_IS.accuracy(row) for row in rows] == pytest.approx([row["personal"] for row in rows])
+    assert [AS_IT_IS.accuracy(row) for row in rows] == pytest.approx(
+        [row["personal"] for row in rows]
+    )
 
 
-def test_fedavgs_and_the_devices_own_models_are_those_of_their_runs(rows: list[dict[str, object]]) -> None:
+def test_fedavgs_and_the_devices_own_models_are_those_of_their_runs(
+    rows: list[dict[str, object]],
+) -> None:
     for candidate, run in (("fleet", "fedavg"), ("alone", "local")):
         alone = Rule("", ((candidate, 0.0),), unjudged=0)
         assert [alone.accuracy(row) for row in rows] == pytest.approx([row[run] for row in rows])
@@ -35,11 +40,19 @@ def test_no_rule_exceeds_the_best_by_the_test_windows(rows: list[dict[str, objec
 
 
 def row_of(losses: dict[str, float], num_windows: int) -> dict[str, object]:
-    """A device on which candidates have these losses on every window held out, whatever the share; each is right more often than the one
-    before."""
+    """A device on which candidates have these losses on every window held out, whatever the share;
+    each is right more often than the one before."""
     heldout = {model: [[loss] * num_windows] * len(SHARES) for model, loss in losses.items()}
     right = {model: [place / 10] * len(SHARES) for place, model in enumerate(losses)}
-    return {"heldout": heldout, "test": right, "trained": True, "finite": True, "elsewhere": 0.0, "fedavg": 0.0, "local": 0.0}
+    return {
+        "heldout": heldout,
+        "test": right,
+        "trained": True,
+        "finite": True,
+        "elsewhere": 0.0,
+        "fedavg": 0.0,
+        "local": 0.0,
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The papers' comparisons: data by their protocols, verdicts that follow from numbers, and runs that go on where they stopped."""
+"""The papers' comparisons: data by their protocols, verdicts that follow from numbers, and runs
+that go on where they stopped."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,17 +30,25 @@ REPOSITORY = Path(__file__).parents[2]
 def rows(num_users: int = 30, each: int = 9) -> har.Rows:
     count = num_users * each
     x = np.arange(count * 9 * 12, dtype=np.float32).reshape(count, 9, 12)
-    return {"X": x, "y": np.tile(np.arange(each) // 2, num_users), "subject": np.repeat(np.arange(1, num_users + 1), each)}
+    return {
+        "X": x,
+        "y": np.tile(np.arange(each) // 2, num_users),
+        "subject": np.repeat(np.arange(1, num_users + 1), each),
+    }
 
 
 class TestData:
     def test_reshaped_windows_are_those_of_a_transpose_that_was_forgotten(self) -> None:
         before = rows()["X"]
-        turned = np.stack([window.T for window in before])  # (n, time, channels), as the authors' code has them
+        turned = np.stack(
+            [window.T for window in before]
+        )  # (n, time, channels), as the authors' code has them
         after = har.reshaped(rows())["X"]
         assert np.array_equal(after.ravel(), turned.ravel())
         assert after.shape == before.shape
-        assert after[0, 0, :9].tolist() == before[0, :, 0].tolist()  # one "channel" begins with nine sensors at one time
+        assert (
+            after[0, 0, :9].tolist() == before[0, :, 0].tolist()
+        )  # one "channel" begins with nine sensors at one time
 
     def test_last_quarter_is_the_end_of_each_users_rows(self) -> None:
         made = har.last_quarter(rows())
@@ -49,9 +58,13 @@ class TestData:
             split = made["split"][made["subject"] == user]
             assert split.tolist() == ["train"] * 6 + ["test"] * 3  # a quarter of 9, rounded up
 
-    def test_a_form_is_a_file_that_a_run_reads(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_form_is_a_file_that_a_run_reads(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(har, "find_uci_har", lambda: tmp_path)
-        monkeypatch.setattr(har, "read_rows", lambda path: rows() | {"split": np.array(["train"] * 270)})
+        monkeypatch.setattr(
+            har, "read_rows", lambda path: rows() | {"split": np.array(["train"] * 270)}
+        )
         fleet = load_npz(har.write("last-quarter", tmp_path))
         assert isinstance(fleet, FleetData)
         assert {(w.num_train, w.num_test) for w in fleet.devices.values()} == {(6, 3)}
@@ -59,7 +72,11 @@ class TestData:
 
 def test_pooled_accuracy_counts_examples_not_devices() -> None:
     fleet = synthetic_fleet(2)
-    small = replace(fleet.devices["d1"], test_x=fleet.devices["d1"].test_x[:4], test_y=fleet.devices["d1"].test_y[:4])
+    small = replace(
+        fleet.devices["d1"],
+        test_x=fleet.devices["d1"].test_x[:4],
+        test_y=fleet.devices["d1"].test_y[:4],
+    )
     fleet = replace(fleet, devices={"d0": fleet.devices["d0"], "d1": small})
     assert pooled_accuracy({"d0": 1.0, "d1": 0.0}, fleet) == 0.75
     assert pooled_accuracy({}, fleet) is None
@@ -114,8 +131,12 @@ class TestVerdicts:
         results.keep("t", {"c": [row], "d": [row | {"groups": {"ari": 0.5}}]}, night=False)
         again = Results(tmp_path / "results.json")
         assert ev.level("t", "c", "a", 92.5)(again) == ev.Evidence("91.0 ±2.5", ev.IN_PART)
-        results.keep("near", {"c": [row | {"by_seed": {"accuracy": [91.0, 91.1, 91.2]}}]}, night=False)
-        assert ev.level("near", "c", "a", 92.5)(Results(tmp_path / "results.json")) == ev.Evidence("91.1 ±0.2", ev.REPRODUCED)
+        results.keep(
+            "near", {"c": [row | {"by_seed": {"accuracy": [91.0, 91.1, 91.2]}}]}, night=False
+        )
+        assert ev.level("near", "c", "a", 92.5)(Results(tmp_path / "results.json")) == ev.Evidence(
+            "91.1 ±0.2", ev.REPRODUCED
+        )
         far, absent = ev.level("t", "c", "a", 94.0)(again), ev.level("t", "c", "b", 92.0)(again)
         assert far is not None
         assert (far.verdict, absent) == (ev.NOT, None)
@@ -127,7 +148,9 @@ class TestVerdicts:
 
 class TestClaims:
     def test_the_page_is_what_the_results_say(self) -> None:
-        assert (REPOSITORY / "benchmarks" / "REPRODUCTION.md").read_text() == page(Results(REPOSITORY / "benchmarks/results/papers.json"))
+        assert (REPOSITORY / "benchmarks" / "REPRODUCTION.md").read_text() == page(
+            Results(REPOSITORY / "benchmarks/results/papers.json")
+        )
 
     def test_nothing_is_claimed_of_what_was_not_run(self, tmp_path: Path) -> None:
         text = page(Results(tmp_path / "none.json"))
@@ -140,22 +163,39 @@ class TestClaims:
 
             def of(self, key: str) -> dict[str, Any]:
                 found = [t for t in TABLES if t.key == key]
-                return SECTIONS.get(key) or {c: [{"algorithm": a, **ROW} for a in t.algorithms] for t in found for c in t.columns}
+                return SECTIONS.get(key) or {
+                    c: [{"algorithm": a, **ROW} for a in t.algorithms]
+                    for t in found
+                    for c in t.columns
+                }
 
-        finds = [find for claim in CLAIMS for find in (claim.terms, claim.sound) if find is not None]
+        finds = [
+            find for claim in CLAIMS for find in (claim.terms, claim.sound) if find is not None
+        ]
         assert [i for i, find in enumerate(finds) if find(Whole(Path("none"))) is None] == []
         assert {claim.paper for claim in CLAIMS} == set(PAPERS)
 
 
 SEEDED = {"accuracy": [1.0, 1.0, 1.0], "pooled_best": [1.0, 1.0, 1.0]}
-ROW: dict[str, Any] = {"seeds": 3, "groups": {"ari": 1.0}, "by_seed": SEEDED, "accuracy": {"mean": 0.01}}
-_XOR = ("x1 and x2: one CGAU", "x1 and x2: one CGAU, modulation switched off", "x1 and x2: one gated unit without conditioning")
+ROW: dict[str, Any] = {
+    "seeds": 3,
+    "groups": {"ari": 1.0},
+    "by_seed": SEEDED,
+    "accuracy": {"mean": 0.01},
+}
+_XOR = (
+    "x1 and x2: one CGAU",
+    "x1 and x2: one CGAU, modulation switched off",
+    "x1 and x2: one gated unit without conditioning",
+)
 SECTIONS: dict[str, Any] = {
     "feddisk-oracle": {"rows": {key: [1.0, 2.0] for key in feddisk_oracle.ROWS}},
     "cgau": {
         "table 1": {"a": [2.0, 1.0]},
         "xor": dict.fromkeys(_XOR, 1.0),
-        "experiment 2": {label: {str(s): [1.0, 2.0] for s in cgau.HOUR.shuffles} for label in cgau.HEADS.values()},
+        "experiment 2": {
+            label: {str(s): [1.0, 2.0] for s in cgau.HOUR.shuffles} for label in cgau.HEADS.values()
+        },
     },
 }
 
@@ -167,26 +207,45 @@ class TestTables:
             for name in table.algorithms:
                 read_algorithm(name)
             assert table.hour is None or set(table.hour) <= set(table.algorithms), table.key
-            assert {algorithm for chosen in table.only.values() for algorithm in chosen} <= set(table.algorithms), table.key
+            assert {algorithm for chosen in table.only.values() for algorithm in chosen} <= set(
+                table.algorithms
+            ), table.key
 
     def test_a_table_that_ranks_has_three_seeds(self) -> None:
         assert {
-            t.key: s.at(night).seeds for t in TABLES for s in t.columns.values() for night in (False, True) if s.at(night).seeds < 3
+            t.key: s.at(night).seeds
+            for t in TABLES
+            for s in t.columns.values()
+            for night in (False, True)
+            if s.at(night).seeds < 3
         } == {}
 
-    def test_runs_that_are_there_are_not_made_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_runs_that_are_there_are_not_made_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         path = tmp_path / "data.npz"
         fleet = synthetic_fleet(2)
-        parts = [(w.train_x, w.train_y, np.full(w.num_train, i)) for i, w in enumerate(fleet.devices.values())]
+        parts = [
+            (w.train_x, w.train_y, np.full(w.num_train, i))
+            for i, w in enumerate(fleet.devices.values())
+        ]
         x, y, subject = (np.concatenate(part) for part in zip(*parts, strict=True))
         np.savez(path, X=x, y=y, subject=subject)
-        table = Table("t", "T", {"c": Setting(str(path), rounds=2, seeds=2)}, {"fedavg": "FedAvg", "local": "Local"}, hour=("fedavg",))
+        table = Table(
+            "t",
+            "T",
+            {"c": Setting(str(path), rounds=2, seeds=2)},
+            {"fedavg": "FedAvg", "local": "Local"},
+            hour=("fedavg",),
+        )
         told: list[int] = []
         first = table.measure(tmp_path, False, 1, lambda job, number: told.append(number))
         (row,) = first["c"]
         assert len(row["by_seed"]["accuracy"]) == len(row["by_seed"]["pooled_best"]) == 2
         assert row["trained"] == "2 rounds of one pass, batches of 32, 2 seeds"
-        monkeypatch.setattr("simulation.compare.run_job", lambda *given: pytest.fail("a run was made again"))
+        monkeypatch.setattr(
+            "simulation.compare.run_job", lambda *given: pytest.fail("a run was made again")
+        )
         assert table.measure(tmp_path, False, 1, lambda job, number: None) == first
         text = table.markdown(first)
         assert "| FedAvg (`fedavg`) | " in text
@@ -194,7 +253,10 @@ class TestTables:
         assert "Local" not in text
 
     def test_a_table_shows_what_is_finished(self, tmp_path: Path) -> None:
-        settings = {"c": Setting("mnist", rounds=2, seeds=3), "d": Setting("watch", rounds=2, seeds=3)}
+        settings = {
+            "c": Setting("mnist", rounds=2, seeds=3),
+            "d": Setting("watch", rounds=2, seeds=3),
+        }
         row = ROW | {"algorithm": "fedavg", "trained": settings["c"].describe()}
         for tall in (False, True):
             table = Table("t", "T", settings, {"fedavg": "FedAvg"}, tall=tall)
@@ -208,7 +270,10 @@ class TestTables:
         assert by_seed(results) == {"accuracy": [50.0], "pooled_best": [70.0]}
         row = {"by_seed": by_seed(results), "accuracy": {"mean": 0.5}}
         assert (pooled_best(row), accuracy(row)) == (70.0, 50.0)
-        assert by_seed([{"failed": "no update", "accuracy": {"mean": None}, "pooled_by_round": []}]) == {}
+        assert (
+            by_seed([{"failed": "no update", "accuracy": {"mean": None}, "pooled_by_round": []}])
+            == {}
+        )
 
 
 @pytest.mark.parametrize(
@@ -228,7 +293,9 @@ def test_passes_of_a_method(algorithm: str, text: str) -> None:
 class TestSections:
     """What fits no table goes on where it stopped, too."""
 
-    def test_the_oracle_keeps_every_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_oracle_keeps_every_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         made: list[tuple[str, int]] = []
 
         def run(name: str, size: feddisk_oracle.Size, seed: int) -> float:
@@ -250,15 +317,21 @@ class TestSections:
         monkeypatch.setattr(feddisk_oracle, "accuracy_with", go_on)
         found = section.measure(tmp_path, night=False)
         assert made[:5] == before
-        assert sorted(made) == sorted((name, seed) for name in feddisk_oracle.ROWS for seed in range(3))
+        assert sorted(made) == sorted(
+            (name, seed) for name in feddisk_oracle.ROWS for seed in range(3)
+        )
         assert {len(values) for values in found["rows"].values()} == {3}
         text = section.markdown(found)
         assert text.count("\n| ") == 5
         assert " ±" in text
 
-    def test_the_experiment_of_cgau_makes_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_experiment_of_cgau_makes_what_is_missing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         fleet = synthetic_fleet(2)
-        monkeypatch.setattr(cgau, "_prepared", lambda seed: (None, None, lambda x: x.reshape(len(x), -1)))
+        monkeypatch.setattr(
+            cgau, "_prepared", lambda seed: (None, None, lambda x: x.reshape(len(x), -1))
+        )
         monkeypatch.setattr(cgau, "_assign", lambda *given: fleet)
         made: list[tuple[str, int]] = []
 
@@ -277,25 +350,60 @@ class TestSections:
 
     def test_a_night_in_parts_keeps_what_was_made_before(self, tmp_path: Path) -> None:
         table = Table(
-            "t", "T", {"c": Setting("watch", rounds=2, seeds=3)}, {"fedavg": "FedAvg", "local": "Local", "ditto": "Ditto"}, hour=()
+            "t",
+            "T",
+            {"c": Setting("watch", rounds=2, seeds=3)},
+            {"fedavg": "FedAvg", "local": "Local", "ditto": "Ditto"},
+            hour=(),
         )
         assert len(table.lacking({}, night=True).jobs(True, tmp_path)) == 9
         trained = "2 rounds of one pass, batches of 32, {} seeds"
         row = {"seeds": 3, "trained": trained.format(3), "by": "before"}
         results = Results(tmp_path / "papers.json")
-        results.keep("t", {"c": [row | {"algorithm": "fedavg"}, row | {"algorithm": "local"}]}, night=True)
+        results.keep(
+            "t", {"c": [row | {"algorithm": "fedavg"}, row | {"algorithm": "local"}]}, night=True
+        )
         left = table.lacking(results.of("t"), night=True)
-        assert [str(job.settings.algorithm.objective) for job in left.jobs(True, tmp_path)] == ["ditto"] * 3
+        assert [str(job.settings.algorithm.objective) for job in left.jobs(True, tmp_path)] == [
+            "ditto"
+        ] * 3
         assert left.lacking(results.of("t"), night=True) == left
         fewer = {"seeds": 2, "trained": trained.format(2), "by": "now"}
-        results.keep("t", {"c": [row | {"algorithm": "local", "by": "now"}, fewer | {"algorithm": "ditto"}]}, night=True)
-        found = {made["algorithm"]: (made["by"], made["seeds"]) for made in Results(tmp_path / "papers.json").of("t")["c"]}
+        results.keep(
+            "t",
+            {"c": [row | {"algorithm": "local", "by": "now"}, fewer | {"algorithm": "ditto"}]},
+            night=True,
+        )
+        found = {
+            made["algorithm"]: (made["by"], made["seeds"])
+            for made in Results(tmp_path / "papers.json").of("t")["c"]
+        }
         assert found == {"fedavg": ("before", 3), "local": ("now", 3), "ditto": ("now", 2)}
-        assert len(table.lacking(results.of("t"), night=True).jobs(True, tmp_path)) == 3  # a row of two seeds is made anew
+        assert (
+            len(table.lacking(results.of("t"), night=True).jobs(True, tmp_path)) == 3
+        )  # a row of two seeds is made anew
         results.keep("t", {"c": [fewer | {"algorithm": "local"}]}, night=True)
-        assert {made["algorithm"]: made["seeds"] for made in results.of("t")["c"]} == {"fedavg": 3, "local": 3, "ditto": 2}
-        results.keep("t", {"c": [fewer | {"algorithm": "local", "trained": "4 rounds of one pass, batches of 32, 2 seeds"}]}, night=True)
-        assert [made["seeds"] for made in results.of("t")["c"]] == [2]  # trained otherwise: none of before can stand beside it
+        assert {made["algorithm"]: made["seeds"] for made in results.of("t")["c"]} == {
+            "fedavg": 3,
+            "local": 3,
+            "ditto": 2,
+        }
+        results.keep(
+            "t",
+            {
+                "c": [
+                    fewer
+                    | {
+                        "algorithm": "local",
+                        "trained": "4 rounds of one pass, batches of 32, 2 seeds",
+                    }
+                ]
+            },
+            night=True,
+        )
+        assert [made["seeds"] for made in results.of("t")["c"]] == [
+            2
+        ]  # trained otherwise: none of before can stand beside it
 
     def test_a_run_from_the_command_line(self, tmp_path: Path) -> None:
         console, results = Console(record=True, width=200), Results(tmp_path / "papers.json")
@@ -303,8 +411,22 @@ class TestSections:
         held = synthetic_fleet(1).devices["d0"]
         np.savez(path, X=held.train_x, y=held.train_y, subject=np.arange(held.num_train) % 2)
         setting = Setting(str(path), rounds=1, seeds=3)
-        measure(Table("ours", "Ours", {"c": setting}, {"fedavg": "FedAvg"}), False, tmp_path, 1, results, console)
-        measure(Table("later", "Later", {"c": setting}, {"fedavg": "FedAvg"}, hour=()), False, tmp_path, 1, results, console)
+        measure(
+            Table("ours", "Ours", {"c": setting}, {"fedavg": "FedAvg"}),
+            False,
+            tmp_path,
+            1,
+            results,
+            console,
+        )
+        measure(
+            Table("later", "Later", {"c": setting}, {"fedavg": "FedAvg"}, hour=()),
+            False,
+            tmp_path,
+            1,
+            results,
+            console,
+        )
         assert len(Results(tmp_path / "papers.json").of("ours")["c"][0]["by_seed"]["accuracy"]) == 3
         assert Results(tmp_path / "papers.json").of("later") == {}
         text = console.export_text()
@@ -315,23 +437,34 @@ class TestSections:
 class TestOracle:
     def test_a_censored_density_sums_to_one(self) -> None:
         clean, inside = np.float64(0.2), (np.arange(20_000) + 0.5) / 20_000
-        ends = np.exp(feddisk_oracle.log_density(np.array([[0.0], [1.0]]), np.full((2, 1), clean), 0.09)).sum()
-        between = np.exp(feddisk_oracle.log_density(inside[:, None], np.full((20_000, 1), clean), 0.09)).mean()
+        ends = np.exp(
+            feddisk_oracle.log_density(np.array([[0.0], [1.0]]), np.full((2, 1), clean), 0.09)
+        ).sum()
+        between = np.exp(
+            feddisk_oracle.log_density(inside[:, None], np.full((20_000, 1), clean), 0.09)
+        ).mean()
         assert ends + between == pytest.approx(1.0, abs=1e-4)
 
     def test_true_weights_are_the_ratio_of_densities(self) -> None:
         size = feddisk_oracle.Size(devices=3, x=3.0, examples=2, tests=1)
         rng = np.random.default_rng(0)
         clean = {f"d{k}": rng.uniform(0, 1, (2, 1, 2, 2)).astype(np.float32) for k in range(3)}
-        noisy = {d: np.clip(x + rng.normal(0, 1, x.shape), 0, 1).astype(np.float32) for d, x in clean.items()}
+        noisy = {
+            d: np.clip(x + rng.normal(0, 1, x.shape), 0, 1).astype(np.float32)
+            for d, x in clean.items()
+        }
         like = synthetic_fleet(1)
 
         def fleet_of(held: dict[str, np.ndarray]) -> FleetData:
-            return replace(like, devices={d: replace(like.devices["d0"], train_x=x) for d, x in held.items()})
+            return replace(
+                like, devices={d: replace(like.devices["d0"], train_x=x) for d, x in held.items()}
+            )
 
         weights = feddisk_oracle.true_weights(fleet_of(noisy), fleet_of(clean), size)
         assert weights["d0"].tolist() == [1.0, 1.0]
-        densities = [np.exp(feddisk_oracle.log_density(noisy["d1"], clean["d1"], v)) for v in (1.0, 2.0)]
+        densities = [
+            np.exp(feddisk_oracle.log_density(noisy["d1"], clean["d1"], v)) for v in (1.0, 2.0)
+        ]
         assert weights["d1"] == pytest.approx((densities[0] + densities[1]) / densities[0])
 
 

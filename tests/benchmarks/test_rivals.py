@@ -13,13 +13,17 @@ from simulation.datasets.catalog import load_data
 def test_each_learns(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load_data("watch")
     monkeypatch.setattr(rivals, "load_data", lambda _: whole.only(sorted(whole.devices)[:2]))
-    before, after = (fmean(rivals.run(method, "watch", "time", "all", 0, rounds)) for rounds in (0, 3))
+    before, after = (
+        fmean(rivals.run(method, "watch", "time", "all", 0, rounds)) for rounds in (0, 3)
+    )
     assert after > before + 0.2
 
 
 def test_weights_on_a_simplex_are_the_nearest_ones() -> None:
     assert torch.equal(rivals.onto_simplex(torch.tensor([0.25, 0.75])), torch.tensor([0.25, 0.75]))
-    assert torch.allclose(rivals.onto_simplex(torch.tensor([2.0, 1.5, -1.0])), torch.tensor([0.75, 0.25, 0.0]))
+    assert torch.allclose(
+        rivals.onto_simplex(torch.tensor([2.0, 1.5, -1.0])), torch.tensor([0.75, 0.25, 0.0])
+    )
 
 
 def test_fedpac_mixes_the_heads_of_devices_with_like_features() -> None:

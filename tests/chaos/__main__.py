@@ -31,7 +31,10 @@ def table(results: dict[str, Any]) -> str:
         if row["skipped"]:
             lines.append(f"| {name} | skipped: {row['skipped']} | | | | |")
             continue
-        counts = f"{len(row['lost'])} of {row['acknowledged']} | {len(row['twice'])} in {row['rounds']} rounds | {len(row['stalled'])}"
+        counts = (
+            f"{len(row['lost'])} of {row['acknowledged']} | {len(row['twice'])} in "
+            f"{row['rounds']} rounds | {len(row['stalled'])}"
+        )
         lines.append(f"| {name} | {row['tried']} | {counts} | {row['median_s']} |")
     return HEAD + "\n".join(lines)
 
@@ -56,10 +59,14 @@ client with another device's certificate can do is tested in `tests/wire/test_ac
 def main() -> None:
     """Try all faults, print the table, keep it."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=20.0, help="how long; every fault is tried once at least")
+    parser.add_argument(
+        "--minutes", type=float, default=20.0, help="how long; every fault is tried once at least"
+    )
     parser.add_argument("--only", default="", help="faults whose name has this in it")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where everything is kept; a temporary folder otherwise")
+    parser.add_argument(
+        "--folder", type=Path, help="where everything is kept; a temporary folder otherwise"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     told = parser.parse_args()
     faults = [fault for fault in FAULTS if told.only in fault.name]
@@ -70,9 +77,20 @@ def main() -> None:
             (folder / "bundle").mkdir(parents=True)
             write_bundle(folder / "bundle", data, read_algorithm("fedavg"))
         with Deployment(data, folder / "bundle", folder) as deployment:
-            rows = try_faults(deployment, faults, told.minutes * 60, random.Random(told.seed), lambda text: print(text, flush=True))
+            rows = try_faults(
+                deployment,
+                faults,
+                told.minutes * 60,
+                random.Random(told.seed),
+                lambda text: print(text, flush=True),
+            )
             broker = deployment.broker.name
-    results = {"machine": describe_machine(), "minutes": told.minutes, "broker": broker, "seed": told.seed}
+    results = {
+        "machine": describe_machine(),
+        "minutes": told.minutes,
+        "broker": broker,
+        "seed": told.seed,
+    }
     results["faults"] = {name: row.report() for name, row in rows.items()}
     if told.only:
         told.out.write_text(json.dumps(results, indent=1) + "\n") if told.out != OUT else None

@@ -1,4 +1,5 @@
-"""A whole fleet of processes on this machine: a broker, a service, three devices, and a witness on the broker. Each can be killed."""
+"""A whole fleet of processes on this machine: a broker, a service, three devices, and a witness on
+the broker. Each can be killed."""
 
 import json
 import os
@@ -35,7 +36,8 @@ class ServiceEnded(Exception):
 
 
 class Broker:
-    """Mosquitto where it is installed, else the embedded broker. It keeps nothing on disk: killed, it has forgotten everything."""
+    """Mosquitto where it is installed, else the embedded broker. It keeps nothing on disk: killed,
+    it has forgotten everything."""
 
     def __init__(self, folder: Path) -> None:
         self._binary = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin")
@@ -75,7 +77,8 @@ class Broker:
 
 @dataclass
 class Deployment:
-    """The processes, in a folder. On entering the context the broker, the witness, the devices and the service are started."""
+    """The processes, in a folder. On entering the context the broker, the witness, the devices and
+    the service are started."""
 
     data: FleetData
     bundle: Path
@@ -92,7 +95,13 @@ class Deployment:
         self.broker.start()
         try:
             self.witness = Witness(self.broker.url, FLEET)
-            self.devices = LocalFleet(self.data, self.folder / "devices", self.broker.url, FLEET, self.bundle / "trust.pem")
+            self.devices = LocalFleet(
+                self.data,
+                self.folder / "devices",
+                self.broker.url,
+                FLEET,
+                self.bundle / "trust.pem",
+            )
             self.devices.__enter__()
             self.start()
         except BaseException:
@@ -100,7 +109,12 @@ class Deployment:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if hasattr(self, "devices"):
             self.devices.__exit__(None, None, None)
         stop_processes(self.services)
@@ -123,13 +137,29 @@ class Deployment:
         """Where services write."""
         return self.folder / "service.log"
 
-    def launch(self, *more: str, folder: Path | None = None, port: int | None = None) -> "subprocess.Popen[bytes]":
+    def launch(
+        self, *more: str, folder: Path | None = None, port: int | None = None
+    ) -> "subprocess.Popen[bytes]":
         """Start a service, without waiting for it."""
-        options = {"--folder": folder or self.served, "--bundle": self.bundle, "--broker": self.broker.url, "--fleet": FLEET}
-        options |= {"--algorithm": "fedavg", "--rounds": 1_000_000, "--local-epochs": self.epochs, "--port": port or self.port}
+        options = {
+            "--folder": folder or self.served,
+            "--bundle": self.bundle,
+            "--broker": self.broker.url,
+            "--fleet": FLEET,
+        }
+        options |= {
+            "--algorithm": "fedavg",
+            "--rounds": 1_000_000,
+            "--local-epochs": self.epochs,
+            "--port": port or self.port,
+        }
         options |= {"--deadline": DEADLINE_S, "--grace": GRACE_S}
         arguments = [part for name, value in options.items() for part in (name, str(value))]
-        return start_process(["-m", "shoal", "serve", *arguments, *more], self.log, {"OMP_NUM_THREADS": "1", **self.environment})
+        return start_process(
+            ["-m", "shoal", "serve", *arguments, *more],
+            self.log,
+            {"OMP_NUM_THREADS": "1", **self.environment},
+        )
 
     def start(self, *more: str) -> None:
         """Start the service, and return when it answers.
@@ -151,7 +181,8 @@ class Deployment:
         self.start()
 
     def snapshot(self, to: Path) -> int:
-        """Copy the service's folder as it is at one moment; returns the witness's mark of that moment."""
+        """Copy the service's folder as it is at one moment; returns the witness's mark of that
+        moment."""
         os.kill(self.service.pid, signal.SIGSTOP)
         try:
             self.settle()
@@ -168,7 +199,9 @@ class Deployment:
     def get(self, path: str) -> Any:
         """What the service answers; None if it does not."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as response:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}{path}", timeout=5
+            ) as response:
                 return json.load(response)
         except OSError:
             return None
@@ -185,7 +218,10 @@ class Deployment:
             if self.service.poll() is not None:
                 raise ServiceEnded(self.log.read_text()[-3000:])
             if time.monotonic() - start_s > patience_s:
-                raise TimeoutError(f"{problem} after {patience_s:.0f} s; {self.get('/run')}\n{self.log.read_text()[-3000:]}")
+                raise TimeoutError(
+                    f"{problem} after {patience_s:.0f} s; {self.get('/run')}\n"
+                    f"{self.log.read_text()[-3000:]}"
+                )
             time.sleep(0.02)
         return time.monotonic() - start_s
 
@@ -200,10 +236,13 @@ class Deployment:
         return bool(run and run["paused"])
 
     def wait_for_rounds(self, number: int, patience_s: float) -> float:
-        """Return when so many rounds more have been aggregated; the seconds that it took. Errors: as `wait`."""
+        """Return when so many rounds more have been aggregated; the seconds that it took. Errors:
+        as `wait`."""
         self.wait(lambda: self.round() >= 0, patience_s, "the service does not answer")
         wanted = max(1, self.round()) + number
-        return self.wait(lambda: self.round() >= wanted, patience_s, f"{number} more rounds were not aggregated")
+        return self.wait(
+            lambda: self.round() >= wanted, patience_s, f"{number} more rounds were not aggregated"
+        )
 
     def place(self) -> Place:
         """The run and its latest round."""
@@ -213,13 +252,15 @@ class Deployment:
 
     def records(self) -> list[RoundRecord]:
         """The records of the closed rounds, out of the service's database."""
-        with closing(sqlite3.connect(f"file:{self.served / 'shoal.db'}?mode=ro", uri=True, timeout=10)) as database:
+        with closing(
+            sqlite3.connect(f"file:{self.served / 'shoal.db'}?mode=ro", uri=True, timeout=10)
+        ) as database:
             rows = database.execute("SELECT record FROM rounds ORDER BY round").fetchall()
         return [msgspec.json.decode(row, type=RoundRecord) for (row,) in rows]
 
     def audit(self, since: int, models: bool = True) -> Verdict:
-        """Hold acknowledgements and records against each other, from round `since` on; but for the last record, whose model nobody may
-        have been sent yet."""
+        """Hold acknowledgements and records against each other, from round `since` on; but for the
+        last record, whose model nobody may have been sent yet."""
         place, records = self.place(), self.records()
         self.settle()
         return self.witness.audit(place.run_id, records[:-1], since, models)

@@ -1,4 +1,5 @@
-"""Faults, each a function that brings one about in a deployment at a random moment, and then does what an operator would do.
+"""Faults, each a function that brings one about in a deployment at a random moment, and then does
+what an operator would do.
 
 `FAULTS` is the table of them.
 """
@@ -13,7 +14,14 @@ from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
 from tests.chaos.deployment import DEADLINE_S, FLEET, ServiceEnded, kill
 from tests.chaos.mutation import Mutation
-from tests.chaos.storage_faults import damage_blob, damage_database, fill_disk, lose_power, lose_power_at_birth, lose_power_in_part
+from tests.chaos.storage_faults import (
+    damage_blob,
+    damage_database,
+    fill_disk,
+    lose_power,
+    lose_power_at_birth,
+    lose_power_in_part,
+)
 from tests.chaos.trial import Trial
 from wire.errors import OtherAggregator
 
@@ -50,7 +58,8 @@ def kill_broker(trial: Trial) -> None:
 
 
 def kill_all(trial: Trial) -> None:
-    """Kill -9 the broker, the service and every device at once, and start them again in random order."""
+    """Kill -9 the broker, the service and every device at once, and start them again in random
+    order."""
     trial.at_random()
     deployment = trial.deployment
     deployment.broker.kill()
@@ -101,7 +110,9 @@ def second_aggregator(trial: Trial) -> None:
     finally:
         stop_processes([second])
     if status != REFUSED or deployment.service.poll() is not None:
-        raise ServiceEnded(f"the second service ended with {status}, the first with {deployment.service.poll()}")
+        raise ServiceEnded(
+            f"the second service ended with {status}, the first with {deployment.service.poll()}"
+        )
     trial.await_round(time.monotonic())
 
 
@@ -130,7 +141,8 @@ def take_over(trial: Trial) -> None:
 
 
 def shift_clock(trial: Trial) -> None:
-    """The service's clock goes an hour back or forth, while it runs and over a restart, and is right again."""
+    """The service's clock goes an hour back or forth, while it runs and over a restart, and is
+    right again."""
     deployment, offset = trial.deployment, trial.deployment.folder / "clock"
     offset.write_text("0")
     deployment.restart({"LD_PRELOAD": str(trial.library("shifted")), "CLOCK_OFFSET": str(offset)})
@@ -145,7 +157,8 @@ def shift_clock(trial: Trial) -> None:
 
 
 def lose_wills(trial: Trial) -> None:
-    """The broker and one device are killed together: nobody says that the device is gone. It does not come back until a round is over."""
+    """The broker and one device are killed together: nobody says that the device is gone. It does
+    not come back until a round is over."""
     trial.at_random()
     deployment = trial.deployment
     device_id = trial.rng.choice(sorted(deployment.devices.processes))
@@ -159,7 +172,8 @@ def lose_wills(trial: Trial) -> None:
 
 
 def send_mutations(trial: Trial) -> None:
-    """2,000 messages that are nearly right, in the name of one device of the fleet and of eleven that nobody knows."""
+    """2,000 messages that are nearly right, in the name of one device of the fleet and of eleven
+    that nobody knows."""
     deployment, rng = trial.deployment, trial.rng
     *others, last = sorted(deployment.devices.processes)
     ids = (*(last,) * 11, *(f"stranger-{i}" for i in range(11)))
@@ -177,15 +191,18 @@ def send_mutations(trial: Trial) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """A row of the table: what people call it, its function, and how much of the time it has, in parts."""
+    """A row of the table: what people call it, its function, and how much of the time it has, in
+    parts."""
 
     name: str
     bring_about: Callable[[Trial], None]
     share: float = 1.0
     forgets: bool = False
-    """Whether the service may ask again for updates that it acknowledged: where its memory of them is damaged."""
+    """Whether the service may ask again for updates that it acknowledged: where its memory of them
+    is damaged."""
     models: bool = True
-    """Whether the models of its rounds can be computed again: not where updates are left out for their norm."""
+    """Whether the models of its rounds can be computed again: not where updates are left out for
+    their norm."""
 
 
 FAULTS = (

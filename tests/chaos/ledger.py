@@ -1,4 +1,5 @@
-"""Who was promised what: a subscriber that reads everything on a fleet's topics, and holds the records of its rounds against it."""
+"""Who was promised what: a subscriber that reads everything on a fleet's topics, and holds the
+records of its rounds against it."""
 
 import threading
 from collections import defaultdict
@@ -37,9 +38,11 @@ class Verdict:
     lost: list[str] = field(default_factory=list)
     """Acknowledged updates that the record of their round lacks."""
     asked_again: list[str] = field(default_factory=list)
-    """Updates that devices were asked for again after they had been acknowledged: the service had forgotten them."""
+    """Updates that devices were asked for again after they had been acknowledged: the service had
+    forgotten them."""
     twice: list[str] = field(default_factory=list)
-    """Rounds whose record or model is not what the updates of its devices make, each counted once."""
+    """Rounds whose record or model is not what the updates of its devices make, each counted
+    once."""
     acknowledged: int = 0
     """Acknowledged updates whose round was closed."""
     rounds: int = 0
@@ -52,7 +55,11 @@ class Witness:
     """Reads everything that goes over the broker, in a thread."""
 
     def __init__(self, broker: str, fleet: str) -> None:
-        self._topics, self._verifier, self._lock = Topics(fleet), Verifier(fleet, ()), threading.Lock()
+        self._topics, self._verifier, self._lock = (
+            Topics(fleet),
+            Verifier(fleet, ()),
+            threading.Lock(),
+        )
         self._updates: dict[str, tuple[m.Update, Tensors]] = {}
         self._acknowledged: list[tuple[str, str]] = []
         self._models: dict[Place, set[str]] = defaultdict(set)
@@ -61,7 +68,9 @@ class Witness:
         self._safe: set[tuple[Place, str]] = set()
         self._asked_again: list[str] = []
         self._seeds: dict[tuple[str, str], bytes] = {}
-        self._link = MqttLink(BrokerAddress.parse(broker), f"{fleet}.witness", wait_s=30.0, persistent=False)
+        self._link = MqttLink(
+            BrokerAddress.parse(broker), f"{fleet}.witness", wait_s=30.0, persistent=False
+        )
         self._link.subscribe(f"shoal/2/{fleet}/#")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._read, name="witness", daemon=True)
@@ -75,7 +84,11 @@ class Witness:
     def seeds(self, device_ids: Collection[str]) -> dict[str, bytes]:
         """The last message of each kind that one of these devices sent, as it came."""
         with self._lock:
-            return {kind: payload for (device_id, kind), payload in self._seeds.items() if device_id in device_ids}
+            return {
+                kind: payload
+                for (device_id, kind), payload in self._seeds.items()
+                if device_id in device_ids
+            }
 
     def mark(self) -> int:
         """The number of acknowledgements so far. A backup is taken at it."""
@@ -83,13 +96,18 @@ class Witness:
             return len(self._acknowledged)
 
     def forget_since(self, mark: int, place: Place) -> None:
-        """Leave out what was acknowledged since `mark`, and the models after `place`: the service goes on from a state of that time."""
+        """Leave out what was acknowledged since `mark`, and the models after `place`: the service
+        goes on from a state of that time."""
         with self._lock:
             del self._acknowledged[mark:]
             self._pending = [at for at in self._pending if at < mark]
             self._safe = {self._work(device_id, name) for device_id, name in self._acknowledged}
             self._asked_again.clear()
-            for later in [other for other in self._models if other.run_id == place.run_id and other.round > place.round]:
+            for later in [
+                other
+                for other in self._models
+                if other.run_id == place.run_id and other.round > place.round
+            ]:
                 del self._models[later]
 
     def forget_run(self) -> None:
@@ -99,9 +117,11 @@ class Witness:
             self._safe.clear()
             self._asked_again.clear()
 
-    def audit(self, run_id: str, records: Sequence[RoundRecord], since: int, models: bool = True) -> Verdict:
-        """Hold the records from round `since` on, and every acknowledgement that was not audited yet, against each other. `models`:
-        whether the models are computed again."""
+    def audit(
+        self, run_id: str, records: Sequence[RoundRecord], since: int, models: bool = True
+    ) -> Verdict:
+        """Hold the records from round `since` on, and every acknowledgement that was not audited
+        yet, against each other. `models`: whether the models are computed again."""
         verdict, by_round = Verdict(), {record.round: record for record in records}
         with self._lock:
             versions: dict[tuple[int, str], list[tuple[m.Update, Tensors]]] = defaultdict(list)
@@ -119,15 +139,25 @@ class Witness:
                     waiting.append(at)
                 else:
                     verdict.acknowledged += 1
-                    if update.run_id != run_id or record is None or device_id not in record.evaluated:
-                        verdict.lost.append(f"device {device_id}, round {update.round}, update {name[:12]}")
+                    if (
+                        update.run_id != run_id
+                        or record is None
+                        or device_id not in record.evaluated
+                    ):
+                        verdict.lost.append(
+                            f"device {device_id}, round {update.round}, update {name[:12]}"
+                        )
             self._pending = waiting
             verdict.asked_again += self._asked_again
             self._asked_again.clear()
             for record in records:
                 if models and record.round >= since and record.phase == "training":
                     self._check(Place(run_id, record.round), record, versions, verdict)
-            for name in [name for name, (update, _) in self._updates.items() if update.run_id != run_id or update.round < since - 50]:
+            for name in [
+                name
+                for name, (update, _) in self._updates.items()
+                if update.run_id != run_id or update.round < since - 50
+            ]:
                 del self._updates[name]
         return verdict
 
@@ -137,10 +167,16 @@ class Witness:
         self._thread.join()
         self._link.close()
 
-    def _check(self, place: Place, record: RoundRecord, versions: dict[Any, list[Any]], verdict: Verdict) -> None:
+    def _check(
+        self, place: Place, record: RoundRecord, versions: dict[Any, list[Any]], verdict: Verdict
+    ) -> None:
         """Whether a record and the next model are what one update of each of its devices makes."""
         sent = [
-            [version for version in versions[place.round, device_id] if version[0].evaluated == evaluated]
+            [
+                version
+                for version in versions[place.round, device_id]
+                if version[0].evaluated == evaluated
+            ]
             for device_id, evaluated in record.evaluated.items()
         ]
         before, after = self._model(place), self._model(Place(place.run_id, place.round + 1))
@@ -187,7 +223,10 @@ class Witness:
                     place = Place(plan.run_id, plan.round)
                     self._models[place].add(plan.model)
                     if (place, plan.device_id) in self._safe:
-                        self._asked_again.append(f"device {plan.device_id} was asked again, round {plan.round}, attempt {plan.attempt}")
+                        self._asked_again.append(
+                            f"device {plan.device_id} was asked again, round {plan.round}, "
+                            f"attempt {plan.attempt}"
+                        )
                 case "blob" if delivery.payload:  # without one, the broker is told to forget it
                     self._blobs[delivery.topic.rpartition("/")[2]] = delivery.payload
                 case "check-in" | "status" | "decline" | "fetch":
@@ -196,17 +235,28 @@ class Witness:
             pass  # what the storm sends
 
 
-def _fits(record: RoundRecord, chosen: Sequence[tuple[m.Update, Tensors]], before: Tensors, after: Tensors) -> bool:
-    """Whether the record's sums and the next model are those of these updates; the model may be the last one, of too small a group."""
+def _fits(
+    record: RoundRecord, chosen: Sequence[tuple[m.Update, Tensors]], before: Tensors, after: Tensors
+) -> bool:
+    """Whether the record's sums and the next model are those of these updates; the model may be the
+    last one, of too small a group."""
     if sum(update.trained.num_examples for update, _ in chosen) != record.trained.num_examples:
         return False
     weights = np.array([update.num_train for update, _ in chosen], float)
     for name in (name for name in before if name.startswith("shared/")):
         delta = "delta/" + name.partition("/")[2]
-        if not all(delta in tensors and tensors[delta].shape == before[name].shape for _, tensors in chosen):
+        if not all(
+            delta in tensors and tensors[delta].shape == before[name].shape for _, tensors in chosen
+        ):
             return False
         deltas = [tensors[delta].astype(float) for _, tensors in chosen]
-        mean = sum((w * change for w, change in zip(weights, deltas, strict=True)), np.zeros(before[name].shape)) / weights.sum()
+        mean = (
+            sum(
+                (w * change for w, change in zip(weights, deltas, strict=True)),
+                np.zeros(before[name].shape),
+            )
+            / weights.sum()
+        )
         if not np.allclose(after[name], before[name] + mean, atol=TOLERANCE):
             return len(chosen) < 2 and bool(np.array_equal(after[name], before[name]))
     return True

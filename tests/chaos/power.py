@@ -1,8 +1,9 @@
 """Power losses: what a folder holds after one, strictly as POSIX promises it.
 
-A process that writes a folder runs with the library of `fsynced.c`, which keeps a shadow of what was synchronised. The loss itself is
-`PowerLine.lose` after a kill -9: the folder is replaced by what the shadow has. Contents of a file last since its own fsync, names in a
-folder since the folder's.
+A process that writes a folder runs with the library of `fsynced.c`, which keeps a shadow of what
+was synchronised. The loss itself is `PowerLine.lose` after a kill -9: the folder is replaced by
+what the shadow has. Contents of a file last since its own fsync, names in a folder since the
+folder's.
 """
 
 import random
@@ -14,7 +15,8 @@ ROOT_NAMES = "root"
 
 
 class PowerLine:
-    """The shadow of one folder. All that is in the folder when this is made counts as synchronised."""
+    """The shadow of one folder. All that is in the folder when this is made counts as
+    synchronised."""
 
     def __init__(self, folder: Path, library: Path) -> None:
         self._folder, self._library = folder.resolve(), library
@@ -24,11 +26,16 @@ class PowerLine:
     @property
     def environment(self) -> dict[str, str]:
         """What the process that writes the folder is started with."""
-        return {"LD_PRELOAD": str(self._library), "FSYNCED_ROOT": str(self._folder), "FSYNCED_SHADOW": str(self._shadow)}
+        return {
+            "LD_PRELOAD": str(self._library),
+            "FSYNCED_ROOT": str(self._folder),
+            "FSYNCED_SHADOW": str(self._shadow),
+        }
 
     def lose(self, rng: random.Random | None = None) -> None:
-        """Replace the folder by what a power loss leaves. Without `rng` nothing is left that was not synchronised; with it, each folder's
-        names and each block of a file are either as they were synchronised or as they were written."""
+        """Replace the folder by what a power loss leaves. Without `rng` nothing is left that was
+        not synchronised; with it, each folder's names and each block of a file are either as they
+        were synchronised or as they were written."""
         after = self._folder.with_name(f"{self._folder.name}.after")
         self._restore(self._folder, after, rng)
         shutil.rmtree(self._folder)
@@ -85,6 +92,8 @@ def _mixed(old: bytes, new: bytes, rng: random.Random) -> bytes:
     blocks = []
     size = len(rng.choice((old, new)))
     for at in range(0, size, BLOCK):
-        block = rng.choice((old, new))[at : at + BLOCK] or old[at : at + BLOCK] or new[at : at + BLOCK]
+        block = (
+            rng.choice((old, new))[at : at + BLOCK] or old[at : at + BLOCK] or new[at : at + BLOCK]
+        )
         blocks.append(block.ljust(min(BLOCK, size - at), b"\0")[: size - at])
     return b"".join(blocks)

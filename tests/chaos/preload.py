@@ -12,5 +12,8 @@ def build(name: str, to: Path) -> Path:
     """
     library = to / f"{name}.so"
     source = Path(__file__).with_name(f"{name}.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-o", str(library), str(source), "-ldl"], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-o", str(library), str(source), "-ldl"],
+        check=True,
+    )
     return library

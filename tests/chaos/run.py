@@ -34,25 +34,43 @@ class Row:
     @property
     def failures(self) -> list[str]:
         """Everything that must not be."""
-        return [f"{name}: {text}" for name in ("lost", "twice", "stalled") for text in getattr(self, name)]
+        return [
+            f"{name}: {text}"
+            for name in ("lost", "twice", "stalled")
+            for text in getattr(self, name)
+        ]
 
     def report(self) -> dict[str, Any]:
         """For JSON."""
         median_s = round(statistics.median(self.seconds), 1) if self.seconds else None
-        numbers = {"tried": self.tried, "acknowledged": self.acknowledged, "rounds": self.rounds, "median_s": median_s}
+        numbers = {
+            "tried": self.tried,
+            "acknowledged": self.acknowledged,
+            "rounds": self.rounds,
+            "median_s": median_s,
+        }
         numbers["longest_s"] = round(max(self.seconds), 1) if self.seconds else None
-        return {**numbers, "lost": self.lost, "twice": self.twice, "stalled": self.stalled, "skipped": self.skipped}
+        return {
+            **numbers,
+            "lost": self.lost,
+            "twice": self.twice,
+            "stalled": self.stalled,
+            "skipped": self.skipped,
+        }
 
 
 def try_once(deployment: Deployment, fault: Fault, rng: random.Random, row: Row) -> None:
-    """Bring a fault about, wait for a round, and hold acknowledgements and records against each other."""
+    """Bring a fault about, wait for a round, and hold acknowledgements and records against each
+    other."""
     started_s, since, run_id = time.monotonic(), *_place(deployment)
     trial = Trial(deployment, rng)
     try:
         fault.bring_about(trial)
         if not trial.seconds:
             trial.await_round()
-        deployment.wait_for_rounds(1, 2 * DEADLINE_S)  # so that the round of the fault is closed, and its successor's model was sent
+        deployment.wait_for_rounds(
+            1, 2 * DEADLINE_S
+        )  # so that the round of the fault is closed, and its successor's model was sent
     except Skipped as reason:
         row.skipped = str(reason)
         return
@@ -63,7 +81,9 @@ def try_once(deployment: Deployment, fault: Fault, rng: random.Random, row: Row)
     if trial.seconds:
         row.seconds.append(trial.seconds)
     place = deployment.place()
-    verdict = deployment.audit(min(since, place.round) - 1 if place.run_id == run_id else 1, fault.models)
+    verdict = deployment.audit(
+        min(since, place.round) - 1 if place.run_id == run_id else 1, fault.models
+    )
     row.acknowledged += verdict.acknowledged
     row.rounds += verdict.rounds
     row.lost += verdict.lost if fault.forgets else verdict.lost + verdict.asked_again
@@ -72,9 +92,14 @@ def try_once(deployment: Deployment, fault: Fault, rng: random.Random, row: Row)
 
 
 def try_faults(
-    deployment: Deployment, faults: Sequence[Fault], seconds: float, rng: random.Random, tell: Callable[[str], None]
+    deployment: Deployment,
+    faults: Sequence[Fault],
+    seconds: float,
+    rng: random.Random,
+    tell: Callable[[str], None],
 ) -> dict[str, Row]:
-    """Try every fault once, and go on for so many seconds with those that had less than their share of the time."""
+    """Try every fault once, and go on for so many seconds with those that had less than their share
+    of the time."""
     rows = {fault.name: Row() for fault in faults}
     end_s, first = time.monotonic() + seconds, rng.sample(faults, len(faults))
     deployment.wait_for_rounds(2, 60)
@@ -84,7 +109,9 @@ def try_faults(
         else:
             left = [fault for fault in faults if not rows[fault.name].skipped]
             least = min(rows[fault.name].spent_s / fault.share for fault in left)
-            fault = rng.choice([fault for fault in left if rows[fault.name].spent_s / fault.share <= 1.5 * least])
+            fault = rng.choice(
+                [fault for fault in left if rows[fault.name].spent_s / fault.share <= 1.5 * least]
+            )
         row, failures = rows[fault.name], len(rows[fault.name].failures)
         try_once(deployment, fault, rng, row)
         tell(f"{fault.name}: {row.skipped or f'{row.seconds[-1] if row.seconds else 0:.1f} s'}")

@@ -38,7 +38,8 @@ def lose_power(trial: Trial) -> None:
 
 
 def lose_power_in_part(trial: Trial) -> None:
-    """As `lose_power`, but of what was not synchronised each block of a file, and each folder's names, may be there."""
+    """As `lose_power`, but of what was not synchronised each block of a file, and each folder's
+    names, may be there."""
     _lose_power(trial, trial.rng)
 
 
@@ -60,10 +61,15 @@ def fill_disk(trial: Trial) -> None:
     aside = deployment.served.rename(deployment.folder / "run.disk")
     deployment.served.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(deployment.served)]
-    mounted = subprocess.run(mount, capture_output=True, text=True) if shutil.which("mount") else None
+    mounted = (
+        subprocess.run(mount, capture_output=True, text=True) if shutil.which("mount") else None
+    )
     try:
         if mounted is None or mounted.returncode:
-            raise Skipped(f"no file system of a given size: {mounted.stderr.strip() if mounted else 'there is no mount here'}")
+            raise Skipped(
+                "no file system of a given size: "
+                f"{mounted.stderr.strip() if mounted else 'there is no mount here'}"
+            )
         shutil.copytree(aside, deployment.served, dirs_exist_ok=True)
         deployment.start()
         deployment.wait_for_rounds(1, 2 * DEADLINE_S)
@@ -97,12 +103,15 @@ def _fill(path: Path) -> None:
 
 
 def damage_blob(trial: Trial) -> None:
-    """One byte of a blob changes while the service is down; what it cannot mend itself, the doctor mends or a backup does."""
+    """One byte of a blob changes while the service is down; what it cannot mend itself, the doctor
+    mends or a backup does."""
     deployment = trial.deployment
     trial.at_random()
     kill(deployment.service)
     deployment.settle()
-    blobs = sorted(path for path in (deployment.served / "blobs" / "run-1").iterdir() if len(path.name) == 64)
+    blobs = sorted(
+        path for path in (deployment.served / "blobs" / "run-1").iterdir() if len(path.name) == 64
+    )
     path = trial.rng.choice(blobs)
     whole = path.read_bytes()
     at = trial.rng.randrange(len(whole))
@@ -110,7 +119,11 @@ def damage_blob(trial: Trial) -> None:
     try:
         deployment.start()
         goal = deployment.round() + 1
-        deployment.wait(lambda: deployment.paused() or deployment.round() >= goal, 2 * DEADLINE_S, "neither a round nor a pause")
+        deployment.wait(
+            lambda: deployment.paused() or deployment.round() >= goal,
+            2 * DEADLINE_S,
+            "neither a round nor a pause",
+        )
     except ServiceEnded:
         path.write_bytes(whole)
         deployment.start()
@@ -118,7 +131,8 @@ def damage_blob(trial: Trial) -> None:
 
 
 def damage_database(trial: Trial) -> None:
-    """A page of the database, or of its log, changes while the service is down. The doctor mends, or a backup is restored."""
+    """A page of the database, or of its log, changes while the service is down. The doctor mends,
+    or a backup is restored."""
     deployment = trial.deployment
     trial.at_random()
     kill(deployment.service)
@@ -126,12 +140,27 @@ def damage_database(trial: Trial) -> None:
     backup = deployment.folder / "backup"
     shutil.rmtree(backup, ignore_errors=True)
     shutil.copytree(deployment.served, backup)
-    path = trial.rng.choice([path for name in ("shoal.db", "shoal.db-wal") if (path := deployment.served / name).exists()])
+    path = trial.rng.choice(
+        [
+            path
+            for name in ("shoal.db", "shoal.db-wal")
+            if (path := deployment.served / name).exists()
+        ]
+    )
     pages = bytearray(path.read_bytes())
     at = 4096 * trial.rng.randrange(max(1, len(pages) // 4096))
     pages[at : at + 4096] = trial.rng.randbytes(len(pages[at : at + 4096]))
     path.write_bytes(pages)
-    doctor = [sys.executable, "-m", "shoal", "doctor", str(deployment.served), "--bundle", str(deployment.bundle), "--mend"]
+    doctor = [
+        sys.executable,
+        "-m",
+        "shoal",
+        "doctor",
+        str(deployment.served),
+        "--bundle",
+        str(deployment.bundle),
+        "--mend",
+    ]
     if subprocess.run(doctor, capture_output=True).returncode:
         shutil.rmtree(deployment.served)
         backup.rename(deployment.served)

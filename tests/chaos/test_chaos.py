@@ -1,4 +1,5 @@
-"""A share of `make chaos`: some of each fault, and messages that are nearly right through a runner in this process."""
+"""A share of `make chaos`: some of each fault, and messages that are nearly right through a runner
+in this process."""
 
 import gc
 import logging
@@ -35,11 +36,15 @@ QUICK = (
 )
 
 
-def fails(chosen: Sequence[Fault], seconds: float, factory: pytest.TempPathFactory, folder: Path) -> list[str]:
+def fails(
+    chosen: Sequence[Fault], seconds: float, factory: pytest.TempPathFactory, folder: Path
+) -> list[str]:
     """What must not be and was, after so many seconds of these faults."""
     data = synthetic_fleet(num_devices=3, num_windows=120)
     said: list[str] = []
-    bundle = shared_folder(factory, "fedavg-chaos", lambda to: write_bundle(to, data, read_algorithm("fedavg")))
+    bundle = shared_folder(
+        factory, "fedavg-chaos", lambda to: write_bundle(to, data, read_algorithm("fedavg"))
+    )
     with Deployment(data, bundle, folder) as deployment:
         rows = try_faults(deployment, chosen, seconds, random.Random(1), said.append)
     assert all(row.tried or row.skipped for row in rows.values()), said
@@ -58,11 +63,18 @@ def test_every_fault(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -
     assert fails(FAULTS, 600, tmp_path_factory, tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [6_000, pytest.param(200_000, marks=(pytest.mark.slow, pytest.mark.timeout(1800)))])
-def test_messages_that_are_nearly_right_end_nothing(fleet: FleetData, number: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The runner takes, refuses or ignores each; nothing is a defect, its memory does not grow, and the run goes on. The rarest of the
-    reasons that are looked for comes twice in a thousand messages."""
-    caplog.set_level(logging.CRITICAL, "shoal")  # a line of the log for each, which pytest would keep
+@pytest.mark.parametrize(
+    "number", [6_000, pytest.param(200_000, marks=(pytest.mark.slow, pytest.mark.timeout(1800)))]
+)
+def test_messages_that_are_nearly_right_end_nothing(
+    fleet: FleetData, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The runner takes, refuses or ignores each; nothing is a defect, its memory does not grow, and
+    the run goes on. The rarest of the reasons that are looked for comes twice in a thousand
+    messages."""
+    caplog.set_level(
+        logging.CRITICAL, "shoal"
+    )  # a line of the log for each, which pytest would keep
     bench, rng = Bench(fleet), random.Random(6)
     ids = (*("a", "b") * 25, *(f"stranger-{i}" for i in range(50)))
     settings = replace(bench.state.settings, rounds=10**6, deadline_s=20.0)
@@ -88,7 +100,13 @@ def test_messages_that_are_nearly_right_end_nothing(fleet: FleetData, number: in
             gc.collect()
             resident.append(process.memory_info().rss)
     assert bench.runner.refused.get("defect", 0) == 0
-    assert {"malformed", "wrong-device", "unknown-topic", "wrong-layout", "not-finite"} <= bench.runner.refused.keys()
+    assert {
+        "malformed",
+        "wrong-device",
+        "unknown-topic",
+        "wrong-layout",
+        "not-finite",
+    } <= bench.runner.refused.keys()
     assert resident[-1] - resident[1] < 32 * 2**20
     goal = bench.state.round + 1
     for _ in range(200):
@@ -125,8 +143,14 @@ with (folder / "safe").open("ab") as file:
     os.fsync(file.fileno())
     file.write(b"?")
 """
-    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, **line.environment})
+    subprocess.run(
+        [sys.executable, "-c", script], check=True, env={**os.environ, **line.environment}
+    )
     assert sorted(path.name for path in folder.iterdir()) == ["blobs", "old", "safe", "unsafe"]
     line.lose()
-    left = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    left = {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     assert left == {"old": "old", "safe": "safe!", f"blobs/run/{digest(b'blob')}": "blob"}

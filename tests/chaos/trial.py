@@ -38,7 +38,8 @@ class Trial:
         self.began_s = time.monotonic()
 
     def await_round(self, began_s: float | None = None) -> None:
-        """Return when a round was aggregated, which has to be within two deadlines. `began_s`: as the field, if it changes.
+        """Return when a round was aggregated, which has to be within two deadlines. `began_s`: as
+        the field, if it changes.
 
         Raises:
             ServiceEnded, TimeoutError: none was.

@@ -1,4 +1,5 @@
-"""`.ci/again.py` on suites of a few tests: what passes alone is named and counts, what fails again or is no failed test does not."""
+"""`.ci/again.py` on suites of a few tests: what passes alone is named and counts, what fails again
+or is no failed test does not."""
 
 import os
 import re
@@ -58,8 +59,11 @@ def test_teardown(thing): pass
 INTERRUPTS = "def test_interrupted(): raise KeyboardInterrupt\n"
 
 
-def again(folder: Path, *arguments: str, workers: int = 0, **files: str) -> "subprocess.CompletedProcess[str]":
-    """Run it as `.ci/run` does on a suite of these files, without plugins that they do not need: some take seconds to load."""
+def again(
+    folder: Path, *arguments: str, workers: int = 0, **files: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run it as `.ci/run` does on a suite of these files, without plugins that they do not need:
+    some take seconds to load."""
     (folder / "pytest.ini").write_text("[pytest]\n")
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
@@ -113,26 +117,41 @@ def test_a_worker_that_died_and_one_that_is_not_taken_down_are_failed_tests(tmp_
     assert (died.returncode, told(died)[-1][1]) == (0, ["test_crash.py::test_crash"]), died.stdout
     (tmp_path / "test_crash.py").unlink()
     left = again(tmp_path, workers=2, teardown=TEARDOWN)
-    assert (left.returncode, told(left)[-1][1]) == (1, ["test_teardown.py::test_teardown"]), left.stdout
+    assert (left.returncode, told(left)[-1][1]) == (1, ["test_teardown.py::test_teardown"]), (
+        left.stdout
+    )
 
 
 def test_five_are_run_again_and_six_are_not(tmp_path: Path) -> None:
-    five = "\n".join(LATE.replace("test_late", f"test_{i}").replace('"tried "', f'"tried {i} "') for i in range(5))
+    five = "\n".join(
+        LATE.replace("test_late", f"test_{i}").replace('"tried "', f'"tried {i} "')
+        for i in range(5)
+    )
     five = five.replace('["a - b", "c/d::e"]', '["a"]')
     done = again(tmp_path, five=five)
     assert (done.returncode, len(told(done)[-1][1])) == (0, 5), done.stdout
     for tried in tmp_path.glob("tried*"):
         tried.unlink()
     done = again(tmp_path, bad=BAD)
-    assert (done.returncode, [head for head, _ in told(done)]) == (1, ["6 tests failed, more than 5: nothing is run again"])
+    assert (done.returncode, [head for head, _ in told(done)]) == (
+        1,
+        ["6 tests failed, more than 5: nothing is run again"],
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "file", "status"),
-    [(("--no-such-option",), WELL, 4), (("-k", "nothing"), WELL, 5), ((), INTERRUPTS, 2), ((), "import nothing\n", 2)],
+    [
+        (("--no-such-option",), WELL, 4),
+        (("-k", "nothing"), WELL, 5),
+        ((), INTERRUPTS, 2),
+        ((), "import nothing\n", 2),
+    ],
     ids=["usage", "no tests", "interrupted", "cannot be collected"],
 )
-def test_what_is_no_failed_test_is_not_run_again(tmp_path: Path, arguments: tuple[str, ...], file: str, status: int) -> None:
+def test_what_is_no_failed_test_is_not_run_again(
+    tmp_path: Path, arguments: tuple[str, ...], file: str, status: int
+) -> None:
     done = again(tmp_path, *arguments, well=file)
     assert done.returncode == status, done.stdout + done.stderr
     assert len(told(done)) == 1
@@ -141,7 +160,10 @@ def test_what_is_no_failed_test_is_not_run_again(tmp_path: Path, arguments: tupl
 
 def test_without_a_note_of_what_failed_nothing_is_run_again(tmp_path: Path) -> None:
     done = again(tmp_path, "-p", "no:cacheprovider", bad=BAD)
-    assert (done.returncode, told(done)) == (1, [("pytest ended with status 1, and noted 0 failed tests: nothing is run again", [])])
+    assert (done.returncode, told(done)) == (
+        1,
+        [("pytest ended with status 1, and noted 0 failed tests: nothing is run again", [])],
+    )
 
 
 def test_what_an_earlier_run_noted_has_no_part_in_it(tmp_path: Path) -> None:
@@ -155,6 +177,12 @@ def test_what_an_earlier_run_noted_has_no_part_in_it(tmp_path: Path) -> None:
 def test_continuous_integration_runs_the_tests_through_it() -> None:
     assert 'make test PYTEST=".venv/bin/python .ci/again.py"' in (ROOT / ".ci" / "run").read_text()
     said = subprocess.run(
-        ["make", "--dry-run", "test", "PYTEST=.venv/bin/python .ci/again.py"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--dry-run", "test", "PYTEST=.venv/bin/python .ci/again.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert re.search(r"^\.venv/bin/python \.ci/again\.py -n \d+ --dist worksteal", said.stdout, re.MULTILINE)
+    assert re.search(
+        r"^\.venv/bin/python \.ci/again\.py -n \d+ --dist worksteal", said.stdout, re.MULTILINE
+    )

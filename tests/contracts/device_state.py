@@ -1,4 +1,5 @@
-"""What every device state must do; subclassed once per adapter. `again` opens the same place anew."""
+"""What every device state must do; subclassed once per adapter. `again` opens the same place
+anew."""
 
 import numpy as np
 
@@ -15,12 +16,19 @@ class DeviceStateContract:
 
     def test_new_device_has_a_new_session(self, state: DeviceState) -> None:
         assert state.load() == Session()
-        assert (state.update(), state.current(), state.before(), state.traffic()) == (None, None, None, {})
+        assert (state.update(), state.current(), state.before(), state.traffic()) == (
+            None,
+            None,
+            None,
+            {},
+        )
         assert state.private("r", 1) == {}
 
     def test_session_and_update_survive(self, state: DeviceState) -> None:
         offer = Offer(1, "r", "a" * 64, "b" * 64, 7, "g", 1, "no")
-        session = Session(plan(3), "as it came", "pending", 2, "a" * 64, versions={"b": 1}, offer=offer)
+        session = Session(
+            plan(3), "as it came", "pending", 2, "a" * 64, versions={"b": 1}, offer=offer
+        )
         state.save(session)
         state.put_update("r", 3, b"update", {})
         after = self.again(state)
@@ -37,7 +45,9 @@ class DeviceStateContract:
         assert (self.again(state).before(), self.again(state).current()) == (models[1], models[2])
         assert self.again(state).traffic() == {5: 6}
 
-    def test_a_repeated_round_starts_from_the_same_private_tensors(self, state: DeviceState) -> None:
+    def test_a_repeated_round_starts_from_the_same_private_tensors(
+        self, state: DeviceState
+    ) -> None:
         for number in (1, 2, 3):
             state.put_update("r", number, b"", {"private/b": np.full(2, number, np.float32)})
         after = self.again(state)

@@ -44,7 +44,12 @@ class LinkContract:
         assert link.receive(timeout_s=0) is None
 
     def test_publication_reaches_every_matching_subscriber(self, connect: Connect) -> None:
-        one, two, other, sender = connect("one"), connect("two"), connect("other"), connect("sender")
+        one, two, other, sender = (
+            connect("one"),
+            connect("two"),
+            connect("other"),
+            connect("sender"),
+        )
         one.subscribe("t/+/x")
         two.subscribe("t/#")
         other.subscribe("u/#")

@@ -1,4 +1,5 @@
-"""A workbench for objectives: every one of them on a tiny model, run by hand, and what an optimiser does to a module."""
+"""A workbench for objectives: every one of them on a tiny model, run by hand, and what an optimiser
+does to a module."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -61,7 +62,11 @@ PLAIN: dict[str, Halves] = {
     "apple": (Apple, {"num_others": 2}, AppleServer),
     "fedala": (FedAla, {}, FedAlaServer),
     "fedpcl": (FedPCL, {"num_others": 2}, FedPclServer),
-    "fedgen": (FedGen, {"bank_size": 12, "generated_batch": 6}, lambda: FedGenServer(generator_steps=3, generator_batch=16)),
+    "fedgen": (
+        FedGen,
+        {"bank_size": 12, "generated_batch": 6},
+        lambda: FedGenServer(generator_steps=3, generator_batch=16),
+    ),
 }
 
 
@@ -82,7 +87,10 @@ def biased(name: str, *, memory: bool = True) -> Halves:
 OBJECTIVES: dict[str, Halves] = {
     **PLAIN,
     **{f"dbe-{n}": biased(n) for n in ("fedavg", "fedprox", "scaffold", "moon", "fedgen")},
-    **{f"mr-{n}": biased(n, memory=False) for n in ("fedper", "fedrep", "fedrod", "fedbabu", "ditto", "apfl")},
+    **{
+        f"mr-{n}": biased(n, memory=False)
+        for n in ("fedper", "fedrep", "fedrod", "fedbabu", "ditto", "apfl")
+    },
 }
 
 
@@ -98,7 +106,13 @@ def make(name: str) -> Supervised:
 
 def batches(seed: int = 1) -> list[TorchTensors]:
     generator = torch.Generator().manual_seed(seed)
-    return [{"x": torch.randn(n, *WINDOW, generator=generator), "y": torch.randint(0, CLASSES, (n,), generator=generator)} for n in SIZES]
+    return [
+        {
+            "x": torch.randn(n, *WINDOW, generator=generator),
+            "y": torch.randint(0, CLASSES, (n,), generator=generator),
+        }
+        for n in SIZES
+    ]
 
 
 class Device:
@@ -111,22 +125,37 @@ class Device:
 
     def run(self, graph: str, batch: TorchTensors | None = None) -> TorchTensors:
         outputs = self.graphs[graph](self.tensors, batch or {}, self.hyper)
-        self.tensors |= {k.removeprefix("next/"): v.detach() for k, v in outputs.items() if k.startswith("next/")}
+        self.tensors |= {
+            k.removeprefix("next/"): v.detach() for k, v in outputs.items() if k.startswith("next/")
+        }
         size = len(batch["y"]) if batch else 1
-        self.tensors |= {f"response/{graph}.{k.removeprefix('metric/')}": v / size for k, v in outputs.items() if k.startswith("metric/")}
+        self.tensors |= {
+            f"response/{graph}.{k.removeprefix('metric/')}": v / size
+            for k, v in outputs.items()
+            if k.startswith("metric/")
+        }
         return outputs
 
     def scatter(self, prefix: str, seed: int, size: float = 0.05) -> None:
-        """Move the tensors of this prefix a little, so that they differ from those they began as."""
+        """Move the tensors of this prefix a little, so that they differ from those they began
+        as."""
         generator = torch.Generator().manual_seed(seed)
-        for key in sorted(k for k in self.tensors if k.startswith(prefix) and not k.endswith("running_var")):
-            self.tensors[key] = self.tensors[key] + size * torch.randn(self.tensors[key].shape, generator=generator)
+        for key in sorted(
+            k for k in self.tensors if k.startswith(prefix) and not k.endswith("running_var")
+        ):
+            self.tensors[key] = self.tensors[key] + size * torch.randn(
+                self.tensors[key].shape, generator=generator
+            )
 
     def load(self, module: nn.Module, prefix: str = "") -> None:
         """Give a module this device's values: shared, statistic or private/NAME, or PREFIXNAME."""
         with torch.no_grad():
             for name, value in (*module.named_parameters(), *module.named_buffers()):
-                keys = [f"{prefix}{name}"] if prefix else [f"{role}/{name}" for role in ("shared", "statistic", "private")]
+                keys = (
+                    [f"{prefix}{name}"]
+                    if prefix
+                    else [f"{role}/{name}" for role in ("shared", "statistic", "private")]
+                )
                 for key in keys:
                     if key in self.tensors:
                         value.copy_(self.tensors[key])
@@ -138,12 +167,23 @@ def features_of(module: HarCnn, x: Tensor) -> Tensor:
 
 
 def assert_holds(tensors: Mapping[str, Tensor], module: nn.Module, prefix: str = "") -> None:
-    """A module's parameters and statistics are what the tensors say; at least the parameters are there."""
+    """A module's parameters and statistics are what the tensors say; at least the parameters are
+    there."""
     met = 0
     for name, value in (*module.named_parameters(), *module.named_buffers()):
-        for key in [f"{prefix}{name}"] if prefix else [f"{role}/{name}" for role in ("shared", "statistic", "private")]:
+        for key in (
+            [f"{prefix}{name}"]
+            if prefix
+            else [f"{role}/{name}" for role in ("shared", "statistic", "private")]
+        ):
             if key in tensors:
-                torch.testing.assert_close(tensors[key], value.detach(), rtol=2e-4, atol=2e-6, msg=partial("{}: {}".format, key))
+                torch.testing.assert_close(
+                    tensors[key],
+                    value.detach(),
+                    rtol=2e-4,
+                    atol=2e-6,
+                    msg=partial("{}: {}".format, key),
+                )
                 met += 1
     assert met >= len(list(module.parameters()))
 
@@ -158,7 +198,13 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
     optimiser.step()
 
 
-def step_both(device: Device, graph: str, module: nn.Module, optimiser: torch.optim.Optimizer, given: list[TorchTensors]) -> None:
+def step_both(
+    device: Device,
+    graph: str,
+    module: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    given: list[TorchTensors],
+) -> None:
     """Run a graph of the device on every batch; beside it, descend a module's cross-entropy."""
     for batch in given:
         device.run(graph, batch)
@@ -166,14 +212,18 @@ def step_both(device: Device, graph: str, module: nn.Module, optimiser: torch.op
 
 
 def assert_metrics(outputs: TorchTensors, loss: Tensor, logits: Tensor, y: Tensor) -> None:
-    assert float(outputs["metric/loss_sum"]) == pytest.approx(float(loss.detach()) * len(y), rel=1e-4)
+    assert float(outputs["metric/loss_sum"]) == pytest.approx(
+        float(loss.detach()) * len(y), rel=1e-4
+    )
     assert float(outputs["metric/num_correct"]) == float((logits.argmax(1) == y).sum())
 
 
 def assert_used(device: Device, logits: Tensor, batch: TorchTensors) -> None:
     """`evaluate` and `predict` speak of the model that gave these logits."""
     probabilities = device.run("predict", batch)["output/probabilities"]
-    torch.testing.assert_close(probabilities, torch.softmax(logits, 1).detach(), rtol=2e-3, atol=1e-5)
+    torch.testing.assert_close(
+        probabilities, torch.softmax(logits, 1).detach(), rtol=2e-3, atol=1e-5
+    )
     outputs = device.run("evaluate", batch)
     assert float(outputs["metric/loss_sum"]) == pytest.approx(
         float(F.cross_entropy(logits, batch["y"], reduction="sum").detach()), rel=1e-3

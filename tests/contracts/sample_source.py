@@ -1,4 +1,5 @@
-"""What every source of samples must do; subclassed once per adapter. `feed` makes these samples come in the adapter's own way."""
+"""What every source of samples must do; subclassed once per adapter. `feed` makes these samples
+come in the adapter's own way."""
 
 import time
 from collections.abc import Callable
@@ -20,13 +21,19 @@ def collect(source: Source, count: int, patience_s: float = 10.0) -> Samples:
     end_s = time.monotonic() + patience_s
     while sum(len(s.t) for s in found) < count and time.monotonic() < end_s:
         found += source.read(0.1)
-    return Samples(np.concatenate([s.t for s in found]), np.concatenate([s.values for s in found]), sum((s.labels for s in found), ()))
+    return Samples(
+        np.concatenate([s.t for s in found]),
+        np.concatenate([s.values for s in found]),
+        sum((s.labels for s in found), ()),
+    )
 
 
 class SampleSourceContract:
     """`source` records the channels a and b."""
 
-    def test_samples_come_in_order_with_their_times_and_values(self, source: Source, feed: Feed) -> None:
+    def test_samples_come_in_order_with_their_times_and_values(
+        self, source: Source, feed: Feed
+    ) -> None:
         t = np.round(time.time() - 3 + np.arange(50) / 50, 3)
         values = np.stack([np.arange(50) - 20, np.arange(50) * 3], 1).astype(np.float64)
         feed(t, values)
@@ -40,7 +47,9 @@ class SampleSourceContract:
         assert time.monotonic() - began_s < 2.0
         assert not source.is_over
 
-    def test_what_cannot_be_read_is_counted_and_what_comes_after_is_read(self, source: Source, feed: Feed, spoil: Spoil) -> None:
+    def test_what_cannot_be_read_is_counted_and_what_comes_after_is_read(
+        self, source: Source, feed: Feed, spoil: Spoil
+    ) -> None:
         spoil()
         feed(np.round(time.time() - 3 + np.arange(20) / 50, 3), np.ones((20, 2)))
         assert len(collect(source, 20).t) == 20

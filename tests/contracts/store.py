@@ -29,7 +29,18 @@ STARTED = Started(0.0, SETTINGS, {"initial": "1" * 64}, "2" * 64, PROGRAMS)
 
 
 def record(number: int, accuracy: int = 1) -> RoundRecord:
-    return RoundRecord(number, "training", 0.0, 1.0, {"d": Metrics(2, 1.0, accuracy)}, Metrics(), {"d": "0"}, 10, 20, {"p": 0.5})
+    return RoundRecord(
+        number,
+        "training",
+        0.0,
+        1.0,
+        {"d": Metrics(2, 1.0, accuracy)},
+        Metrics(),
+        {"d": "0"},
+        10,
+        20,
+        {"p": 0.5},
+    )
 
 
 class StoreContract:
@@ -76,7 +87,11 @@ class StoreContract:
         store.commit([], [record(2, accuracy=0)])
         assert store.rounds() == [record(1), record(2, accuracy=0)]
         assert (store.rounds(after=2**40), store.rounds(until=2**40)) == ([], store.rounds())
-        assert (store.rounds(after=1), store.rounds(after=2), store.rounds(until=1)) == ([record(2, accuracy=0)], [], [record(1)])
+        assert (store.rounds(after=1), store.rounds(after=2), store.rounds(until=1)) == (
+            [record(2, accuracy=0)],
+            [],
+            [record(1)],
+        )
 
 
 class BlobsContract:

@@ -1,4 +1,5 @@
-"""The Helm chart, rendered by Helm's own library: what comes out is valid for Kubernetes, gives little away; wrong values are refused."""
+"""The Helm chart, rendered by Helm's own library: what comes out is valid for Kubernetes, gives
+little away; wrong values are refused."""
 
 import json
 import re
@@ -10,7 +11,10 @@ import yaml
 from tests.deploy.tools import DEPLOY, run, tool
 
 CHART = DEPLOY / "helm" / "shoal"
-LEAST = {"broker": "mqtts://broker.example", "secrets": {"tls": "aggregator-tls", "bundle": "watch-bundle"}}
+LEAST = {
+    "broker": "mqtts://broker.example",
+    "secrets": {"tls": "aggregator-tls", "bundle": "watch-bundle"},
+}
 MOST = LEAST | {
     "secrets": {"tls": "t", "bundle": "b", "database": "d"},
     "database": "postgresql://shoal@db.example/shoal",
@@ -58,7 +62,13 @@ def test_a_release_is_valid_for_kubernetes(values: dict[str, Any]) -> None:
     objects, told = render(values)
     assert told == ""
     kinds = {o["kind"] for o in objects}
-    assert kinds >= {"StatefulSet", "Service", "ConfigMap", "PersistentVolumeClaim", "NetworkPolicy"}
+    assert kinds >= {
+        "StatefulSet",
+        "Service",
+        "ConfigMap",
+        "PersistentVolumeClaim",
+        "NetworkPolicy",
+    }
     assert ("ServiceMonitor" in kinds) == (values is MOST)
     assert ("PrometheusRule" in kinds) == (values is MOST)
     (service,) = (o["spec"] for o in objects if o["kind"] == "StatefulSet")
@@ -71,11 +81,17 @@ def test_a_release_is_valid_for_kubernetes(values: dict[str, Any]) -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert "memory" in container["resources"]["limits"]
         assert "env" not in container, "settings are in the ConfigMap, secrets in files"
-    mounted = {mount["name"] for container in [*pod["containers"], *pod.get("initContainers", [])] for mount in container["volumeMounts"]}
+    mounted = {
+        mount["name"]
+        for container in [*pod["containers"], *pod.get("initContainers", [])]
+        for mount in container["volumeMounts"]
+    }
     assert mounted == {volume["name"] for volume in pod["volumes"]}
 
 
-def test_the_rules_of_the_chart_are_the_alerts_of_the_compose_file_for_the_job_that_is_scraped() -> None:
+def test_the_rules_of_the_chart_are_the_alerts_of_the_compose_file_for_the_job_that_is_scraped() -> (
+    None
+):
     objects, told = render(MOST)
     assert told == ""
     (rule,) = (o for o in objects if o["kind"] == "PrometheusRule")
@@ -92,8 +108,15 @@ def test_every_setting_of_the_configmap_is_one_of_serve() -> None:
     from shoal.cli import application
 
     commands: Any = typer.main.get_command(application("serve"))
-    known = {"SHOAL_BROKER", *(f"SHOAL_SERVE_{option.name.upper()}" for option in commands.commands["serve"].params)}
-    named = set(re.findall(r"^  (SHOAL_\w+):", (CHART / "templates" / "configmap.yaml").read_text(), re.MULTILINE))
+    known = {
+        "SHOAL_BROKER",
+        *(f"SHOAL_SERVE_{option.name.upper()}" for option in commands.commands["serve"].params),
+    }
+    named = set(
+        re.findall(
+            r"^  (SHOAL_\w+):", (CHART / "templates" / "configmap.yaml").read_text(), re.MULTILINE
+        )
+    )
     assert len(named) > 8
     assert sorted(named - known) == []
 
@@ -124,7 +147,13 @@ for values in json.loads(sys.argv[2]):
 
 
 def test_values_that_cannot_be_are_refused_by_name() -> None:
-    done = run(tool("python"), "-c", REFUSE, CHART, json.dumps([LEAST | change for change, _ in REFUSED]))
+    done = run(
+        tool("python"), "-c", REFUSE, CHART, json.dumps([LEAST | change for change, _ in REFUSED])
+    )
     told = done.stdout.splitlines()
     assert len(told) == len(REFUSED), done.stderr
-    assert [(line, name) for line, (_, name) in zip(told, REFUSED, strict=True) if line == "taken" or name not in line] == []
+    assert [
+        (line, name)
+        for line, (_, name) in zip(told, REFUSED, strict=True)
+        if line == "taken" or name not in line
+    ] == []

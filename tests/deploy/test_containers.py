@@ -1,4 +1,5 @@
-"""The images: what hadolint says of their files, what they promise, and, where buildah and the base image are, a board's itself."""
+"""The images: what hadolint says of their files, what they promise, and, where buildah and the base
+image are, a board's itself."""
 
 import re
 from pathlib import Path
@@ -17,7 +18,9 @@ def test_hadolint_finds_nothing(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.name)
-def test_an_image_is_of_stages_has_a_user_a_health_check_labels_and_pinned_versions(file: Path) -> None:
+def test_an_image_is_of_stages_has_a_user_a_health_check_labels_and_pinned_versions(
+    file: Path,
+) -> None:
     text = file.read_text()
     stages = text.split("\nFROM ")
     assert len(stages) == 4
@@ -40,16 +43,39 @@ def test_every_package_is_in_what_images_are_built_from() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_image_of_a_board_is_built_and_runs_as_nobody() -> None:
-    """It needs the base image, from a registry or made here: `mmdebstrap --variant=minbase bookworm - | podman import - IMAGE`."""
+    """It needs the base image, from a registry or made here: `mmdebstrap --variant=minbase bookworm
+    - | podman import - IMAGE`."""
     buildah = debian("buildah", "buildah")
     file = DEPLOY / "containers" / "edge.Dockerfile"
     found = re.search(r"^ARG BASE=(.+)$", file.read_text(), re.MULTILINE)
     assert found is not None
-    if run(buildah, "inspect", "--type", "image", found[1]).returncode and run(buildah, "pull", "--quiet", found[1]).returncode:
+    if (
+        run(buildah, "inspect", "--type", "image", found[1]).returncode
+        and run(buildah, "pull", "--quiet", found[1]).returncode
+    ):
         pytest.skip(f"{found[1]} cannot be had: a network with this registry would run this")
     certificates = Path("/etc/ssl/certs/ca-certificates.crt")
-    own = ["-v", f"{certificates}:/run/ca.pem:ro", "--env", "PIP_CERT=/run/ca.pem", "--env", "SSL_CERT_FILE=/run/ca.pem"]
-    words = ["bud", "--layers", "--pull-never", "--isolation", "chroot", *own, "-f", str(file), "-t", "shoal-edge-test", "."]
+    own = [
+        "-v",
+        f"{certificates}:/run/ca.pem:ro",
+        "--env",
+        "PIP_CERT=/run/ca.pem",
+        "--env",
+        "SSL_CERT_FILE=/run/ca.pem",
+    ]
+    words = [
+        "bud",
+        "--layers",
+        "--pull-never",
+        "--isolation",
+        "chroot",
+        *own,
+        "-f",
+        str(file),
+        "-t",
+        "shoal-edge-test",
+        ".",
+    ]
     done = run(buildah, *words, timeout_s=1700)
     assert done.returncode == 0, done.stderr[-3000:]
     container = run(buildah, "from", "--pull-never", "localhost/shoal-edge-test").stdout.strip()

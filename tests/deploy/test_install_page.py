@@ -1,4 +1,5 @@
-"""docs/install.md and docs/release.md: the tests and files that they name are there, and their commands are those that tests type."""
+"""docs/install.md and docs/release.md: the tests and files that they name are there, and their
+commands are those that tests type."""
 
 import re
 import shlex
@@ -12,38 +13,80 @@ COMMANDS = [line for block in blocks("docs/install.md", "") for line in block.te
 
 
 def test_every_test_that_the_pages_name_is_there() -> None:
-    named = re.findall(r"`(tests/[\w/.]+)(?:: (\w+))?`", PAGE + (ROOT / "docs" / "release.md").read_text())
+    named = re.findall(
+        r"`(tests/[\w/.]+)(?:: (\w+))?`", PAGE + (ROOT / "docs" / "release.md").read_text()
+    )
     assert len(named) >= 9
     assert [place for place, _ in named if not (ROOT / place).exists()] == []
-    assert [name for place, name in named if name and not re.search(rf"\bdef {name}\b", (ROOT / place).read_text())] == []
+    assert [
+        name
+        for place, name in named
+        if name and not re.search(rf"\bdef {name}\b", (ROOT / place).read_text())
+    ] == []
 
 
 def test_every_command_is_of_a_program_of_whose_words_a_test_knows() -> None:
-    """No engine and no cluster is at hand where tests run: files and names in such commands are compared with what they stand for."""
-    words = [[word for word in shlex.split(line.removeprefix("sudo ")) if not re.match(r"[A-Z_]+=", word)] for line in COMMANDS]
+    """No engine and no cluster is at hand where tests run: files and names in such commands are
+    compared with what they stand for."""
+    words = [
+        [
+            word
+            for word in shlex.split(line.removeprefix("sudo "))
+            if not re.match(r"[A-Z_]+=", word)
+        ]
+        for line in COMMANDS
+    ]
     programs = {given[0] for given in words}
     variables = {name for line in COMMANDS for name in re.findall(r"^([A-Z_]+)=", line)}
     assert variables == {"ALERT_WEBHOOK"}
     assert "${ALERT_WEBHOOK:-}" in (DEPLOY / "compose" / "setup").read_text()
-    assert programs == {"docker", "helm", "ansible-playbook", "deploy/compose/setup", "deploy/board/shoal-board", "shoal-board"}
+    assert programs == {
+        "docker",
+        "helm",
+        "ansible-playbook",
+        "deploy/compose/setup",
+        "deploy/board/shoal-board",
+        "shoal-board",
+    }
     paths = {word for line in COMMANDS for word in shlex.split(line) if word.startswith("deploy/")}
     assert len(paths) >= 5
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
     values = (DEPLOY / "helm" / "shoal" / "values.yaml").read_text()
-    keys = {key for line in COMMANDS if line.startswith("helm") for key in re.findall(r"--set ([\w.]+)=", line)}
+    keys = {
+        key
+        for line in COMMANDS
+        if line.startswith("helm")
+        for key in re.findall(r"--set ([\w.]+)=", line)
+    }
     assert keys == {"broker", "secrets.tls", "secrets.bundle"}
-    assert [key for key in keys if not re.search(rf"^ *{key.rpartition('.')[2]}:", values, re.MULTILINE)] == []
+    assert [
+        key for key in keys if not re.search(rf"^ *{key.rpartition('.')[2]}:", values, re.MULTILINE)
+    ] == []
     script = (DEPLOY / "board" / "shoal-board").read_text()
-    said = {word for line in COMMANDS if "shoal-board" in line for word in shlex.split(line) if word.startswith("--")}
+    said = {
+        word
+        for line in COMMANDS
+        if "shoal-board" in line
+        for word in shlex.split(line)
+        if word.startswith("--")
+    }
     assert said == {"--enrol", "--device"}
     assert [word for word in said if f"{word})" not in script] == []
-    services = set(re.findall(r"^  (\w+):$", (DEPLOY / "compose" / "compose.yaml").read_text(), re.MULTILINE))
-    named = {re.split(r" (?:exec|restart) ", line)[1].split()[0] for line in COMMANDS if re.search(" (exec|restart) ", line)}
+    services = set(
+        re.findall(r"^  (\w+):$", (DEPLOY / "compose" / "compose.yaml").read_text(), re.MULTILINE)
+    )
+    named = {
+        re.split(r" (?:exec|restart) ", line)[1].split()[0]
+        for line in COMMANDS
+        if re.search(" (exec|restart) ", line)
+    }
     assert named == {"aggregator", "alertmanager"}
     assert named <= services
 
 
 def test_every_extra_and_every_alert_is_on_the_page() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     alerts = re.findall(r"- alert: (\w+)", (DEPLOY / "monitoring" / "alerts.yml").read_text())
     assert [name for name in [*extras, *alerts] if f"`{name}`" not in PAGE] == []

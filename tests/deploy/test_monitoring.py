@@ -1,5 +1,5 @@
-"""Alerts and the dashboard: each metric that they name is one of a real service, and each alert is raised by what it is
-about, and reaches whom the operator names."""
+"""Alerts and the dashboard: each metric that they name is one of a real service, and each alert is
+raised by what it is about, and reaches whom the operator names."""
 
 import json
 import queue
@@ -31,18 +31,35 @@ NAME = re.compile(r"\bshoal_\w+")
 
 @pytest.fixture(scope="module")
 def scraped(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Of a service that runs: the labels' names of each metric, by the metric's name as Prometheus knows it."""
+    """Of a service that runs: the labels' names of each metric, by the metric's name as Prometheus
+    knows it."""
     folder, port = tmp_path_factory.mktemp("service"), free_port()
     with EmbeddedBroker() as broker:
-        options = ["--folder", str(folder / "served"), "--bundle", str(exported.folder), "--broker", broker.url, "--port", str(port)]
-        serving = start_process(["-m", "shoal", "serve", *options], folder / "log", {"SHOAL_ALIVE_FILE": str(folder / "alive")})
+        options = [
+            "--folder",
+            str(folder / "served"),
+            "--bundle",
+            str(exported.folder),
+            "--broker",
+            broker.url,
+            "--port",
+            str(port),
+        ]
+        serving = start_process(
+            ["-m", "shoal", "serve", *options],
+            folder / "log",
+            {"SHOAL_ALIVE_FILE": str(folder / "alive")},
+        )
         try:
             text = scrape(serving, f"http://127.0.0.1:{port}/metrics")
             assert (folder / "alive").exists(), "what a container's health check looks at"
         finally:
             stop_processes([serving])
     families = text_string_to_metric_families(text)
-    return {f.name + SUFFIX.get(f.type, ""): {label for sample in f.samples for label in sample.labels} for f in families}
+    return {
+        f.name + SUFFIX.get(f.type, ""): {label for sample in f.samples for label in sample.labels}
+        for f in families
+    }
 
 
 def scrape(serving: "subprocess.Popen[bytes]", url: str) -> str:
@@ -59,7 +76,11 @@ def expressions() -> dict[str, list[str]]:
     """The expressions of the dashboard and of the alerts."""
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     shown = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    listed = [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    listed = [
+        variable["query"]
+        for variable in dashboard["templating"]["list"]
+        if variable["type"] == "query"
+    ]
     alerts = re.findall(r"^ +expr: (.+)$", (MONITORING / "alerts.yml").read_text(), re.MULTILINE)
     return {"dashboard": shown + listed, "alerts": alerts}
 
@@ -76,15 +97,27 @@ def test_the_dashboard_shows_every_metric(scraped: dict[str, set[str]]) -> None:
     assert sorted(name for name in scraped if name.startswith("shoal_") and name not in shown) == []
 
 
-def test_labels_by_which_the_dashboard_chooses_are_those_of_the_metrics(scraped: dict[str, set[str]]) -> None:
-    chosen = [match for e in expressions()["dashboard"] for match in re.findall(r"(shoal_\w+)\{(\w+)", e)]
+def test_labels_by_which_the_dashboard_chooses_are_those_of_the_metrics(
+    scraped: dict[str, set[str]],
+) -> None:
+    chosen = [
+        match for e in expressions()["dashboard"] for match in re.findall(r"(shoal_\w+)\{(\w+)", e)
+    ]
     assert chosen != []
     assert [(name, label) for name, label in chosen if label not in scraped[name]] == []
 
 
 def test_panels_do_not_overlap() -> None:
-    places = [panel["gridPos"] for panel in json.loads((MONITORING / "dashboard.json").read_text())["panels"]]
-    cells = [(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])]
+    places = [
+        panel["gridPos"]
+        for panel in json.loads((MONITORING / "dashboard.json").read_text())["panels"]
+    ]
+    cells = [
+        (x, y)
+        for p in places
+        for x in range(p["x"], p["x"] + p["w"])
+        for y in range(p["y"], p["y"] + p["h"])
+    ]
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < 24
 
@@ -98,7 +131,13 @@ def test_each_alert_is_raised_by_what_it_is_about_and_by_nothing_that_is_well() 
 
 
 def test_prometheus_reads_its_configuration() -> None:
-    done = run(debian("promtool", "prometheus"), "check", "config", "--syntax-only", MONITORING / "prometheus.yml")
+    done = run(
+        debian("promtool", "prometheus"),
+        "check",
+        "config",
+        "--syntax-only",
+        MONITORING / "prometheus.yml",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -126,15 +165,21 @@ class _Told(BaseHTTPRequestHandler):
 
 
 def quicker(text: str, **changed: str) -> str:
-    """A configuration with the words of this machine in place of others, each of which must be there."""
+    """A configuration with the words of this machine in place of others, each of which must be
+    there."""
     for old, new in changed.items():
         assert old in text
         text = text.replace(old, new)
     return text
 
 
-def test_an_alert_goes_through_prometheus_and_alertmanager_to_the_webhook_of_setup(tmp_path: Path) -> None:
-    prometheus, alertmanager = debian("prometheus", "prometheus"), debian("prometheus-alertmanager", "prometheus-alertmanager")
+def test_an_alert_goes_through_prometheus_and_alertmanager_to_the_webhook_of_setup(
+    tmp_path: Path,
+) -> None:
+    prometheus, alertmanager = (
+        debian("prometheus", "prometheus"),
+        debian("prometheus-alertmanager", "prometheus-alertmanager"),
+    )
     said: queue.Queue[dict[str, Any]] = queue.Queue()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Told", (_Told,), {"said": said}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -150,16 +195,28 @@ def test_an_alert_goes_through_prometheus_and_alertmanager_to_the_webhook_of_set
         "alertmanager:9093": f"127.0.0.1:{ports[1]}",
     }
     (tmp_path / "alertmanager.yml").write_text(told)
-    (tmp_path / "prometheus.yml").write_text(quicker((MONITORING / "prometheus.yml").read_text(), **places))
+    (tmp_path / "prometheus.yml").write_text(
+        quicker((MONITORING / "prometheus.yml").read_text(), **places)
+    )
     options = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
     running = []
     try:
-        for name, binary, port in (("alertmanager", alertmanager, ports[1]), ("prometheus", prometheus, ports[0])):
+        for name, binary, port in (
+            ("alertmanager", alertmanager, ports[1]),
+            ("prometheus", prometheus, ports[0]),
+        ):
             own = {f"=/etc/{name}/": f"={tmp_path}/", f"=/{name}": f"={home / name}"}
-            words = [quicker(" ".join(options[name]["command"]), **own), f"--web.listen-address=127.0.0.1:{port}"]
+            words = [
+                quicker(" ".join(options[name]["command"]), **own),
+                f"--web.listen-address=127.0.0.1:{port}",
+            ]
             with (tmp_path / "log").open("a") as log:
-                running.append(subprocess.Popen([binary, *" ".join(words).split()], stdout=log, stderr=log))
-            wait_for_port(port, 60)  # an alert that finds no Alertmanager is sent again after a minute
+                running.append(
+                    subprocess.Popen([binary, *" ".join(words).split()], stdout=log, stderr=log)
+                )
+            wait_for_port(
+                port, 60
+            )  # an alert that finds no Alertmanager is sent again after a minute
         came = said.get(timeout=60)
     except (queue.Empty, TimeoutError):
         raise AssertionError((tmp_path / "log").read_text()) from None
@@ -169,7 +226,10 @@ def test_an_alert_goes_through_prometheus_and_alertmanager_to_the_webhook_of_set
         server.server_close()
     assert (came["receiver"], came["status"]) == ("operator", "firing")
     (alert,) = came["alerts"]
-    assert (alert["labels"]["alertname"], alert["labels"]["severity"]) == ("ShoalUnvouched", "critical")
+    assert (alert["labels"]["alertname"], alert["labels"]["severity"]) == (
+        "ShoalUnvouched",
+        "critical",
+    )
     assert "Devices believe nothing" in alert["annotations"]["summary"]
 
 
@@ -183,5 +243,12 @@ def test_alertmanager_reads_the_configuration_and_the_receiver_of_the_page(tmp_p
         done = run(amtool, "check-config", tmp_path / "alertmanager.yml")
         assert done.returncode == 0, done.stdout + done.stderr
     for severity in ("critical", "warning"):
-        done = run(amtool, "config", "routes", "test", f"--config.file={tmp_path / 'alertmanager.yml'}", f"severity={severity}")
+        done = run(
+            amtool,
+            "config",
+            "routes",
+            "test",
+            f"--config.file={tmp_path / 'alertmanager.yml'}",
+            f"severity={severity}",
+        )
         assert done.stdout.split() == ["operator"], done.stderr

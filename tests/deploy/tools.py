@@ -1,4 +1,5 @@
-"""The programs with which files of deploy/ are checked: those of `make tools`, and Debian's. A test whose program is missing is skipped."""
+"""The programs with which files of deploy/ are checked: those of `make tools`, and Debian's. A test
+whose program is missing is skipped."""
 
 import os
 import shutil
@@ -28,7 +29,16 @@ def debian(name: str, package: str) -> str:
     return found
 
 
-def run(*words: str | Path, cwd: Path = ROOT, timeout_s: float = 280, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    *words: str | Path, cwd: Path = ROOT, timeout_s: float = 280, **environment: str
+) -> "subprocess.CompletedProcess[str]":
     """Run a program to its end; `environment` is added to this process's."""
     command = [str(word) for word in words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **environment})
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **environment},
+    )

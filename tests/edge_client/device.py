@@ -25,10 +25,23 @@ NOW_S = 1_800_000_000.0
 
 
 class Device:
-    """One device `d0`. `now_s` is the time of every clock; `root` is the key that it trusts if `signed`."""
+    """One device `d0`. `now_s` is the time of every clock; `root` is the key that it trusts if
+    `signed`."""
 
-    def __init__(self, fleet: FleetData, exported: Exported, folder: Path, signed: bool = False, **options: Any) -> None:
-        self.windows, self.bundle, self.folder, self.options = fleet.devices["d0"], exported.bundle, folder, options
+    def __init__(
+        self,
+        fleet: FleetData,
+        exported: Exported,
+        folder: Path,
+        signed: bool = False,
+        **options: Any,
+    ) -> None:
+        self.windows, self.bundle, self.folder, self.options = (
+            fleet.devices["d0"],
+            exported.bundle,
+            folder,
+            options,
+        )
         self.topics, self.broker, self.now_s = Topics("f"), InProcessBroker(), 0.0
         self.root, service = new_key(), new_key()
         self.trusted: Sequence[Any] = (self.root.public_key(),) if signed else ()
@@ -47,7 +60,9 @@ class Device:
         clocks = {"clock": lambda: self.now_s, "wall": lambda: NOW_S + self.now_s}
         state = state or FolderState(self.folder)
         options = {"trusted": self.trusted, **clocks, **self.options}
-        self.agent = Agent("d0", self.topics, link, self.windows, state, self.load_graphs, **options)
+        self.agent = Agent(
+            "d0", self.topics, link, self.windows, state, self.load_graphs, **options
+        )
 
     def turn(self) -> None:
         """Let the client do all that it can do now."""
@@ -55,9 +70,13 @@ class Device:
             self.agent.handle(event)
         self.agent.tick()
 
-    def say(self, boot_id: str = "boot", epoch: int = 1, at_s: float | None = None, online: bool = True) -> None:
+    def say(
+        self, boot_id: str = "boot", epoch: int = 1, at_s: float | None = None, online: bool = True
+    ) -> None:
         """Publish the aggregator's status."""
-        status = m.AggregatorStatus(online, boot_id, epoch, NOW_S + self.now_s if at_s is None else at_s)
+        status = m.AggregatorStatus(
+            online, boot_id, epoch, NOW_S + self.now_s if at_s is None else at_s
+        )
         self.broker.publish(self.topics.aggregator, self.sign(status), True)
 
     def offer(self, *payloads: bytes) -> None:
@@ -67,7 +86,9 @@ class Device:
 
     def plan(self, number: int = 1, **changes: Any) -> m.Plan:
         """A plan for the device's bundle and model."""
-        return plan(number, **{"bundle": self.bundle.digest, "model": digest(self.model), **changes})
+        return plan(
+            number, **{"bundle": self.bundle.digest, "model": digest(self.model), **changes}
+        )
 
     def send_plan(self, number: int = 1, **changes: Any) -> m.Plan:
         """Send such a plan."""
@@ -84,11 +105,21 @@ class Device:
         offer = {"epoch": 1, "bundle": self.bundle.digest, "model": digest(self.model), **changes}
         self.reply(m.Finish("d0", run_id, **offer))
 
-    def release(self, number: int, model: bytes | None = None, bundle: bytes | None = None, **changes: Any) -> None:
-        """Offer a release's blobs and say that it is this device's, as a retained message; and let the device do what it does about it."""
+    def release(
+        self, number: int, model: bytes | None = None, bundle: bytes | None = None, **changes: Any
+    ) -> None:
+        """Offer a release's blobs and say that it is this device's, as a retained message; and let
+        the device do what it does about it."""
         model, bundle = model or self.model, bundle or self.bundle.payload
         self.offer(model, bundle)
-        fields = {"epoch": 1, "group": "left", "run_id": "r", "bundle": digest(bundle), "model": digest(model), **changes}
+        fields = {
+            "epoch": 1,
+            "group": "left",
+            "run_id": "r",
+            "bundle": digest(bundle),
+            "model": digest(model),
+            **changes,
+        }
         message = self.sign(m.Release("d0", number=number, **fields))
         self.server.publish(self.topics.device("d0", "release"), message, retain=True)
         self.turn()
@@ -99,7 +130,8 @@ class Device:
         return said
 
     def sent(self, kind: str) -> list[bytes]:
-        """What the device has published on its topic of this kind; what it published on others is forgotten."""
+        """What the device has published on its topic of this kind; what it published on others is
+        forgotten."""
         found = []
         while (event := self.server.receive(timeout_s=0)) is not None:
             if isinstance(event, Delivery) and event.topic.endswith(f"/{kind}"):
@@ -126,10 +158,17 @@ def finished(device: Device, number: int = 1, **changes: Any) -> bytes:
 
 def other_model(device: Device, scale: float = 1.5) -> bytes:
     """A model of the same layout whose weights are this multiple."""
-    return encode_tensors({key: (value * scale).astype(value.dtype) for key, value in initial_model(device.bundle).items()})
+    return encode_tensors(
+        {
+            key: (value * scale).astype(value.dtype)
+            for key, value in initial_model(device.bundle).items()
+        }
+    )
 
 
-def take_up(device: Device, model: bytes | None = None, bundle: bytes | None = None, run_id: str = "r") -> None:
+def take_up(
+    device: Device, model: bytes | None = None, bundle: bytes | None = None, run_id: str = "r"
+) -> None:
     """Offer a model, and let the device do what it does about it."""
     model, bundle = model or device.model, bundle or device.bundle.payload
     device.offer(model, bundle)

@@ -1,4 +1,5 @@
-"""Bundles that a device must survive: made from a good one by changing its manifest or its bytes."""
+"""Bundles that a device must survive: made from a good one by changing its manifest or its
+bytes."""
 
 import io
 import zipfile
@@ -49,14 +50,26 @@ def repeated(count: int, size: int) -> bytes:
     at = payload.index(b"PK\1\2")
     directory, end = payload[at:-22] * count, payload[-22:]
     counts = min(count, 0xFFFF).to_bytes(2, "little") * 2
-    return payload[:at] + directory + end[:8] + counts + len(directory).to_bytes(4, "little") + end[16:]
+    return (
+        payload[:at]
+        + directory
+        + end[:8]
+        + counts
+        + len(directory).to_bytes(4, "little")
+        + end[16:]
+    )
 
 
 def hostile_bundles(bundle: Bundle) -> dict[str, bytes]:
     """By what is wrong with it."""
     files = {MANIFEST: msgspec.json.encode(bundle.manifest), SIGNATURE: b"", **bundle.files}
     step, predict = bundle.manifest.graphs["step"], bundle.manifest.graphs["predict"]
-    leaks = Graph(step.file, step.inputs, tuple(o.replace("next/slot/", "next/statistic/") for o in step.outputs), step.responses)
+    leaks = Graph(
+        step.file,
+        step.inputs,
+        tuple(o.replace("next/slot/", "next/statistic/") for o in step.outputs),
+        step.responses,
+    )
     return {
         "truncated": bundle.payload[: len(bundle.payload) // 2],
         "cut at the end": bundle.payload[:-3],
@@ -78,16 +91,24 @@ def hostile_bundles(bundle: Bundle) -> dict[str, bytes]:
         "an empty graph": packed(bundle, files={step.file: b""}),
         "another graph's file": with_graph(bundle, "step", file=predict.file),
         "fewer outputs than the graph has": with_graph(bundle, "step", outputs=step.outputs[:-1]),
-        "more outputs than the graph has": with_graph(bundle, "step", outputs=(*step.outputs, "metric/more")),
+        "more outputs than the graph has": with_graph(
+            bundle, "step", outputs=(*step.outputs, "metric/more")
+        ),
         "outputs in another order": with_graph(bundle, "step", outputs=step.outputs[::-1]),
-        "outputs of tensors that are not there": packed(bundle, graphs={**bundle.manifest.graphs, "step": leaks}),
+        "outputs of tensors that are not there": packed(
+            bundle, graphs={**bundle.manifest.graphs, "step": leaks}
+        ),
         "outputs without names": with_graph(bundle, "step", outputs=("",) * len(step.outputs)),
         "no outputs": with_graph(bundle, "step", outputs=()),
         "no inputs": with_graph(bundle, "step", inputs=()),
-        "inputs that nobody has": with_graph(bundle, "step", inputs=(*step.inputs, "hyper/unknown")),
+        "inputs that nobody has": with_graph(
+            bundle, "step", inputs=(*step.inputs, "hyper/unknown")
+        ),
         "no classes": packed(bundle, classes=()),
         "batches of more than all": packed(bundle, min_batch=2**31),
-        "another window": packed(bundle, window=msgspec.structs.replace(bundle.manifest.window, length=31)),
+        "another window": packed(
+            bundle, window=msgspec.structs.replace(bundle.manifest.window, length=31)
+        ),
         "random numbers without end": packed(bundle, random={"uniform/x": (2**40, 2**40)}),
         "random numbers of a negative shape": packed(bundle, random={"normal/x": (-1,)}),
         "no tensors": packed(bundle, tensors=()),

@@ -1,4 +1,5 @@
-"""Runs `shoal-edge` and kills it (-9) before the step of this number: a file that gets its name or loses it, a request, an answer."""
+"""Runs `shoal-edge` and kills it (-9) before the step of this number: a file that gets its name or
+loses it, a request, an answer."""
 
 import http.client
 import os
@@ -25,7 +26,12 @@ def kill_before_step(number: int) -> None:
 
         return step
 
-    for kind, name in ((Path, "replace"), (Path, "unlink"), (http.client.HTTPSConnection, "request"), (http.client.HTTPResponse, "read")):
+    for kind, name in (
+        (Path, "replace"),
+        (Path, "unlink"),
+        (http.client.HTTPSConnection, "request"),
+        (http.client.HTTPResponse, "read"),
+    ):
         setattr(kind, name, counted(getattr(kind, name)))
 
 

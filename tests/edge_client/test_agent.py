@@ -1,4 +1,5 @@
-"""The agent on an in-process broker: what it does with what arrives, keys that are not trusted, and time."""
+"""The agent on an in-process broker: what it does with what arrives, keys that are not trusted, and
+time."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,9 @@ def device(make: Make) -> Device:
 
 
 @pytest.mark.parametrize("action", ["publish", "subscribe"])
-def test_what_the_broker_denies_is_said(device: Device, action: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_broker_denies_is_said(
+    device: Device, action: str, caplog: pytest.LogCaptureFixture
+) -> None:
     device.agent.handle(Denied(action, "shoal/2/f/device/d0/plan"))
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert said == [f"the broker does not let device=d0 {action} shoal/2/f/device/d0/plan"]
@@ -55,7 +58,9 @@ class TestRounds:
         assert device.agent.session.stage == "answered"
         assert FolderState(device.folder).update() is None
 
-    def test_a_plan_that_asks_for_int8_is_answered_in_it_also_after_a_restart(self, make: Make) -> None:
+    def test_a_plan_that_asks_for_int8_is_answered_in_it_also_after_a_restart(
+        self, make: Make
+    ) -> None:
         device = make()
         device.turn()
         assert decode(device.sent("check-in")[0], m.CheckIn).encodings == ("int8",)
@@ -68,7 +73,9 @@ class TestRounds:
 
     def test_int8_rounds_what_was_clipped(self, device: Device) -> None:
         clipped, sent = (
-            decode_update(finished(device, number, encoding=encoding, verbs=(m.Train(8), m.Protect(0.01))))[1]
+            decode_update(
+                finished(device, number, encoding=encoding, verbs=(m.Train(8), m.Protect(0.01)))
+            )[1]
             for number, encoding in ((1, "float32"), (2, "int8"))
         )
         expected = encoded(clipped, "int8", device.plan(2).seed, "d0")
@@ -190,7 +197,10 @@ class TestSignatures:
         device = make(signed=True)
         device.turn()
         before = device.agent.session
-        for forged in (encode(device.plan()), Signer(new_key(), vouch(new_key(), "f", new_key().public_key(), 9e9))(device.plan())):
+        for forged in (
+            encode(device.plan()),
+            Signer(new_key(), vouch(new_key(), "f", new_key().public_key(), 9e9))(device.plan()),
+        ):
             device.server.publish(device.topics.device("d0", "plan"), forged)
         device.turn()
         assert device.agent.session == before
@@ -205,7 +215,10 @@ class TestSignatures:
         device.send_plan()
         device.turn()
         (declined,) = device.declines()
-        assert (declined.reason, "not made with a trusted key" in declined.detail) == ("bundle", True)
+        assert (declined.reason, "not made with a trusted key" in declined.detail) == (
+            "bundle",
+            True,
+        )
 
     def test_a_plan_of_an_epoch_that_is_over_is_answered_with_the_proof(self, make: Make) -> None:
         device = make(signed=True)
@@ -216,7 +229,9 @@ class TestSignatures:
         assert (stale.round, stale.epoch) == (4, 4)
         assert Verifier("f", device.trusted).open(stale.proof.encode(), m.Plan, NOW_S) == newer
 
-    def test_a_voucher_that_is_over_by_the_aggregators_clock_is_not_believed(self, make: Make) -> None:
+    def test_a_voucher_that_is_over_by_the_aggregators_clock_is_not_believed(
+        self, make: Make
+    ) -> None:
         device = make(signed=True, wall=lambda: 0.0)
         device.say(at_s=NOW_S + 9_999)
         device.turn()
@@ -229,7 +244,11 @@ class TestSignatures:
     def test_what_is_for_another_device_is_ignored(self, device: Device, kind: Any) -> None:
         device.turn()
         before = device.agent.session
-        message = device.plan(device_id="d1") if kind == "plan" else m.Finish("d1", "r", 1, "0" * 64, "1" * 64)
+        message = (
+            device.plan(device_id="d1")
+            if kind == "plan"
+            else m.Finish("d1", "r", 1, "0" * 64, "1" * 64)
+        )
         device.server.publish(device.topics.device("d0", kind), encode(message))
         device.turn()
         assert device.agent.session == before
@@ -237,8 +256,19 @@ class TestSignatures:
     def test_garbage_changes_nothing(self, device: Device) -> None:
         device.turn()
         before = device.agent.session
-        for topic in (device.topics.device("d0", "plan"), device.topics.device("d0", "reply"), device.topics.aggregator):
-            for payload in (b"", b"\xff\x00garbage", b"\n\n\n", b'{"type":"plan"}', b"[" * 10_000, b"x" * 20_000_000):
+        for topic in (
+            device.topics.device("d0", "plan"),
+            device.topics.device("d0", "reply"),
+            device.topics.aggregator,
+        ):
+            for payload in (
+                b"",
+                b"\xff\x00garbage",
+                b"\n\n\n",
+                b'{"type":"plan"}',
+                b"[" * 10_000,
+                b"x" * 20_000_000,
+            ):
                 device.agent.handle(Delivery(topic, payload))
         device.agent.handle(Delivery("other", b""))
         device.agent.handle(LinkUp())
@@ -299,7 +329,9 @@ class TestTime:
         device.offer()
         device.send_plan(deadline_at_s=NOW_S - 5)
         device.turn()
-        assert [(d.reason, d.detail) for d in device.declines()] == [("expired", "its deadline was over 5 s ago")]
+        assert [(d.reason, d.detail) for d in device.declines()] == [
+            ("expired", "its deadline was over 5 s ago")
+        ]
 
     def test_time_goes_on_while_blobs_are_awaited(self, device: Device) -> None:
         device.send_plan(deadline_at_s=NOW_S + 100)

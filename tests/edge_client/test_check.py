@@ -50,7 +50,14 @@ def folder(fleet: FleetData, tmp_path: Path) -> Path:
 
 
 def words(folder: Path, broker: str = "mqtt://127.0.0.1:9", **options: str) -> list[str]:
-    given = {"broker": broker, "id": "d0", "data": folder / "data", "state": folder / "state", "policy": folder / "policy.toml", **options}
+    given = {
+        "broker": broker,
+        "id": "d0",
+        "data": folder / "data",
+        "state": folder / "state",
+        "policy": folder / "policy.toml",
+        **options,
+    }
     return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 
 
@@ -64,13 +71,21 @@ def findings(capsys: Captured, *words: str) -> tuple[int, dict[str, str]]:
 
 
 @contextmanager
-def aggregator(root: PrivateKey, broker: str, at_s: float, online: bool = True, until_s: float | None = None) -> Iterator[None]:
+def aggregator(
+    root: PrivateKey, broker: str, at_s: float, online: bool = True, until_s: float | None = None
+) -> Iterator[None]:
     """The status of an aggregator at a broker."""
     service = new_key()
-    signer = Signer(service, vouch(root, "default", service.public_key(), until_s or time.time() + 1e6))
+    signer = Signer(
+        service, vouch(root, "default", service.public_key(), until_s or time.time() + 1e6)
+    )
     link = MqttLink(BrokerAddress.parse(broker), "default@aggregator")
     try:
-        link.publish(Topics("default").aggregator, signer(AggregatorStatus(online, "b", 1, at_s)), retain=True)
+        link.publish(
+            Topics("default").aggregator,
+            signer(AggregatorStatus(online, "b", 1, at_s)),
+            retain=True,
+        )
         yield
     finally:
         link.close()
@@ -84,11 +99,25 @@ def root(folder: Path) -> PrivateKey:
 
 
 class TestBroker:
-    def test_all_is_well(self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured) -> None:
+    def test_all_is_well(
+        self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured
+    ) -> None:
         with aggregator(root, embedded_broker.url, time.time()):
-            code, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+            code, lines = findings(
+                capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem"))
+            )
         assert code == 0, lines
-        subjects = ["data", "what trains", "state folder", "model in use", "credentials", "trusted keys", "policy", "broker", "clock"]
+        subjects = [
+            "data",
+            "what trains",
+            "state folder",
+            "model in use",
+            "credentials",
+            "trusted keys",
+            "policy",
+            "broker",
+            "clock",
+        ]
         assert list(lines) == subjects
         assert "40 training and 12 test windows" in lines["data"]
 
@@ -96,7 +125,10 @@ class TestBroker:
         for name in ("train.npz", "test.npz"):
             np.savez(folder / "data" / name, X=np.zeros((0, 3, 32)), y=[])
         _, lines = findings(capsys, *words(folder))
-        assert lines["data"] == "ok    data: no windows, of shape (3, 32): this device has its group's model, and trains once it has some"
+        assert lines["data"] == (
+            "ok    data: no windows, of shape (3, 32): this device has its group's model, and "
+            "trains once it has some"
+        )
         np.savez(folder / "data" / "unlabelled.npz", X=np.ones((5, 3, 32)))
         _, lines = findings(capsys, *words(folder))
         assert "0 training and 0 test windows and 5 without labels" in lines["data"]
@@ -112,7 +144,9 @@ class TestBroker:
         text: str,
     ) -> None:
         with aggregator(root, embedded_broker.url, time.time() + offset_s):
-            code, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+            code, lines = findings(
+                capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem"))
+            )
         assert (code, text in lines["clock"]) == (1, True)
         assert list(lines)[-2:] == ["clock", "broker"], "what is wrong is said first"
 
@@ -121,11 +155,16 @@ class TestBroker:
     ) -> None:
         now_s = time.time()
         with aggregator(root, embedded_broker.url, now_s - 2 * YEAR_S, until_s=now_s - YEAR_S):
-            code, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+            code, lines = findings(
+                capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem"))
+            )
         assert (code, list(lines)[-2:]) == (1, ["clock", "broker"])
         today, at, until = utc(now_s)[:10], utc(now_s - 2 * YEAR_S), utc(now_s - YEAR_S)
         assert lines["clock"].startswith(f"WRONG clock: it says {today}")
-        assert f" s ahead of the aggregator's, {at}, whose voucher is good until {until}: set it, for example by NTP" in lines["clock"]
+        assert (
+            f" s ahead of the aggregator's, {at}, whose voucher is good until {until}: set "
+            "it, for example by NTP"
+        ) in lines["clock"]
         assert f"by this device's clock, which says {today}" in lines["broker"]
         assert f"the aggregator's voucher was good until {until}" in lines["broker"]
 
@@ -133,7 +172,9 @@ class TestBroker:
         self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured
     ) -> None:
         with aggregator(root, embedded_broker.url, time.time(), until_s=time.time() - YEAR_S):
-            code, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+            code, lines = findings(
+                capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem"))
+            )
         assert (code, lines["clock"][:5]) == (1, "ok   ")
         assert "if the clock is right, the service needs a new one (shoal vouch)" in lines["broker"]
 
@@ -141,34 +182,55 @@ class TestBroker:
         self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured
     ) -> None:
         with aggregator(root, embedded_broker.url, time.time(), online=False):
-            _, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+            _, lines = findings(
+                capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem"))
+            )
         assert "is not online" in lines["broker"]
 
-    def test_an_aggregator_of_another_key(self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured) -> None:
+    def test_an_aggregator_of_another_key(
+        self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured
+    ) -> None:
         with aggregator(new_key(), embedded_broker.url, time.time()):
-            _, lines = findings(capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem")))
+            _, lines = findings(
+                capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem"))
+            )
         assert "is not to be believed" in lines["broker"]
 
-    def test_a_broker_that_denies_a_subscription(self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_broker_that_denies_a_subscription(
+        self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """As `tests/wire/test_access.py` has it from a Mosquitto with dynamic security."""
         link = InProcessBroker().connect("default.d0")
-        monkeypatch.setattr(link, "receive", lambda timeout_s: Denied("subscribe", "shoal/2/default/aggregator"))
+        monkeypatch.setattr(
+            link, "receive", lambda timeout_s: Denied("subscribe", "shoal/2/default/aggregator")
+        )
         monkeypatch.setattr(module, "MqttLink", lambda *_args, **_options: link)
         told = findings(capsys, *words(folder), "--insecure")[1]["broker"]
         assert "the broker does not let this device subscribe shoal/2/default/aggregator" in told
 
     def test_nobody_is_there(
-        self, folder: Path, embedded_broker: EmbeddedBroker, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+        self,
+        folder: Path,
+        embedded_broker: EmbeddedBroker,
+        capsys: Captured,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(module, "STATUS_WAIT_S", 0.2)
         monkeypatch.setattr(module, "CONNECT_S", 0.2)
-        assert "no status of an aggregator" in findings(capsys, *words(folder, embedded_broker.url), "--insecure")[1]["broker"]
+        assert (
+            "no status of an aggregator"
+            in findings(capsys, *words(folder, embedded_broker.url), "--insecure")[1]["broker"]
+        )
         assert "no connection" in findings(capsys, *words(folder), "--insecure")[1]["broker"]
 
     def test_a_client_that_is_running(self, folder: Path, capsys: Captured) -> None:
         with only_process(folder / "state"):
             code, lines = findings(capsys, *words(folder), "--insecure")
-        assert (code, "not tried" in lines["broker"], "in use" in lines["state folder"]) == (0, True, True)
+        assert (code, "not tried" in lines["broker"], "in use" in lines["state folder"]) == (
+            0,
+            True,
+            True,
+        )
 
 
 class TestWithoutBroker:
@@ -185,11 +247,15 @@ class TestWithoutBroker:
             ("ca", "none", "credentials", "certificates need mqtts"),
         ],
     )
-    def test_what_is_wrong_is_named(self, folder: Path, capsys: Captured, option: str, value: str, subject: str, text: str) -> None:
+    def test_what_is_wrong_is_named(
+        self, folder: Path, capsys: Captured, option: str, value: str, subject: str, text: str
+    ) -> None:
         code, lines = findings(capsys, *words(folder, **{option: str(folder / value)}))
         assert (code, lines[subject].startswith("WRONG"), text in lines[subject]) == (1, True, True)
 
-    def test_a_disk_without_room(self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_disk_without_room(
+        self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(module, "FREE_BYTES", 2**60)
         assert "MiB are free" in findings(capsys, *words(folder), "--insecure")[1]["state folder"]
 
@@ -202,13 +268,23 @@ class TestWithoutBroker:
         authority, now = trustme.CA(), datetime.datetime.now(datetime.UTC)
         authority.cert_pem.write_to_path(folder / "ca.pem")
         for name, identity, until in (("good", "d0", 90), ("old", "d0", -1), ("other", "d1", 90)):
-            made = authority.issue_cert(f"{identity}.example", common_name=identity, not_after=now + datetime.timedelta(days=until))
+            made = authority.issue_cert(
+                f"{identity}.example",
+                common_name=identity,
+                not_after=now + datetime.timedelta(days=until),
+            )
             made.private_key_pem.write_to_path(folder / f"{name}.key")
             made.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
 
         def line(cert: str, key: str) -> str:
-            files = {"ca": str(folder / "ca.pem"), "cert": str(folder / f"{cert}.pem"), "key": str(folder / f"{key}.key")}
-            return findings(capsys, *words(folder, "mqtts://127.0.0.1:9", **files), "--insecure")[1]["credentials"]
+            files = {
+                "ca": str(folder / "ca.pem"),
+                "cert": str(folder / f"{cert}.pem"),
+                "key": str(folder / f"{key}.key"),
+            }
+            return findings(capsys, *words(folder, "mqtts://127.0.0.1:9", **files), "--insecure")[
+                1
+            ]["credentials"]
 
         assert line("good", "good").startswith("ok")
         assert "renew it" in line("old", "old")
@@ -218,20 +294,33 @@ class TestWithoutBroker:
 
     def test_it_ends_when_nobody_reads_its_findings_any_more(self, folder: Path) -> None:
         command = [sys.executable, "-m", "edge_client.main", "check", *words(folder), "--insecure"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             known(process.stdout).close()
             assert (process.wait(60), known(process.stderr).read()) == (128 + signal.SIGPIPE, "")
 
-    def test_the_model_in_use(self, folder: Path, fleet: FleetData, exported: Exported, capsys: Captured) -> None:
+    def test_the_model_in_use(
+        self, folder: Path, fleet: FleetData, exported: Exported, capsys: Captured
+    ) -> None:
         device = Device(fleet, exported, folder / "state")
         device.offer()
         device.finish()
         device.turn()
-        assert digest(device.model)[:12] in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        assert (
+            digest(device.model)[:12]
+            in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        )
         keep(device)
-        assert "with what this device has kept of it" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        assert (
+            "with what this device has kept of it"
+            in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        )
         take_up(device, other_model(device))
-        assert "alone: what is kept of run r was made of" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        assert (
+            "alone: what is kept of run r was made of"
+            in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        )
         onnx = folder / "state" / "current" / "model.onnx"
         model = onnx.read_bytes()
         onnx.write_bytes(bytes([model[0] ^ 1]) + model[1:])
@@ -245,22 +334,34 @@ class TestWithoutBroker:
         kept.write_bytes(whole[:-1])
         assert findings(capsys, *words(folder), "--insecure")[0] != 0
         line = findings(capsys, *words(folder), "--insecure")[1]["model in use"]
-        assert "the client goes on with the one before; applications still have the whole of it in current/model.onnx: what this" in line
+        assert (
+            "the client goes on with the one before; applications still have the whole of it "
+            "in current/model.onnx: what this"
+        ) in line
         onnx.unlink()
-        assert "applications that start now have no model" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        assert (
+            "applications that start now have no model"
+            in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        )
         kept.write_bytes(whole)
         onnx.write_bytes(model)
         device.offer(b"junk")
         device.finish("s", model=digest(b"junk"))
         device.turn()
-        assert "the one before stays" in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        assert (
+            "the one before stays"
+            in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
+        )
         assert FolderState(folder / "state").current() is not None
 
     def test_graphs_of_the_policy_that_the_bundle_in_use_has_not(
         self, folder: Path, fleet: FleetData, exported: Exported, capsys: Captured
     ) -> None:
         (folder / "policy.toml").write_text('unreported = ["evaluate", "chose"]\n')
-        assert "chose" not in findings(capsys, *words(folder), "--insecure")[1]["policy"].partition(";")[2]
+        assert (
+            "chose"
+            not in findings(capsys, *words(folder), "--insecure")[1]["policy"].partition(";")[2]
+        )
         device = Device(fleet, exported, folder / "state")
         device.offer()
         device.finish()
@@ -277,11 +378,22 @@ class TestRun:
         with pytest.raises(ConfigError, match="no --trust"):
             run(parser().parse_args(["run", *words(folder)]))
 
-    @pytest.mark.parametrize("host", ["192.0.2.1", "broker.example", "127.example", "localhost.example"])
-    def test_it_does_not_speak_in_the_clear_to_another_machine(self, folder: Path, root: PrivateKey, host: str) -> None:
+    @pytest.mark.parametrize(
+        "host", ["192.0.2.1", "broker.example", "127.example", "localhost.example"]
+    )
+    def test_it_does_not_speak_in_the_clear_to_another_machine(
+        self, folder: Path, root: PrivateKey, host: str
+    ) -> None:
         with pytest.raises(ConfigError, match="without TLS"):
-            run(parser().parse_args(["run", *words(folder, f"mqtt://{host}", trust=str(folder / "trust.pem"))]))
+            run(
+                parser().parse_args(
+                    ["run", *words(folder, f"mqtt://{host}", trust=str(folder / "trust.pem"))]
+                )
+            )
 
     def test_one_process_for_a_state_folder(self, folder: Path, root: PrivateKey) -> None:
-        with only_process(folder / "state"), pytest.raises(ConfigError, match="another process uses it"):
+        with (
+            only_process(folder / "state"),
+            pytest.raises(ConfigError, match="another process uses it"),
+        ):
             run(parser().parse_args(["run", *words(folder, trust=str(folder / "trust.pem"))]))

@@ -1,4 +1,5 @@
-"""Checkpoints: work that is ended at any place goes on there, with the same bits; whatever lies in place of one is refused."""
+"""Checkpoints: work that is ended at any place goes on there, with the same bits; whatever lies in
+place of one is refused."""
 
 import logging
 import random
@@ -52,7 +53,8 @@ class Ended(Exception):
 
 
 class Constant:
-    """Noise that is the same, whenever it is drawn: a checkpoint does not hold where a device's own noise was."""
+    """Noise that is the same, whenever it is drawn: a checkpoint does not hold where a device's own
+    noise was."""
 
     def standard_normal(self, shape: Any, dtype: Any = np.float64) -> Any:
         return np.full(shape, 0.25, dtype)
@@ -66,23 +68,44 @@ class Cases:
         self._folder = folder
         self.bundle = unpack((folder / "bundle.zip").read_bytes())
         held, _ = decode_tensors((folder / "windows.safetensors").read_bytes())
-        self.windows = Windows(held["train_x"], held["train_y"], held["test_x"], held["test_y"], held["unlabelled_x"])
-        self.plans = [decode(case.joinpath("plan.json").read_bytes(), m.Plan) for case in sorted((folder / "cases").iterdir())]
+        self.windows = Windows(
+            held["train_x"], held["train_y"], held["test_x"], held["test_y"], held["unlabelled_x"]
+        )
+        self.plans = [
+            decode(case.joinpath("plan.json").read_bytes(), m.Plan)
+            for case in sorted((folder / "cases").iterdir())
+        ]
 
     def tensors(self, name: str) -> Tensors:
         return decode_tensors((self._folder / "blobs" / name).read_bytes())[0]
 
     def private(self, plan: m.Plan) -> Tensors:
-        return decode_tensors((self._folder / "cases" / f"{plan.round:02d}" / "before.safetensors").read_bytes())[0]
+        return decode_tensors(
+            (self._folder / "cases" / f"{plan.round:02d}" / "before.safetensors").read_bytes()
+        )[0]
 
     def executor(self) -> Executor:
-        return Executor(self.bundle, FakeGraphs(), self.windows, lambda _plan: cast(np.random.Generator, Constant()))
+        return Executor(
+            self.bundle,
+            FakeGraphs(),
+            self.windows,
+            lambda _plan: cast(np.random.Generator, Constant()),
+        )
 
-    def execute(self, plan: m.Plan, between: Callable[[], None], executor: Executor, resumed: Checkpoint | None = None) -> Result:
-        return executor.execute(plan, self.tensors(plan.model), self.private(plan), self.tensors, between, resumed)
+    def execute(
+        self,
+        plan: m.Plan,
+        between: Callable[[], None],
+        executor: Executor,
+        resumed: Checkpoint | None = None,
+    ) -> Result:
+        return executor.execute(
+            plan, self.tensors(plan.model), self.private(plan), self.tensors, between, resumed
+        )
 
     def ended_at(self, plan: m.Plan, run: int, resumed: Checkpoint | None = None) -> bytes | None:
-        """The checkpoint where the work is ended before its next run number `run`; None if it is done before."""
+        """The checkpoint where the work is ended before its next run number `run`; None if it is
+        done before."""
         executor, written, runs = self.executor(), b"", 0
 
         def between() -> None:
@@ -107,10 +130,19 @@ def same(one: Result, other: Result) -> bool:
     """Whether two results are the same, bit by bit."""
 
     def bits(tensors: Tensors) -> dict[str, tuple[Any, ...]]:
-        return {key: (str(value.dtype), value.shape, value.tobytes()) for key, value in tensors.items()}
+        return {
+            key: (str(value.dtype), value.shape, value.tobytes()) for key, value in tensors.items()
+        }
 
     def told(result: Result) -> tuple[Any, ...]:
-        return result.model, repr(result.evaluated), repr(result.trained), result.num_steps, bits(result.tensors), bits(result.private)
+        return (
+            result.model,
+            repr(result.evaluated),
+            repr(result.trained),
+            result.num_steps,
+            bits(result.tensors),
+            bits(result.private),
+        )
 
     return told(one) == told(other)
 
@@ -125,14 +157,19 @@ def nothing() -> None:
 
 
 class TestSameBits:
-    def test_work_that_ends_at_any_run_of_a_graph_goes_on_with_the_same_bits(self, cases: Cases) -> None:
+    def test_work_that_ends_at_any_run_of_a_graph_goes_on_with_the_same_bits(
+        self, cases: Cases
+    ) -> None:
         ends = 0
         for asked in cases.plans:
             whole, run = cases.execute(asked, nothing, cases.executor()), 0
             while (written := cases.ended_at(asked, run)) is not None:
                 _, made = decode_checkpoint(written)
                 assert (made.place.runs, made.place.seconds) == (run, 1.5)
-                assert same(cases.execute(asked, nothing, cases.executor(), made), whole), (asked.round, run)
+                assert same(cases.execute(asked, nothing, cases.executor(), made), whole), (
+                    asked.round,
+                    run,
+                )
                 run, ends = run + 1, ends + 1
         assert ends > 100
 
@@ -145,7 +182,11 @@ class TestSameBits:
                 assert made.place.runs == before + 1
             assert same(cases.execute(asked, nothing, cases.executor(), made), whole), asked.round
 
-    @given(seed=st.integers(0, 2**32), device=st.integers(0, 2**32 - 1), draws=st.lists(st.sampled_from("pf"), max_size=6))
+    @given(
+        seed=st.integers(0, 2**32),
+        device=st.integers(0, 2**32 - 1),
+        draws=st.lists(st.sampled_from("pf"), max_size=6),
+    )
     def test_random_numbers_go_on(self, seed: int, device: int, draws: list[str]) -> None:
         one, other = (np.random.default_rng([seed, device]) for _ in range(2))
         for draw in draws:
@@ -162,12 +203,18 @@ class TestCodec:
                 if (written := cases.ended_at(asked, run)) is not None:
                     assert encode_checkpoint(*decode_checkpoint(written)) == written
 
-    @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+    @settings(
+        max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    )
     @given(seed=st.integers(0, 2**32))
-    def test_hostile_bytes_are_refused_or_are_a_checkpoint_that_fits(self, cases: Cases, seed: int) -> None:
+    def test_hostile_bytes_are_refused_or_are_a_checkpoint_that_fits(
+        self, cases: Cases, seed: int
+    ) -> None:
         rng = random.Random(seed)
         asked = rng.choice([each for each in cases.plans if each.verbs])
-        written = bytearray(cases.ended_at(asked, rng.randrange(3)) or cases.ended_at(asked, 0) or b"")
+        written = bytearray(
+            cases.ended_at(asked, rng.randrange(3)) or cases.ended_at(asked, 0) or b""
+        )
         for _ in range(rng.randrange(1, 4)):
             match rng.randrange(4):
                 case 0:
@@ -220,15 +267,31 @@ class TestCodec:
     def test_a_checkpoint_that_lost_what_a_later_verb_reads_is_unfit(self, cases: Cases) -> None:
         asked = next(plan for plan in cases.plans if plan.verbs[1:2] == (m.Apply("shift"),))
         ends = (cases.ended_at(asked, run) for run in count())
-        made = next(made for written in ends if written for _, made in [decode_checkpoint(written)] if made.place.verb == 1)
-        lost = replace(made, tensors={key: value for key, value in made.tensors.items() if key != "response/places.held"})
+        made = next(
+            made
+            for written in ends
+            if written
+            for _, made in [decode_checkpoint(written)]
+            if made.place.verb == 1
+        )
+        lost = replace(
+            made,
+            tensors={
+                key: value for key, value in made.tensors.items() if key != "response/places.held"
+            },
+        )
         assert len(lost.tensors) == len(made.tensors) - 1
-        with pytest.raises(Unfit, match=r"graph 'shift' reads 'response/places.held', which the plan had made before"):
+        with pytest.raises(
+            Unfit,
+            match=r"graph 'shift' reads 'response/places.held', which the plan had made before",
+        ):
             cases.execute(asked, nothing, cases.executor(), lost)
 
 
 class TestRules:
-    @pytest.mark.parametrize("case", msgspec.json.decode(FILE.read_bytes())["usable"], ids=lambda case: case["name"])
+    @pytest.mark.parametrize(
+        "case", msgspec.json.decode(FILE.read_bytes())["usable"], ids=lambda case: case["name"]
+    )
     def test_vectors(self, case: dict[str, Any]) -> None:
         stored, now = (msgspec.convert(case[which], Basis) for which in ("stored", "now"))
         assert (unusable(stored, now) == "") == case["used"]
@@ -240,9 +303,13 @@ class TestRules:
         assert rng.permutation(len(case["permutation"])).tolist() == case["permutation"]
         assert [float(x) for x in rng.random(len(case["floats"]), np.float32)] == case["floats"]
 
-    @pytest.mark.parametrize("case", msgspec.json.decode(FILE.read_bytes())["plans"], ids=lambda case: case["name"])
+    @pytest.mark.parametrize(
+        "case", msgspec.json.decode(FILE.read_bytes())["plans"], ids=lambda case: case["name"]
+    )
     def test_vectors_of_plans(self, case: dict[str, Any]) -> None:
-        one, other = (decode(msgspec.json.encode(case[which]), m.Plan) for which in ("plan", "other"))
+        one, other = (
+            decode(msgspec.json.encode(case[which]), m.Plan) for which in ("plan", "other")
+        )
         assert (work_digest(one) == work_digest(other)) == case["same"]
 
     def test_vectors_are_those_of_this_client(self) -> None:
@@ -250,19 +317,36 @@ class TestRules:
 
     def test_a_plan_is_the_same_work_after_the_aggregator_was_started_again(self) -> None:
         assert work_digest(plan()) == work_digest(plan(epoch=9, deadline_at_s=5.0))
-        others = [plan(2), plan(run_id="s"), plan(attempt=1), plan(bundle="2" * 64), plan(model="2" * 64), plan(seed=2), plan(verbs=())]
+        others = [
+            plan(2),
+            plan(run_id="s"),
+            plan(attempt=1),
+            plan(bundle="2" * 64),
+            plan(model="2" * 64),
+            plan(seed=2),
+            plan(verbs=()),
+        ]
         assert len({work_digest(other) for other in [plan(), *others]}) == len(others) + 1
 
     def test_windows_are_known_by_every_bit(self) -> None:
         x, y = np.zeros((3, 1, 2), np.float32), np.zeros(3, np.int64)
         moved = x.copy()
         moved[2, 0, 1] = np.float32(-0.0)
-        seen = [Windows(x, y, x, y), Windows(moved, y, x, y), Windows(x, y, moved, y), Windows(x, y + 1, x, y), Windows(x[:2], y[:2], x, y)]
+        seen = [
+            Windows(x, y, x, y),
+            Windows(moved, y, x, y),
+            Windows(x, y, moved, y),
+            Windows(x, y + 1, x, y),
+            Windows(x[:2], y[:2], x, y),
+        ]
         assert len({windows_digest(windows) for windows in [*seen, Windows(x, y, x, y, x)]}) == 6
 
     @given(st.lists(st.integers(0, 9), max_size=60))
-    def test_work_is_ended_five_times_at_most_without_coming_further(self, checkpoints: list[int]) -> None:
-        """Each number is where the last checkpoint of a start lay, 0 for none; each start is ended by the process's death."""
+    def test_work_is_ended_five_times_at_most_without_coming_further(
+        self, checkpoints: list[int]
+    ) -> None:
+        """Each number is where the last checkpoint of a start lay, 0 for none; each start is ended
+        by the process's death."""
         session, furthest, without = on_plan(Session(), plan(), "", 0.0)[0], 0, 0
         for runs in checkpoints:
             session, action = on_start(session)
@@ -308,14 +392,18 @@ def the_update(device: Device) -> tuple[m.Update, Tensors]:
 
 
 class TestAgent:
-    def whole(self, device: Device, fleet: FleetData, exported: Exported, folder: Path) -> tuple[m.Update, Tensors]:
+    def whole(
+        self, device: Device, fleet: FleetData, exported: Exported, folder: Path
+    ) -> tuple[m.Update, Tensors]:
         other = Device(fleet, exported, folder)
         other.offer()
         other.send_plan(verbs=VERBS)
         other.turn()
         return the_update(other)
 
-    def test_a_stopped_plan_goes_on_where_it_was(self, device: Device, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
+    def test_a_stopped_plan_goes_on_where_it_was(
+        self, device: Device, fleet: FleetData, exported: Exported, tmp_path: Path
+    ) -> None:
         stopped_after(device, 9)
         assert (device.updates(), device.agent.session.tries) == ([], 0)
         _, made = decode_checkpoint(FolderState(device.folder).checkpoint() or b"")
@@ -326,7 +414,9 @@ class TestAgent:
         update, tensors = the_update(device)
         expected, whole = self.whole(device, fleet, exported, tmp_path / "other")
         assert update == expected
-        assert {key: value.tobytes() for key, value in tensors.items()} == {key: value.tobytes() for key, value in whole.items()}
+        assert {key: value.tobytes() for key, value in tensors.items()} == {
+            key: value.tobytes() for key, value in whole.items()
+        }
         total: list[str] = []
         count_runs(other := Device(fleet, exported, tmp_path / "third"), total)
         other.start()
@@ -338,13 +428,23 @@ class TestAgent:
 
     @pytest.mark.parametrize("damage", ["bit", "short", "empty", "garbage"])
     def test_a_damaged_checkpoint_is_dropped_with_a_warning(
-        self, device: Device, damage: str, fleet: FleetData, exported: Exported, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self,
+        device: Device,
+        damage: str,
+        fleet: FleetData,
+        exported: Exported,
+        tmp_path: Path,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         stopped_after(device, 9)
         file = device.folder / "checkpoint"
         whole = file.read_bytes()
         file.write_bytes(
-            {"bit": whole[:300] + bytes([whole[300] ^ 1]) + whole[301:], "short": whole[:-1], "empty": b""}.get(damage, b"x" * 99)
+            {
+                "bit": whole[:300] + bytes([whole[300] ^ 1]) + whole[301:],
+                "short": whole[:-1],
+                "empty": b"",
+            }.get(damage, b"x" * 99)
         )
         device.start()
         device.turn()
@@ -353,7 +453,11 @@ class TestAgent:
 
     @pytest.mark.parametrize("change", ["plan", "windows", "client"])
     def test_a_checkpoint_of_other_work_is_dropped_with_a_warning(
-        self, device: Device, change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self,
+        device: Device,
+        change: str,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         caplog.set_level(logging.WARNING)
         stopped_after(device, 9)
@@ -368,7 +472,9 @@ class TestAgent:
         device.start()
         device.turn()
         assert device.updates()
-        assert any("the checkpoint is dropped, the plan starts anew" in line for line in caplog.messages)
+        assert any(
+            "the checkpoint is dropped, the plan starts anew" in line for line in caplog.messages
+        )
         assert runs[0] == ("step" if change == "plan" else "survey")
 
     def test_an_aggregator_that_started_again_costs_no_work(self, device: Device) -> None:
@@ -400,7 +506,9 @@ class TestAgent:
         device.turn()
         assert not (device.folder / "checkpoint").exists()
 
-    def test_a_checkpoint_that_a_crash_left_beside_a_finished_plan_is_deleted_at_the_next_start(self, device: Device) -> None:
+    def test_a_checkpoint_that_a_crash_left_beside_a_finished_plan_is_deleted_at_the_next_start(
+        self, device: Device
+    ) -> None:
         stopped_after(device, 9)
         left = (device.folder / "checkpoint").read_bytes()
         device.start()
@@ -413,14 +521,20 @@ class TestAgent:
         self, device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.WARNING)
-        monkeypatch.setattr(FolderState, "put_checkpoint", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        monkeypatch.setattr(
+            FolderState,
+            "put_checkpoint",
+            lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+        )
         device.offer()
         device.send_plan(verbs=VERBS)
         device.turn()
         assert len(device.updates()) == 1
         assert any("no checkpoint is written, work goes on" in line for line in caplog.messages)
 
-    def test_the_checkpoint_makes_room_for_the_update(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_checkpoint_makes_room_for_the_update(
+        self, device: Device, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         put = FolderState.put_update
 
         def full(state: FolderState, *arguments: Any) -> None:
@@ -446,7 +560,9 @@ class TestAgent:
         assert len([line for line in caplog.messages if "at most 1000 are written" in line]) == 1
         assert MOST_BYTES > 1000
 
-    def test_a_plan_that_is_ended_again_and_again_but_comes_further_is_not_quarantined(self, device: Device) -> None:
+    def test_a_plan_that_is_ended_again_and_again_but_comes_further_is_not_quarantined(
+        self, device: Device
+    ) -> None:
         device.offer()
         device.send_plan(verbs=(m.Train(8, 40),))
         device.load_graphs = lambda bundle: mortal(bundle, 4)
@@ -454,7 +570,9 @@ class TestAgent:
             killed(device)
             assert FolderState(device.folder).load().tries == 0
         assert device.declines() == []
-        device.load_graphs = lambda bundle: mortal(bundle, 1)  # from here on no start comes any further
+        device.load_graphs = lambda bundle: mortal(
+            bundle, 1
+        )  # from here on no start comes any further
         for number in range(MOST_TRIES):
             killed(device)
             assert FolderState(device.folder).load().tries == number + 1

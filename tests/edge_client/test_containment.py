@@ -1,4 +1,5 @@
-"""Whatever a message, a plan, a bundle, a model or a disk does, the client goes on, and the next plan is taken."""
+"""Whatever a message, a plan, a bundle, a model or a disk does, the client goes on, and the next
+plan is taken."""
 
 import errno
 import logging
@@ -96,7 +97,9 @@ class TestPlans:
             ("policy", m.Train(4096, steps=2**31)),
         ],
     )
-    def test_a_plan_that_cannot_be_carried_out(self, device: Device, reason: str, verb: Any) -> None:
+    def test_a_plan_that_cannot_be_carried_out(
+        self, device: Device, reason: str, verb: Any
+    ) -> None:
         device.offer(JUNK)
         assert declined(device, verbs=(verb,)).reason == reason
 
@@ -105,8 +108,13 @@ class TestPlans:
         device.offer(payload)
         assert declined(device, model=digest(payload)).reason == "failed"
 
-    @pytest.mark.parametrize("error", [MemoryError(), RecursionError("deep"), KeyError("x"), ZeroDivisionError("a\nforged line")])
-    def test_whatever_fails_in_the_work_is_the_plans(self, device: Device, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    @pytest.mark.parametrize(
+        "error",
+        [MemoryError(), RecursionError("deep"), KeyError("x"), ZeroDivisionError("a\nforged line")],
+    )
+    def test_whatever_fails_in_the_work_is_the_plans(
+        self, device: Device, error: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
         class Failing:
             max_batch = None
             fail = True
@@ -123,11 +131,21 @@ class TestPlans:
         device.load_graphs = Failing
         device.start()
         decline = declined(device)
-        assert (decline.reason, type(error).__name__ in decline.detail, "\n" in decline.detail) == ("failed", True, False)
-        assert [record.exc_info is not None for record in caplog.records if "to carry out a plan" in record.message] == [True]
+        assert (decline.reason, type(error).__name__ in decline.detail, "\n" in decline.detail) == (
+            "failed",
+            True,
+            False,
+        )
+        assert [
+            record.exc_info is not None
+            for record in caplog.records
+            if "to carry out a plan" in record.message
+        ] == [True]
 
     @pytest.mark.parametrize("error", [MemoryError(), KeyError("x"), OSError("no library")])
-    def test_whatever_fails_in_loading_is_the_bundles(self, device: Device, error: Exception) -> None:
+    def test_whatever_fails_in_loading_is_the_bundles(
+        self, device: Device, error: Exception
+    ) -> None:
         failures = [error]
 
         def load(bundle: Any) -> OnnxGraphs:
@@ -148,14 +166,24 @@ class TestPlans:
             for boot in "abc":
                 device.say(boot, epoch=2)
             device.turn()
-        assert [count for cause, count in device.agent.incidents.counts.items() if "ZeroDivisionError" in cause] == [3]
-        assert [bool(record.exc_info) for record in caplog.records if "ZeroDivisionError" in record.message] == [True, False, False]
+        assert [
+            count
+            for cause, count in device.agent.incidents.counts.items()
+            if "ZeroDivisionError" in cause
+        ] == [3]
+        assert [
+            bool(record.exc_info)
+            for record in caplog.records
+            if "ZeroDivisionError" in record.message
+        ] == [True, False, False]
         device.offer()
         device.send_plan()
         device.turn()
         assert len(device.updates()) == 1
 
-    def test_a_flood_of_garbage_does_not_fill_the_log(self, device: Device, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_flood_of_garbage_does_not_fill_the_log(
+        self, device: Device, caplog: pytest.LogCaptureFixture
+    ) -> None:
         device.turn()
         for _ in range(5000):
             device.agent.handle(Delivery(device.topics.device("d0", "plan"), b"junk"))
@@ -171,14 +199,21 @@ class TestBundles:
     def test_a_hostile_bundle(self, device: Device, name: str) -> None:
         payload = hostile_bundles(device.bundle)[name]
         device.offer(payload)
-        expected = {"another window": "data", "no classes": "data", "outputs in another order": "failed"}.get(name, "bundle")
+        expected = {
+            "another window": "data",
+            "no classes": "data",
+            "outputs in another order": "failed",
+        }.get(name, "bundle")
         assert declined(device, bundle=digest(payload)).reason == expected
 
     def test_encrypted_is_what_the_reader_takes_for_encrypted(self, device: Device) -> None:
         import io
         import zipfile
 
-        with zipfile.ZipFile(io.BytesIO(encrypted(device.bundle))) as archive, pytest.raises(RuntimeError, match="encrypted"):
+        with (
+            zipfile.ZipFile(io.BytesIO(encrypted(device.bundle))) as archive,
+            pytest.raises(RuntimeError, match="encrypted"),
+        ):
             archive.read(archive.namelist()[0])
 
 
@@ -205,7 +240,9 @@ class TestFullDisk:
         yield device
         FullState.full = frozenset()
 
-    @pytest.mark.parametrize("method", ["save", "put_blob", "put_update", "put_traffic", "keep_blobs"])
+    @pytest.mark.parametrize(
+        "method", ["save", "put_blob", "put_update", "put_traffic", "keep_blobs"]
+    )
     @pytest.mark.parametrize("begin", ["before the plan", "before the blobs"])
     def test_a_plan_on_a_full_disk_is_declined_or_carried_out(
         self, device: Device, method: str, begin: str, caplog: pytest.LogCaptureFixture
@@ -239,7 +276,9 @@ class TestFullDisk:
         assert FolderState(device.folder).update() is None
 
     @pytest.mark.parametrize("method", ["save", "put_blob", "put_current"])
-    def test_a_finished_run_is_taken_up_when_there_is_room(self, device: Device, method: str) -> None:
+    def test_a_finished_run_is_taken_up_when_there_is_room(
+        self, device: Device, method: str
+    ) -> None:
         device.turn()
         FullState.full = frozenset({method})
         device.finish()
@@ -256,10 +295,14 @@ class TestFullDisk:
         assert current.model == digest(device.model)
         assert device.agent.predict(device.windows.test_x).shape == (12, 3)
 
-    def test_a_disk_that_is_really_full(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
+    def test_a_disk_that_is_really_full(
+        self, fleet: FleetData, exported: Exported, tmp_path: Path
+    ) -> None:
         folder = tmp_path / "disk"
         folder.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True).returncode:
+        if subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True
+        ).returncode:
             pytest.skip("a disk of 2 MiB cannot be mounted here: running as root would run this")
         try:
             device = Device(fleet, exported, folder / "state")

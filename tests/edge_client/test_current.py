@@ -54,7 +54,11 @@ class TestTakingUp:
         np.testing.assert_array_equal(answer(device), before)
         current = FolderState(device.folder).current()
         assert current is not None
-        assert (current.bundle, current.model, current.run_id) == (device.bundle.digest, digest(device.model), "r")
+        assert (current.bundle, current.model, current.run_id) == (
+            device.bundle.digest,
+            digest(device.model),
+            "r",
+        )
 
     def test_it_answers_while_other_runs_are_carried_out(self, device: Device) -> None:
         take_up(device)
@@ -81,16 +85,29 @@ class TestTakingUp:
         np.testing.assert_array_equal(answer(device), before)
 
     @pytest.mark.parametrize(
-        "name", ["truncated", "encrypted", "a graph that is no graph", "no graphs", "another window", "a later format", "no inputs"]
+        "name",
+        [
+            "truncated",
+            "encrypted",
+            "a graph that is no graph",
+            "no graphs",
+            "another window",
+            "a later format",
+            "no inputs",
+        ],
     )
-    def test_a_bundle_that_cannot_be_used_leaves_the_model_before(self, device: Device, name: str) -> None:
+    def test_a_bundle_that_cannot_be_used_leaves_the_model_before(
+        self, device: Device, name: str
+    ) -> None:
         take_up(device)
         before = answer(device)
         bundle = hostile_bundles(device.bundle)[name]
         if name == "no inputs":
             bundle = with_graph(device.bundle, "predict", inputs=())
         if name == "a graph that is no graph":
-            bundle = packed(device.bundle, files={device.bundle.manifest.graphs["predict"].file: b"junk"})
+            bundle = packed(
+                device.bundle, files={device.bundle.manifest.graphs["predict"].file: b"junk"}
+            )
         take_up(device, bundle=bundle, run_id="s")
         assert problem_of(device)
         np.testing.assert_array_equal(answer(device), before)
@@ -106,7 +123,9 @@ class TestTakingUp:
             (lambda x: np.full((len(x), 2), 0.5, np.float32), r"shape (1, 2)"),
         ],
     )
-    def test_a_model_that_does_not_answer_in_probabilities(self, device: Device, graph: Any, problem: str) -> None:
+    def test_a_model_that_does_not_answer_in_probabilities(
+        self, device: Device, graph: Any, problem: str
+    ) -> None:
         take_up(device)
         before = answer(device)
 
@@ -192,12 +211,16 @@ class TestKeeping:
         device.turn()
         ((update, _),) = device.updates()
         take_up(device)
-        assert (answer(device).argmax(1) == device.windows.test_y).sum() == update.evaluated.num_correct
+        assert (
+            answer(device).argmax(1) == device.windows.test_y
+        ).sum() == update.evaluated.num_correct
         for number in (2, 3, 4):
             device.send_plan(number)
             device.turn()
         device.start()
-        assert (answer(device).argmax(1) == device.windows.test_y).sum() == update.evaluated.num_correct
+        assert (
+            answer(device).argmax(1) == device.windows.test_y
+        ).sum() == update.evaluated.num_correct
 
     @pytest.mark.parametrize("which", ["bundle", "model"])
     def test_a_damaged_blob_of_it_is_fetched_again(self, device: Device, which: str) -> None:
@@ -216,6 +239,8 @@ class TestKeeping:
         take_up(device)
         (device.folder / "current" / "model.json").write_text("{")
         device.start()
-        assert [path.name for path in (device.folder / "current").glob("*.damaged")] == ["model.json.damaged"]
+        assert [path.name for path in (device.folder / "current").glob("*.damaged")] == [
+            "model.json.damaged"
+        ]
         device.turn()
         assert answer(device).shape == (12, 3)  # the session still has the offer

@@ -1,4 +1,5 @@
-"""`shoal-edge enrol` and renewal, against a real service over HTTPS: what it writes, what it refuses, and what a kill leaves."""
+"""`shoal-edge enrol` and renewal, against a real service over HTTPS: what it writes, what it
+refuses, and what a kill leaves."""
 
 import argparse
 import os
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,9 @@ def bench(tmp_path: Path) -> Iterator[EnrolmentBench]:
 
 
 def words(bench: EnrolmentBench, token: str, state: Path, *more: str) -> argparse.Namespace:
-    return parser().parse_args(["enrol", bench.url, token, "--state", str(state), "--wait", "0", *more])
+    return parser().parse_args(
+        ["enrol", bench.url, token, "--state", str(state), "--wait", "0", *more]
+    )
 
 
 def enrolled(bench: EnrolmentBench, state: Path, *more: str) -> Credentials:
@@ -48,7 +52,9 @@ def enrolled(bench: EnrolmentBench, state: Path, *more: str) -> Credentials:
 def is_whole(credentials: Credentials) -> bool:
     """Whether `run` has all that it needs, and no key lies about."""
     key, certificate = credentials.pair()
-    arguments = parser().parse_args(["run", "--data", "d", "--state", str(credentials.folder.parent)])
+    arguments = parser().parse_args(
+        ["run", "--data", "d", "--state", str(credentials.folder.parent)]
+    )
     assert fill_in(arguments) is not None
     assert key_digest(key.public_key()) == key_digest(public_key_of(certificate))
     assert (arguments.broker, arguments.fleet) == ("mqtts://broker.example", "default")
@@ -77,7 +83,9 @@ class TestEnrol:
         assert "is enrolled already, until 20" in capsys.readouterr().out
         assert (tmp_path / "state" / "enrolled" / "device.pem").read_bytes() == before
 
-    def test_what_its_owner_made_of_the_policy_stays(self, bench: EnrolmentBench, tmp_path: Path) -> None:
+    def test_what_its_owner_made_of_the_policy_stays(
+        self, bench: EnrolmentBench, tmp_path: Path
+    ) -> None:
         policy = enrolled(bench, tmp_path / "state", "--device", "pi-1").folder / "policy.toml"
         policy.write_text("max_epochs = 1.0\n")
         enrol(words(bench, bench.token(device_id="pi-1"), tmp_path / "state", "--again"))
@@ -89,16 +97,27 @@ class TestEnrol:
         with pytest.raises(ConfigError, match="No such file"):
             enrol(words(bench, "@missing", tmp_path / "other"))
 
-    def test_every_refusal_says_why_and_leaves_the_device_as_it_was(self, bench: EnrolmentBench, tmp_path: Path) -> None:
+    def test_every_refusal_says_why_and_leaves_the_device_as_it_was(
+        self, bench: EnrolmentBench, tmp_path: Path
+    ) -> None:
         used, expired, good = bench.token(), bench.token(0.01), bench.token()
         enrol(words(bench, used, tmp_path / "first", "--device", "pi-1"))
         bench.clock.now_s += 10
         cases = {
-            (used, "pi-1"): "another key has used this token, as pi-1 (each device needs a token of its own)",
+            (
+                used,
+                "pi-1",
+            ): "another key has used this token, as pi-1 (each device needs a token of its own)",
             (expired, "pi-2"): "this token expired",
-            (good, "pi-1"): "another device is enrolled as pi-1; `shoal enrol token --device pi-1` makes a token",
+            (
+                good,
+                "pi-1",
+            ): "another device is enrolled as pi-1; `shoal enrol token --device pi-1` makes a token",
             (good[:-1], "pi-2"): "expected shoal1. and 68 more",
-            (good[:20] + ("A" if good[20] != "A" else "B") + good[21:], "pi-2"): "a character of it is wrong; copy it again",
+            (
+                good[:20] + ("A" if good[20] != "A" else "B") + good[21:],
+                "pi-2",
+            ): "a character of it is wrong; copy it again",
             (good, "../pi"): "device id '../pi': expected 1 to 64 characters",
         }
         for (token, name), told in cases.items():
@@ -107,23 +126,33 @@ class TestEnrol:
             assert told in str(raised.value)
         assert not Credentials(tmp_path / "second" / "enrolled").exists
 
-    def test_a_service_with_another_authority_gets_nothing(self, bench: EnrolmentBench, tmp_path: Path) -> None:
+    def test_a_service_with_another_authority_gets_nothing(
+        self, bench: EnrolmentBench, tmp_path: Path
+    ) -> None:
         """Not even the token."""
         with enrolment_bench(tmp_path / "impostor", serves=True) as impostor:
             arguments = words(impostor, bench.token(), tmp_path / "state")
             with pytest.raises(
-                ConfigError, match=r"its authority has the fingerprint \w{16}, and the token expects \w{16}: another service"
+                ConfigError,
+                match=r"its authority has the fingerprint \w{16}, and the token expects \w{16}: "
+                r"another service",
             ):
                 enrol(arguments)
         assert not (tmp_path / "state").exists()
 
-    def test_one_that_shows_the_right_authority_but_has_not_its_key_gets_no_token(self, bench: EnrolmentBench, tmp_path: Path) -> None:
+    def test_one_that_shows_the_right_authority_but_has_not_its_key_gets_no_token(
+        self, bench: EnrolmentBench, tmp_path: Path
+    ) -> None:
         with enrolment_bench(tmp_path / "impostor", serves=True) as impostor:
             impostor.office._authority = bench.authority
-            with pytest.raises(ConfigError, match="its certificate is not of the authority that was expected"):
+            with pytest.raises(
+                ConfigError, match="its certificate is not of the authority that was expected"
+            ):
                 enrol(words(impostor, bench.token(), tmp_path / "state"))
 
-    def test_a_devices_certificate_does_not_make_a_service(self, bench: EnrolmentBench, tmp_path: Path) -> None:
+    def test_a_devices_certificate_does_not_make_a_service(
+        self, bench: EnrolmentBench, tmp_path: Path
+    ) -> None:
         credentials = enrolled(bench, tmp_path / "thief")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(credentials.folder / "device.pem")
@@ -141,20 +170,32 @@ class TestEnrol:
     ) -> None:
         url = bench.url
         bench.url = url.replace("localhost", "127.0.0.1")
-        with pytest.raises(ConfigError, match=r"not for 127\.0\.0\.1: use a name that `shoal init --tls` was given"):
+        with pytest.raises(
+            ConfigError, match=r"not for 127\.0\.0\.1: use a name that `shoal init --tls` was given"
+        ):
             enrol(words(bench, bench.token(), tmp_path / "state"))
         bench.url = "https://nowhere.invalid"
-        with pytest.raises(LinkError, match=r"nowhere\.invalid has no address .*: is there a network"):
+        with pytest.raises(
+            LinkError, match=r"nowhere\.invalid has no address .*: is there a network"
+        ):
             enrol(words(bench, bench.token(), tmp_path / "state"))
         bench.url = "https://localhost:1"
         with pytest.raises(LinkError, match=r"no connection: .*refused"):
             enrol(words(bench, bench.token(), tmp_path / "state"))
-        for wrong in ("http://localhost", "localhost:8443", "https://", "https://localhost/path", "https://a:b"):
+        for wrong in (
+            "http://localhost",
+            "localhost:8443",
+            "https://",
+            "https://localhost/path",
+            "https://a:b",
+        ):
             bench.url = wrong
             with pytest.raises(ConfigError, match=r"expected https://HOST|Port could not be cast"):
                 enrol(words(bench, bench.token(), tmp_path / "state"))
 
-    def test_an_answer_that_is_not_what_it_should_be_is_not_stored(self, bench: EnrolmentBench, tmp_path: Path) -> None:
+    def test_an_answer_that_is_not_what_it_should_be_is_not_stored(
+        self, bench: EnrolmentBench, tmp_path: Path
+    ) -> None:
         other = bench.enrolled("pi-2", new_tls_key())
         for wrong in (
             {"certificate": other},
@@ -168,20 +209,32 @@ class TestEnrol:
             answer = bench.enrol(bench.token(), key)
             values = {name: getattr(answer, name) for name in answer.__struct_fields__}
             with pytest.raises(ConfigError, match="cannot be used"):
-                Credentials(tmp_path / "x").take(key, Enrolled(**{**values, **wrong}), bench.url, bench.office.authority, "", time.time())
+                Credentials(tmp_path / "x").take(
+                    key,
+                    Enrolled(**{**values, **wrong}),
+                    bench.url,
+                    bench.office.authority,
+                    "",
+                    time.time(),
+                )
         assert not (tmp_path / "x").exists()
 
 
 class TestKilled:
-    def test_between_any_two_steps_of_enrolment(self, bench: EnrolmentBench, tmp_path: Path) -> None:
-        """The same command again ends with the same device enrolled, and one certificate for each key."""
+    def test_between_any_two_steps_of_enrolment(
+        self, bench: EnrolmentBench, tmp_path: Path
+    ) -> None:
+        """The same command again ends with the same device enrolled, and one certificate for each
+        key."""
         killed, step = True, 0
         while killed:
             step += 1
             state, token = tmp_path / f"state-{step}", bench.token()
             command = ["enrol", bench.url, token, "--state", str(state), "--device", f"pi-{step}"]
             killed = kill(step, *command)
-            again = subprocess.run([sys.executable, "-m", "edge_client.main", *command], capture_output=True, text=True)
+            again = subprocess.run(
+                [sys.executable, "-m", "edge_client.main", *command], capture_output=True, text=True
+            )
             assert again.returncode == 0, again.stderr
             assert is_whole(Credentials(state / "enrolled"))
         assert step >= 10
@@ -189,15 +242,28 @@ class TestKilled:
             assert len([line for line in within.audit(1000) if line.what == "enrolled"]) == step
 
     def test_between_any_two_steps_of_renewal(self, bench: EnrolmentBench, tmp_path: Path) -> None:
-        script = "import sys; from pathlib import Path; from tests.edge_client.killed_enrolment import kill_before_step\n"
-        script += "from edge_client.enrolment.credentials import Credentials; from edge_client.enrolment.renewal import Renewal\n"
-        script += "kill_before_step(int(sys.argv[1])); Renewal(Credentials(Path(sys.argv[2])), lambda: None).renew()"
+        script = (
+            "import sys; from pathlib import Path; from tests.edge_client.killed_enrolment import "
+            "kill_before_step\n"
+        )
+        script += (
+            "from edge_client.enrolment.credentials import Credentials; from "
+            "edge_client.enrolment.renewal import Renewal\n"
+        )
+        script += (
+            "kill_before_step(int(sys.argv[1])); Renewal(Credentials(Path(sys.argv[2])), lambda: "
+            "None).renew()"
+        )
         killed, step = True, 0
         while killed:
             step += 1
             credentials = enrolled(bench, tmp_path / f"state-{step}", "--device", f"pi-{step}")
             before = credentials.pair()[1]
-            done = subprocess.run([sys.executable, "-c", script, str(step), str(credentials.folder)], cwd=ROOT, capture_output=True)
+            done = subprocess.run(
+                [sys.executable, "-c", script, str(step), str(credentials.folder)],
+                cwd=ROOT,
+                capture_output=True,
+            )
             killed = done.returncode == -signal.SIGKILL
             assert killed or done.returncode == 0, done.stderr
             Renewal(credentials, lambda: None).renew()
@@ -205,20 +271,35 @@ class TestKilled:
             assert is_whole(credentials)
         assert step >= 6
 
-    def test_a_service_that_is_killed_before_or_after_it_has_stored_something_goes_on(self, tmp_path: Path) -> None:
-        script = "import os, signal, sys; from pathlib import Path; import sqlalchemy; from tests.enrolment import enrolment_bench\n"
-        script += "import tests.edge_client.test_enrolment as t; from wire.certificates import read_tls_key\n"
+    def test_a_service_that_is_killed_before_or_after_it_has_stored_something_goes_on(
+        self, tmp_path: Path
+    ) -> None:
+        script = (
+            "import os, signal, sys; from pathlib import Path; import sqlalchemy; from "
+            "tests.enrolment import enrolment_bench\n"
+        )
+        script += (
+            "import tests.edge_client.test_enrolment as t; from wire.certificates import "
+            "read_tls_key\n"
+        )
         script += "end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         script += "with enrolment_bench(Path(sys.argv[1])) as bench:\n"
         script += "    key = read_tls_key(Path(sys.argv[2]).read_bytes())\n"
-        script += "    if sys.argv[4] == 'commit': sqlalchemy.event.listen(bench.store._engine, 'commit', end)\n"
+        script += (
+            "    if sys.argv[4] == 'commit': sqlalchemy.event.listen(bench.store._engine, "
+            "'commit', end)\n"
+        )
         script += "    bench.enrol(sys.argv[3], key, 'pi-1'); end()"
         for moment in ("commit", "answer"):
             folder, path = tmp_path / moment, tmp_path / f"{moment}.key"
             with enrolment_bench(folder) as bench:
                 token = bench.token()
             path.write_bytes(tls_key_pem(key := new_tls_key()))
-            done = subprocess.run([sys.executable, "-c", script, str(folder), str(path), token, moment], cwd=ROOT, capture_output=True)
+            done = subprocess.run(
+                [sys.executable, "-c", script, str(folder), str(path), token, moment],
+                cwd=ROOT,
+                capture_output=True,
+            )
             assert done.returncode == -signal.SIGKILL, done.stderr
             with enrolment_bench(folder) as bench:
                 first = bench.enrol(token, key, "pi-1")
@@ -229,12 +310,15 @@ class TestKilled:
 
 
 class TestRenewal:
-    def test_it_is_due_before_two_thirds_are_over_and_not_before_a_half_is(self, bench: EnrolmentBench, tmp_path: Path) -> None:
+    def test_it_is_due_before_two_thirds_are_over_and_not_before_a_half_is(
+        self, bench: EnrolmentBench, tmp_path: Path
+    ) -> None:
         credentials = enrolled(bench, tmp_path / "state")
         for _ in range(20):
             now_s = time.time()
-            assert Renewal(credentials, lambda: None, lambda now_s=now_s: now_s + 44 * 86_400).is_due() is False  # type: ignore[misc]
-            assert Renewal(credentials, lambda: None, lambda now_s=now_s: now_s + 60 * 86_400).is_due() is True  # type: ignore[misc]
+            for days, due in ((44, False), (60, True)):
+                clock = partial(float, now_s + days * 86_400)
+                assert Renewal(credentials, lambda: None, clock).is_due() is due
 
     def test_it_happens_by_itself_and_is_told(self, bench: EnrolmentBench, tmp_path: Path) -> None:
         credentials, told = enrolled(bench, tmp_path / "state"), threading.Event()
@@ -259,7 +343,9 @@ class TestRenewal:
 
 
 class TestService:
-    def test_what_is_too_large_or_no_message_is_refused_and_the_next_one_is_answered(self, bench: EnrolmentBench) -> None:
+    def test_what_is_too_large_or_no_message_is_refused_and_the_next_one_is_answered(
+        self, bench: EnrolmentBench
+    ) -> None:
         authority = bench.office.authority
         large = ask(bench.url, authority, ENROL, Enrol("x" * (REQUEST_BYTES + 1), ""))
         assert isinstance(large, Refused)
@@ -269,15 +355,24 @@ class TestService:
         assert strange.reason == "malformed"
 
     def test_somebody_who_guesses_is_slowed_down(self, bench: EnrolmentBench) -> None:
-        authority, guessed = bench.office.authority, Enrol("shoal1.x", make_request(new_tls_key(), ""))
-        with ThreadPoolExecutor(8) as guessers:  # one alone may be slower than the limit on a busy machine
-            answers = list(guessers.map(lambda _: ask(bench.url, authority, ENROL, guessed), range(150)))
+        authority, guessed = (
+            bench.office.authority,
+            Enrol("shoal1.x", make_request(new_tls_key(), "")),
+        )
+        with ThreadPoolExecutor(
+            8
+        ) as guessers:  # one alone may be slower than the limit on a busy machine
+            answers = list(
+                guessers.map(lambda _: ask(bench.url, authority, ENROL, guessed), range(150))
+            )
         reasons = [answer.reason for answer in answers if isinstance(answer, Refused)]
         assert {*reasons} == {"token", "too-many"}
         assert reasons.count("too-many") > 10
 
 
-def test_run_takes_what_the_command_line_names_before_what_is_enrolled(bench: EnrolmentBench, tmp_path: Path) -> None:
+def test_run_takes_what_the_command_line_names_before_what_is_enrolled(
+    bench: EnrolmentBench, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     enrolled(bench, state, "--device", "pi-1")
     base = ["run", "--data", "d", "--state"]
@@ -287,22 +382,33 @@ def test_run_takes_what_the_command_line_names_before_what_is_enrolled(bench: En
     arguments = parser().parse_args([*base, str(state), "--broker", "mqtts://elsewhere"])
     fill_in(arguments)
     assert (arguments.id, arguments.broker) == ("pi-1", "mqtts://elsewhere")
-    for wrong, told in ((["--enrolled", str(tmp_path)], "there is no device.pem"), ([], "no --id: name this device, or enrol it")):
+    for wrong, told in (
+        (["--enrolled", str(tmp_path)], "there is no device.pem"),
+        ([], "no --id: name this device, or enrol it"),
+    ):
         with pytest.raises(ConfigError, match=told):
             fill_in(parser().parse_args([*base, str(tmp_path / "none"), *wrong]))
     with pytest.raises(ConfigError, match="is of the device pi-1"):
-        fill_in(parser().parse_args([*base, str(state), "--id", "x", "--enrolled", str(state / "enrolled")]))
+        fill_in(
+            parser().parse_args(
+                [*base, str(state), "--id", "x", "--enrolled", str(state / "enrolled")]
+            )
+        )
 
 
 def test_the_deployed_unit_is_the_one_that_is_installed() -> None:
     text = (ROOT / "deploy" / "systemd" / "shoal-edge.service").read_text()
-    assert text == unit(Path("/opt/shoal/bin/shoal-edge"), Path("/var/lib/shoal/data"), Path("/var/lib/shoal/state"))
+    assert text == unit(
+        Path("/opt/shoal/bin/shoal-edge"), Path("/var/lib/shoal/data"), Path("/var/lib/shoal/state")
+    )
     line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     parser().parse_args(line.split()[1:])
 
 
 @pytest.mark.parametrize("state", ["/tmp/state", "/var/lib/shoal-other/state"])
-def test_a_unit_is_installed_only_where_it_can_write(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_is_installed_only_where_it_can_write(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from edge_client.enrolment import unit as module
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -316,7 +422,11 @@ def test_a_unit_is_installed_only_where_it_can_write(state: str, monkeypatch: py
 
 def kill(step: int, *command: str) -> bool:
     """Run the command, and kill it before this step; whether it came so far."""
-    done = subprocess.run([sys.executable, "-m", "tests.edge_client.killed_enrolment", str(step), *command], cwd=ROOT, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.edge_client.killed_enrolment", str(step), *command],
+        cwd=ROOT,
+        capture_output=True,
+    )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode != 0
 

@@ -1,4 +1,5 @@
-"""Programs of ExecuTorch on a device: the real runtime through the library, as a client without torch uses it."""
+"""Programs of ExecuTorch on a device: the real runtime through the library, as a client without
+torch uses it."""
 
 import subprocess
 import sys
@@ -37,13 +38,20 @@ def inputs_of(bundle: Bundle, fleet: FleetData, size: int) -> Tensors:
 
 
 @pytest.mark.parametrize("runtime", [EXECUTORCH, PORTABLE])
-def test_a_device_makes_the_same_update_as_with_onnxruntime(fleet: FleetData, exported_programs: ExportedPrograms, runtime: str) -> None:
+def test_a_device_makes_the_same_update_as_with_onnxruntime(
+    fleet: FleetData, exported_programs: ExportedPrograms, runtime: str
+) -> None:
     bundle = exported_programs.bundle
-    windows = replace(fleet.devices["d0"], test_x=fleet.devices["d0"].train_x, test_y=fleet.devices["d0"].train_y)
+    windows = replace(
+        fleet.devices["d0"], test_x=fleet.devices["d0"].train_x, test_y=fleet.devices["d0"].train_y
+    )
     model = {k: v for k, v in bundle.initial.items() if not k.startswith("slot/")}
     verbs = (m.Evaluate(), m.Train(16, 2), m.Evaluate("train", "evaluate"))
     graphs = (OnnxGraphs(bundle), ExecutorchGraphs(bundle, runtimes=(runtime,)))
-    expected, found = (Executor(bundle, g, windows).execute(plan(*verbs), model, {}, lambda _name: {}) for g in graphs)
+    expected, found = (
+        Executor(bundle, g, windows).execute(plan(*verbs), model, {}, lambda _name: {})
+        for g in graphs
+    )
     assert found.num_steps == expected.num_steps == 6
     assert found.trained.num_examples == expected.trained.num_examples
     assert found.trained.loss_sum == pytest.approx(expected.trained.loss_sum, rel=1e-4)
@@ -57,18 +65,27 @@ def test_a_device_makes_the_same_update_as_with_onnxruntime(fleet: FleetData, ex
 
 
 class TestWhatTheRuntimeRefuses:
-    def test_a_batch_above_the_maximum(self, fleet: FleetData, exported_programs: ExportedPrograms) -> None:
+    def test_a_batch_above_the_maximum(
+        self, fleet: FleetData, exported_programs: ExportedPrograms
+    ) -> None:
         graphs = ExecutorchGraphs(exported_programs.bundle)
         assert graphs.max_batch == 32
         graphs.run("step", inputs_of(exported_programs.bundle, fleet, 32))
-        with pytest.raises(BundleError, match=r"graph 'step': input \d+ has shape \(33, 2, 32\), expected at most \(32, 2, 32\)"):
+        with pytest.raises(
+            BundleError,
+            match=r"graph 'step': input \d+ has shape \(33, 2, 32\), expected at most \(32, 2, 32\)",
+        ):
             graphs.run("step", inputs_of(exported_programs.bundle, fleet, 33))
 
-    def test_a_plan_with_such_batches(self, fleet: FleetData, exported_programs: ExportedPrograms) -> None:
+    def test_a_plan_with_such_batches(
+        self, fleet: FleetData, exported_programs: ExportedPrograms
+    ) -> None:
         bundle = exported_programs.bundle
         executor = Executor(bundle, ExecutorchGraphs(bundle), fleet.devices["d0"])
         model = {k: v for k, v in bundle.initial.items() if not k.startswith("slot/")}
-        with pytest.raises(BundleError, match="batches of 40 windows: this device's programs take at most 32"):
+        with pytest.raises(
+            BundleError, match="batches of 40 windows: this device's programs take at most 32"
+        ):
             executor.execute(plan(m.Train(64)), model, {}, lambda _name: {})
 
     @pytest.mark.parametrize(
@@ -82,16 +99,28 @@ class TestWhatTheRuntimeRefuses:
         ],
     )
     def test_other_shapes_and_types(
-        self, fleet: FleetData, exported_programs: ExportedPrograms, name: str, value: np.ndarray, text: str
+        self,
+        fleet: FleetData,
+        exported_programs: ExportedPrograms,
+        name: str,
+        value: np.ndarray,
+        text: str,
     ) -> None:
-        graphs, inputs = ExecutorchGraphs(exported_programs.bundle), inputs_of(exported_programs.bundle, fleet, 8)
+        graphs, inputs = (
+            ExecutorchGraphs(exported_programs.bundle),
+            inputs_of(exported_programs.bundle, fleet, 8),
+        )
         expected = graphs.run("step", inputs)
         with pytest.raises(BundleError, match=text):
             graphs.run("step", {**inputs, name: value})
         after = graphs.run("step", inputs)
-        np.testing.assert_array_equal(after["next/shared/head.weight"], expected["next/shared/head.weight"])
+        np.testing.assert_array_equal(
+            after["next/shared/head.weight"], expected["next/shared/head.weight"]
+        )
 
-    def test_a_missing_input_and_an_unknown_graph(self, exported_programs: ExportedPrograms) -> None:
+    def test_a_missing_input_and_an_unknown_graph(
+        self, exported_programs: ExportedPrograms
+    ) -> None:
         graphs = ExecutorchGraphs(exported_programs.bundle)
         with pytest.raises(BundleError, match="input 'batch/x' is missing"):
             graphs.run("evaluate", dict(exported_programs.bundle.initial))
@@ -106,14 +135,24 @@ class TestWhatTheRuntimeRefuses:
 
     def test_a_bundle_without_programs(self, exported_programs: ExportedPrograms) -> None:
         manifest = exported_programs.bundle.manifest
-        bare = {name: msgspec.structs.replace(graph, programs={}) for name, graph in manifest.graphs.items()}
-        bundle = replace(exported_programs.bundle, manifest=msgspec.structs.replace(manifest, graphs=bare))
-        with pytest.raises(BundleError, match="no programs for executorch or executorch-portable: export it with --runtimes"):
+        bare = {
+            name: msgspec.structs.replace(graph, programs={})
+            for name, graph in manifest.graphs.items()
+        }
+        bundle = replace(
+            exported_programs.bundle, manifest=msgspec.structs.replace(manifest, graphs=bare)
+        )
+        with pytest.raises(
+            BundleError,
+            match="no programs for executorch or executorch-portable: export it with --runtimes",
+        ):
             ExecutorchGraphs(bundle)
 
     def test_a_bundle_of_a_newer_exporter(self, exported_programs: ExportedPrograms) -> None:
         manifest = exported_programs.bundle.manifest
-        newer = msgspec.structs.replace(manifest, created_by={**manifest.created_by, "executorch": "99.0"})
+        newer = msgspec.structs.replace(
+            manifest, created_by={**manifest.created_by, "executorch": "99.0"}
+        )
         with pytest.raises(BundleError, match=r"exported by ExecuTorch 99\.0, this runtime is \d"):
             ExecutorchGraphs(replace(exported_programs.bundle, manifest=newer))
 
@@ -136,8 +175,13 @@ def test_the_portable_program_takes_over_with_a_warning(
     np.testing.assert_allclose(found["metric/loss_sum"], expected["metric/loss_sum"], rtol=1e-5)
 
 
-def test_outputs_are_arrays_of_their_own(fleet: FleetData, exported_programs: ExportedPrograms) -> None:
-    graphs, inputs = ExecutorchGraphs(exported_programs.bundle), inputs_of(exported_programs.bundle, fleet, 8)
+def test_outputs_are_arrays_of_their_own(
+    fleet: FleetData, exported_programs: ExportedPrograms
+) -> None:
+    graphs, inputs = (
+        ExecutorchGraphs(exported_programs.bundle),
+        inputs_of(exported_programs.bundle, fleet, 8),
+    )
     first = graphs.run("step", inputs)
     kept = {k: v.copy() for k, v in first.items()}
     assert first["metric/loss_sum"].shape == ()
@@ -149,7 +193,9 @@ def test_outputs_are_arrays_of_their_own(fleet: FleetData, exported_programs: Ex
 def test_no_evaluation_batch_is_above_the_maximum() -> None:
     for num_examples in range(1, 200):
         slices = evaluation_slices(num_examples, 2, 64)
-        assert [i for part in slices for i in range(num_examples)[part]] == list(range(num_examples))
+        assert [i for part in slices for i in range(num_examples)[part]] == list(
+            range(num_examples)
+        )
         assert all(2 <= part.stop - part.start <= 64 for part in slices) or num_examples == 1
     assert evaluation_slices(300, 2, None) == [slice(0, 150), slice(150, 300)]
 
@@ -160,7 +206,9 @@ def test_the_library_is_built_once() -> None:
     assert (build(), build().stat().st_mtime_ns) == (path, before)
 
 
-def test_a_client_loads_neither_torch_nor_executorch(exported_programs: ExportedPrograms, tmp_path: Path) -> None:
+def test_a_client_loads_neither_torch_nor_executorch(
+    exported_programs: ExportedPrograms, tmp_path: Path
+) -> None:
     (tmp_path / "b.shoal").write_bytes(exported_programs.bundle.payload)
     code = f"""
 import sys
@@ -176,7 +224,9 @@ print([name for name in ("torch", "executorch", "onnxruntime", "onnx") if name i
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_the_plain_runner_trains_as_the_client_does(fleet: FleetData, exported_programs: ExportedPrograms, tmp_path: Path) -> None:
+def test_the_plain_runner_trains_as_the_client_does(
+    fleet: FleetData, exported_programs: ExportedPrograms, tmp_path: Path
+) -> None:
     """`shoal-train`, a C++ program without Python, leaves the same state behind."""
     bundle = exported_programs.bundle
     graph, program = bundle.manifest.graphs["step"], bundle.program("step", EXECUTORCH)[1]
@@ -187,9 +237,13 @@ def test_the_plain_runner_trains_as_the_client_does(fleet: FleetData, exported_p
             batches.append(state[name].tobytes())
         else:
             following = f"next/{name}"
-            words.append(f"state:{graph.outputs.index(following)}" if following in graph.outputs else "fixed")
+            words.append(
+                f"state:{graph.outputs.index(following)}" if following in graph.outputs else "fixed"
+            )
     (tmp_path / "p.pte").write_bytes(program)
-    (tmp_path / "state").write_bytes(b"".join(state[n].tobytes() for n in graph.inputs if not n.startswith("batch/")))
+    (tmp_path / "state").write_bytes(
+        b"".join(state[n].tobytes() for n in graph.inputs if not n.startswith("batch/"))
+    )
     (tmp_path / "batches").write_bytes(b"".join(batches) * 3)
     command = [
         str(build().with_name("shoal-train")),
@@ -201,10 +255,16 @@ def test_the_plain_runner_trains_as_the_client_does(fleet: FleetData, exported_p
     assert "ms per step" in done.stdout, done.stderr
     graphs = ExecutorchGraphs(bundle)
     for _ in range(3):
-        state |= {k.removeprefix("next/"): v for k, v in graphs.run("step", state).items() if k.startswith("next/")}
+        state |= {
+            k.removeprefix("next/"): v
+            for k, v in graphs.run("step", state).items()
+            if k.startswith("next/")
+        }
     expected = b"".join(state[n].tobytes() for n in graph.inputs if f"next/{n}" in graph.outputs)
     assert (tmp_path / "out").read_bytes() == expected
-    short = subprocess.run([*command[:4], "4", *command[5:], *words], capture_output=True, text=True)
+    short = subprocess.run(
+        [*command[:4], "4", *command[5:], *words], capture_output=True, text=True
+    )
     assert (short.returncode, short.stderr.strip()) == (2, "error: the batches are too short")
 
 
@@ -216,24 +276,35 @@ def test_the_bundle_names_its_programs(exported_programs: ExportedPrograms) -> N
         for runtime, program in graph.programs.items():
             assert program.num_bytes == len(bundle.program(name, runtime)[1])
             assert program.memory_bytes > 0
-            delegated = [operator for operator in program.operators if operator.startswith("delegated/XnnpackBackend/")]
+            delegated = [
+                operator
+                for operator in program.operators
+                if operator.startswith("delegated/XnnpackBackend/")
+            ]
             assert bool(delegated) == (runtime == EXECUTORCH)
 
 
 class TestCommandLine:
     def test_the_runtime_is_what_was_asked_for(self, exported_programs: ExportedPrograms) -> None:
         words = ["run", "--id", "d0", "--data", "d", "--state", "s"]
-        loads = {name: graph_loader(parser().parse_args([*words, "--runtime", name])) for name in RUNTIMES}
+        loads = {
+            name: graph_loader(parser().parse_args([*words, "--runtime", name]))
+            for name in RUNTIMES
+        }
         assert isinstance(loads["onnx"](exported_programs.bundle), OnnxGraphs)
         assert isinstance(loads["executorch"](exported_programs.bundle), ExecutorchGraphs)
-        assert isinstance(graph_loader(parser().parse_args(words))(exported_programs.bundle), OnnxGraphs)
+        assert isinstance(
+            graph_loader(parser().parse_args(words))(exported_programs.bundle), OnnxGraphs
+        )
 
     def test_a_library_that_is_not_there_is_one_line(self, tmp_path: Path) -> None:
         (tmp_path / "trust.pem").write_bytes(public_pem(new_key()))
         paths = {"--data": "d", "--state": "s", "--trust": "trust.pem", "--library": "none.so"}
         words = ["run", "--id", "d0", "--runtime", "executorch"]
         words += [word for option, name in paths.items() for word in (option, str(tmp_path / name))]
-        done = subprocess.run([sys.executable, "-m", "edge_client.main", *words], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "edge_client.main", *words], capture_output=True, text=True
+        )
         assert done.returncode == 2
         assert done.stderr.startswith("error: the library for ExecuTorch")
         assert done.stderr.count("\n") == 1

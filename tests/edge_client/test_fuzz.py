@@ -1,5 +1,5 @@
-"""Hostile plans and bundles through a live agent: it never dies, never works on the same plan for ever, and never sends what its policy
-forbids."""
+"""Hostile plans and bundles through a live agent: it never dies, never works on the same plan for
+ever, and never sends what its policy forbids."""
 
 import random
 import time
@@ -32,21 +32,41 @@ class Fuzz:
 
     def __init__(self, device: Device, seed: int) -> None:
         self.device, self.rng = device, random.Random(seed)
-        self.models = [device.model, b"junk", encode_tensors({}), encode_tensors({"x": np.ones((3, 2, 32), np.float32)})]
+        self.models = [
+            device.model,
+            b"junk",
+            encode_tensors({}),
+            encode_tensors({"x": np.ones((3, 2, 32), np.float32)}),
+        ]
         self.bundles = [device.bundle.payload] * 40 + list(hostile_bundles(device.bundle).values())
         self.number = 0
 
     def verb(self) -> m.Verb:
         rng = self.rng
-        graph, share, report = rng.choice(GRAPHS), rng.choice((0.0, 0.0, 0.1, 0.5, 0.98)), rng.random() < 0.7
+        graph, share, report = (
+            rng.choice(GRAPHS),
+            rng.choice((0.0, 0.0, 0.1, 0.5, 0.98)),
+            rng.random() < 0.7,
+        )
         batch, some = rng.choice((2, 7, 8, 16, 64, 4096)), digest(rng.choice(self.models))
         match rng.randrange(9):
             case 0 | 1:
                 steps = rng.choice((None, None, 1, 3, 2**31))
                 hyper = rng.choice(({}, {"lr": 1e38}, {"lr": -1.0}, {"other": 1.0}, {"lr": 0.0}))
-                return m.Train(batch, rng.choice((1, 1, 2, 10_000)), steps, hyper, rng.choice(("step", "step", graph)), report, share)
+                return m.Train(
+                    batch,
+                    rng.choice((1, 1, 2, 10_000)),
+                    steps,
+                    hyper,
+                    rng.choice(("step", "step", graph)),
+                    report,
+                    share,
+                )
             case 2 | 3:
-                split, model = rng.choice(("train", "test", "holdout")), rng.choice(("received", "initial"))
+                split, model = (
+                    rng.choice(("train", "test", "holdout")),
+                    rng.choice(("received", "initial")),
+                )
                 return m.Evaluate(split, graph, model, share, report)  # type: ignore[arg-type]
             case 4:
                 return m.Choose((some,) * rng.choice((1, 2)), graph)
@@ -59,7 +79,10 @@ class Fuzz:
         return self.protect()
 
     def protect(self) -> m.Protect:
-        return m.Protect(self.rng.choice((CLIP_NORM, CLIP_NORM / 2, 1.0, 1e30)), self.rng.choice((0.0, 0.0, 1e-6, 1e300)))
+        return m.Protect(
+            self.rng.choice((CLIP_NORM, CLIP_NORM / 2, 1.0, 1e30)),
+            self.rng.choice((0.0, 0.0, 1e-6, 1e300)),
+        )
 
     def plan(self) -> bytes:
         rng = self.rng
@@ -89,7 +112,11 @@ class Fuzz:
                 return payload[:at]
             case 1:
                 return payload[:at] + bytes([self.rng.randrange(256)]) + payload[at + 1 :]
-        return payload[:at] + self.rng.choice((b"\n", b"1e999", b"null", b"[[[[", b"\\ud800", b'"')) + payload[at:]
+        return (
+            payload[:at]
+            + self.rng.choice((b"\n", b"1e999", b"null", b"[[[[", b"\\ud800", b'"'))
+            + payload[at:]
+        )
 
     def bundle(self) -> bytes:
         """One of the hostile ones, or a good one whose bytes or graphs are changed."""
@@ -106,16 +133,32 @@ class Fuzz:
         outputs = list(graph.outputs)
         at = rng.randrange(len(outputs))
         outputs[at] = rng.choice(
-            (rng.choice(outputs), "next/statistic/more", "next/shared/", "metric/loss_sum", "metric/more", "", "next/private/p")
+            (
+                rng.choice(outputs),
+                "next/statistic/more",
+                "next/shared/",
+                "metric/loss_sum",
+                "metric/more",
+                "",
+                "next/private/p",
+            )
         )
         if rng.random() < 0.2:
             rng.shuffle(outputs)
-        file = rng.choice([g.file for g in good.manifest.graphs.values()]) if rng.random() < 0.2 else graph.file
+        file = (
+            rng.choice([g.file for g in good.manifest.graphs.values()])
+            if rng.random() < 0.2
+            else graph.file
+        )
         responses = rng.choice((graph.responses, (), (("more", (1,)),)))
-        return msgspec.structs.replace(graph, outputs=tuple(outputs), file=file, responses=responses)
+        return msgspec.structs.replace(
+            graph, outputs=tuple(outputs), file=file, responses=responses
+        )
 
 
-def storm(device: Device, plans: int, seed: int, until_s: float = float("inf")) -> tuple[int, int, int]:
+def storm(
+    device: Device, plans: int, seed: int, until_s: float = float("inf")
+) -> tuple[int, int, int]:
     """Send so many plans; how many were sent, and how many updates and declines they made."""
     fuzz, updates, declines = Fuzz(device, seed), 0, 0
     device.turn()
@@ -125,14 +168,18 @@ def storm(device: Device, plans: int, seed: int, until_s: float = float("inf")) 
         if count % 10 == 1:
             fuzz.bundles[0] = fuzz.bundle()  # so that among the good ones there is another one
             if count % 500 == 1:
-                device.broker._retained = {k: v for k, v in device.broker._retained.items() if "/blob/" not in k}
+                device.broker._retained = {
+                    k: v for k, v in device.broker._retained.items() if "/blob/" not in k
+                }
                 device.offer(*fuzz.models, *fuzz.bundles)
             if fuzz.bundles[0]:
                 device.offer(fuzz.bundles[0])
         device.broker.publish(device.topics.device("d0", "plan"), fuzz.plan(), False)
         if fuzz.rng.random() < 0.05:
             device.finish(
-                bundle=digest(fuzz.rng.choice(fuzz.bundles)), model=digest(fuzz.rng.choice(fuzz.models)), epoch=fuzz.number // 1000 + 1
+                bundle=digest(fuzz.rng.choice(fuzz.bundles)),
+                model=digest(fuzz.rng.choice(fuzz.models)),
+                epoch=fuzz.number // 1000 + 1,
             )
         if fuzz.rng.random() < 0.5:
             device.reply(m.Acknowledge("d0", device.agent.session.update or "0" * 64))
@@ -160,7 +207,8 @@ def plans_of_updates(device: Device) -> dict[str, m.Plan]:
 
 
 def _check_protected(device: Device, plan: m.Plan, tensors: dict[str, Any]) -> None:
-    """What was changed by training is clipped, as one vector, to what the policy permits; noise is asked for by the plans alone."""
+    """What was changed by training is clipped, as one vector, to what the policy permits; noise is
+    asked for by the plans alone."""
     start = device.bundle.initial
     parts = [v for k, v in tensors.items() if k.startswith("delta/")]
     parts += [v - start[k] for k, v in tensors.items() if k.startswith("statistic/")]
@@ -180,7 +228,11 @@ class Caching(OnnxGraphs):
 
     def _load(self, graph: str) -> Any:
         described = self._bundle.manifest.graphs.get(graph)
-        key = (self._bundle.manifest.files.get(described.file, ""), graph, len(described.outputs)) if described else ("", graph, 0)
+        key = (
+            (self._bundle.manifest.files.get(described.file, ""), graph, len(described.outputs))
+            if described
+            else ("", graph, 0)
+        )
         if key not in Caching.loaded:
             Caching.loaded[key] = super()._load(graph)
         self._sessions[graph] = Caching.loaded[key]
@@ -197,10 +249,17 @@ def device(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
 
 def check(device: Device, count: int, updates: int, declines: int) -> None:
     """The storm was one, and afterwards the device takes an honest plan."""
-    print(f"{count} plans, {updates} updates, {declines} times declined, {device.agent.incidents.counts.total()} incidents")
+    print(
+        f"{count} plans, {updates} updates, {declines} times declined, "
+        f"{device.agent.incidents.counts.total()} incidents"
+    )
     assert updates > count / 100
     assert declines > count / 10
-    causes = [cause for cause in device.agent.incidents.counts if cause.startswith(("failed event", "failed work", "failed retry"))]
+    causes = [
+        cause
+        for cause in device.agent.incidents.counts
+        if cause.startswith(("failed event", "failed work", "failed retry"))
+    ]
     assert causes == []  # nothing came as far as the outermost ring
     device.offer()
     device.send_plan(10**9, epoch=10**9, verbs=(m.Train(8), m.Protect(CLIP_NORM)))

@@ -1,4 +1,5 @@
-"""What a device has kept: in front of which model it stands, how long it is held, and what becomes of it when its file is damaged."""
+"""What a device has kept: in front of which model it stands, how long it is held, and what becomes
+of it when its file is damaged."""
 
 import logging
 from pathlib import Path
@@ -33,7 +34,9 @@ def plain(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
     return Device(fleet, exported, tmp_path / "plain")
 
 
-def keep(device: Device, number: int = 1, model: bytes | None = None, **changes: object) -> m.Update:
+def keep(
+    device: Device, number: int = 1, model: bytes | None = None, **changes: object
+) -> m.Update:
     """The device keeps something of a model; the update of that plan."""
     payload = model or device.model
     device.offer(device.bundle.payload, payload)
@@ -108,7 +111,9 @@ class TestOfWhichModel:
         np.testing.assert_array_equal(answer(device), newer)
         assert device.in_use().alone == ""
 
-    def test_a_release_before_the_one_it_was_kept_of_answers_alone(self, device: Device, plain: Device) -> None:
+    def test_a_release_before_the_one_it_was_kept_of_answers_alone(
+        self, device: Device, plain: Device
+    ) -> None:
         device.release(1, other_model(device))
         plain.release(1, other_model(device))
         keep(device)
@@ -130,7 +135,9 @@ class TestOfWhichModel:
         device.release(1, other_model(device))
         assert f"of run s was made of model {digest(device.model)[:12]}" in device.in_use().alone
 
-    def test_what_is_said_is_of_the_model_in_use_also_after_one_that_failed_and_after_a_return(self, device: Device) -> None:
+    def test_what_is_said_is_of_the_model_in_use_also_after_one_that_failed_and_after_a_return(
+        self, device: Device
+    ) -> None:
         keep(device)
         device.release(1, other_model(device))
         alone = device.in_use().alone
@@ -143,8 +150,15 @@ class TestOfWhichModel:
         said = device.in_use()
         assert (said.number, bool(said.problem), said.alone) == (3, True, "")
 
-    @given(st.lists(st.tuples(st.sampled_from("rs"), st.sampled_from(MODELS[:2]), st.sampled_from(MODELS)), max_size=12))
-    def test_whatever_was_kept_it_is_used_with_its_own_model_alone(self, history: list[tuple[str, str, str]]) -> None:
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from("rs"), st.sampled_from(MODELS[:2]), st.sampled_from(MODELS)),
+            max_size=12,
+        )
+    )
+    def test_whatever_was_kept_it_is_used_with_its_own_model_alone(
+        self, history: list[tuple[str, str, str]]
+    ) -> None:
         kept: tuple[Kept, ...] = ()
         last: dict[tuple[str, str], Kept] = {}
         for number, (run_id, bundle, model) in enumerate(history):
@@ -180,7 +194,9 @@ class TestHowLong:
         for number, model in enumerate(models, 1):
             keep(device, number, model)
         train(device, len(models) + 1)
-        assert [kept.model for kept in held(device)] == [digest(model) for model in models[-MOST_KEPT:]]
+        assert [kept.model for kept in held(device)] == [
+            digest(model) for model in models[-MOST_KEPT:]
+        ]
         names = {path.name for path in (device.folder / "blobs").iterdir()}
         assert {kept.tensors for kept in held(device)} <= names
         assert len(names) == MOST_KEPT + 2, "the bundle, and the last plan's model"
@@ -194,7 +210,9 @@ class TestHowLong:
         device.start()
         np.testing.assert_array_equal(answer(device), own)
 
-    def test_a_client_that_dies_before_its_update_is_stored_keeps_it_once(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_client_that_dies_before_its_update_is_stored_keeps_it_once(
+        self, device: Device, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def end(*_arguments: object) -> None:
             raise KeyboardInterrupt  # as a signal would, it ends the client
 
@@ -211,18 +229,24 @@ class TestHowLong:
 
 
 class TestNewer:
-    def test_a_run_that_ends_twice_with_one_model_brings_what_was_kept_last(self, device: Device) -> None:
+    def test_a_run_that_ends_twice_with_one_model_brings_what_was_kept_last(
+        self, device: Device
+    ) -> None:
         first = keep(device)
         take_up(device)
         before = answer(device)
-        second = keep(device, 2, verbs=(m.Train(16, 8, hyper={"lr": 0.1}, report=False), m.Evaluate()))
+        second = keep(
+            device, 2, verbs=(m.Train(16, 8, hyper={"lr": 0.1}, report=False), m.Evaluate())
+        )
         take_up(device)
         assert np.abs(answer(device) - before).max() > 0
         right = int((answer(device).argmax(1) == device.windows.test_y).sum())
         assert right == second.evaluated.num_correct
         assert first.evaluated != second.evaluated
 
-    def test_what_is_kept_of_a_release_in_use_comes_into_use_and_is_said_under_its_number(self, device: Device) -> None:
+    def test_what_is_kept_of_a_release_in_use_comes_into_use_and_is_said_under_its_number(
+        self, device: Device
+    ) -> None:
         device.release(6, other_model(device))
         device.release(7)
         alone = device.in_use()
@@ -248,7 +272,9 @@ class TestNewer:
 
 
 class TestWhatIsHeld:
-    def test_a_check_in_says_of_which_models_something_is_kept_that_is_not_damaged(self, device: Device) -> None:
+    def test_a_check_in_says_of_which_models_something_is_kept_that_is_not_damaged(
+        self, device: Device
+    ) -> None:
         models = [device.model, other_model(device, 1.5)]
         for number, model in enumerate(models, start=1):
             keep(device, number, model)
@@ -263,7 +289,9 @@ class TestWhatIsHeld:
 
 
 class TestDamage:
-    def test_where_it_is_damaged_before_it_is_used_the_model_answers_alone(self, device: Device, plain: Device) -> None:
+    def test_where_it_is_damaged_before_it_is_used_the_model_answers_alone(
+        self, device: Device, plain: Device
+    ) -> None:
         keep(device)
         flip(blob(device, held(device)[0]), 2000)
         device.release(1)
@@ -288,7 +316,10 @@ class TestDamage:
         said = device.in_use()
         assert (said.number, "damaged" in said.alone) == (1, True)
         again = keep(device, 2)
-        assert int((answer(device).argmax(1) == device.windows.test_y).sum()) == again.evaluated.num_correct
+        assert (
+            int((answer(device).argmax(1) == device.windows.test_y).sum())
+            == again.evaluated.num_correct
+        )
 
     @settings(deadline=None)
     @given(at=st.integers(0, 500), bit=st.integers(0, 7), size=st.none() | st.integers(0, 400))
@@ -298,7 +329,9 @@ class TestDamage:
         state = FolderState(tmp_path_factory.mktemp("state"))
         for number in (1, 2):
             state.put_update("r", number, b"", tensors(number))
-        first, last = sorted((path for path in state._folder.glob("private.*")), key=lambda path: path.name)
+        first, last = sorted(
+            (path for path in state._folder.glob("private.*")), key=lambda path: path.name
+        )
         if size is None:
             flip(last, at, bit)
         else:
@@ -308,7 +341,9 @@ class TestDamage:
         flip(first, at, bit)
         assert state.private("r", 3) == {}, "it starts anew"
 
-    def test_the_log_says_what_follows(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_log_says_what_follows(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         state = FolderState(tmp_path)
         state.put_update("r", 1, b"", tensors(1))
         flip(tmp_path / "private.r.00000001", 100)

@@ -62,20 +62,26 @@ while (event := server.receive(timeout_s=0)) is not None:
 """
 
 
-def test_work_that_kills_the_client_is_quarantined_and_the_next_plan_is_taken(fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
+def test_work_that_kills_the_client_is_quarantined_and_the_next_plan_is_taken(
+    fleet: FleetData, exported: Exported, tmp_path: Path
+) -> None:
     windows, bundle = fleet.devices["d0"], tmp_path / "bundle"
     np.savez(tmp_path / "windows.npz", x=windows.train_x, y=windows.train_y)
     bundle.write_bytes(exported.bundle.payload)
 
     def client(number: int, kind: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", CLIENT, str(tmp_path), str(bundle), str(number), kind]
-        return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=Path(__file__).parents[2]
+        )
 
     for number in range(MOST_TRIES):
         done = client(1, "deadly")
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert FolderState(tmp_path / "state").load().tries == number + 1
     sixth = client(1, "deadly")
-    assert (sixth.returncode, set(sixth.stdout.splitlines())) == (0, {"decline quarantined"}), sixth.stderr
+    assert (sixth.returncode, set(sixth.stdout.splitlines())) == (0, {"decline quarantined"}), (
+        sixth.stderr
+    )
     honest = client(2, "honest")
     assert (honest.returncode, honest.stdout.splitlines()) == (0, ["update 2"]), honest.stderr

@@ -1,4 +1,5 @@
-"""A board that is killed again and again in one long plan: real processes, ended by SIGKILL at any moment."""
+"""A board that is killed again and again in one long plan: real processes, ended by SIGKILL at any
+moment."""
 
 import random
 import signal
@@ -72,8 +73,18 @@ def _kills(fleet: FleetData, exported: Exported, tmp_path: Path, kills: int) -> 
     rng = random.Random(4)
 
     def client(state: str, pause_s: float) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", CLIENT, str(tmp_path / state), str(bundle), str(tmp_path / f"{state}.update"), str(pause_s)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        command = [
+            sys.executable,
+            "-c",
+            CLIENT,
+            str(tmp_path / state),
+            str(bundle),
+            str(tmp_path / f"{state}.update"),
+            str(pause_s),
+        ]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        )
 
     assert client("whole", 0.0).wait() == 0
     killed = 0
@@ -87,13 +98,24 @@ def _kills(fleet: FleetData, exported: Exported, tmp_path: Path, kills: int) -> 
         killed += 1
     assert killed == kills, "it was done before"
     assert client("killed", 0.0).wait() == 0
-    (one, tensors), (other, expected) = (decode_update((tmp_path / f"{state}.update").read_bytes()) for state in ("killed", "whole"))
-    assert (one.num_steps, one.trained, one.evaluated, one.model) == (other.num_steps, other.trained, other.evaluated, other.model)
-    assert {key: value.tobytes() for key, value in tensors.items()} == {key: value.tobytes() for key, value in expected.items()}
+    (one, tensors), (other, expected) = (
+        decode_update((tmp_path / f"{state}.update").read_bytes()) for state in ("killed", "whole")
+    )
+    assert (one.num_steps, one.trained, one.evaluated, one.model) == (
+        other.num_steps,
+        other.trained,
+        other.evaluated,
+        other.model,
+    )
+    assert {key: value.tobytes() for key, value in tensors.items()} == {
+        key: value.tobytes() for key, value in expected.items()
+    }
     assert not (tmp_path / "killed" / "checkpoint").exists()
 
 
-def test_a_board_that_is_killed_in_training_goes_on_with_the_same_bits(fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
+def test_a_board_that_is_killed_in_training_goes_on_with_the_same_bits(
+    fleet: FleetData, exported: Exported, tmp_path: Path
+) -> None:
     _kills(fleet, exported, tmp_path, 3)
 
 

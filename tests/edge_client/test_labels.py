@@ -1,4 +1,5 @@
-"""Labels of a device: which ones a task takes, as every implementation does, and what an error says of the others."""
+"""Labels of a device: which ones a task takes, as every implementation does, and what an error says
+of the others."""
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from wire.tasks import TaskName, label_of
 
 
 @pytest.mark.parametrize(("task", "names", "dtype", "values", "taken"), CASES)
-def test_a_task_takes_its_own_labels_alone(task: TaskName, names: int, dtype: str, values: object, taken: bool) -> None:
+def test_a_task_takes_its_own_labels_alone(
+    task: TaskName, names: int, dtype: str, values: object, taken: bool
+) -> None:
     assert fits(task, names, np.array(values, dtype)) is taken
 
 
@@ -29,12 +32,18 @@ def test_labels_that_fit_are_left_as_they_are_and_none_are_shaped_as_the_task_ha
 
 def test_an_error_says_where_a_number_is_neither_there_nor_not() -> None:
     x, y = np.zeros((2, 1, 4), np.float32), np.array([[0, 1, 1], [0, 5, 0]])
-    with pytest.raises(DataError, match="train: y holds 5 at window 1, name 1: multi-label takes 1 where a name is there, else 0"):
+    with pytest.raises(
+        DataError,
+        match="train: y holds 5 at window 1, name 1: multi-label takes 1 where a name is there, "
+        "else 0",
+    ):
         fit_labels_of(Windows(x, y, x, y), manifest_of("multi-label", 3))
 
 
 @given(st.integers(1, 20), st.integers(2, 5), st.integers(0, 2**32 - 1))
-def test_rows_of_0_and_1_are_read_and_divided_as_one_stratum(count: int, names: int, seed: int) -> None:
+def test_rows_of_0_and_1_are_read_and_divided_as_one_stratum(
+    count: int, names: int, seed: int
+) -> None:
     y = np.random.default_rng(seed).integers(0, 2, (count, names))
     check_labels(y, count, "here")
     check_labels(y.astype(bool), count, "here")
@@ -53,7 +62,10 @@ def test_measures_of_names_are_those_of_every_pair(count: int, names: int, seed:
         pairs = [(a > b) + (a == b) / 2 for a in score[there == 1] for b in score[there == 0]]
         areas += [float(np.mean(pairs))] if pairs else []
     assert macro_auc(y, scores) == (pytest.approx(np.mean(areas)) if areas else None)
-    counted = [(int((y[:, i] & told[:, i]).sum()), int(y[:, i].sum() + told[:, i].sum())) for i in range(names)]
+    counted = [
+        (int((y[:, i] & told[:, i]).sum()), int(y[:, i].sum() + told[:, i].sum()))
+        for i in range(names)
+    ]
     f1 = [2 * hits / total for hits, total in counted if total]
     assert macro_f1_of_names(y, told) == pytest.approx(np.mean(f1) if f1 else 1.0)
 

@@ -36,14 +36,28 @@ def with_value(value: float, *place: int) -> np.ndarray:
 WRONG = [
     (
         windows(128, 9),
-        "128 channels of 9 samples: likely 9 channels of 128 samples, X.transpose(0, 2, 1); if it is right, say channel_",
+        "128 channels of 9 samples: likely 9 channels of 128 samples, X.transpose(0, 2, 1); if it "
+        "is right, say channel_",
     ),
-    (windows(28, 28), "images are [n, 1, 28, 28], X[:, None]; for windows of 28 channels say channel_names"),
-    (windows(28, 28, 1), "images with their colours last; expected [n, channels, height, width], X.transpose(0, 3, 1, 2)"),
+    (
+        windows(28, 28),
+        "images are [n, 1, 28, 28], X[:, None]; for windows of 28 channels say channel_names",
+    ),
+    (
+        windows(28, 28, 1),
+        "images with their colours last; expected [n, channels, height, width], X.transpose(0, 3, "
+        "1, 2)",
+    ),
     (windows(32, 32, 3), "images with their colours last"),
     (windows(16), "windows of one channel are [n, 1, time], X[:, None, :]"),
-    (with_value(np.nan, 7, 1, 5), "not finite, in 2 of 24 windows: first nan at window 7, channel 1, sample 5"),
-    (with_value(-np.inf, 0, 0, 3), "not finite, in 2 of 24 windows: first -inf at window 0, channel 0, sample 3"),
+    (
+        with_value(np.nan, 7, 1, 5),
+        "not finite, in 2 of 24 windows: first nan at window 7, channel 1, sample 5",
+    ),
+    (
+        with_value(-np.inf, 0, 0, 3),
+        "not finite, in 2 of 24 windows: first -inf at window 0, channel 0, sample 3",
+    ),
     (with_value(1e300, 2, 0, 0), "first 1e+300, which float32 cannot hold at window 2"),
     (windows(2, 16).astype("U8"), "expected float[n, channels, time]"),
     (windows(2, 16) > 0, "expected float[n, channels, time]"),
@@ -52,7 +66,9 @@ WRONG = [
 
 @pytest.mark.parametrize(("x", "told"), WRONG)
 @pytest.mark.parametrize("kind", ["npz", "board"])
-def test_arrays_in_another_layout_are_told_what_is_likely_meant(tmp_path: Path, kind: str, x: np.ndarray, told: str) -> None:
+def test_arrays_in_another_layout_are_told_what_is_likely_meant(
+    tmp_path: Path, kind: str, x: np.ndarray, told: str
+) -> None:
     np.savez(tmp_path / "train.npz", X=x, y=LABELS)
     with np.errstate(all="ignore"), pytest.raises(DataError) as error:
         load_data(str(tmp_path / "train.npz")) if kind == "npz" else load_folder(tmp_path)
@@ -61,9 +77,13 @@ def test_arrays_in_another_layout_are_told_what_is_likely_meant(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("shape", [(128, 9), (28, 28)])
-def test_what_looks_like_a_mistake_can_be_said_outright(tmp_path: Path, shape: tuple[int, int]) -> None:
+def test_what_looks_like_a_mistake_can_be_said_outright(
+    tmp_path: Path, shape: tuple[int, int]
+) -> None:
     names = [f"electrode {i}" for i in range(shape[0])]
-    np.savez(tmp_path / "train.npz", X=windows(*shape), y=LABELS, channel_names=names, subject=LABELS)
+    np.savez(
+        tmp_path / "train.npz", X=windows(*shape), y=LABELS, channel_names=names, subject=LABELS
+    )
     data = load_data(str(tmp_path / "train.npz"))
     assert (data.window.shape, list(data.window.channels)) == (shape, names)
     assert load_folder(tmp_path).train_x.shape[1:] == shape
@@ -84,24 +104,33 @@ def test_windows_of_different_lengths_are_one_clear_error(tmp_path: Path) -> Non
         examples(uneven, "here")
     np.savez(tmp_path / "train.npz", X=uneven, y=LABELS)
     with pytest.raises(
-        DataError, match=r"windows of different lengths are one array where they are padded, with lengths \(n,\) int; or give recordings"
+        DataError,
+        match=r"windows of different lengths are one array where they are padded, with lengths "
+        r"\(n,\) int; or give recordings",
     ):
         load_data(str(tmp_path / "train.npz"))
     with pytest.raises(DataError, match=r"windows are one array .*, padded where lengths says so"):
         load_folder(tmp_path)
 
 
-def test_whole_numbers_are_measurements_unless_a_bundle_asks_for_ids_and_their_range_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_whole_numbers_are_measurements_unless_a_bundle_asks_for_ids_and_their_range_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING):
         made = examples(np.arange(COUNT * 32).reshape(COUNT, 2, 16), "data here")
     assert made.dtype == np.int64
     assert fitting(made, Window(("a", "b"), 16, 16), "data here").dtype == np.float32
-    assert caplog.messages == ["data here: X is int64[24, 2, 16]: whole numbers from 0 to 767, measurements unless the bundle asks for ids"]
+    assert caplog.messages == [
+        "data here: X is int64[24, 2, 16]: whole numbers from 0 to 767, measurements unless the "
+        "bundle asks for ids"
+    ]
 
 
 class TestLabels:
     def load(self, folder: Path, y: np.ndarray, **more: Any) -> FleetData:
-        np.savez(folder / "own.npz", X=windows(2, 16), y=y, **{"subject": np.arange(COUNT) // 12, **more})
+        np.savez(
+            folder / "own.npz", X=windows(2, 16), y=y, **{"subject": np.arange(COUNT) // 12, **more}
+        )
         return load_data(str(folder / "own.npz"))
 
     @pytest.mark.parametrize(
@@ -114,14 +143,20 @@ class TestLabels:
             (np.array([b"walk", b"sit", b"run"])[LABELS], ("run", "sit", "walk")),
         ],
     )
-    def test_those_that_occur_are_the_classes_and_keep_their_names(self, tmp_path: Path, y: np.ndarray, classes: tuple[str, ...]) -> None:
+    def test_those_that_occur_are_the_classes_and_keep_their_names(
+        self, tmp_path: Path, y: np.ndarray, classes: tuple[str, ...]
+    ) -> None:
         data = self.load(tmp_path, y)
         assert data.classes == classes
-        text = [label.decode() if isinstance(label, bytes) else str(label) for label in y[:12].tolist()]
+        text = [
+            label.decode() if isinstance(label, bytes) else str(label) for label in y[:12].tolist()
+        ]
         own = data.devices["s00"]
         assert sorted(classes[i] for i in [*own.train_y, *own.test_y]) == sorted(text)
 
-    def test_it_is_said_that_numbers_are_mapped(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_it_is_said_that_numbers_are_mapped(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         self.load(tmp_path, LABELS)
         assert caplog.messages == []
         self.load(tmp_path, LABELS * 100)
@@ -130,8 +165,16 @@ class TestLabels:
     def test_names_of_classes_are_counted_from_zero(self, tmp_path: Path) -> None:
         names = ["sit", "stand", "walk"]
         assert self.load(tmp_path, LABELS, activity_names=names).classes == tuple(names)
-        assert self.load(tmp_path, np.array(names)[LABELS], activity_names=names).devices["s00"].train_y.max() == 2
-        with pytest.raises(DataError, match=r"3 class names, and y reaches 1..3; they are likely counted from 1, y - 1"):
+        assert (
+            self.load(tmp_path, np.array(names)[LABELS], activity_names=names)
+            .devices["s00"]
+            .train_y.max()
+            == 2
+        )
+        with pytest.raises(
+            DataError,
+            match=r"3 class names, and y reaches 1..3; they are likely counted from 1, y - 1",
+        ):
             self.load(tmp_path, LABELS + 1, activity_names=names)
         with pytest.raises(DataError, match="y holds 'run': expected one of sit, stand, walk"):
             self.load(tmp_path, np.array(["sit", "run", "walk"])[LABELS], activity_names=names)
@@ -141,7 +184,10 @@ class TestLabels:
         [
             (LABELS[:, None], "expected int[24], y[:, 0]"),
             (np.where(LABELS > 1, np.nan, LABELS), "y holds nan at window"),
-            (np.eye(3, dtype=int)[LABELS] * -2, "int[24, names] of 0 and 1, int[24, steps] from -1, or float[24, quantities]"),
+            (
+                np.eye(3, dtype=int)[LABELS] * -2,
+                "int[24, names] of 0 and 1, int[24, steps] from -1, or float[24, quantities]",
+            ),
             (LABELS[:5], "expected int[24]"),
             (LABELS - 1, "expected class numbers from 0"),
         ],
@@ -164,7 +210,10 @@ class TestBoards:
     def test_names_of_labels_need_the_list_of_classes(self, tmp_path: Path) -> None:
         named = np.array(["walk", "sit", "run"])[LABELS]
         np.savez(tmp_path / "train.npz", X=windows(2, 16), y=named)
-        with pytest.raises(DataError, match=r"y holds names such as 'walk': list the classes in classes.txt, one a line"):
+        with pytest.raises(
+            DataError,
+            match=r"y holds names such as 'walk': list the classes in classes.txt, one a line",
+        ):
             load_folder(tmp_path)
         (tmp_path / "classes.txt").write_text("run\nsit\nwalk\n")
         assert load_folder(tmp_path).train_y[:3].tolist() == [2, 1, 0]
@@ -172,19 +221,34 @@ class TestBoards:
     def test_windows_of_another_shape_than_the_bundles_are_told_what_is_likely_meant(self) -> None:
         field = make_field("fedavg", num_devices=1)
         own = field.executors["d0"]._windows
-        turned = Windows(own.train_x.transpose(0, 2, 1), own.train_y, own.test_x.transpose(0, 2, 1), own.test_y)
-        with pytest.raises(DataError, match=r"bundle tiny expects \(2, 16\); they are likely transposed, X.transpose\(0, 2, 1\)"):
+        turned = Windows(
+            own.train_x.transpose(0, 2, 1), own.train_y, own.test_x.transpose(0, 2, 1), own.test_y
+        )
+        with pytest.raises(
+            DataError,
+            match=r"bundle tiny expects \(2, 16\); they are likely transposed, X.transpose\(0, 2, "
+            r"1\)",
+        ):
             Executor(field.bundle, field.executors["d0"]._graphs, turned)
-        with pytest.raises(DataError, match=r"expected numbers of shape \(n, 2, 16\); they are likely transposed"):
+        with pytest.raises(
+            DataError, match=r"expected numbers of shape \(n, 2, 16\); they are likely transposed"
+        ):
             check_windows(turned.train_x, (2, 16))
         counted = Windows(own.train_x, own.train_y + 1, own.test_x, own.test_y + 1)
-        with pytest.raises(DataError, match=r"train labels reach 1..3, bundle tiny has classes 0..2, in the order a, b, c"):
+        with pytest.raises(
+            DataError,
+            match=r"train labels reach 1..3, bundle tiny has classes 0..2, in the order a, b, c",
+        ):
             Executor(field.bundle, field.executors["d0"]._graphs, counted)
 
     @pytest.mark.parametrize(
         ("y", "told"),
         [
-            (LABELS + 1, "labels are 1, 2, 3, so 1 of 4 classes have no example: count classes from 0, or list their names in classes.txt"),
+            (
+                LABELS + 1,
+                "labels are 1, 2, 3, so 1 of 4 classes have no example: count classes from 0, or "
+                "list their names in classes.txt",
+            ),
             (LABELS * 100, "labels are 0, 100, 200, so 198 of 201 classes have no example"),
         ],
     )
@@ -192,11 +256,15 @@ class TestBoards:
         self, tmp_path: Path, y: np.ndarray, told: str
     ) -> None:
         (tmp_path / "pi-1").mkdir()
-        np.savez(tmp_path / "pi-1" / "train.npz", X=windows(2, 16), y=y, channel_names=["left", "right"])
+        np.savez(
+            tmp_path / "pi-1" / "train.npz", X=windows(2, 16), y=y, channel_names=["left", "right"]
+        )
         with pytest.raises(DataError) as error:
             load_device_folders(tmp_path)
         assert told in str(error.value)
-        (tmp_path / "pi-1" / "classes.txt").write_text("\n".join(f"class {i}" for i in range(int(y.max()) + 1)))
+        (tmp_path / "pi-1" / "classes.txt").write_text(
+            "\n".join(f"class {i}" for i in range(int(y.max()) + 1))
+        )
         data = load_device_folders(tmp_path)
         assert (len(data.classes), data.window.channels) == (int(y.max()) + 1, ("left", "right"))
 
@@ -204,7 +272,9 @@ class TestBoards:
         for name, header in (("pi-1", "ax,ay,label"), ("pi-2", "ay,ax,label")):
             (tmp_path / name).mkdir()
             (tmp_path / name / "a.csv").write_text("\n".join([header, *["0.5,0.25,0"] * 600]))
-        with pytest.raises(DataError, match="device pi-2 has the channels ay, ax, device pi-1 ax, ay"):
+        with pytest.raises(
+            DataError, match="device pi-2 has the channels ay, ax, device pi-1 ax, ay"
+        ):
             load_device_folders(tmp_path)
 
     def test_a_recording_says_where_a_value_is_not_finite(self, tmp_path: Path) -> None:

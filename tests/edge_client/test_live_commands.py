@@ -34,7 +34,10 @@ WHAT = ["--channels", "a,b", "--rate", str(RATE_HZ)]
 
 
 def lines(seconds: int, begin_s: float = 1_700_000_100.0, label: str = "slow") -> str:
-    rows = ({"t": begin_s + i / RATE_HZ, "a": np.sin(i / 3), "b": 0.5, "label": label} for i in range(int(seconds * RATE_HZ)))
+    rows = (
+        {"t": begin_s + i / RATE_HZ, "a": np.sin(i / 3), "b": 0.5, "label": label}
+        for i in range(int(seconds * RATE_HZ))
+    )
     return "\n".join(json.dumps(row) for row in rows) + "\n"
 
 
@@ -51,44 +54,87 @@ def asked(*words: str) -> argparse.Namespace:
 
 class TestRecord:
     def test_standard_input_becomes_windows(self, tmp_path: Path) -> None:
-        command = [*EDGE, "record", "--source", "stdin", "--state", str(tmp_path), *WHAT, "--classes", "slow,fast", "--window", "32"]
+        command = [
+            *EDGE,
+            "record",
+            "--source",
+            "stdin",
+            "--state",
+            str(tmp_path),
+            *WHAT,
+            "--classes",
+            "slow,fast",
+            "--window",
+            "32",
+        ]
         done = subprocess.run(command, input=lines(300), capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert "recorded steps=9600 lost=0 late=0 ignored=0: " in done.stdout
-        again = subprocess.run(command, input=lines(120, 1_700_001_000.0, ""), capture_output=True, text=True, timeout=60)
+        again = subprocess.run(
+            command,
+            input=lines(120, 1_700_001_000.0, ""),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert "without a label" in again.stdout
-        assert [int(part.split()[0]) > 0 for part in again.stdout.partition(": ")[2].split(", ")] == [True] * 3
+        assert [
+            int(part.split()[0]) > 0 for part in again.stdout.partition(": ")[2].split(", ")
+        ] == [True] * 3
 
     def test_a_quantity_that_comes_once_a_second_is_a_target(self, tmp_path: Path) -> None:
         begin_s, count = 1_700_000_100.0, int(300 * RATE_HZ)
         rows = [
-            {"t": begin_s + i / RATE_HZ, "a": float(i), "b": 0.5} | ({"target.speed": i / RATE_HZ} if i % 32 == 0 else {})
+            {"t": begin_s + i / RATE_HZ, "a": float(i), "b": 0.5}
+            | ({"target.speed": i / RATE_HZ} if i % 32 == 0 else {})
             for i in range(count)
         ]
         said = ["--channels", "a,b,target.speed", "--rate", str(RATE_HZ), "--window", "32"]
         command = [*EDGE, "record", "--source", "stdin", "--state", str(tmp_path), *said]
-        done = subprocess.run(command, input="\n".join(map(json.dumps, rows)) + "\n", capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command,
+            input="\n".join(map(json.dumps, rows)) + "\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
         assert "ignored=0: " in done.stdout
         settings = live_settings(asked("--source", "stdin", *said))
         assert (settings.cut.channels, settings.classes) == (("a", "b"), ("speed",))
-        windows = LiveData(tmp_path / "live", Labels(tmp_path / "live", ()), settings.cut, settings.classes).now()
+        windows = LiveData(
+            tmp_path / "live", Labels(tmp_path / "live", ()), settings.cut, settings.classes
+        ).now()
         assert windows.num_train > 100
-        np.testing.assert_allclose(windows.train_y[:, 0], windows.train_x[:, 0].mean(1) / RATE_HZ, rtol=1e-4)
+        np.testing.assert_allclose(
+            windows.train_y[:, 0], windows.train_x[:, 0].mean(1) / RATE_HZ, rtol=1e-4
+        )
 
     def test_nothing_recorded_is_an_error(self, tmp_path: Path) -> None:
         command = [*EDGE, "record", "--source", "stdin", "--state", str(tmp_path), *WHAT]
-        done = subprocess.run(command, input='{"x": 1}\nnot json\n', capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, input='{"x": 1}\nnot json\n', capture_output=True, text=True, timeout=60
+        )
         assert (done.returncode, "Traceback" in done.stderr) == (1, False)
         assert "ignored=2" in done.stdout
 
     def test_one_process_records_into_a_folder(self, tmp_path: Path) -> None:
         command = [*EDGE, "record", "--source", "stdin", "--state", str(tmp_path), *WHAT]
-        first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        first = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
-            wait_for(lambda: (tmp_path / "live" / "labels.jsonl").parent.exists() and (tmp_path / "live" / "live.json").exists())
+            wait_for(
+                lambda: (
+                    (tmp_path / "live" / "labels.jsonl").parent.exists()
+                    and (tmp_path / "live" / "live.json").exists()
+                )
+            )
             second = subprocess.run(command, input="", capture_output=True, text=True, timeout=60)
-            assert (second.returncode, "another process records there" in second.stderr) == (2, True)
+            assert (second.returncode, "another process records there" in second.stderr) == (
+                2,
+                True,
+            )
         finally:
             first.terminate()
             first.wait(20)
@@ -101,27 +147,50 @@ class TestSettings:
             ("stdin", {"kind": "stdin"}),
             ("folder:/data/in", {"kind": "folder", "path": "/data/in"}),
             ("iio:3", {"kind": "iio", "device": "3"}),
-            ("mqtt://localhost:1884/zigbee2mqtt/#", {"kind": "mqtt", "broker": "mqtt://localhost:1884", "topics": ("zigbee2mqtt/#",)}),
-            ("mqtts://u:p@h/a/+/b", {"kind": "mqtt", "broker": "mqtts://u:p@h", "topics": ("a/+/b",)}),
+            (
+                "mqtt://localhost:1884/zigbee2mqtt/#",
+                {"kind": "mqtt", "broker": "mqtt://localhost:1884", "topics": ("zigbee2mqtt/#",)},
+            ),
+            (
+                "mqtts://u:p@h/a/+/b",
+                {"kind": "mqtt", "broker": "mqtts://u:p@h", "topics": ("a/+/b",)},
+            ),
         ],
     )
     def test_short_forms(self, source: str, expected: dict[str, Any]) -> None:
         settings = live_settings(asked("--source", source, *WHAT))
         assert {name: getattr(settings.source, name) for name in expected} == expected
-        assert (settings.cut.channels, settings.cut.rate_hz, settings.cut.length) == (("a", "b"), RATE_HZ, 128)
+        assert (settings.cut.channels, settings.cut.rate_hz, settings.cut.length) == (
+            ("a", "b"),
+            RATE_HZ,
+            128,
+        )
 
     def test_a_file_and_options_that_count_more(self, tmp_path: Path) -> None:
         (tmp_path / "live.toml").write_text(
-            '[window]\nchannels = ["a"]\nrate_hz = 10\nclasses = ["x"]\n[source]\nkind = "stdin"\n[ring]\nquota_bytes = 65536\n'
+            '[window]\nchannels = ["a"]\nrate_hz = 10\nclasses = ["x"]\n[source]\nkind = "stdin"\n'
+            "[ring]\nquota_bytes = 65536\n"
         )
-        settings = live_settings(asked("--source", str(tmp_path / "live.toml"), "--rate", "20", "--page"))
-        assert (settings.cut.rate_hz, settings.classes, settings.ring.quota_bytes) == (20, ("x",), 65536)
+        settings = live_settings(
+            asked("--source", str(tmp_path / "live.toml"), "--rate", "20", "--page")
+        )
+        assert (settings.cut.rate_hz, settings.classes, settings.ring.quota_bytes) == (
+            20,
+            ("x",),
+            65536,
+        )
         assert settings.labels.page == "127.0.0.1:8765"
 
     def test_a_bundle_says_what_is_recorded(self, exported: Exported) -> None:
         bundle = str(exported.folder / "device.shoal")
-        settings: LiveSettings = live_settings(asked("--source", "stdin", "--bundle", bundle, "--rate", "32"))
-        assert (settings.cut.channels, settings.cut.length, settings.classes) == (("a", "b"), 32, ("slow", "middle", "fast"))
+        settings: LiveSettings = live_settings(
+            asked("--source", "stdin", "--bundle", bundle, "--rate", "32")
+        )
+        assert (settings.cut.channels, settings.cut.length, settings.classes) == (
+            ("a", "b"),
+            32,
+            ("slow", "middle", "fast"),
+        )
 
     @pytest.mark.parametrize(
         ("words", "error"),
@@ -132,10 +201,22 @@ class TestSettings:
             (["--source", "none.toml"], "No such file"),
             (["--source", "stdin", "--channels", "a,a", "--rate", "1"], "comes twice"),
             (["--source", "stdin", "--bundle", "none.shoal"], "No such file"),
-            (["--source", "stdin", "--channels", "a,label.x,target.y", "--rate", "1"], "label.NAME and target.NAME: expected one kind"),
-            (["--source", "stdin", "--channels", "a,target.y", "--rate", "1", "--steps", "4"], "and steps: expected one kind of label"),
-            (["--source", "stdin", "--channels", "target.y", "--rate", "1"], "expected channels beside them"),
-            (["--source", "stdin", *WHAT, "--steps", "5"], "windows of 128 samples in 5 steps: expected a number that divides"),
+            (
+                ["--source", "stdin", "--channels", "a,label.x,target.y", "--rate", "1"],
+                "label.NAME and target.NAME: expected one kind",
+            ),
+            (
+                ["--source", "stdin", "--channels", "a,target.y", "--rate", "1", "--steps", "4"],
+                "and steps: expected one kind of label",
+            ),
+            (
+                ["--source", "stdin", "--channels", "target.y", "--rate", "1"],
+                "expected channels beside them",
+            ),
+            (
+                ["--source", "stdin", *WHAT, "--steps", "5"],
+                "windows of 128 samples in 5 steps: expected a number that divides",
+            ),
         ],
     )
     def test_what_cannot_be_used(self, words: list[str], error: str) -> None:
@@ -143,7 +224,14 @@ class TestSettings:
             live_settings(asked(*words))
 
     @pytest.mark.parametrize(
-        "text", ["[source]\n", '[source]\nkind = "tape"', '[source]\nkind = "stdin"\nspeed = 3', "[", "[ring]\nblock_s = 0"]
+        "text",
+        [
+            "[source]\n",
+            '[source]\nkind = "tape"',
+            '[source]\nkind = "stdin"\nspeed = 3',
+            "[",
+            "[ring]\nblock_s = 0",
+        ],
     )
     def test_a_file_that_cannot_be_used_is_named(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "live.toml").write_text(text)
@@ -170,12 +258,24 @@ class TestPredictLive:
         assert not (state / "live").exists()  # nothing is recorded
 
     @pytest.mark.parametrize("live", [True, False])
-    def test_it_ends_when_nobody_reads_its_answers_any_more(self, state: Path, tmp_path: Path, live: bool) -> None:
+    def test_it_ends_when_nobody_reads_its_answers_any_more(
+        self, state: Path, tmp_path: Path, live: bool
+    ) -> None:
         np.save(tmp_path / "x.npy", np.zeros((5000, 2, 32), np.float32))
         words = ["--live", "--source", "stdin", *WHAT] if live else [str(tmp_path / "x.npy")]
         command = [*EDGE, "predict", "--state", str(state), *words]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            stdin, stdout, stderr = known(process.stdin), known(process.stdout), known(process.stderr)
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            stdin, stdout, stderr = (
+                known(process.stdin),
+                known(process.stdout),
+                known(process.stderr),
+            )
             feed = threading.Thread(target=write_all, args=(stdin, lines(3000) if live else ""))
             feed.start()
             assert json.loads(stdout.readline())["class"]
@@ -183,16 +283,38 @@ class TestPredictLive:
             assert (process.wait(60), stderr.read()) == (128 + signal.SIGPIPE, "")
             feed.join()
 
-    def test_what_another_process_records_goes_to_a_topic(self, state: Path, mosquitto: str) -> None:
+    def test_what_another_process_records_goes_to_a_topic(
+        self, state: Path, mosquitto: str
+    ) -> None:
         listener = MqttLink(BrokerAddress.parse(mosquitto), "listener")
         listener.subscribe("home/activity")
-        record = [*EDGE, "record", "--source", "stdin", "--state", str(state), *WHAT, "--stride", "32"]
-        recorder = subprocess.Popen(record, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        record = [
+            *EDGE,
+            "record",
+            "--source",
+            "stdin",
+            "--state",
+            str(state),
+            *WHAT,
+            "--stride",
+            "32",
+        ]
+        recorder = subprocess.Popen(
+            record, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        )
         assert recorder.stdin is not None
         recorder.stdin.write(lines(3))
         recorder.stdin.flush()
         wait_for(lambda: bool(list((state / "live").glob("*.samples"))))
-        predict = [*EDGE, "predict", "--live", "--state", str(state), "--publish", f"{mosquitto}/home/activity"]
+        predict = [
+            *EDGE,
+            "predict",
+            "--live",
+            "--state",
+            str(state),
+            "--publish",
+            f"{mosquitto}/home/activity",
+        ]
         predictor = subprocess.Popen(predict)
         found: list[dict[str, Any]] = []
         try:
@@ -214,7 +336,18 @@ class TestPredictLive:
 
     def test_a_unix_socket_has_several_listeners(self, state: Path, tmp_path: Path) -> None:
         path = tmp_path / "answers"
-        command = [*EDGE, "predict", "--live", "--state", str(state), "--source", "stdin", *WHAT, "--publish", f"unix:{path}"]
+        command = [
+            *EDGE,
+            "predict",
+            "--live",
+            "--state",
+            str(state),
+            "--source",
+            "stdin",
+            *WHAT,
+            "--publish",
+            f"unix:{path}",
+        ]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
         assert process.stdin is not None
         wait_for(path.exists)
@@ -239,8 +372,15 @@ class TestPredictLive:
             ([], "live.json"),
         ],
     )
-    def test_what_cannot_be_used_is_one_line(self, state: Path, words: list[str], error: str) -> None:
-        done = subprocess.run([*EDGE, "predict", "--live", "--state", str(state), *words], capture_output=True, text=True, timeout=60)
+    def test_what_cannot_be_used_is_one_line(
+        self, state: Path, words: list[str], error: str
+    ) -> None:
+        done = subprocess.run(
+            [*EDGE, "predict", "--live", "--state", str(state), *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)
         assert error in done.stderr
 

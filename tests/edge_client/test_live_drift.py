@@ -1,4 +1,5 @@
-"""When a device says that its data have moved: on the smartwatch set, whose people and arms are real."""
+"""When a device says that its data have moved: on the smartwatch set, whose people and arms are
+real."""
 
 from itertools import product
 from pathlib import Path
@@ -14,12 +15,15 @@ from wire.tensors import Array
 
 @pytest.fixture(scope="module")
 def halves() -> dict[tuple[str, int], Array]:
-    """By device and half, the features of the windows of the first and the second half of each of its recordings."""
+    """By device and half, the features of the windows of the first and the second half of each of
+    its recordings."""
     found = {}
     for device_id, windows in load_watch().devices.items():
         parts: list[list[Array]] = [[], []]
         for label in np.unique(windows.train_y):
-            x = np.concatenate([windows.train_x[windows.train_y == label], windows.test_x[windows.test_y == label]])
+            x = np.concatenate(
+                [windows.train_x[windows.train_y == label], windows.test_x[windows.test_y == label]]
+            )
             parts[0].append(x[: len(x) // 2])
             parts[1].append(x[len(x) // 2 :])
         for half in (0, 1):
@@ -27,7 +31,9 @@ def halves() -> dict[tuple[str, int], Array]:
     return found
 
 
-def test_two_halves_of_one_persons_recordings_are_no_alarm(halves: dict[tuple[str, int], Array]) -> None:
+def test_two_halves_of_one_persons_recordings_are_no_alarm(
+    halves: dict[tuple[str, int], Array],
+) -> None:
     devices = sorted({device_id for device_id, _ in halves})
     assert len(devices) == 20
     assert max(distance(halves[d, 0], halves[d, 1]) for d in devices) < MOVED
@@ -63,7 +69,13 @@ def test_a_board_compares_what_came_since_its_survey_also_after_a_restart(tmp_pa
         nonlocal at
         from edge_client.live.resampling import Stretch
 
-        board.ring.append(Stretch(T0_S + at / RATE_HZ, (rng.normal(size=(count, 2)) + shift).astype(np.float32), at == 0))
+        board.ring.append(
+            Stretch(
+                T0_S + at / RATE_HZ,
+                (rng.normal(size=(count, 2)) + shift).astype(np.float32),
+                at == 0,
+            )
+        )
         board.ring.sync()
         at += count
 

@@ -1,4 +1,5 @@
-"""What somebody sends who means harm: over the samples' broker, into standard input, into the folder of recordings."""
+"""What somebody sends who means harm: over the samples' broker, into standard input, into the
+folder of recordings."""
 
 import contextlib
 import logging
@@ -13,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.live import resampling
-from edge_client.live.readings import LONGEST_NAME, MOST_BYTES, MOST_NAMES, MOST_SAMPLES, Readings, decode_payload
+from edge_client.live.readings import (
+    LONGEST_NAME,
+    MOST_BYTES,
+    MOST_NAMES,
+    MOST_SAMPLES,
+    Readings,
+    decode_payload,
+)
 from edge_client.live.recorder import AHEAD_S, Recorder
 from edge_client.live.resampling import LONGEST_S as BRIDGED_S
 from edge_client.live.resampling import MOST_STEPS, Resampler, Stretch
@@ -47,11 +55,19 @@ class TestResampling:
         assert len(t) - 10 <= sum(parts)
 
     @settings(deadline=None)
-    @given(st.lists(st.floats(allow_nan=True, allow_infinity=True) | st.floats(1.6e9, 1.8e9), max_size=60), st.integers(1, 3))
+    @given(
+        st.lists(
+            st.floats(allow_nan=True, allow_infinity=True) | st.floats(1.6e9, 1.8e9), max_size=60
+        ),
+        st.integers(1, 3),
+    )
     def test_whatever_the_times_are(self, times: list[float], channels: int) -> None:
         resampler = Resampler(channels, RATE_HZ)
         with np.errstate(all="ignore"):
-            found = [*resampler.push(samples(np.array(times, np.float64), channels)), *resampler.flush()]
+            found = [
+                *resampler.push(samples(np.array(times, np.float64), channels)),
+                *resampler.flush(),
+            ]
         assert sum(len(s.x) for s in found) <= (len(times) + 1) * BRIDGED_S * RATE_HZ
 
     def test_a_slow_recording_of_slow_samples_has_no_gap(self) -> None:
@@ -59,7 +75,9 @@ class TestResampling:
         found = [*resampler.push(samples(T0_S + np.arange(200) * 100.0)), *resampler.flush()]
         assert sum(len(s.x) for s in found) == pytest.approx(200, abs=10)
 
-    def test_samples_of_one_moment_are_not_held_without_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_samples_of_one_moment_are_not_held_without_end(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(resampling, "MOST_HELD", 2000)
         resampler = Resampler(1, RATE_HZ)
         list(resampler.push(samples(T0_S + np.arange(10_000) * 1e-5)))
@@ -71,18 +89,25 @@ class TestResampling:
         resampler = Resampler(1, RATE_HZ)
         values = np.ones((100, 1))
         values[50] = 1e300
-        found = [*resampler.push(Samples(T0_S + np.arange(100) / RATE_HZ, values)), *resampler.flush()]
+        found = [
+            *resampler.push(Samples(T0_S + np.arange(100) / RATE_HZ, values)),
+            *resampler.flush(),
+        ]
         assert np.concatenate([s.x for s in found]).tolist() == [[1.0]] * 100
 
 
 class TestRing:
     @pytest.mark.parametrize(("count", "quota_bytes"), [(50_000, 2**16), (2**20 + 5, 2**28)])
-    def test_a_stretch_that_is_larger_than_a_file_or_a_record_is_split(self, tmp_path: Path, count: int, quota_bytes: int) -> None:
+    def test_a_stretch_that_is_larger_than_a_file_or_a_record_is_split(
+        self, tmp_path: Path, count: int, quota_bytes: int
+    ) -> None:
         ring = Ring(tmp_path, RATE_HZ, quota_bytes, 1e9, 100)
         ring.append(Stretch(T0_S, np.arange(count, dtype=np.float32)[:, None], True))
         ring.close()
         assert sum(path.stat().st_size for path in ring_files(tmp_path)) <= quota_bytes
-        records = [record for path in ring_files(tmp_path) for record, _ in read_records(path.read_bytes())]
+        records = [
+            record for path in ring_files(tmp_path) for record, _ in read_records(path.read_bytes())
+        ]
         kept = np.concatenate([record.x[:, 0] for record in records])
         assert kept.tolist() == list(range(count - len(kept), count))
         assert len(kept) >= min(count, quota_bytes // 8)
@@ -114,17 +139,29 @@ class _Source:
 
 class TestRecorder:
     def test_times_far_ahead_are_not_recorded(self, caplog: pytest.LogCaptureFixture) -> None:
-        t = np.concatenate([NOW_S + np.arange(100) / RATE_HZ, NOW_S + AHEAD_S + 60 + np.arange(40) * 1e5])
+        t = np.concatenate(
+            [NOW_S + np.arange(100) / RATE_HZ, NOW_S + AHEAD_S + 60 + np.arange(40) * 1e5]
+        )
         found: list[Stretch] = []
-        recorder = Recorder(_Source(samples(t)), Resampler(1, RATE_HZ), RATE_HZ, on_stretch=found.append, wall=lambda: NOW_S)
+        recorder = Recorder(
+            _Source(samples(t)),
+            Resampler(1, RATE_HZ),
+            RATE_HZ,
+            on_stretch=found.append,
+            wall=lambda: NOW_S,
+        )
         recorder.run(lambda: False)
         assert max(s.t0_s for s in found) < NOW_S + 3
         assert "steps=100 lost=0 late=0 ignored=40" in str(recorder)
         assert len([r for r in caplog.records if "is its clock set" in r.getMessage()]) == 1
 
-    def test_what_nobody_has_foreseen_costs_what_came(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_what_nobody_has_foreseen_costs_what_came(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         good = samples(T0_S + np.arange(100) / RATE_HZ)
-        source = _Source(good, *[KeyError("\x1b[2J")] * 3, samples(T0_S + 50 + np.arange(100) / RATE_HZ))
+        source = _Source(
+            good, *[KeyError("\x1b[2J")] * 3, samples(T0_S + 50 + np.arange(100) / RATE_HZ)
+        )
         recorder = Recorder(source, Resampler(1, RATE_HZ), RATE_HZ)
         recorder.run(lambda: False)
         assert recorder.num_steps >= 170
@@ -171,7 +208,11 @@ class TestLines:
         read, write = os.pipe()
         source = StdinSource(_Failing(["x"]), read)
         found: list[Samples] = []
-        for chunk in (f'{SECRET}\n{{"{SECRET}": 1}}\n{{"bad":1}}\n'.encode(), *[b"[" * 2**15] * 40, b'\n{"t": 1700000000, "x": 1}\n'):
+        for chunk in (
+            f'{SECRET}\n{{"{SECRET}": 1}}\n{{"bad":1}}\n'.encode(),
+            *[b"[" * 2**15] * 40,
+            b'\n{"t": 1700000000, "x": 1}\n',
+        ):
             os.write(write, chunk)
             found += source.read(1.0)
         os.close(write)
@@ -188,12 +229,19 @@ class TestLines:
             raise ZeroDivisionError
 
         source = MqttSource(broker.connect("recorder"), ["imu/#"], _Failing(["x"]), "label", fail)
-        for topic, payload in (("imu/\x1b[2J", b'{"bad": 1}'), ("label", b"walk"), ("imu/a", b" " * 2**21), ("imu/a", b'{"x": 1}')):
+        for topic, payload in (
+            ("imu/\x1b[2J", b'{"bad": 1}'),
+            ("label", b"walk"),
+            ("imu/a", b" " * 2**21),
+            ("imu/a", b'{"x": 1}'),
+        ):
             sender.publish(topic, payload)
         found = [one for _ in range(4) for one in source.read(0.05)]
         assert [s.values.tolist() for s in found] == [[[1.0]]]
         assert source.num_ignored == 3
-        assert all(record.getMessage().isprintable() and not record.exc_info for record in caplog.records)
+        assert all(
+            record.getMessage().isprintable() and not record.exc_info for record in caplog.records
+        )
 
 
 class TestFolder:
@@ -203,12 +251,18 @@ class TestFolder:
         return tmp_path / "in"
 
     def source(self, inbox: Path) -> FolderSource:
-        return FolderSource(inbox, lambda: Readings(["x"]), inbox.parent / "done", RATE_HZ, settled_s=0.0)
+        return FolderSource(
+            inbox, lambda: Readings(["x"]), inbox.parent / "done", RATE_HZ, settled_s=0.0
+        )
 
     def read(self, source: FolderSource, times: int = 3) -> Array:
-        return np.array([v for _ in range(times) for s in source.read(0.0) for v in s.values[:, 0].tolist()])
+        return np.array(
+            [v for _ in range(times) for s in source.read(0.0) for v in s.values[:, 0].tolist()]
+        )
 
-    def test_links_pipes_and_devices_are_not_read(self, inbox: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_links_pipes_and_devices_are_not_read(
+        self, inbox: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         (tmp_path / "key.pem").write_text(f"{SECRET}\n" * 5)
         (inbox / "a.jsonl").symlink_to(tmp_path / "key.pem")
         (inbox / "b.jsonl").symlink_to("/dev/zero")
@@ -225,7 +279,9 @@ class TestFolder:
         with pytest.raises(OSError, match=r"no regular file|symbolic links"):
             open_regular(Path(path))
 
-    def test_the_log_does_not_get_what_a_file_says(self, inbox: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_log_does_not_get_what_a_file_says(
+        self, inbox: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         (inbox / "a.jsonl").write_text(f'{SECRET}\n{{"t": 1700000000, "x": 7}}\n"{SECRET}\n')
         (inbox / "b.csv").write_text(f"{SECRET},x\n" + '"' + SECRET * 10_000)
         source = self.source(inbox)
@@ -235,7 +291,9 @@ class TestFolder:
 
     def test_long_lines_wide_tables_and_large_files(self, inbox: Path) -> None:
         line = '{"t": 1700000000, "x": %d}\n'
-        (inbox / "a.jsonl").write_text(line % 1 + "[" * (3 * MOST_BYTES) + "\n" + line % 2 + "[" * (2 * MOST_BYTES))
+        (inbox / "a.jsonl").write_text(
+            line % 1 + "[" * (3 * MOST_BYTES) + "\n" + line % 2 + "[" * (2 * MOST_BYTES)
+        )
         (inbox / "b.csv").write_text(",".join("c" * 5000) + "\n" + "1\n" * 1000)
         with (inbox / "c.jsonl").open("w") as file:
             file.truncate(2**32)
@@ -243,8 +301,13 @@ class TestFolder:
         assert self.read(source, 8).tolist() == [1.0, 2.0]
         assert source.num_ignored == 4
 
-    @pytest.mark.parametrize("name", [b"a\nb.jsonl", b"\x1b[2J.jsonl", b"\xff\xfe.jsonl", "\u2028.jsonl".encode(), b"\\.jsonl"])
-    def test_a_name_of_any_bytes_is_read_once_also_after_a_restart(self, inbox: Path, name: bytes) -> None:
+    @pytest.mark.parametrize(
+        "name",
+        [b"a\nb.jsonl", b"\x1b[2J.jsonl", b"\xff\xfe.jsonl", "\u2028.jsonl".encode(), b"\\.jsonl"],
+    )
+    def test_a_name_of_any_bytes_is_read_once_also_after_a_restart(
+        self, inbox: Path, name: bytes
+    ) -> None:
         (inbox / os.fsdecode(name)).write_text('{"t": 1700000000, "x": 7}\n')
         (inbox / "other.jsonl").write_text('{"t": 1700000000, "x": 8}\n')
         assert sorted(self.read(self.source(inbox), 6).tolist()) == [7.0, 8.0]

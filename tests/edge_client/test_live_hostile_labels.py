@@ -1,4 +1,5 @@
-"""What somebody who means harm says as a label: on a topic, into the file of labels, on the page."""
+"""What somebody who means harm says as a label: on a topic, into the file of labels, on the
+page."""
 
 import http.client
 import os
@@ -52,7 +53,9 @@ class TestLabels:
         said.say("sit", NOW_S - MOST_S, NOW_S)
         assert said.at(NOW_S - MOST_S + 1) == "sit"
 
-    def test_very_many_intervals_leave_the_newest(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_very_many_intervals_leave_the_newest(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(labels_module, "MOST_INTERVALS", 100)
         monkeypatch.setattr(labels_module, "MOST_BYTES", 2000)
         held = Labels(tmp_path, ("walk", "sit"), wall=lambda: NOW_S)
@@ -63,7 +66,9 @@ class TestLabels:
             assert 100 <= len(labels.intervals(0.0)) <= 200
             assert [labels.at(NOW_S - s + 0.5) for s in (1000, 2, 1)] == [None, "walk", "sit"]
 
-    def test_the_watcher_of_a_file_outlives_any_line(self, tmp_path: Path, said: Labels, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_watcher_of_a_file_outlives_any_line(
+        self, tmp_path: Path, said: Labels, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("edge_client.live.label_file.LOOK_S", 0.01)
         say, over = Labels.say, False
 
@@ -76,7 +81,14 @@ class TestLabels:
         path = tmp_path / "now"
         path.touch()
         thread = LabelFile(path, said, wall=lambda: NOW_S).start(lambda: over)
-        for line in (HUGE, b'{"label":' + b"[" * 20_000, b"walk", b"\xff\x00", b"\n" * 60_000, b"sit"):
+        for line in (
+            HUGE,
+            b'{"label":' + b"[" * 20_000,
+            b"walk",
+            b"\xff\x00",
+            b"\n" * 60_000,
+            b"sit",
+        ):
             with path.open("ab") as file:
                 file.write(line + b"\n")
             time.sleep(0.05)
@@ -115,7 +127,9 @@ class TestPage:
         finally:
             connection.close()
 
-    def test_requests_of_all_kinds_end_in_an_answer(self, said: Labels, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_requests_of_all_kinds_end_in_an_answer(
+        self, said: Labels, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         page = LabelPage("127.0.0.1:0", said, wall=lambda: NOW_S)
         for length in ("\u00b2", "9" * 5000, "-1", "1_0", " "):
             assert self.ask(page, "POST", "/label", Content_Length=length) == 413
@@ -125,7 +139,11 @@ class TestPage:
         assert "Traceback" not in capfd.readouterr().err
 
     def test_what_nobody_has_foreseen_ends_one_connection(
-        self, said: Labels, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+        self,
+        said: Labels,
+        capfd: pytest.CaptureFixture[str],
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         page = LabelPage("127.0.0.1:0", said, wall=lambda: NOW_S)
         with monkeypatch.context() as broken:
@@ -134,7 +152,10 @@ class TestPage:
                 self.ask(page, "GET")
         assert self.ask(page, "GET") == 200
         page.close()
-        assert ("ZeroDivisionError" in caplog.text, "Traceback" in capfd.readouterr().err) == (True, False)
+        assert ("ZeroDivisionError" in caplog.text, "Traceback" in capfd.readouterr().err) == (
+            True,
+            False,
+        )
 
     def test_a_label_of_all_times_that_is_stored_can_be_shown(self, tmp_path: Path) -> None:
         (tmp_path / "labels.jsonl").write_text('{"from":-1e300,"to":1e300,"label":"sit"}\n')
@@ -144,7 +165,10 @@ class TestPage:
 
     def test_very_many_connections(self, said: Labels) -> None:
         page = LabelPage("127.0.0.1:0", said, wall=lambda: NOW_S)
-        idle = [http.client.HTTPConnection("127.0.0.1", page.port, timeout=5) for _ in range(MOST_CONNECTIONS)]
+        idle = [
+            http.client.HTTPConnection("127.0.0.1", page.port, timeout=5)
+            for _ in range(MOST_CONNECTIONS)
+        ]
         for connection in idle:
             connection.connect()
         with pytest.raises(OSError):  # noqa: PT011  the connection is reset or closed, as the kernel likes

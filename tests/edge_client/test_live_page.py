@@ -30,7 +30,9 @@ def page(labels: Labels) -> Iterator[LabelPage]:
     page.close()
 
 
-def ask(page: LabelPage, path: str = "/", fields: dict[str, str] | None = None, **headers: str) -> tuple[int, str]:
+def ask(
+    page: LabelPage, path: str = "/", fields: dict[str, str] | None = None, **headers: str
+) -> tuple[int, str]:
     """Status and text of an answer; redirects are followed."""
     data = urllib.parse.urlencode(fields).encode() if fields is not None else None
     names = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -77,7 +79,9 @@ def test_the_last_minutes_can_be_labelled_and_unlabelled(page: LabelPage, labels
         {"Host": "evil.example:80", "Origin": "http://evil.example:80"},
     ],
 )
-def test_other_web_pages_say_nothing(page: LabelPage, labels: Labels, headers: dict[str, str]) -> None:
+def test_other_web_pages_say_nothing(
+    page: LabelPage, labels: Labels, headers: dict[str, str]
+) -> None:
     status, _ = ask(page, "/label", {"token": token(page), "label": "rest"}, **headers)
     assert (status, labels.intervals(0.0)) == (403, [])
 
@@ -99,7 +103,9 @@ def test_a_name_that_leads_here_does_not_show_the_token(page: LabelPage) -> None
         ({"label": "x" * 5000}, 413),
     ],
 )
-def test_what_is_no_label_is_refused(page: LabelPage, labels: Labels, fields: dict[str, str], status: int) -> None:
+def test_what_is_no_label_is_refused(
+    page: LabelPage, labels: Labels, fields: dict[str, str], status: int
+) -> None:
     fields = fields | ({"token": token(page)} if fields.get("token") == "right" else {})
     assert ask(page, "/label", fields)[0] == status
     assert labels.intervals(0.0) == []

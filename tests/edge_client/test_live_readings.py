@@ -58,13 +58,22 @@ def test_shapes_of_payloads(value: Any, topic: str, rows: list[list[float | None
 
 def test_addresses_lead_into_objects_and_through_topics() -> None:
     addresses = {"a": "accel/x", "b": "zigbee2mqtt/hall/illuminance"}
-    assert read({"accel": {"x": 1, "y": 2}, "illuminance": 9}, "zigbee2mqtt/hall", addresses=addresses)[1] == [[1, 9]]
+    assert read(
+        {"accel": {"x": 1, "y": 2}, "illuminance": 9}, "zigbee2mqtt/hall", addresses=addresses
+    )[1] == [[1, 9]]
     assert read({"illuminance": 9}, "zigbee2mqtt/porch", addresses=addresses)[1] == []
 
 
 @pytest.mark.parametrize(
     "stamp",
-    [NOW_S - 2, (NOW_S - 2) * 1e3, (NOW_S - 2) * 1e6, int((NOW_S - 2) * 1e9), "2027-01-15T07:59:58Z", "2027-01-15T08:59:58+01:00"],
+    [
+        NOW_S - 2,
+        (NOW_S - 2) * 1e3,
+        (NOW_S - 2) * 1e6,
+        int((NOW_S - 2) * 1e9),
+        "2027-01-15T07:59:58Z",
+        "2027-01-15T08:59:58+01:00",
+    ],
 )
 @pytest.mark.parametrize("field", ["t", "last_seen", "last_updated"])
 def test_time_stamps(field: str, stamp: Any) -> None:
@@ -73,7 +82,13 @@ def test_time_stamps(field: str, stamp: Any) -> None:
 
 def test_a_sensors_own_clock_begins_when_its_first_sample_came() -> None:
     readings = Readings(("a",))
-    for at_s, arrived_s in ((12.0, 0.0), (12.5, 0.7), (13.0, 1.0), (0.1, 5.0), (0.2, 5.2)):  # it was switched off between
+    for at_s, arrived_s in (
+        (12.0, 0.0),
+        (12.5, 0.7),
+        (13.0, 1.0),
+        (0.1, 5.0),
+        (0.2, 5.2),
+    ):  # it was switched off between
         readings.add({"t": at_s, "a": 1}, NOW_S + arrived_s)
     assert np.round(readings.take()[0].t - NOW_S, 3).tolist() == [0.0, 0.5, 1.0, 5.0, 5.1]
 
@@ -123,7 +138,20 @@ def test_cbor_vectors(text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "18", "ff", "0000", "9bffffffffffffffff", "7bffffffffffffffff", "1c", "81" * 40 + "00", "bf01ff", "a1f6ff", "a18000"]
+    "text",
+    [
+        "",
+        "18",
+        "ff",
+        "0000",
+        "9bffffffffffffffff",
+        "7bffffffffffffffff",
+        "1c",
+        "81" * 40 + "00",
+        "bf01ff",
+        "a1f6ff",
+        "a18000",
+    ],
 )
 def test_hostile_cbor_is_refused(text: str) -> None:
     with pytest.raises(DataError):
@@ -138,7 +166,10 @@ def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda v: st.lists(v, max_size=4) | st.dictionaries(st.sampled_from(["a", "b", "t", "label", "x"]), v, max_size=4),
+    lambda v: (
+        st.lists(v, max_size=4)
+        | st.dictionaries(st.sampled_from(["a", "b", "t", "label", "x"]), v, max_size=4)
+    ),
     max_leaves=12,
 )
 

@@ -13,10 +13,18 @@ T0_S = 1_800_000_000.0
 
 
 def wave(t: Array) -> Array:
-    return np.stack([np.sin(2 * np.pi * 1.3 * (t - T0_S)), np.cos(2 * np.pi * 0.7 * (t - T0_S))], axis=1)
+    return np.stack(
+        [np.sin(2 * np.pi * 1.3 * (t - T0_S)), np.cos(2 * np.pi * 0.7 * (t - T0_S))], axis=1
+    )
 
 
-def resampled(t: Array, values: Array | None = None, chunk: int = 37, resampler: Resampler | None = None, **options: Any) -> list[Stretch]:
+def resampled(
+    t: Array,
+    values: Array | None = None,
+    chunk: int = 37,
+    resampler: Resampler | None = None,
+    **options: Any,
+) -> list[Stretch]:
     """Stretches, each that goes on from the one before joined to it."""
     resampler = resampler or Resampler(2, 50.0, **options)
     values = wave(t) if values is None else values
@@ -102,14 +110,18 @@ def test_channels_at_rates_of_their_own() -> None:
     order = np.argsort(t, kind="stable")
     stretch = resampled(t[order], values[order])[-1]
     at = stretch.t0_s + np.arange(len(stretch.x)) / 50
-    assert len(stretch.x) > 500  # what is usual for a channel of one sample a second is known after eight
+    assert (
+        len(stretch.x) > 500
+    )  # what is usual for a channel of one sample a second is known after eight
     np.testing.assert_allclose(stretch.x[:, 1], (at - T0_S) * 2, atol=1e-3)
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0, -5.0])
 def test_a_clock_that_is_set_begins_a_stretch(jump_s: float) -> None:
     t = T0_S + np.arange(500) / 50
-    first, second = resampled(np.concatenate([t, t + 10 + jump_s]), np.concatenate([wave(t), wave(t + 10)]))
+    first, second = resampled(
+        np.concatenate([t, t + 10 + jump_s]), np.concatenate([wave(t), wave(t + 10)])
+    )
     assert (len(first.x), len(second.x)) == (500, 500)
     assert second.t0_s == pytest.approx(T0_S + 10 + jump_s)
 
@@ -152,7 +164,9 @@ def test_times_that_are_not_finite_are_passed_over() -> None:
 
 def test_what_is_too_fast_for_the_rate_is_averaged_away() -> None:
     t = T0_S + np.arange(8000) / 400
-    hum = np.stack([np.sin(2 * np.pi * 150 * (t - T0_S))] * 2, axis=1)  # at 50 Hz it would look like a constant or a slow wave
+    hum = np.stack(
+        [np.sin(2 * np.pi * 150 * (t - T0_S))] * 2, axis=1
+    )  # at 50 Hz it would look like a constant or a slow wave
     stretch = resampled(t, hum)[0]
     assert np.abs(stretch.x[5:-5]).max() < 0.4
 

@@ -24,12 +24,20 @@ def make(folder: Path, quota_bytes: int = 2**20, **options: Any) -> Ring:
 
 def stretch(at: int, count: int = 50, begins: bool = False) -> Stretch:
     """Steps `at` and after of a recording whose first channel counts them."""
-    return Stretch(1e9 + at / RATE_HZ, np.repeat(np.arange(at, at + count, dtype=np.float32)[:, None], 2, axis=1), begins)
+    return Stretch(
+        1e9 + at / RATE_HZ,
+        np.repeat(np.arange(at, at + count, dtype=np.float32)[:, None], 2, axis=1),
+        begins,
+    )
 
 
 def stored(folder: Path) -> Array:
     """The first channel of all that is stored."""
-    parts = [record.x[:, 0] for path in ring_files(folder) for record, _ in read_records(path.read_bytes())]
+    parts = [
+        record.x[:, 0]
+        for path in ring_files(folder)
+        for record, _ in read_records(path.read_bytes())
+    ]
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
@@ -102,24 +110,32 @@ def test_what_is_older_than_the_retention_goes(tmp_path: Path) -> None:
     assert stored(tmp_path)[-1] == 1999
 
 
-def test_a_full_disk_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     ring = make(tmp_path)
     ring.append(stretch(0, 50, True))
     write = os.write
     with monkeypatch.context() as full:
-        full.setattr(os, "write", lambda file, data: write(file, data[:40]))  # some of it still fits
+        full.setattr(
+            os, "write", lambda file, data: write(file, data[:40])
+        )  # some of it still fits
         for at in (50, 100, 150):
             ring.append(stretch(at))
     ring.append(stretch(200))
     ring.close()
     assert stored(tmp_path).tolist() == [*range(50), *range(200, 250)]
     assert ring.num_lost == 150
-    assert [r.begins for p in ring_files(tmp_path) for r, _ in read_records(p.read_bytes())] == [True, True]
+    assert [r.begins for p in ring_files(tmp_path) for r, _ in read_records(p.read_bytes())] == [
+        True,
+        True,
+    ]
     assert len([record for record in caplog.records if "cannot be stored" in record.message]) == 1
 
 
 def test_an_hour_of_six_channels_at_100_hz(tmp_path: Path) -> None:
-    """One byte is written for each byte of samples, but for 2 %; the disk is asked to keep it sixty times."""
+    """One byte is written for each byte of samples, but for 2 %; the disk is asked to keep it sixty
+    times."""
     now_s = [0.0]
     ring = Ring(tmp_path, RATE_HZ, 64 * 2**20, 30 * DAY_S, 64, clock=lambda: now_s[0])
     for i in range(3600 * 4):
@@ -147,7 +163,9 @@ while True:
 
 @pytest.mark.parametrize("trial", range(4))
 def test_a_process_that_is_killed_loses_the_record_in_memory(tmp_path: Path, trial: int) -> None:
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     said = 0
     for line in process.stdout:

@@ -71,7 +71,10 @@ class TestFolder(SampleSourceContract):
     @pytest.fixture
     def feed(self, tmp_path: Path) -> Feed:
         def write(t: Array, values: Array) -> None:
-            rows = [f"{at_s!r},{a},{b}" for at_s, (a, b) in zip(t.tolist(), values.tolist(), strict=True)]
+            rows = [
+                f"{at_s!r},{a},{b}"
+                for at_s, (a, b) in zip(t.tolist(), values.tolist(), strict=True)
+            ]
             arrive(tmp_path / "in" / "one.csv", "\n".join(["t,a,b", *rows]))
 
         return write
@@ -80,23 +83,31 @@ class TestFolder(SampleSourceContract):
     def spoil(self, tmp_path: Path) -> Spoil:
         return lambda: arrive(tmp_path / "in" / "bad.jsonl", "{not json\n")
 
-    def test_a_file_is_read_once_also_after_a_restart(self, tmp_path: Path, source: Source, feed: Feed) -> None:
+    def test_a_file_is_read_once_also_after_a_restart(
+        self, tmp_path: Path, source: Source, feed: Feed
+    ) -> None:
         feed(time.time() + np.arange(5) / 50, np.ones((5, 2)))
         assert len(collect(source, 5).t) == 5
         source.read(0.0)
         again = FolderSource(tmp_path / "in", readings, tmp_path / "done", 50.0, settled_s=0.0)
         assert again.read(0.0) == []
-        arrive(tmp_path / "in" / "two.jsonl", '{"t": 1800000000, "a": 7, "b": 8, "label": "walk"}\n')
+        arrive(
+            tmp_path / "in" / "two.jsonl", '{"t": 1800000000, "a": 7, "b": 8, "label": "walk"}\n'
+        )
         samples = collect(again, 1)
         assert (samples.values.tolist(), samples.labels) == ([[7, 8]], ("walk",))
 
     @pytest.mark.parametrize("header", ["a,b", "t,a,b"])
-    def test_a_recording_without_a_clock_ends_when_the_file_was_changed(self, tmp_path: Path, source: Source, header: str) -> None:
+    def test_a_recording_without_a_clock_ends_when_the_file_was_changed(
+        self, tmp_path: Path, source: Source, header: str
+    ) -> None:
         rows = [f"{i / 50},{i},0" if header.startswith("t") else f"{i},0" for i in range(100)]
         arrive(tmp_path / "in" / "one.csv", "\n".join([header, *rows]))
         samples = collect(source, 100)
         np.testing.assert_allclose(np.diff(samples.t), 0.02, atol=1e-5)
-        assert samples.t[-1] == pytest.approx((tmp_path / "in" / "one.csv").stat().st_mtime, abs=0.001)
+        assert samples.t[-1] == pytest.approx(
+            (tmp_path / "in" / "one.csv").stat().st_mtime, abs=0.001
+        )
 
     def test_a_file_that_still_changes_is_not_read(self, tmp_path: Path) -> None:
         (tmp_path / "in").mkdir()
@@ -131,7 +142,9 @@ class TestMqtt(SampleSourceContract):
         link = MqttLink(BrokerAddress.parse(mosquitto), "recorder", persistent=False)
         source = MqttSource(link, ["imu/#"], readings(), "activity", labels.append)
         sender.subscribe("imu/ready")
-        while not any(getattr(e, "topic", "") == "imu/ready" for e in [sender.receive(0.1)]):  # the subscription is in place
+        while not any(
+            getattr(e, "topic", "") == "imu/ready" for e in [sender.receive(0.1)]
+        ):  # the subscription is in place
             sender.publish("imu/ready", b"{}")
         time.sleep(0.3)
         source.read(0.1)
@@ -142,7 +155,10 @@ class TestMqtt(SampleSourceContract):
     def feed(self, sender: MqttLink) -> Feed:
         def publish(t: Array, values: Array) -> None:
             for at_s, (a, b) in zip(t.tolist(), values.tolist(), strict=True):
-                sender.publish("imu/wrist", json.dumps({"timestamp": round(at_s * 1000), "a": a, "b": b}).encode())
+                sender.publish(
+                    "imu/wrist",
+                    json.dumps({"timestamp": round(at_s * 1000), "a": a, "b": b}).encode(),
+                )
 
         return publish
 
@@ -150,7 +166,9 @@ class TestMqtt(SampleSourceContract):
     def spoil(self, sender: MqttLink) -> Spoil:
         return lambda: sender.publish("imu/wrist", b"\xff\xfe\x00")
 
-    def test_labels_come_on_a_topic_of_their_own(self, source: Source, sender: MqttLink, labels: list[bytes]) -> None:
+    def test_labels_come_on_a_topic_of_their_own(
+        self, source: Source, sender: MqttLink, labels: list[bytes]
+    ) -> None:
         sender.publish("activity", b"walking")
         end_s = time.monotonic() + 5
         while not labels and time.monotonic() < end_s:
@@ -166,10 +184,22 @@ def sysfs(root: Path) -> Path:
     device = root / "sys" / "iio:device3"
     for folder in ("scan_elements", "buffer"):
         (device / folder).mkdir(parents=True)
-    files = {"name": "fake6", "in_a_scale": "0.5", "in_b_offset": "-100", "in_a_raw": "7", "in_b_raw": "103", "buffer/enable": "0"}
+    files = {
+        "name": "fake6",
+        "in_a_scale": "0.5",
+        "in_b_offset": "-100",
+        "in_a_raw": "7",
+        "in_b_raw": "103",
+        "buffer/enable": "0",
+    }
     for name, (index, kind) in ELEMENTS.items():
-        files |= {f"scan_elements/in_{name}_{what}": str(v) for what, v in (("en", 0), ("index", index), ("type", kind))}
-    for name, text in (files | {"buffer/length": "0", "sampling_frequency": "10", "scan_elements/in_c_en": "1"}).items():
+        files |= {
+            f"scan_elements/in_{name}_{what}": str(v)
+            for what, v in (("en", 0), ("index", index), ("type", kind))
+        }
+    for name, text in (
+        files | {"buffer/length": "0", "sampling_frequency": "10", "scan_elements/in_c_en": "1"}
+    ).items():
         (device / name).write_text(text + "\n")
     (root / "dev").mkdir()
     os.mkfifo(root / "dev" / "iio:device3")
@@ -198,7 +228,12 @@ class TestIio(SampleSourceContract):
         def scan(t: Array, values: Array) -> None:
             for at_s, (a, b) in zip(t.tolist(), values.tolist(), strict=True):
                 raw_a, raw_b = (round(a / 0.5) & 0xFFF) << 4, round(b + 100) << 2
-                os.write(writer, struct.pack("<Hxx", raw_a) + struct.pack(">I", raw_b) + struct.pack("<q", round(at_s * 1e9)))
+                os.write(
+                    writer,
+                    struct.pack("<Hxx", raw_a)
+                    + struct.pack(">I", raw_b)
+                    + struct.pack("<q", round(at_s * 1e9)),
+                )
 
         return scan
 
@@ -206,11 +241,16 @@ class TestIio(SampleSourceContract):
     def spoil(self) -> Spoil:
         return lambda: None
 
-    def test_what_cannot_be_read_is_counted_and_what_comes_after_is_read(self, source: Source, feed: Feed, spoil: Spoil) -> None:
-        """The kernel writes whole scans alone; what can fail is a file that is read without a buffer."""
+    def test_what_cannot_be_read_is_counted_and_what_comes_after_is_read(
+        self, source: Source, feed: Feed, spoil: Spoil
+    ) -> None:
+        """The kernel writes whole scans alone; what can fail is a file that is read without a
+        buffer."""
         source.close()
         device, root = source._folder, source._folder.parent.parent  # type: ignore[attr-defined]
-        polled = IioSource("3", CHANNELS, 50.0, buffered=False, sysfs=root / "sys", dev=root / "dev")
+        polled = IioSource(
+            "3", CHANNELS, 50.0, buffered=False, sysfs=root / "sys", dev=root / "dev"
+        )
         (device / "in_a_raw").write_text("")
         assert polled.read(0.1) == []
         (device / "in_a_raw").write_text("8")
@@ -225,16 +265,23 @@ class TestIio(SampleSourceContract):
         source.close()
         assert (device / "buffer" / "enable").read_text() == "0"
 
-    def test_without_a_buffer_channels_are_read_one_by_one(self, tmp_path: Path, device: Path) -> None:
-        source = IioSource("3", CHANNELS, 50.0, buffered=False, sysfs=tmp_path / "sys", dev=tmp_path / "dev")
+    def test_without_a_buffer_channels_are_read_one_by_one(
+        self, tmp_path: Path, device: Path
+    ) -> None:
+        source = IioSource(
+            "3", CHANNELS, 50.0, buffered=False, sysfs=tmp_path / "sys", dev=tmp_path / "dev"
+        )
         samples = collect(source, 10)
         assert samples.values[:10].tolist() == [[3.5, 3.0]] * 10
         assert np.diff(samples.t[1:]).mean() == pytest.approx(0.02, abs=0.01)
 
     @pytest.mark.parametrize(
-        ("device_name", "channels", "error"), [("none", CHANNELS, "no device 'none'"), ("3", ("a", "z"), "no channel 'z'")]
+        ("device_name", "channels", "error"),
+        [("none", CHANNELS, "no device 'none'"), ("3", ("a", "z"), "no channel 'z'")],
     )
-    def test_what_is_not_there(self, tmp_path: Path, device: Path, device_name: str, channels: tuple[str, ...], error: str) -> None:
+    def test_what_is_not_there(
+        self, tmp_path: Path, device: Path, device_name: str, channels: tuple[str, ...], error: str
+    ) -> None:
         with pytest.raises(ConfigError, match=error):
             IioSource(device_name, channels, 50.0, sysfs=tmp_path / "sys", dev=tmp_path / "dev")
 

@@ -44,14 +44,18 @@ def board(tmp_path: Path) -> Board:
 
 
 class TestWindows:
-    def test_labelled_windows_are_for_training_or_held_out_and_share_no_sample(self, board: Board) -> None:
+    def test_labelled_windows_are_for_training_or_held_out_and_share_no_sample(
+        self, board: Board
+    ) -> None:
         board.record(0, 30_000, True)
         board.labels.say("walk", T0_S, T0_S + 600)
         windows = board.data.now()
         assert set(windows.train_y.tolist()) == set(windows.test_y.tolist()) == {1}
         train, test = (set(x[:, 0].ravel().tolist()) for x in (windows.train_x, windows.test_x))
         assert not train & test
-        assert windows.num_test / (windows.num_train + windows.num_test) == pytest.approx(1 / OF, abs=0.03)
+        assert windows.num_test / (windows.num_train + windows.num_test) == pytest.approx(
+            1 / OF, abs=0.03
+        )
         assert len(board.data.unlabelled()) == 0
 
     def test_a_window_without_one_label_all_the_time_is_unlabelled(self, board: Board) -> None:
@@ -81,7 +85,9 @@ class TestWindows:
             assert (y >= 0).any(1).all()
         assert {len(set(y.tolist())) for y in (*windows.train_y, *windows.test_y)} <= {1, 2, 3}
         whole = board.data.now()
-        assert windows.num_train + windows.num_test > whole.num_train + whole.num_test, "a change of label costs a step, not a window"
+        assert windows.num_train + windows.num_test > whole.num_train + whole.num_test, (
+            "a change of label costs a step, not a window"
+        )
         assert len(board.data.unlabelled(window)) < len(board.data.unlabelled())
 
     @pytest.mark.parametrize("begin", ["target.", "label."])
@@ -90,7 +96,13 @@ class TestWindows:
         open_folder(tmp_path, ("a", *(begin + name for name in names)), RATE_HZ, BLOCK_S)
         ring = Ring(tmp_path, RATE_HZ, 2**22, 1e9, 32)
         steps = np.arange(3000, dtype=np.float32)
-        ring.append(Stretch(T0_S, np.stack([steps, steps % 64 < 32, steps % 64 >= 24], axis=1).astype(np.float32), True))
+        ring.append(
+            Stretch(
+                T0_S,
+                np.stack([steps, steps % 64 < 32, steps % 64 >= 24], axis=1).astype(np.float32),
+                True,
+            )
+        )
         ring.sync()
         window = Window(("a",), 32, 32, RATE_HZ)
         data = LiveData(tmp_path, Labels(tmp_path, ()), window, names)
@@ -99,11 +111,17 @@ class TestWindows:
         share: dict[int, list[float]] = {0: [1, 0.25], 32: [0, 1]}
         for x, y in ((windows.train_x, windows.train_y), (windows.test_x, windows.test_y)):
             expected = [share[int(first % 64)] for first in x[:, 0, 0]]
-            assert y.tolist() == (expected if begin == "target." else [[int(part >= 0.5) for part in row] for row in expected])
+            assert y.tolist() == (
+                expected
+                if begin == "target."
+                else [[int(part >= 0.5) for part in row] for row in expected]
+            )
         assert windows.train_y.dtype == (np.float32 if begin == "target." else np.int64)
         swapped = data.now(window, ("heat", "speed"))
         np.testing.assert_array_equal(swapped.train_y, windows.train_y[:, ::-1])
-        assert data.now(window, ("speed", "load")).num_train == 0, "what is not said of them leaves windows without a label"
+        assert data.now(window, ("speed", "load")).num_train == 0, (
+            "what is not said of them leaves windows without a label"
+        )
 
     def test_no_window_spans_a_gap(self, board: Board) -> None:
         board.record(0, 1000, True)
@@ -114,7 +132,9 @@ class TestWindows:
         held: set[float] = set()
         for part in range(6):  # recorded, labelled late, relabelled, restarted, cut in other ways
             board.record(part * 5000, 5000, part == 0)
-            board.labels.say("walk" if part % 2 else "rest", T0_S + 50 * part, T0_S + 100 * part + 100)
+            board.labels.say(
+                "walk" if part % 2 else "rest", T0_S + 50 * part, T0_S + 100 * part + 100
+            )
             board = Board(tmp_path)
             for window in (WINDOW, Window(("b", "a"), 20, 7, RATE_HZ)):
                 windows = board.data.now(window, CLASSES)
@@ -122,14 +142,25 @@ class TestWindows:
                 assert not held & set(np.abs(windows.train_x[:, 0]).ravel().tolist())
         assert len(held) > 3000
 
-    def test_a_bundle_may_name_the_channels_in_another_order_and_classes_too(self, board: Board) -> None:
+    def test_a_bundle_may_name_the_channels_in_another_order_and_classes_too(
+        self, board: Board
+    ) -> None:
         board.record(0, 3000, True)
         board.labels.say("walk", T0_S, T0_S + 60)
         windows = board.data.now(Window(("b",), 32, 16, RATE_HZ), ("run", "jump", "walk"))
-        assert (windows.train_x.shape[1], set(windows.train_y.tolist()), windows.train_x.max() <= 0) == (1, {2}, True)
+        assert (
+            windows.train_x.shape[1],
+            set(windows.train_y.tolist()),
+            windows.train_x.max() <= 0,
+        ) == (1, {2}, True)
 
-    @pytest.mark.parametrize(("window", "error"), [(Window(("a", "z"), 32, 16, RATE_HZ), "'z'"), (Window(("a",), 32, 16, 100.0), "100 Hz")])
-    def test_a_bundle_that_asks_for_something_else(self, board: Board, window: Window, error: str) -> None:
+    @pytest.mark.parametrize(
+        ("window", "error"),
+        [(Window(("a", "z"), 32, 16, RATE_HZ), "'z'"), (Window(("a",), 32, 16, 100.0), "100 Hz")],
+    )
+    def test_a_bundle_that_asks_for_something_else(
+        self, board: Board, window: Window, error: str
+    ) -> None:
         with pytest.raises(DataError, match=error):
             board.data.now(window)
 
@@ -143,7 +174,9 @@ class TestSplit:
         for salt in ("x", "y"):
             held = [block for block in range(5000) if is_held_out(block, salt)]
             assert [block // OF for block in held] == list(range(1000))
-        assert [b for b in range(50) if is_held_out(b, "x")] != [b for b in range(50) if is_held_out(b, "y")]
+        assert [b for b in range(50) if is_held_out(b, "x")] != [
+            b for b in range(50) if is_held_out(b, "y")
+        ]
 
     def test_a_window_across_an_edge_is_neither(self) -> None:
         begins = np.arange(0, 1000, 1.0)
@@ -157,8 +190,17 @@ class TestSplit:
 
 class TestLabels:
     @settings(deadline=None)
-    @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.sampled_from([None, "rest", "walk"])), max_size=12))
-    def test_what_is_said_later_is_painted_over_what_was_said_before(self, said: list[tuple[int, int, str | None]]) -> None:
+    @given(
+        st.lists(
+            st.tuples(
+                st.integers(0, 30), st.integers(1, 12), st.sampled_from([None, "rest", "walk"])
+            ),
+            max_size=12,
+        )
+    )
+    def test_what_is_said_later_is_painted_over_what_was_said_before(
+        self, said: list[tuple[int, int, str | None]]
+    ) -> None:
         timeline, slow = Timeline(), dict[int, str | None]()
         for begin, length, label in said:
             timeline.paint(Statement(float(begin), float(begin + length), label))
@@ -169,16 +211,28 @@ class TestLabels:
             covered = timeline.covering(begins + 0.25, begins + 0.25 + span, CLASSES).tolist()
             for t, number in enumerate(covered):
                 labels = {slow.get(s) for s in range(t, int(t + 0.25 + span) + 1)}
-                assert number == (CLASSES.index(labels.copy().pop() or "") if len(labels) == 1 and labels != {None} else -1)
+                assert number == (
+                    CLASSES.index(labels.copy().pop() or "")
+                    if len(labels) == 1 and labels != {None}
+                    else -1
+                )
 
-    def test_labels_survive_a_restart_and_a_line_that_was_written_in_part(self, tmp_path: Path) -> None:
+    def test_labels_survive_a_restart_and_a_line_that_was_written_in_part(
+        self, tmp_path: Path
+    ) -> None:
         labels = Labels(tmp_path, CLASSES)
         labels.say("walk", 100.0, 200.0)
         with (tmp_path / "labels.jsonl").open("ab") as file:
             file.write(b'{"from": 1')
         again = Labels(tmp_path, CLASSES)
         again.say("rest", 150.0, 160.0)
-        assert [Labels(tmp_path, CLASSES).at(t) for t in (99, 120, 155, 170, 201)] == [None, "walk", "rest", "walk", None]
+        assert [Labels(tmp_path, CLASSES).at(t) for t in (99, 120, 155, 170, 201)] == [
+            None,
+            "walk",
+            "rest",
+            "walk",
+            None,
+        ]
 
     def test_a_label_without_an_end_does_not_last_for_ever(self, tmp_path: Path) -> None:
         labels = Labels(tmp_path, CLASSES)
@@ -195,15 +249,26 @@ class TestLabels:
             (b'{"label": "walk", "from": 4000, "to": 4100}', (4000.0, 4100.0)),
         ],
     )
-    def test_statements(self, tmp_path: Path, payload: bytes, expected: tuple[float, float]) -> None:
+    def test_statements(
+        self, tmp_path: Path, payload: bytes, expected: tuple[float, float]
+    ) -> None:
         labels = Labels(tmp_path, CLASSES)
         read_statement(payload, 5000.0, labels)
-        assert [(i.begin_s, i.end_s, i.label) for i in labels.intervals(0.0)] == [(*expected, "walk")]
+        assert [(i.begin_s, i.end_s, i.label) for i in labels.intervals(0.0)] == [
+            (*expected, "walk")
+        ]
         read_statement(b'{"label": null, "from": 0, "to": 80000}', 6000.0, labels)
         assert labels.intervals(0.0) == []
 
     @pytest.mark.parametrize(
-        "payload", [b"fly", b"{", b'{"label": 3}', b'{"label": "walk", "from": 9, "to": 8}', b'{"label": "walk", "from": "x"}']
+        "payload",
+        [
+            b"fly",
+            b"{",
+            b'{"label": 3}',
+            b'{"label": "walk", "from": 9, "to": 8}',
+            b'{"label": "walk", "from": "x"}',
+        ],
     )
     def test_statements_that_are_none(self, tmp_path: Path, payload: bytes) -> None:
         with pytest.raises(DataError):
@@ -244,7 +309,9 @@ def test_a_recorder_keeps_samples_and_the_labels_that_came_with_them(board: Boar
         readings.add({"t": T0_S + i / 50, "a": i, "b": -i, "label": label}, 0.0)
         if i % 100 == 99:
             parts += readings.take()
-    Recorder(_List(parts), Resampler(2, RATE_HZ), RATE_HZ, ring=board.ring, labels=board.labels).run(lambda: False)
+    Recorder(
+        _List(parts), Resampler(2, RATE_HZ), RATE_HZ, ring=board.ring, labels=board.labels
+    ).run(lambda: False)
     windows = board.data.now()
     at = np.concatenate([windows.train_x, windows.test_x])[:, 0]
     y = np.concatenate([windows.train_y, windows.test_y])

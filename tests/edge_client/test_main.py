@@ -8,9 +8,15 @@ from pathlib import Path
 def test_importing_the_client_loads_no_torch() -> None:
     code = (
         "import sys, edge_client.main; "
-        "print([n for n in ('torch', 'onnx', 'sklearn', 'scipy', 'sqlalchemy', 'fastapi', 'matplotlib') if n in sys.modules])"
+        "print([n for n in ('torch', 'onnx', 'sklearn', 'scipy', 'sqlalchemy', 'fastapi', "
+        "'matplotlib') if n in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 def test_command_line_errors_are_one_line_and_status_2(tmp_path: Path) -> None:

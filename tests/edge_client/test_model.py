@@ -35,7 +35,11 @@ def device(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 class TestModel:
@@ -43,26 +47,40 @@ class TestModel:
         take_up(device)
         before = files(device.folder)
         model = Model(device.folder)
-        np.testing.assert_allclose(model.predict(device.windows.test_x), device.agent.predict(device.windows.test_x), atol=1e-5)
-        assert (model.classes, model.window) == (device.bundle.manifest.classes, device.bundle.manifest.window)
+        np.testing.assert_allclose(
+            model.predict(device.windows.test_x),
+            device.agent.predict(device.windows.test_x),
+            atol=1e-5,
+        )
+        assert (model.classes, model.window) == (
+            device.bundle.manifest.classes,
+            device.bundle.manifest.window,
+        )
         assert model.current.model == digest(device.model)
         assert model.predict(device.windows.test_x[:0]).shape == (0, 3)
         assert files(device.folder) == before
 
-    def test_the_programs_of_the_page_answer_alike(self, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """docs/device.md: without Shoal, and with it. Windows as `x`, and the state folder, are all that is filled in."""
+    def test_the_programs_of_the_page_answer_alike(
+        self, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """docs/device.md: without Shoal, and with it. Windows as `x`, and the state folder, are all
+        that is filled in."""
         take_up(device)
         monkeypatch.chdir(tmp_path)
         (tmp_path / "STATE").symlink_to(device.folder)
         x = device.windows.test_x[:5]
         without, with_shoal = ({"x": x} for _ in range(2))
-        for block, made in zip(blocks("docs/device.md", "python"), (without, with_shoal), strict=True):
+        for block, made in zip(
+            blocks("docs/device.md", "python"), (without, with_shoal), strict=True
+        ):
             exec(block.text, made)
         answers, classes = np.asarray(without["probabilities"]), list(without["classes"])
         np.testing.assert_allclose(answers, with_shoal["probabilities"], atol=1e-5)
         assert [classes[i] for i in answers.argmax(1)] == list(with_shoal["names"])
 
-    def test_another_model_is_taken_up_when_the_client_has_taken_it_up(self, device: Device) -> None:
+    def test_another_model_is_taken_up_when_the_client_has_taken_it_up(
+        self, device: Device
+    ) -> None:
         take_up(device)
         told: list[Current] = []
         model, x = Model(device.folder, on_replaced=told.append), device.windows.test_x
@@ -92,7 +110,9 @@ class TestModel:
         path.write_bytes(payload)
         assert not np.array_equal(model.predict(x), before)
 
-    def test_the_client_may_replace_the_model_while_it_is_read(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_client_may_replace_the_model_while_it_is_read(
+        self, device: Device, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         take_up(device)
         state, payload = FolderState(device.folder), other_model(device)
         read = Model._read
@@ -107,9 +127,13 @@ class TestModel:
             assert now is not None
             state.keep_blobs({now.bundle, now.model, now.private})
             answers = iter([old])
-            monkeypatch.setattr(stored, "current", lambda: next(answers, None) or type(stored).current(stored))
+            monkeypatch.setattr(
+                stored, "current", lambda: next(answers, None) or type(stored).current(stored)
+            )
             stamps = iter([(0, 0)])
-            monkeypatch.setattr(stored, "stamp", lambda: next(stamps, None) or type(stored).stamp(stored))
+            monkeypatch.setattr(
+                stored, "stamp", lambda: next(stamps, None) or type(stored).stamp(stored)
+            )
             read(model)
 
         monkeypatch.setattr(Model, "_read", late)
@@ -125,7 +149,15 @@ class TestModel:
         with pytest.raises(ConfigError, match=r"model\.json: damaged"):
             Model(device.folder)
 
-    @pytest.mark.parametrize("x", [np.zeros((2, 3, 32)), np.zeros((2, 32)), np.full((1, 2, 32), np.nan), np.full((1, 2, 32), "a")])
+    @pytest.mark.parametrize(
+        "x",
+        [
+            np.zeros((2, 3, 32)),
+            np.zeros((2, 32)),
+            np.full((1, 2, 32), np.nan),
+            np.full((1, 2, 32), "a"),
+        ],
+    )
     def test_what_is_no_window_is_refused(self, device: Device, x: Any) -> None:
         take_up(device)
         with pytest.raises(DataError, match="x "):
@@ -153,10 +185,14 @@ class TestOneFile:
         np.save(tmp_path / "x.npy", device.windows.test_x)
         (tmp_path / "app").mkdir()
         words = [sys.executable, "-c", WITHOUT_SHOAL, str(device.folder), str(tmp_path / "x.npy")]
-        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path / "app", env={}, timeout=100)
+        done = subprocess.run(
+            words, capture_output=True, text=True, cwd=tmp_path / "app", env={}, timeout=100
+        )
         assert done.returncode == 0, done.stderr
         for answer in json.loads(done.stdout):
-            np.testing.assert_allclose(answer, device.agent.predict(device.windows.test_x)[: len(answer)], atol=1e-5)
+            np.testing.assert_allclose(
+                answer, device.agent.predict(device.windows.test_x)[: len(answer)], atol=1e-5
+            )
 
     def test_private_tensors_are_in_it(self, device: Device) -> None:
         device.offer()
@@ -171,17 +207,24 @@ class TestOneFile:
     def test_the_one_before_is_kept_until_the_next(self, device: Device) -> None:
         for number in (1, 2, 3):
             device.release(number, other_model(device, number))
-        releases = [json.loads((device.folder / name / "model.json").read_text())["release"] for name in ("current", "before")]
+        releases = [
+            json.loads((device.folder / name / "model.json").read_text())["release"]
+            for name in ("current", "before")
+        ]
         assert releases == [3, 2]
         assert len(list((device.folder / "models").iterdir())) == 2
 
-    def test_a_damaged_one_is_written_again_and_meanwhile_the_bundle_answers(self, device: Device) -> None:
+    def test_a_damaged_one_is_written_again_and_meanwhile_the_bundle_answers(
+        self, device: Device
+    ) -> None:
         device.release(1)
         path = device.folder / "current" / "model.onnx"
         good = path.read_bytes()
         path.write_bytes(good[:-1])
         expected = device.agent.predict(device.windows.test_x)
-        np.testing.assert_allclose(Model(device.folder).predict(device.windows.test_x), expected, atol=1e-5)
+        np.testing.assert_allclose(
+            Model(device.folder).predict(device.windows.test_x), expected, atol=1e-5
+        )
         device.start()
         assert path.read_bytes() == good
 
@@ -211,17 +254,28 @@ class TestOneFile:
 
 
 class TestCommand:
-    def run(self, monkeypatch: pytest.MonkeyPatch, capsys: Captured, *words: str, text: str = "") -> tuple[int, list[dict[str, Any]], str]:
+    def run(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Captured, *words: str, text: str = ""
+    ) -> tuple[int, list[dict[str, Any]], str]:
         monkeypatch.setattr(sys, "argv", ["shoal-edge", "predict", *words])
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
         with pytest.raises(SystemExit) as ended:
             main()
         said = capsys.readouterr()
-        return int(ended.value.code or 0), [json.loads(line) for line in said.out.splitlines()], said.err
+        return (
+            int(ended.value.code or 0),
+            [json.loads(line) for line in said.out.splitlines()],
+            said.err,
+        )
 
     @pytest.mark.parametrize("kind", ["npy", "npz", "csv", "-"])
     def test_every_kind_of_input_has_the_same_answers(
-        self, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, kind: str
+        self,
+        device: Device,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: Captured,
+        kind: str,
     ) -> None:
         take_up(device)
         x = np.round(device.windows.test_x, 4).astype(np.float32)
@@ -240,8 +294,12 @@ class TestCommand:
         code, answers, _ = self.run(monkeypatch, capsys, *words, text=text)
         expected = device.agent.predict(x)
         assert code == 0
-        assert [answer["class"] for answer in answers] == [("slow", "middle", "fast")[i] for i in expected.argmax(1)]
-        np.testing.assert_allclose([[*answer["probabilities"].values()] for answer in answers], expected, atol=1e-5)
+        assert [answer["class"] for answer in answers] == [
+            ("slow", "middle", "fast")[i] for i in expected.argmax(1)
+        ]
+        np.testing.assert_allclose(
+            [[*answer["probabilities"].values()] for answer in answers], expected, atol=1e-5
+        )
 
     def test_a_line_that_is_no_window_is_answered_and_the_next_one_too(
         self, device: Device, monkeypatch: pytest.MonkeyPatch, capsys: Captured
@@ -249,7 +307,9 @@ class TestCommand:
         take_up(device)
         good = json.dumps(device.windows.test_x[0].tolist())
         bad = ["{", "[[1,2],[3]]", "[[1],[2]]", '"x"', "[" * 5000, "1e400", "null"]
-        code, answers, _ = self.run(monkeypatch, capsys, "--state", str(device.folder), text="\n".join([*bad, good]))
+        code, answers, _ = self.run(
+            monkeypatch, capsys, "--state", str(device.folder), text="\n".join([*bad, good])
+        )
         assert (code, len(answers)) == (1, len(bad) + 1)
         assert all("error" in answer for answer in answers[:-1])
         assert answers[-1]["class"] in device.bundle.manifest.classes
@@ -264,7 +324,13 @@ class TestCommand:
         ],
     )
     def test_what_cannot_be_read_is_one_line(
-        self, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, words: tuple[str, ...], text: str
+        self,
+        device: Device,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: Captured,
+        words: tuple[str, ...],
+        text: str,
     ) -> None:
         take_up(device)
         monkeypatch.chdir(tmp_path)

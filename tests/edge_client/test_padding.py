@@ -94,8 +94,12 @@ def test_boards_and_simulations_read_the_same_of_a_folder(tmp_path: Path) -> Non
     assert fleet.window == Window(("ax", "ay", PRESENCE), 10, 10)
     for device_id in ("short", "long"):
         np.testing.assert_array_equal(fleet.devices[device_id].train_x, by_hand(10))
-        np.testing.assert_array_equal(fitting(load_folder(tmp_path / device_id).train_x, fleet.window, "here"), by_hand(10))
-    np.testing.assert_array_equal(read_windows(tmp_path / "short" / "train.npz", fleet.window), by_hand(8))
+        np.testing.assert_array_equal(
+            fitting(load_folder(tmp_path / device_id).train_x, fleet.window, "here"), by_hand(10)
+        )
+    np.testing.assert_array_equal(
+        read_windows(tmp_path / "short" / "train.npz", fleet.window), by_hand(8)
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,32 +111,46 @@ def test_boards_and_simulations_read_the_same_of_a_folder(tmp_path: Path) -> Non
         (LENGTHS + 1, "window 5 has 9 samples by its length, expected 1 to 8"),
     ],
 )
-def test_lengths_that_cannot_be_are_one_clear_error(tmp_path: Path, lengths: Array, said: str) -> None:
+def test_lengths_that_cannot_be_are_one_clear_error(
+    tmp_path: Path, lengths: Array, said: str
+) -> None:
     write(tmp_path)
     np.savez(tmp_path / "train.npz", X=garbage(8), y=Y, lengths=lengths)
-    for read in (lambda: load_folder(tmp_path), lambda: shoal.load(garbage(8), Y, np.zeros(COUNT, int), lengths=lengths)):
+    for read in (
+        lambda: load_folder(tmp_path),
+        lambda: shoal.load(garbage(8), Y, np.zeros(COUNT, int), lengths=lengths),
+    ):
         with pytest.raises(DataError, match=said):
             read()
 
 
 def test_what_cannot_be_padded_is_one_clear_error(tmp_path: Path) -> None:
     owner = np.zeros(COUNT, int)
-    with pytest.raises(DataError, match="window 5 has 8 samples: expected at most 7; cut it, or pad to more"):
+    with pytest.raises(
+        DataError, match="window 5 has 8 samples: expected at most 7; cut it, or pad to more"
+    ):
         shoal.load(UNEVEN, Y, owner, length=7)
     with pytest.raises(DataError, match="lengths are of an array that is padded, and x is a list"):
         shoal.load(UNEVEN, Y, owner, lengths=LENGTHS)
     with pytest.raises(DataError, match="length = 9 is for windows of different lengths"):
         shoal.load(np.zeros((COUNT, 2, 8), np.float32), Y, owner, length=9)
-    with pytest.raises(DataError, match=r"window 1 is float32\[3, 4\], and the first float32\[2, 3\]: expected"):
+    with pytest.raises(
+        DataError, match=r"window 1 is float32\[3, 4\], and the first float32\[2, 3\]: expected"
+    ):
         shoal.load([UNEVEN[0], np.zeros((3, 4), np.float32)], [0, 1], [0, 0])
-    with pytest.raises(DataError, match=r"lengths are of windows, X \[n, channels, time\], and X is float32\[4, 1, 8, 8\]"):
+    with pytest.raises(
+        DataError,
+        match=r"lengths are of windows, X \[n, channels, time\], and X is float32\[4, 1, 8, 8\]",
+    ):
         with_presence(np.zeros((4, 1, 8, 8), np.float32), np.ones(4, int), "here")
     write(tmp_path, vocabulary=np.array(9))
     with pytest.raises(DataError, match="lengths are of measurements, and X holds ids"):
         load_folder(tmp_path)
 
 
-def test_a_board_with_shorter_windows_than_its_bundle_trains_and_predicts_with_them_padded(tmp_path: Path) -> None:
+def test_a_board_with_shorter_windows_than_its_bundle_trains_and_predicts_with_them_padded(
+    tmp_path: Path,
+) -> None:
     """As the agent opens them: a folder, read before any bundle is known."""
     window = Window(("ax", "ay", PRESENCE), 10, 10)
     manifest = Manifest("m", 1, "a", {}, ("0", "1"), window, 2, {}, (), {}, {})
@@ -144,10 +162,14 @@ def test_a_board_with_shorter_windows_than_its_bundle_trains_and_predicts_with_t
 
 
 def test_a_board_whose_windows_have_no_lengths_is_told_what_the_bundle_has() -> None:
-    manifest = Manifest("m", 1, "a", {}, ("0", "1"), Window(("ax", "ay", PRESENCE), 8, 8), 2, {}, (), {}, {})
+    manifest = Manifest(
+        "m", 1, "a", {}, ("0", "1"), Window(("ax", "ay", PRESENCE), 8, 8), 2, {}, (), {}, {}
+    )
     x, y = np.zeros((4, 2, 8), np.float32), np.zeros(4, int)
     bundle = Bundle(manifest, {INITIAL: encode_tensors({})}, "", b"")
-    with pytest.raises(DataError, match=r"training windows have shape \(2, 8\), bundle .* expects \(3, 8\)"):
+    with pytest.raises(
+        DataError, match=r"training windows have shape \(2, 8\), bundle .* expects \(3, 8\)"
+    ):
         Executor(bundle, FakeGraphs(), Windows(x, y, x, y))
 
 

@@ -27,21 +27,51 @@ from wire.version import CLIENT
 class TestFile:
     def test_every_field(self, tmp_path: Path) -> None:
         (tmp_path / "policy.toml").write_text(
-            'verbs = ["train", "protect"]\ngraphs = ["step"]\nbundles = ["watch"]\nmax_epochs = 5\nmax_seconds = 60.5\n'
-            "max_bytes_a_day = 50_000_000\nmax_clip_norm = 1\nmin_noise_multiplier = 0.5\nmin_windows = 20\ntell_classes = true\n"
+            'verbs = ["train", "protect"]\ngraphs = ["step"]\nbundles = ["watch"]\nmax_epochs = '
+            "5\nmax_seconds = 60.5\n"
+            "max_bytes_a_day = 50_000_000\nmax_clip_norm = 1\nmin_noise_multiplier = 0.5\n"
+            "min_windows = 20\ntell_classes = true\n"
             'unreported = ["choose"]\n'
         )
-        expected = m.Policy(("train", "protect"), ("step",), ("watch",), 5.0, 60.5, 50_000_000, 1.0, 0.5, 20, True, ("choose",))
+        expected = m.Policy(
+            ("train", "protect"),
+            ("step",),
+            ("watch",),
+            5.0,
+            60.5,
+            50_000_000,
+            1.0,
+            0.5,
+            20,
+            True,
+            ("choose",),
+        )
         assert read_policy(tmp_path / "policy.toml") == expected
 
     def test_the_policy_of_the_page(self, tmp_path: Path) -> None:
-        (block,) = (block.text for block in blocks("docs/device.md", "toml") if block.text.startswith("verbs"))
+        (block,) = (
+            block.text
+            for block in blocks("docs/device.md", "toml")
+            if block.text.startswith("verbs")
+        )
         (tmp_path / "policy.toml").write_text(block)
         policy = read_policy(tmp_path / "policy.toml")
-        assert [name for name in m.Policy.__struct_fields__ if f"{name} =" not in block] == [], "the page has every field"
-        assert (policy.verbs, policy.min_noise_multiplier) == (("train", "evaluate", "protect"), 0.5)
-        defaults = {name: float(number) for name, number in re.findall(r"^(\w+) = .*# (\d+) unless it is set\b", block, re.MULTILINE)}
-        assert defaults == {name: getattr(m.Policy(), name) for name in ("max_epochs", "min_windows")}
+        assert [name for name in m.Policy.__struct_fields__ if f"{name} =" not in block] == [], (
+            "the page has every field"
+        )
+        assert (policy.verbs, policy.min_noise_multiplier) == (
+            ("train", "evaluate", "protect"),
+            0.5,
+        )
+        defaults = {
+            name: float(number)
+            for name, number in re.findall(
+                r"^(\w+) = .*# (\d+) unless it is set\b", block, re.MULTILINE
+            )
+        }
+        assert defaults == {
+            name: getattr(m.Policy(), name) for name in ("max_epochs", "min_windows")
+        }
 
     @pytest.mark.parametrize(
         ("text", "error"),
@@ -133,7 +163,9 @@ class TestAgent:
         verbs = (m.Train(8), m.Evaluate("train", "survey"), m.Protect(1.0))
         self.declined(device, "max_clip_norm", bundle=digest(payload), verbs=verbs)
 
-    def test_seconds_are_counted_between_batches(self, fleet: FleetData, exported: Exported, folder: Path) -> None:
+    def test_seconds_are_counted_between_batches(
+        self, fleet: FleetData, exported: Exported, folder: Path
+    ) -> None:
         device = Device(fleet, exported, folder, policy=m.Policy(max_seconds=3))
         batches = []
 
@@ -151,7 +183,9 @@ class TestAgent:
         device.turn()
         assert len(device.updates()) == 1
 
-    def test_bytes_are_counted_over_a_day_and_over_restarts(self, fleet: FleetData, exported: Exported, folder: Path) -> None:
+    def test_bytes_are_counted_over_a_day_and_over_restarts(
+        self, fleet: FleetData, exported: Exported, folder: Path
+    ) -> None:
         size = len(exported.bundle.payload)
         device = Device(fleet, exported, folder, policy=m.Policy(max_bytes_a_day=2 * size))
         device.offer()
@@ -175,7 +209,9 @@ class TestAgent:
         device.turn()
         assert len(device.updates()) == 1
 
-    def test_a_model_that_would_exceed_the_day_is_not_worked_on(self, fleet: FleetData, exported: Exported, folder: Path) -> None:
+    def test_a_model_that_would_exceed_the_day_is_not_worked_on(
+        self, fleet: FleetData, exported: Exported, folder: Path
+    ) -> None:
         device = Device(fleet, exported, folder, policy=m.Policy(max_bytes_a_day=1000))
         self.declined(device, "max_bytes_a_day")
         assert device.updates() == []

@@ -32,7 +32,9 @@ def test_plan_that_a_restart_interrupted_is_taken_up(device: Device) -> None:
 def test_update_that_was_finished_before_a_crash_is_not_made_again(device: Device) -> None:
     first = finished(device)
     before = device.agent.session
-    FolderState(device.folder).save(msgspec.structs.replace(before, stage="working", update="", tries=1))
+    FolderState(device.folder).save(
+        msgspec.structs.replace(before, stage="working", update="", tries=1)
+    )
     device.start()
     device.turn()
     assert device.agent.session == before
@@ -48,7 +50,9 @@ def test_update_that_was_lost_is_made_again(device: Device) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\x00" * 100])
-def test_a_damaged_session_leaves_a_finished_update_that_is_sent(device: Device, damage: bytes) -> None:
+def test_a_damaged_session_leaves_a_finished_update_that_is_sent(
+    device: Device, damage: bytes
+) -> None:
     first = finished(device)
     (device.folder / "session.json").write_bytes(damage)
     device.start()
@@ -100,4 +104,6 @@ def test_an_update_of_a_newer_epoch_of_the_same_round_is_sent_as_it_is(device: D
     device.send_plan(epoch=2)
     device.turn()
     assert device.sent("update") == [first]
-    assert device.agent.session.plan == plan(epoch=2, bundle=device.bundle.digest, model=digest(device.model))
+    assert device.agent.session.plan == plan(
+        epoch=2, bundle=device.bundle.digest, model=digest(device.model)
+    )

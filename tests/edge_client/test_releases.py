@@ -52,7 +52,11 @@ class TestTakingUp:
         device.release(3)
         said = device.in_use()
         assert (said.number, said.offered, said.problem, said.failures) == (3, 3, "", 0)
-        assert (said.before, said.evaluated.num_examples, said.evaluated.num_correct) == (m.Metrics(), 12, right(device))
+        assert (said.before, said.evaluated.num_examples, said.evaluated.num_correct) == (
+            m.Metrics(),
+            12,
+            right(device),
+        )
         assert 0 < said.evaluated.mean_loss < 3
         assert 0 < said.latency_ms < 1000
         current = FolderState(device.folder).current()
@@ -82,7 +86,9 @@ class TestTakingUp:
         assert device.in_use() == m.InUse("d0")
 
     @pytest.mark.parametrize("changes", [{"number": 4}, {"number": 5}, {"number": 6, "epoch": 0}])
-    def test_a_release_that_is_no_newer_changes_nothing(self, device: Device, changes: dict[str, Any]) -> None:
+    def test_a_release_that_is_no_newer_changes_nothing(
+        self, device: Device, changes: dict[str, Any]
+    ) -> None:
         device.release(5)
         before = answer(device)
         device.release(model=other_model(device), **changes)
@@ -101,7 +107,9 @@ class TestTakingUp:
         device.send_plan()
         device.turn()
         (decline,) = device.declines()
-        assert decline.reason == "bundle", "a plan may not go back, and neither may a run that has finished"
+        assert decline.reason == "bundle", (
+            "a plan may not go back, and neither may a run that has finished"
+        )
         device.offer(other_model(device))
         device.finish("s", model=digest(other_model(device)))
         device.turn()
@@ -117,7 +125,9 @@ class TestTakingUp:
         np.testing.assert_array_equal(answer(device), before)
         assert device.in_use().number == 1
 
-    def test_private_tensors_of_the_run_that_trained_it_are_used_also_after_another_run(self, device: Device) -> None:
+    def test_private_tensors_of_the_run_that_trained_it_are_used_also_after_another_run(
+        self, device: Device
+    ) -> None:
         device.offer()
         device.send_plan(verbs=(m.Train(16, 8, hyper={"lr": 0.05}, report=False), m.Evaluate()))
         device.turn()
@@ -125,11 +135,15 @@ class TestTakingUp:
         device.send_plan(1, run_id="s")
         device.turn()
         device.release(1)
-        assert right(device) == update.evaluated.num_correct == device.in_use().evaluated.num_correct
+        assert (
+            right(device) == update.evaluated.num_correct == device.in_use().evaluated.num_correct
+        )
 
 
 class TestFailing:
-    def test_one_that_cannot_be_loaded_is_reported_and_the_one_before_stays(self, device: Device) -> None:
+    def test_one_that_cannot_be_loaded_is_reported_and_the_one_before_stays(
+        self, device: Device
+    ) -> None:
         device.release(1)
         before = answer(device)
         device.release(2, b"junk")
@@ -142,7 +156,9 @@ class TestFailing:
 
     def test_one_whose_file_answers_otherwise_is_not_taken(self, device: Device) -> None:
         other = device.bundle.manifest.graphs["predict"].template
-        wrong = packed(device.bundle, files={other: device.bundle.files[other].replace(b"Softmax", b"Sigmoid")})
+        wrong = packed(
+            device.bundle, files={other: device.bundle.files[other].replace(b"Softmax", b"Sigmoid")}
+        )
         device.release(1, bundle=wrong)
         assert "the model in one file" in device.in_use().problem
 
@@ -219,7 +235,9 @@ class TestFailing:
         device.turn()
         assert device.in_use().failures == 1
 
-    def test_predictions_that_fail_are_counted_until_another_model_is_in_use(self, device: Device) -> None:
+    def test_predictions_that_fail_are_counted_until_another_model_is_in_use(
+        self, device: Device
+    ) -> None:
         graphs = failing(False)
         device.load_graphs = graphs
         device.start()
@@ -259,11 +277,18 @@ class TestWithoutWindows:
         with caplog.at_level("INFO"):
             device.release(1)
         said = device.in_use()
-        assert (said.number, said.problem, said.evaluated, said.before) == (1, "", m.Metrics(), m.Metrics())
+        assert (said.number, said.problem, said.evaluated, said.before) == (
+            1,
+            "",
+            m.Metrics(),
+            m.Metrics(),
+        )
         assert "tried on zeros: this device has no window" in caplog.text
         assert device.agent.predict(x).shape == (12, 3)
 
-    def test_a_device_without_any_window_refuses_a_release_that_does_not_answer(self, device: Device) -> None:
+    def test_a_device_without_any_window_refuses_a_release_that_does_not_answer(
+        self, device: Device
+    ) -> None:
         x, y = device.windows.test_x, device.windows.test_y
         device.windows = Windows(x[:0], y[:0], x[:0], y[:0])
         device.start()
@@ -272,7 +297,9 @@ class TestWithoutWindows:
 
     def test_what_was_in_the_way_has_passed_at_the_next_start(self, device: Device) -> None:
         right = device.windows
-        device.windows = Windows(right.train_x[:, :1], right.train_y, right.test_x[:, :1], right.test_y)
+        device.windows = Windows(
+            right.train_x[:, :1], right.train_y, right.test_x[:, :1], right.test_y
+        )
         device.start()
         device.release(1)
         device.send_plan(run_id="s")  # what is offered stays although it failed
@@ -314,8 +341,11 @@ class TestWhatIsSaid:
         said = device.in_use()
         assert (said.number, said.evaluated) == (1, m.Metrics())
 
-    def test_without_test_windows_nothing_is_measured_whatever_a_plan_held_out(self, device: Device) -> None:
-        """What this plan holds out others trained on, and the memory of a closing plan has it with its labels."""
+    def test_without_test_windows_nothing_is_measured_whatever_a_plan_held_out(
+        self, device: Device
+    ) -> None:
+        """What this plan holds out others trained on, and the memory of a closing plan has it with
+        its labels."""
         x, y = device.windows.train_x, device.windows.train_y
         device.windows = Windows(x, y, x[:0], y[:0])
         device.start()
@@ -325,16 +355,26 @@ class TestWhatIsSaid:
         device.turn()
         device.release(2, other_model(device))
         said = device.in_use()
-        assert (said.number, said.problem, said.evaluated, said.before) == (2, "", m.Metrics(), m.Metrics())
+        assert (said.number, said.problem, said.evaluated, said.before) == (
+            2,
+            "",
+            m.Metrics(),
+            m.Metrics(),
+        )
         assert said.latency_ms > 0
 
-    def test_unsigned_releases_and_those_of_others_are_ignored(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
+    def test_unsigned_releases_and_those_of_others_are_ignored(
+        self, fleet: FleetData, exported: Exported, tmp_path: Path
+    ) -> None:
         device = Device(fleet, exported, tmp_path / "state", signed=True)
         device.turn()
         device.sent("in-use")
         topic = device.topics.device("d0", "release")
         release = m.Release("d0", 1, 1, "", "r", device.bundle.digest, digest(device.model))
         device.server.publish(topic, encode(release))
-        device.server.publish(topic, device.sign(m.Release("d1", 1, 1, "", "r", device.bundle.digest, digest(device.model))))
+        device.server.publish(
+            topic,
+            device.sign(m.Release("d1", 1, 1, "", "r", device.bundle.digest, digest(device.model))),
+        )
         device.turn()
         assert (device.agent.session.released, device.sent("in-use")) == (0, [])

@@ -1,11 +1,20 @@
-"""The session: a plan is worked on once, whatever comes in whatever order. The vectors of session.json have it step by step."""
+"""The session: a plan is worked on once, whatever comes in whatever order. The vectors of
+session.json have it step by step."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.core.offers import in_use, on_failed, on_release, on_trying, open_offer
 from edge_client.core.ports import Current
-from edge_client.core.session import MOST_TRIES, Session, on_executed, on_plan, on_reply, on_start, on_stopped
+from edge_client.core.session import (
+    MOST_TRIES,
+    Session,
+    on_executed,
+    on_plan,
+    on_reply,
+    on_start,
+    on_stopped,
+)
 from tests.plans import plan
 from wire import messages as m
 
@@ -28,8 +37,18 @@ class TestSession:
         assert on_reply(session, m.Acknowledge("d0", B))[0] == session
         assert on_reply(session, m.Refuse("d0", "malformed", "", "check-in"))[0] == session
 
-    @given(st.lists(st.tuples(st.sampled_from(["plan", "start", "stop", "done", "ack", "refuse"]), st.integers(1, 5)), max_size=40))
-    def test_no_round_is_worked_on_after_it_was_answered_and_none_more_than_it_may_be(self, history: list[tuple[str, int]]) -> None:
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["plan", "start", "stop", "done", "ack", "refuse"]),
+                st.integers(1, 5),
+            ),
+            max_size=40,
+        )
+    )
+    def test_no_round_is_worked_on_after_it_was_answered_and_none_more_than_it_may_be(
+        self, history: list[tuple[str, int]]
+    ) -> None:
         session, answered, died = Session(), 0, 0
         for kind, number in history:
             if kind == "plan":
@@ -45,9 +64,15 @@ class TestSession:
             elif kind == "done" and session.plan is not None:
                 session = on_executed(session, session.plan, A)
             elif kind in ("ack", "refuse"):
-                reply = m.Acknowledge("d0", A) if kind == "ack" else m.Refuse("d0", "malformed", "", "update", A)
+                reply = (
+                    m.Acknowledge("d0", A)
+                    if kind == "ack"
+                    else m.Refuse("d0", "malformed", "", "update", A)
+                )
                 session, action = on_reply(session, reply)
-                answered = session.plan.round if action.kind == "drop" and session.plan else answered
+                answered = (
+                    session.plan.round if action.kind == "drop" and session.plan else answered
+                )
 
 
 class TestOffer:
@@ -74,7 +99,9 @@ class TestOffer:
         assert (session.offer, session.stage) == (None, "answered")
 
     @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), max_size=20))
-    def test_the_number_of_what_was_given_never_falls(self, given_releases: list[tuple[int, int]]) -> None:
+    def test_the_number_of_what_was_given_never_falls(
+        self, given_releases: list[tuple[int, int]]
+    ) -> None:
         session = Session()
         for number, epoch in given_releases:
             before = session

@@ -1,4 +1,5 @@
-"""The device state contract over memory and a folder, and what a folder does about damage, a full disk and a second process."""
+"""The device state contract over memory and a folder, and what a folder does about damage, a full
+disk and a second process."""
 
 import errno
 import os
@@ -41,14 +42,18 @@ class TestFolderState(DeviceStateContract):
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b'{"stage": "asleep"}', b"[" * 100_000])
     @pytest.mark.parametrize("name", ["session.json", "current/model.json", "traffic.json"])
-    def test_a_damaged_file_is_set_aside(self, state: DeviceState, name: str, damage: bytes) -> None:
+    def test_a_damaged_file_is_set_aside(
+        self, state: DeviceState, name: str, damage: bytes
+    ) -> None:
         (self.folder / name).parent.mkdir(exist_ok=True)
         (self.folder / name).write_bytes(damage)
         assert (state.load(), state.current(), state.traffic()) == (Session(), None, {})
         assert (self.folder / f"{name}.damaged").read_bytes() == damage
 
     @pytest.mark.parametrize("damage", [b"", b"half", b"other bytes of the same length!!"])
-    def test_a_damaged_blob_is_set_aside_and_can_be_put_again(self, state: DeviceState, damage: bytes) -> None:
+    def test_a_damaged_blob_is_set_aside_and_can_be_put_again(
+        self, state: DeviceState, damage: bytes
+    ) -> None:
         name = digest(b"thirty-two bytes of a model blob")
         state.put_blob(name, b"thirty-two bytes of a model blob")
         (self.folder / "blobs" / name).write_bytes(damage)
@@ -64,7 +69,9 @@ class TestFolderState(DeviceStateContract):
         state.put_blob(name, b"good")
         assert state.blob(name) == b"good"
 
-    def test_damaged_private_tensors_are_set_aside_for_those_before(self, state: DeviceState) -> None:
+    def test_damaged_private_tensors_are_set_aside_for_those_before(
+        self, state: DeviceState
+    ) -> None:
         for number in (1, 2):
             state.put_update("r", number, b"", {"private/b": np.full(1, number, np.float32)})
         (self.folder / "private.r.00000002").write_bytes(b"junk")
@@ -77,7 +84,9 @@ class TestFolderState(DeviceStateContract):
         assert len(list(self.folder.glob("private.*"))) == MOST_RUNS + 1
         assert state.private(f"run.{MOST_RUNS + 2}", 2) != {}
 
-    def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(self, state: DeviceState, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+        self, state: DeviceState, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         state.save(Session(tries=1))
 
         def fail(path: Path, payload: bytes) -> None:
@@ -94,15 +103,23 @@ class TestFolderState(DeviceStateContract):
 class TestOwner:
     ONE = Owner("pi-1", "watch")
 
-    def test_the_state_of_another_device_is_one_clear_error_and_stays_as_it_is(self, tmp_path: Path) -> None:
+    def test_the_state_of_another_device_is_one_clear_error_and_stays_as_it_is(
+        self, tmp_path: Path
+    ) -> None:
         FolderState(tmp_path, self.ONE).save(Session(released=7))
         for other in (Owner("pi-2", "watch"), Owner("pi-1", "ring")):
-            with pytest.raises(ConfigError, match=rf"it is that of device pi-1 of fleet watch, and this is {other}, .* empty this one"):
+            with pytest.raises(
+                ConfigError,
+                match=rf"it is that of device pi-1 of fleet watch, and this is {other}, .* empty "
+                r"this one",
+            ):
                 FolderState(tmp_path, other)
         assert FolderState(tmp_path, self.ONE).load() == Session(released=7)
         assert owner_of(tmp_path) == self.ONE
 
-    def test_a_folder_of_an_older_version_is_taken_over_but_for_one_with_a_plan_of_another_device(self, tmp_path: Path) -> None:
+    def test_a_folder_of_an_older_version_is_taken_over_but_for_one_with_a_plan_of_another_device(
+        self, tmp_path: Path
+    ) -> None:
         old, new = Owner("d", "watch"), self.ONE
         state = FolderState(tmp_path / "plain")
         state.save(Session(released=7))
@@ -115,7 +132,9 @@ class TestOwner:
         assert owner_of(tmp_path / "planned") == old
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"[" * 100_000])
-    def test_where_whose_it_is_is_damaged_it_is_noted_anew(self, tmp_path: Path, damage: bytes) -> None:
+    def test_where_whose_it_is_is_damaged_it_is_noted_anew(
+        self, tmp_path: Path, damage: bytes
+    ) -> None:
         FolderState(tmp_path, self.ONE)
         (tmp_path / "device.json").write_bytes(damage)
         FolderState(tmp_path, self.ONE)
@@ -154,7 +173,10 @@ class TestOwner:
 
 class TestOnlyProcess:
     def test_a_second_process_is_one_clear_error(self, tmp_path: Path) -> None:
-        code = f"from pathlib import Path; from edge_client.adapters.state import *\nwith only_process(Path({str(tmp_path)!r})): pass"
+        code = (
+            "from pathlib import Path; from edge_client.adapters.state import *\nwith "
+            f"only_process(Path({str(tmp_path)!r})): pass"
+        )
         with only_process(tmp_path):
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
             assert "another process uses it" in done.stderr

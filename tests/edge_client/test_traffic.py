@@ -1,4 +1,5 @@
-"""The bytes of a day: how they are counted, and what the rule `max_bytes_a_day` does to an update."""
+"""The bytes of a day: how they are counted, and what the rule `max_bytes_a_day` does to an
+update."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,8 +34,13 @@ class TestTraffic:
     def test_bytes_count_also_if_the_clock_was_set_back(self, tmp_path: Path) -> None:
         assert self.counted(tmp_path, -50 * HOUR_S) == 1000
 
-    @pytest.mark.parametrize(("most", "more", "exceeds"), [(1000, 0, False), (1000, 1, True), (999, 0, True), (None, 10**9, False)])
-    def test_a_limit_is_exceeded_by_what_is_above_it(self, tmp_path: Path, most: int | None, more: int, exceeds: bool) -> None:
+    @pytest.mark.parametrize(
+        ("most", "more", "exceeds"),
+        [(1000, 0, False), (1000, 1, True), (999, 0, True), (None, 10**9, False)],
+    )
+    def test_a_limit_is_exceeded_by_what_is_above_it(
+        self, tmp_path: Path, most: int | None, more: int, exceeds: bool
+    ) -> None:
         traffic = Traffic(FolderState(tmp_path), lambda: 0.0)
         traffic.add(1000)
         assert bool(traffic.exceeds(most, more)) == exceeds
@@ -42,7 +48,9 @@ class TestTraffic:
 
 class TestUpdate:
     @pytest.fixture
-    def make(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> Callable[[str, int], Device]:
+    def make(
+        self, fleet: FleetData, exported: Exported, tmp_path: Path
+    ) -> Callable[[str, int], Device]:
         """A device that was sent a plan, and may have so many bytes a day."""
 
         def worked(name: str, most: int) -> Device:
@@ -61,13 +69,17 @@ class TestUpdate:
         (update,) = device.sent("update")
         return sum(FolderState(device.folder).traffic().values()), len(update)
 
-    def test_one_that_would_exceed_the_day_is_declined(self, make: Callable[[str, int], Device], sizes: tuple[int, int]) -> None:
+    def test_one_that_would_exceed_the_day_is_declined(
+        self, make: Callable[[str, int], Device], sizes: tuple[int, int]
+    ) -> None:
         device = make("limited", sizes[0] - sizes[1] // 2)
         (decline,) = device.declines()
         assert (decline.reason, decline.detail.partition(":")[0]) == ("policy", "max_bytes_a_day")
         assert FolderState(device.folder).update() is None
 
-    def test_one_that_is_pending_waits_until_the_day_permits_it(self, make: Callable[[str, int], Device], sizes: tuple[int, int]) -> None:
+    def test_one_that_is_pending_waits_until_the_day_permits_it(
+        self, make: Callable[[str, int], Device], sizes: tuple[int, int]
+    ) -> None:
         device = make("limited", sizes[0] + sizes[1] // 2)
         (update,) = device.sent("update")
         device.now_s += RESEND_S[0]
@@ -76,7 +88,10 @@ class TestUpdate:
         device.start()
         device.turn()
         assert device.sent("update") == []
-        assert (device.agent.session.stage, FolderState(device.folder).update()) == ("pending", update)
+        assert (device.agent.session.stage, FolderState(device.folder).update()) == (
+            "pending",
+            update,
+        )
         device.now_s += 25 * HOUR_S
         device.turn()
         assert device.sent("update") == [update]

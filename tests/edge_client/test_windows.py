@@ -37,9 +37,15 @@ class TestDataFolder:
         [
             ({}, "expected train.npz"),
             ({"train.npz": "junk"}, "train.npz"),
-            ({"a.csv": "x,y\n1,2"}, "no recording has 128 samples in a row with one label, or without"),
+            (
+                {"a.csv": "x,y\n1,2"},
+                "no recording has 128 samples in a row with one label, or without",
+            ),
             ({"a.csv": "x,label\n1,-1"}, "line 2.*class number -1"),
-            ({"unlabelled.npz": "junk"}, "unlabelled.npz: an array holds Python objects or is cut off"),
+            (
+                {"unlabelled.npz": "junk"},
+                "unlabelled.npz: an array holds Python objects or is cut off",
+            ),
             ({"a.csv": "x,label\n1,zero"}, "line 2"),
             ({"a.csv": "x,label\n1,0\n2"}, "line 3"),
             ({"a.csv": "x,label\nnan,0"}, "not finite"),
@@ -47,7 +53,9 @@ class TestDataFolder:
             ({"a.csv": "x,label\n1,0"}, "no recording has 128 samples"),
         ],
     )
-    def test_unusable_folder_is_one_clear_error(self, tmp_path: Path, files: dict[str, str], error: str) -> None:
+    def test_unusable_folder_is_one_clear_error(
+        self, tmp_path: Path, files: dict[str, str], error: str
+    ) -> None:
         for name, text in files.items():
             (tmp_path / name).write_text(text)
         with pytest.raises(DataError, match=error):
@@ -57,7 +65,12 @@ class TestDataFolder:
         x = np.random.default_rng(0).normal(size=(7, 2, 8)).astype(np.float32)
         np.savez(tmp_path / "unlabelled.npz", X=x)
         alone = load_folder(tmp_path)
-        assert (alone.num_train, alone.num_test, alone.train_x.shape, alone.test_x.shape) == (0, 0, (0, 2, 8), (0, 2, 8))
+        assert (alone.num_train, alone.num_test, alone.train_x.shape, alone.test_x.shape) == (
+            0,
+            0,
+            (0, 2, 8),
+            (0, 2, 8),
+        )
         assert np.array_equal(alone.unlabelled_x, x)
         np.savez(tmp_path / "test.npz", X=x[:3], y=np.zeros(3, int))
         assert load_folder(tmp_path).num_test == 3
@@ -65,12 +78,20 @@ class TestDataFolder:
         beside = load_folder(tmp_path)
         assert (beside.num_train, beside.num_test, len(beside.unlabelled_x)) == (5, 3, 7)
 
-    @pytest.mark.parametrize("files", [("train.npz",), ("unlabelled.npz",), ("train.npz", "unlabelled.npz")])
-    def test_no_windows_of_a_shape_that_is_known(self, tmp_path: Path, files: tuple[str, ...]) -> None:
+    @pytest.mark.parametrize(
+        "files", [("train.npz",), ("unlabelled.npz",), ("train.npz", "unlabelled.npz")]
+    )
+    def test_no_windows_of_a_shape_that_is_known(
+        self, tmp_path: Path, files: tuple[str, ...]
+    ) -> None:
         for name in files:
             np.savez(tmp_path / name, X=np.zeros((0, 3, 32)), y=[])
         windows = load_folder(tmp_path)
-        assert (windows.train_x.shape, windows.num_test, windows.num_unlabelled) == ((0, 3, 32), 0, 0)
+        assert (windows.train_x.shape, windows.num_test, windows.num_unlabelled) == (
+            (0, 3, 32),
+            0,
+            0,
+        )
         assert windows.train_x.dtype == np.float32
         assert windows.train_y.dtype == np.int64
 
@@ -78,7 +99,11 @@ class TestDataFolder:
         rows = [f"{i},{'' if i < 80 else 1}" for i in range(160)]
         (tmp_path / "some.csv").write_text("\n".join(["x,label", *rows]))
         windows = load_folder(tmp_path, length=8, stride=8)
-        assert (windows.train_x[:, 0].min(), windows.train_x[:, 0].max(), windows.test_x[:, 0].min()) == (80, 119, 120)
+        assert (
+            windows.train_x[:, 0].min(),
+            windows.train_x[:, 0].max(),
+            windows.test_x[:, 0].min(),
+        ) == (80, 119, 120)
         assert (windows.unlabelled_x[:, 0].min(), windows.unlabelled_x[:, 0].max()) == (0, 79)
         (tmp_path / "some.csv").unlink()
         (tmp_path / "none.csv").write_text("\n".join(["x", *map(str, range(160))]))
@@ -90,14 +115,19 @@ class TestDataFolder:
     @pytest.mark.parametrize(
         ("x", "error"),
         [
-            (np.zeros((3, 2, 9), np.float32), r"windows of unlabelled.npz are \(2, 9\), the others \(2, 8\)"),
+            (
+                np.zeros((3, 2, 9), np.float32),
+                r"windows of unlabelled.npz are \(2, 9\), the others \(2, 8\)",
+            ),
             (np.zeros((3, 2), np.float32), r"X is float32\[3, 2\]"),
             (np.full((3, 2, 8), np.nan, np.float32), "not finite"),
             (np.float32(1), "X is float32"),
         ],
         ids=["another shape", "no windows", "no numbers", "no array"],
     )
-    def test_windows_without_labels_that_cannot_be_used(self, tmp_path: Path, x: np.ndarray, error: str) -> None:
+    def test_windows_without_labels_that_cannot_be_used(
+        self, tmp_path: Path, x: np.ndarray, error: str
+    ) -> None:
         np.savez(tmp_path / "train.npz", X=np.zeros((5, 2, 8), np.float32), y=np.arange(5) % 2)
         np.savez(tmp_path / "unlabelled.npz", X=x)
         with pytest.raises(DataError, match=error):

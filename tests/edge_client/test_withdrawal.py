@@ -50,7 +50,10 @@ def test_only_a_signed_answer_to_these_very_bytes_confirms_it() -> None:
     device, server = broker.connect("d"), broker.connect("server")
     server.subscribe(TOPICS.device("d", "status"))
     wrong = [Acknowledge("d", digest(b"something else")), Acknowledge("e", "0" * 64)]
-    thread = answering(server, lambda said: [*map(sign, wrong), encode(Acknowledge("d", digest(said))), b"not JSON"])
+    thread = answering(
+        server,
+        lambda said: [*map(sign, wrong), encode(Acknowledge("d", digest(said))), b"not JSON"],
+    )
     assert not tell(device, TOPICS, "d", said_by("d"), (root.public_key(),), wait_s=1.0)
     thread.join()
     thread = answering(server, lambda said: [sign(Acknowledge("d", digest(said)))])
@@ -63,27 +66,60 @@ def test_only_a_signed_answer_to_these_very_bytes_confirms_it() -> None:
     assert said_by("d") != said_by("d"), "an answer to an earlier withdrawal is none to this one"
 
 
-def test_the_command_says_whether_it_was_confirmed_and_its_will_says_the_same(tmp_path: Path, mosquitto: str) -> None:
-    command = [sys.executable, "-m", "edge_client.main", "withdraw", "--id", "d", "--fleet", "f", "--insecure"]
+def test_the_command_says_whether_it_was_confirmed_and_its_will_says_the_same(
+    tmp_path: Path, mosquitto: str
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "edge_client.main",
+        "withdraw",
+        "--id",
+        "d",
+        "--fleet",
+        "f",
+        "--insecure",
+    ]
     command += ["--state", str(tmp_path), "--broker", mosquitto]
     alone = subprocess.run([*command, "--wait", "2"], capture_output=True, text=True)
-    assert (alone.returncode, alone.stdout) == (1, "not confirmed: the aggregator is away\n"), alone.stderr
+    assert (alone.returncode, alone.stdout) == (1, "not confirmed: the aggregator is away\n"), (
+        alone.stderr
+    )
     server = MqttLink(BrokerAddress.parse(mosquitto), "server")
     try:
         server.subscribe(TOPICS.device("d", "status"))
         before = status_on(server)
-        assert decode(before, DeviceStatus).withdrawn, "what was said waits for an aggregator that comes back"
+        assert decode(before, DeviceStatus).withdrawn, (
+            "what was said waits for an aggregator that comes back"
+        )
         thread = answering(server, lambda said: [encode(Acknowledge("d", digest(said)))])
         told = subprocess.run([*command, "--wait", "20"], capture_output=True, text=True)
         thread.join()
     finally:
         server.close()
-    assert (told.returncode, told.stdout) == (0, "confirmed: nothing is asked of this device until it runs again\n"), told.stderr
+    assert (told.returncode, told.stdout) == (
+        0,
+        "confirmed: nothing is asked of this device until it runs again\n",
+    ), told.stderr
 
 
 def test_a_broker_that_is_away_is_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "edge_client.main", "withdraw", "--id", "d", "--insecure", "--state", str(tmp_path), "--wait", "1"]
-    done = subprocess.run([*command, "--broker", "mqtt://127.0.0.1:1"], capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "edge_client.main",
+        "withdraw",
+        "--id",
+        "d",
+        "--insecure",
+        "--state",
+        str(tmp_path),
+        "--wait",
+        "1",
+    ]
+    done = subprocess.run(
+        [*command, "--broker", "mqtt://127.0.0.1:1"], capture_output=True, text=True
+    )
     assert done.returncode == 1
     assert done.stdout.startswith("not confirmed: broker")
     assert done.stdout.count("\n") == 1

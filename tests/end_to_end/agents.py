@@ -17,13 +17,25 @@ from wire.topics import Topics
 
 @contextmanager
 def devices(
-    address: BrokerAddress, topics: Topics, data: FleetData, folder: Path, options: Callable[[str], dict[str, Any]]
+    address: BrokerAddress,
+    topics: Topics,
+    data: FleetData,
+    folder: Path,
+    options: Callable[[str], dict[str, Any]],
 ) -> Iterator[None]:
     """The devices run until the block ends; `options`: by device, what else its agent is given."""
     stopping, links, threads = threading.Event(), [], []
     for device_id, windows in data.devices.items():
         link = MqttLink(address, f"f.{device_id}", Will(topics.device(device_id, "status"), b""))
-        agent = Agent(device_id, topics, link, windows, FolderState(folder / device_id), OnnxGraphs, **options(device_id))
+        agent = Agent(
+            device_id,
+            topics,
+            link,
+            windows,
+            FolderState(folder / device_id),
+            OnnxGraphs,
+            **options(device_id),
+        )
         threads.append(threading.Thread(target=agent.run, args=(stopping.is_set,), daemon=True))
         links.append(link)
     for thread in threads:

@@ -1,4 +1,5 @@
-"""A client as it was before releases: it says only what a check-in has to have, reads no release, and uses a finished run's model."""
+"""A client as it was before releases: it says only what a check-in has to have, reads no release,
+and uses a finished run's model."""
 
 import threading
 from pathlib import Path
@@ -34,10 +35,16 @@ class EarlierLink(MqttLink):
 class EarlierAgent(Agent):
     """It knows neither releases nor that a finished run may leave them the choice of the model."""
 
-    def _act(self, message: m.Plan | m.Reply | m.Release | m.Want | m.AggregatorStatus | str, payload: bytes) -> None:
+    def _act(
+        self,
+        message: m.Plan | m.Reply | m.Release | m.Want | m.AggregatorStatus | str,
+        payload: bytes,
+    ) -> None:
         if isinstance(message, m.Release):
             return
-        super()._act(replace(message, releases=False) if isinstance(message, m.Finish) else message, payload)
+        super()._act(
+            replace(message, releases=False) if isinstance(message, m.Finish) else message, payload
+        )
 
 
 class EarlierClient:
@@ -47,11 +54,21 @@ class EarlierClient:
         credentials = Credentials(state / FOLDER)
         enrolled, folder = credentials.enrolment(), credentials.folder
         topics, self._windows = Topics(enrolled.fleet), load_folder(data, 32, 32)
-        address = BrokerAddress.parse(enrolled.broker, folder / "ca.pem", folder / PAIR, folder / PAIR)
+        address = BrokerAddress.parse(
+            enrolled.broker, folder / "ca.pem", folder / PAIR, folder / PAIR
+        )
         will = Will(topics.device(device_id, "status"), encode(m.DeviceStatus(device_id, False)))
         self._link = EarlierLink(address, f"{enrolled.fleet}.{device_id}", will)
         trusted = read_public((folder / "trust.pem").read_bytes())
-        self._agent = EarlierAgent(device_id, topics, self._link, self._windows, FolderState(state), OnnxGraphs, trusted=trusted)
+        self._agent = EarlierAgent(
+            device_id,
+            topics,
+            self._link,
+            self._windows,
+            FolderState(state),
+            OnnxGraphs,
+            trusted=trusted,
+        )
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._agent.run, args=(self._over.is_set,))
 
@@ -62,7 +79,9 @@ class EarlierClient:
 
     def accuracy(self) -> float:
         """The share of its test windows that the model names rightly."""
-        return float((self._agent.predict(self._windows.test_x).argmax(1) == self._windows.test_y).mean())
+        return float(
+            (self._agent.predict(self._windows.test_x).argmax(1) == self._windows.test_y).mean()
+        )
 
     def __enter__(self) -> "EarlierClient":
         self._thread.start()

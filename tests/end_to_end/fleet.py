@@ -1,4 +1,5 @@
-"""A fleet in a folder, made by the commands of docs/operate.md: a service, Mosquitto with TLS, and devices, each a real process."""
+"""A fleet in a folder, made by the commands of docs/operate.md: a service, Mosquitto with TLS, and
+devices, each a real process."""
 
 import json
 import os
@@ -27,14 +28,17 @@ MODULES = {"shoal": "shoal", "shoal-edge": "edge_client.main"}
 
 def find_mosquitto() -> str:
     """The path of Mosquitto; the test is skipped where Debian's package is not installed."""
-    binary = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/usr/bin")
+    binary = shutil.which(
+        "mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/usr/bin"
+    )
     if binary is None:
         pytest.skip("Mosquitto is not installed: apt-get install mosquitto would run this")
     return binary
 
 
 class Fleet:
-    """A folder with a service, its broker and its devices. `served`: the service's folder; `configuration`: what `serve` reads."""
+    """A folder with a service, its broker and its devices. `served`: the service's folder;
+    `configuration`: what `serve` reads."""
 
     def __init__(self, folder: Path, binary: str) -> None:
         self.folder, self.binary = folder, binary
@@ -51,21 +55,39 @@ class Fleet:
         """Run a command to its end, which must be a good one; returns what it printed."""
         words = [str(word) for word in command]
         done = subprocess.run(
-            [sys.executable, "-m", MODULES[words[0]], *words[1:]], cwd=self.folder, capture_output=True, text=True, timeout=120
+            [sys.executable, "-m", MODULES[words[0]], *words[1:]],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def init(self, bundle: Path) -> None:
-        """Make the authority, the broker's folder and the configuration; the test is skipped where devices could not be banned."""
-        options = ["--folder", self.served, "--bundle", bundle, "--broker-port", self.ports["broker"]]
-        if "bans will not hold" in self.run("shoal", "init", self.configuration, "--tls", "localhost,127.0.0.1", *options):
-            pytest.skip("Mosquitto has no dynamic security here: apt-get install mosquitto would run this")
+        """Make the authority, the broker's folder and the configuration; the test is skipped where
+        devices could not be banned."""
+        options = [
+            "--folder",
+            self.served,
+            "--bundle",
+            bundle,
+            "--broker-port",
+            self.ports["broker"],
+        ]
+        if "bans will not hold" in self.run(
+            "shoal", "init", self.configuration, "--tls", "localhost,127.0.0.1", *options
+        ):
+            pytest.skip(
+                "Mosquitto has no dynamic security here: apt-get install mosquitto would run this"
+            )
 
     def start_broker(self) -> None:
         configuration = self.served / "broker" / "mosquitto.conf"
         with (self.folder / "broker.log").open("ab") as log:
-            self.processes["broker"] = subprocess.Popen([self.binary, "-c", str(configuration)], stdout=log, stderr=log)
+            self.processes["broker"] = subprocess.Popen(
+                [self.binary, "-c", str(configuration)], stdout=log, stderr=log
+            )
         wait_for_port(self.ports["broker"])
 
     def start(self, name: str, *words: object) -> None:
@@ -90,11 +112,14 @@ class Fleet:
 
     def get(self, path: str) -> Any:
         """What the service answers over HTTP."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['http']}{path}", timeout=10) as response:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.ports['http']}{path}", timeout=10
+        ) as response:
             return json.load(response)
 
     def wait(self, ready: Callable[[], Found], patience_s: float = 90.0) -> Found:
-        """What this finds, once it finds something. While the service does not answer there is nothing to be found."""
+        """What this finds, once it finds something. While the service does not answer there is
+        nothing to be found."""
         end_s = time.monotonic() + patience_s
         while True:
             try:
@@ -106,7 +131,17 @@ class Fleet:
             time.sleep(0.1)
 
     def link(self, name: str) -> MqttLink:
-        """A client with a certificate of this name, as a thief of a device's credentials would have it."""
-        authority, key, pair = known(read_authority(self.served)), new_tls_key(), self.folder / f"{name}.pem"
+        """A client with a certificate of this name, as a thief of a device's credentials would have
+        it."""
+        authority, key, pair = (
+            known(read_authority(self.served)),
+            new_tls_key(),
+            self.folder / f"{name}.pem",
+        )
         write_pair(pair, key, authority.issue_client(key.public_key(), name, time.time()))
-        return MqttLink(BrokerAddress.parse(f"mqtts://localhost:{self.ports['broker']}", self.served / "ca.pem", pair), name)
+        return MqttLink(
+            BrokerAddress.parse(
+                f"mqtts://localhost:{self.ports['broker']}", self.served / "ca.pem", pair
+            ),
+            name,
+        )

@@ -22,9 +22,11 @@ from wire.tensors import Array
 EPOCHS = 2
 
 
-def learned(folder: Path, data: FleetData, exported_for: FleetData, algorithm: str) -> tuple[dict[str, Any], list[Path]]:
-    """The summary of a run of boards with the data, by a bundle that is exported for data like these; and their state folders, once all
-    have the release."""
+def learned(
+    folder: Path, data: FleetData, exported_for: FleetData, algorithm: str
+) -> tuple[dict[str, Any], list[Path]]:
+    """The summary of a run of boards with the data, by a bundle that is exported for data like
+    these; and their state folders, once all have the release."""
     (folder / "bundle").mkdir()
     write_bundle(folder / "bundle", exported_for, read_algorithm(algorithm))
     exported = Exported(folder / "bundle", unpack((folder / "bundle" / DEVICE_FILE).read_bytes()))
@@ -37,7 +39,10 @@ def learned(folder: Path, data: FleetData, exported_for: FleetData, algorithm: s
                 summary: dict[str, Any] = field.get("/summary")
                 states = [folder / "devices" / d / "state" for d in data.devices]
                 end_s = time.monotonic() + 60
-                while not all((state / "model.json").exists() for state in states) and time.monotonic() < end_s:
+                while (
+                    not all((state / "model.json").exists() for state in states)
+                    and time.monotonic() < end_s
+                ):
                     time.sleep(0.2)
         finally:
             field.stop()
@@ -48,7 +53,15 @@ def predicted(state: Path, windows: Array) -> list[dict[str, Any]]:
     """What `shoal-edge predict` says of windows with the model in a state folder."""
     path = state.parent / "windows.npy"
     np.save(path, windows)
-    command = [sys.executable, "-m", "edge_client.main", "predict", "--state", str(state), str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "edge_client.main",
+        "predict",
+        "--state",
+        str(state),
+        str(path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

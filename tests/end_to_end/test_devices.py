@@ -1,4 +1,5 @@
-"""An operator's word on devices, with a real broker and real processes: a rule, tags, a ban, a device that is forgotten, and a kill."""
+"""An operator's word on devices, with a real broker and real processes: a rule, tags, a ban, a
+device that is forgotten, and a kill."""
 
 import contextlib
 import io
@@ -26,7 +27,9 @@ ONE, TWO, THREE = "board-one-q7", "board-two-q7", "board-three-q7"
 @pytest.fixture(scope="module")
 def data() -> FleetData:
     made = synthetic_fleet(num_devices=3, num_windows=60)
-    return replace(made, devices=dict(zip((ONE, TWO, THREE), made.devices.values(), strict=True)), truth={})
+    return replace(
+        made, devices=dict(zip((ONE, TWO, THREE), made.devices.values(), strict=True)), truth={}
+    )
 
 
 @pytest.fixture
@@ -40,7 +43,10 @@ def shoal(field: Field, *arguments: str) -> str:
     """What a command prints."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        application("devices")(["devices", arguments[0], str(field.folder / "run"), *arguments[1:]], standalone_mode=False)
+        application("devices")(
+            ["devices", arguments[0], str(field.folder / "run"), *arguments[1:]],
+            standalone_mode=False,
+        )
     return printed.getvalue()
 
 
@@ -65,22 +71,43 @@ def retained(field: Field, device_id: str) -> list[str]:
         link.close()
 
 
-def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_runs_again(field: Field) -> None:
-    options = ("--min-devices", "2", "--where", "tags has lab and client >= 0.1", "--rounds", "100000")
+def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_runs_again(
+    field: Field,
+) -> None:
+    options = (
+        "--min-devices",
+        "2",
+        "--where",
+        "tags has lab and client >= 0.1",
+        "--rounds",
+        "100000",
+    )
     with field.edges() as edges:
         serving = field.serve(*options)
         until(lambda: _answers(field) and field.get("/devices")["total"] == 3)
         assert field.get("/run")["phase"] == "waiting"
-        assert shoal(field, "tag", ONE, TWO, THREE, "--tags", "lab,berlin") == "3 devices tagged lab, berlin\n"
+        assert (
+            shoal(field, "tag", ONE, TWO, THREE, "--tags", "lab,berlin")
+            == "3 devices tagged lab, berlin\n"
+        )
         field.wait(lambda run: run["round"] >= 2)
         known = line(field, THREE)
-        assert (known["client"], known["tags"], known["eligible"], known["num_train"]) == ("shoal 0.1.0", ["berlin", "lab"], True, 60)
+        assert (known["client"], known["tags"], known["eligible"], known["num_train"]) == (
+            "shoal 0.1.0",
+            ["berlin", "lab"],
+            True,
+            60,
+        )
         assert known["free_bytes"] > 0
         assert field.get("/devices?where=tags%20has%20lab&limit=2")["after"] == THREE
-        assert [d["id"] for d in field.get(f"/devices?where=tags%20has%20lab&after={THREE}")["devices"]] == [TWO]
+        assert [
+            d["id"] for d in field.get(f"/devices?where=tags%20has%20lab&after={THREE}")["devices"]
+        ] == [TWO]
         assert field.get(f"/devices/{ONE}")["entry"]["said"]["runtime"] == "onnxruntime"
 
-        assert "is banned: nothing of it is taken" in shoal(field, "ban", THREE, "--reason", "stolen")
+        assert "is banned: nothing of it is taken" in shoal(
+            field, "ban", THREE, "--reason", "stolen"
+        )
         number = field.get("/run")["round"]
         field.wait(lambda run: run["round"] >= number + 3)
         assert field.get("/run")["cohort"] == 2
@@ -89,7 +116,10 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         serving.wait(10)
 
         listed = json.loads(shoal(field, "list", "--json"))
-        assert {d["id"]: (d["tags"], "ban" in d) for d in listed}[THREE] == (["berlin", "lab"], True)
+        assert {d["id"]: (d["tags"], "ban" in d) for d in listed}[THREE] == (
+            ["berlin", "lab"],
+            True,
+        )
         field.serve(*options, "--take-over")
         field.wait(lambda run: run["round"] >= number + 5)
         assert field.get("/run")["cohort"] == 2
@@ -102,7 +132,9 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         until(lambda: not line(field, TWO)["online"])
         assert retained(field, TWO) == [f"shoal/2/t/device/{TWO}/status"]
         time.sleep(1)
-        assert {Path(name).parts[0] for name in found(field.folder / "run", TWO.encode())} >= {"shoal.db"}
+        assert {Path(name).parts[0] for name in found(field.folder / "run", TWO.encode())} >= {
+            "shoal.db"
+        }
         told = shoal(field, "forget", TWO, "--yes")
         assert "is forgotten; it stays in models that it helped to train" in told
         left = found(field.folder / "run", TWO.encode())

@@ -1,5 +1,6 @@
-"""From nothing to a fleet with TLS by the commands of docs/operate.md, with real processes and a real Mosquitto: two devices enrol, train
-and renew; one is banned while it works, is cut off within seconds and stays out, also over restarts of the broker; the other works on."""
+"""From nothing to a fleet with TLS by the commands of docs/operate.md, with real processes and a
+real Mosquitto: two devices enrol, train and renew; one is banned while it works, is cut off within
+seconds and stays out, also over restarts of the broker; the other works on."""
 
 import re
 import time
@@ -25,7 +26,9 @@ TOPICS = Topics("default")
 
 
 def rounds(served: Fleet) -> int:
-    return max([0, *(int(number) for number in re.findall(r"round=(\d+) devices", served.log("serve")))])
+    return max(
+        [0, *(int(number) for number in re.findall(r"round=(\d+) devices", served.log("serve")))]
+    )
 
 
 def serve(served: Fleet) -> None:
@@ -54,15 +57,25 @@ def until(what: Callable[[], bool], patience_s: float = 60.0) -> float:
 
 
 @pytest.mark.timeout(400)
-def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seconds(served: Fleet) -> None:
+def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seconds(
+    served: Fleet,
+) -> None:
     for name in ("d0", "d1"):
         token = served.run("shoal", "enrol", "token", "runs/served", "--tags", "lab").strip()
-        served.run("shoal-edge", "enrol", served.url, token, "--state", f"state-{name}", "--device", name)
-        data = ["--data", str(served.folder / name), "--state", str(served.folder / f"state-{name}")]
+        served.run(
+            "shoal-edge", "enrol", served.url, token, "--state", f"state-{name}", "--device", name
+        )
+        data = [
+            "--data",
+            str(served.folder / name),
+            "--state",
+            str(served.folder / f"state-{name}"),
+        ]
         served.start(name, "edge_client.main", "run", *data)
     until(lambda: rounds(served) >= 2)
 
-    # certificates of six minutes, which began ten minutes ago, are renewed at once; the devices connect with the new ones, and go on
+    # certificates of six minutes, which began ten minutes ago, are renewed at once; the devices
+    # connect with the new ones, and go on
     pair = served.folder / "state-d0" / "enrolled" / "device.pem"
     until(lambda: "the certificate was renewed device=d0" in served.log("d0"))
     assert "renewed" in served.run("shoal", "enrol", "audit", "runs/served")
@@ -78,19 +91,36 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     folder = served.folder / "runs" / "served"
     with closing(open_enrolments(folder)) as store:
         revoke(store, "d1")
-        assert until(lambda: "connection lost" in served.log("d1").rpartition("connected device=d1\n")[2] or denied(served), 10) < 10
+        assert (
+            until(
+                lambda: (
+                    "connection lost" in served.log("d1").rpartition("connected device=d1\n")[2]
+                    or denied(served)
+                ),
+                10,
+            )
+            < 10
+        )
     until(lambda: denied(served), 20)
     served.stop("d1")
     assert out(served, "d1")
     assert "d1  banned" in served.run("shoal", "enrol", "list", "runs/served")
-    assert served.log("d0").count("connected device=d0") == connections, "the others are not disturbed"
+    assert served.log("d0").count("connected device=d0") == connections, (
+        "the others are not disturbed"
+    )
     assert not [event for event in drained(witness) if isinstance(event, LinkDown)]
 
-    # it stays out when the broker comes back, also if that has lost the ban, and when the service comes back
+    # it stays out when the broker comes back, also if that has lost the ban, and when the service
+    # comes back
     served.stop("broker")
     (folder / "broker" / "data" / "dynamic-security.json").write_text("{}\n")
     served.start_broker()
-    until(lambda: "banned at the broker device=d1" in served.log("serve").partition("banned at the broker device=d1")[2])
+    until(
+        lambda: (
+            "banned at the broker device=d1"
+            in served.log("serve").partition("banned at the broker device=d1")[2]
+        )
+    )
     assert out(served, "d1")
     served.stop("serve")
     served.stop("broker")
@@ -116,7 +146,8 @@ def drained(link: MqttLink) -> list[object]:
 
 
 def out(served: Fleet, name: str) -> bool:
-    """Whether somebody with this device's credentials can neither write nor read at the broker, whatever was retained or waits there."""
+    """Whether somebody with this device's credentials can neither write nor read at the broker,
+    whatever was retained or waits there."""
     try:
         link = served.link(name)
     except LinkError:
@@ -126,7 +157,9 @@ def out(served: Fleet, name: str) -> bool:
         link.publish(TOPICS.device(name, "check-in"), b"{}")
         events = [*drained(link), *drained(link)]
         told = {event.action for event in events if isinstance(event, Denied)}
-        return told == {"subscribe", "publish"} and not [event for event in events if isinstance(event, Delivery)]
+        return told == {"subscribe", "publish"} and not [
+            event for event in events if isinstance(event, Delivery)
+        ]
     finally:
         with suppress(LinkError):
             link.close()
@@ -134,7 +167,8 @@ def out(served: Fleet, name: str) -> bool:
 
 @pytest.mark.slow
 def test_what_waited_for_a_device_that_is_banned_while_it_is_away_is_gone(served: Fleet) -> None:
-    """An order that the broker has queued would be delivered without another look at the access list."""
+    """An order that the broker has queued would be delivered without another look at the access
+    list."""
     topic = TOPICS.device("d9", "plan")
     served.link("d9").subscribe(topic)
     time.sleep(1)

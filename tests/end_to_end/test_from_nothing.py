@@ -1,4 +1,5 @@
-"""The quick starts of an operator and of two device developers: from nothing to a release in use, with TLS, and how long it takes."""
+"""The quick starts of an operator and of two device developers: from nothing to a release in use,
+with TLS, and how long it takes."""
 
 import json
 import re
@@ -28,10 +29,21 @@ def ports() -> None:
 
 
 def test_the_page_for_operators_has_the_commands_of_the_quick_start() -> None:
-    text = (ROOT / "docs" / "operate.md").read_text().partition("### TLS and enrolled devices, in ten minutes")[2]
-    section = re.findall(r"^    (\S.*)$", re.split(r"^#+ ", text, flags=re.MULTILINE)[0], re.MULTILINE)
+    text = (
+        (ROOT / "docs" / "operate.md")
+        .read_text()
+        .partition("### TLS and enrolled devices, in ten minutes")[2]
+    )
+    section = re.findall(
+        r"^    (\S.*)$", re.split(r"^#+ ", text, flags=re.MULTILINE)[0], re.MULTILINE
+    )
     both = {line.split(" #")[0].strip() for line in section} & set(commands("operator"))
-    assert {command.split()[0] + command.split()[1] for command in both} >= {"shoalinit", "mosquitto-c", "shoalserve", "shoalenrol"}
+    assert {command.split()[0] + command.split()[1] for command in both} >= {
+        "shoalinit",
+        "mosquitto-c",
+        "shoalserve",
+        "shoalenrol",
+    }
 
 
 @pytest.mark.slow
@@ -42,7 +54,12 @@ def test_from_nothing_to_a_release_in_use_in_ten_minutes(tmp_path: Path) -> None
     programs = Path(sys.executable).parent
     operator, developer = follow_fleet_and_devices(tmp_path, programs, programs)
     for board in BOARDS:
-        assert json.loads((tmp_path / f"state-{board}" / "current" / "model.json").read_text())["release"] >= 1
+        assert (
+            json.loads((tmp_path / f"state-{board}" / "current" / "model.json").read_text())[
+                "release"
+            ]
+            >= 1
+        )
     took_s = sum(operator.values()) + sum(developer.values())
     print(f"from nothing to a release in use on {len(BOARDS)} devices: {took_s:.0f} s")
     assert took_s < TEN_MINUTES_S

@@ -1,4 +1,5 @@
-"""A run with `personal` ends: every device keeps a model of its own, and the summary says which, unless it may not be told."""
+"""A run with `personal` ends: every device keeps a model of its own, and the summary says which,
+unless it may not be told."""
 
 import errno
 import shutil
@@ -49,14 +50,20 @@ CANDIDATES = read_algorithm(ALGORITHM).candidates
 @pytest.mark.parametrize("backend", ["native", "messages"])
 def test_a_simulation_says_what_every_device_keeps_and_why(backend: BackendName) -> None:
     data = synthetic_fleet(3)
-    done = simulate(data, SimulationSettings(read_algorithm(ALGORITHM), 1, batch_size=8), engine=EngineOptions(backend))
+    done = simulate(
+        data,
+        SimulationSettings(read_algorithm(ALGORITHM), 1, batch_size=8),
+        engine=EngineOptions(backend),
+    )
     summary = done.summary
     told = {d: device.kept for d, device in summary.devices.items() if device.kept is not None}
     assert sorted(told) == sorted(data.devices)
     for kept in told.values():
         assert kept.loss is not None
         assert {kept.candidate, *kept.others} == set(CANDIDATES)
-        assert 3 <= kept.windows <= 16, "a quarter of 40 windows is held out, and some of them are remembered"
+        assert 3 <= kept.windows <= 16, (
+            "a quarter of 40 windows is held out, and some of them are remembered"
+        )
         assert all(0 <= loss < 7 for loss in (kept.loss, *kept.others.values()))
     assert summary.kept is not None
     assert summary.kept.not_told == 0
@@ -75,52 +82,99 @@ def test_with_a_privacy_mechanism_nothing_is_told() -> None:
     assert msgspec.to_builtins(summary)["devices"]["d0"]["kept"] is None
 
 
-def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_the_same(tmp_path: Path) -> None:
-    policies = {"d0": Policy(tell_classes=True), "d1": Policy(min_windows=2), "d2": Policy(max_clip_norm=1.0)}
-    summary, runner, campaign = run_on_devices(synthetic_fleet(3, num_windows=24), policies, tmp_path)
+def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_the_same(
+    tmp_path: Path,
+) -> None:
+    policies = {
+        "d0": Policy(tell_classes=True),
+        "d1": Policy(min_windows=2),
+        "d2": Policy(max_clip_norm=1.0),
+    }
+    summary, runner, campaign = run_on_devices(
+        synthetic_fleet(3, num_windows=24), policies, tmp_path
+    )
     final = campaign.store.rounds()[-1]
-    assert (final.phase, sorted(final.evaluated)) == ("evaluating", ["d0", "d1", "d2"]), "all have carried out the last plan"
-    assert {d: device.kept is not None for d, device in summary.devices.items()} == {"d0": True, "d1": False, "d2": False}
+    assert (final.phase, sorted(final.evaluated)) == ("evaluating", ["d0", "d1", "d2"]), (
+        "all have carried out the last plan"
+    )
+    assert {d: device.kept is not None for d, device in summary.devices.items()} == {
+        "d0": True,
+        "d1": False,
+        "d2": False,
+    }
     assert summary.kept is not None
     assert summary.kept.not_told == 2
     entries = {d: runner.devices.entry(d).kept for d in policies}
     assert entries["d1"] is entries["d2"] is None
     assert entries["d0"] is not None
-    assert (entries["d0"].campaign, entries["d0"].kept) == (campaign.name, summary.devices["d0"].kept)
+    assert (entries["d0"].campaign, entries["d0"].kept) == (
+        campaign.name,
+        summary.devices["d0"].kept,
+    )
     shares = [float(c.rpartition(" ")[2]) for c in CANDIDATES]
     for device_id in policies:
         private = own(tmp_path / device_id, campaign)
-        assert any(np.isclose(private["kept/memory/share"], share) for share in shares), "it has chosen"
-        assert np.linalg.norm(private["kept/memory/keys"], axis=1).max() == pytest.approx(1.0, abs=1e-4), "and remembers its windows"
+        assert any(np.isclose(private["kept/memory/share"], share) for share in shares), (
+            "it has chosen"
+        )
+        assert np.linalg.norm(private["kept/memory/keys"], axis=1).max() == pytest.approx(
+            1.0, abs=1e-4
+        ), "and remembers its windows"
         assert names.part(private, names.KEPT), "and has a model of its own"
 
 
-def test_an_owner_who_asks_for_more_windows_than_there_are_or_withholds_scores_alone_has_a_model_kept_all_the_same(tmp_path: Path) -> None:
+def test_an_owner_who_asks_for_more_windows_than_there_are_or_withholds_scores_alone_has_a_model_kept_all_the_same(
+    tmp_path: Path,
+) -> None:
     data = synthetic_fleet(4, num_windows=24)
-    tested = replace(data.devices["d1"], test_x=data.devices["d1"].train_x, test_y=data.devices["d1"].train_y)
+    tested = replace(
+        data.devices["d1"], test_x=data.devices["d1"].train_x, test_y=data.devices["d1"].train_y
+    )
     data = replace(data, devices={**data.devices, "d1": tested})
-    policies = {"d0": Policy(), "d1": Policy(min_windows=20), "d2": Policy(unreported=("choose",)), "d3": Policy(min_windows=50)}
+    policies = {
+        "d0": Policy(),
+        "d1": Policy(min_windows=20),
+        "d2": Policy(unreported=("choose",)),
+        "d3": Policy(min_windows=50),
+    }
     summary, _, campaign = run_on_devices(data, policies, tmp_path)
     training, final = campaign.store.rounds()[-2:]
-    assert (training.phase, sorted(training.evaluated)) == ("training", ["d0", "d1", "d2"]), "d3 has too few windows to report training"
-    assert (final.phase, sorted(final.evaluated)) == ("evaluating", sorted(policies)), "all have carried out the last plan"
-    assert {d: met.num_examples for d, met in final.evaluated.items()} == {"d0": 12, "d1": 24, "d2": 12, "d3": 0}
-    assert final.trained == Metrics(), "the loss of training of which nothing is reported stays on the device"
+    assert (training.phase, sorted(training.evaluated)) == ("training", ["d0", "d1", "d2"]), (
+        "d3 has too few windows to report training"
+    )
+    assert (final.phase, sorted(final.evaluated)) == ("evaluating", sorted(policies)), (
+        "all have carried out the last plan"
+    )
+    assert {d: met.num_examples for d, met in final.evaluated.items()} == {
+        "d0": 12,
+        "d1": 24,
+        "d2": 12,
+        "d3": 0,
+    }
+    assert final.trained == Metrics(), (
+        "the loss of training of which nothing is reported stays on the device"
+    )
     assert [d for d, device in summary.devices.items() if device.kept is not None] == ["d0"]
     for device_id in policies:
         assert names.part(own(tmp_path / device_id, campaign), names.KEPT), device_id
 
 
-def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after_a_rollback(tmp_path: Path) -> None:
+def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after_a_rollback(
+    tmp_path: Path,
+) -> None:
     data = synthetic_fleet(3, num_windows=24)
-    early, late = (replace(data, devices={d: data.devices[d] for d in ids}) for ids in (("d0", "d1"), ("d2",)))
+    early, late = (
+        replace(data, devices={d: data.devices[d] for d in ids}) for ids in (("d0", "d1"), ("d2",))
+    )
     objective, bundle, settings = prepared(data, min_devices=2, keep_models=2)
     topics, algorithm = Topics("f"), read_algorithm(ALGORITHM)
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
         with aggregator(address, topics) as runner:
             probe = make_probe(objective.model, data.window.shape)
-            campaign = runner.add(settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs())
+            campaign = runner.add(
+                settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs()
+            )
             with devices(address, topics, early, tmp_path, lambda _: {}):
                 runner.run(lambda: runner.finished)
                 assert sorted(campaign.known().received) == ["d0", "d1"]
@@ -137,15 +191,26 @@ def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after
     assert entry.kept == campaign.store.rounds()[-1].kept["d2"]
 
 
-@pytest.mark.parametrize("is_damaged", [False, True], ids=["the folder is gone", "a bit is flipped"])
-def test_a_device_that_has_lost_what_it_kept_chooses_again_when_it_is_back(tmp_path: Path, is_damaged: bool) -> None:
+@pytest.mark.parametrize(
+    "is_damaged", [False, True], ids=["the folder is gone", "a bit is flipped"]
+)
+def test_a_device_that_has_lost_what_it_kept_chooses_again_when_it_is_back(
+    tmp_path: Path, is_damaged: bool
+) -> None:
     data = synthetic_fleet(3, num_windows=24)
     objective, bundle, settings = prepared(data, min_devices=3)
     topics, probe = Topics("f"), make_probe(objective.model, data.window.shape)
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
         with aggregator(address, topics) as runner:
-            campaign = runner.add(settings, make_algorithm(read_algorithm(ALGORITHM)), bundle, probe, MemoryStore(), MemoryBlobs())
+            campaign = runner.add(
+                settings,
+                make_algorithm(read_algorithm(ALGORITHM)),
+                bundle,
+                probe,
+                MemoryStore(),
+                MemoryBlobs(),
+            )
             with devices(address, topics, data, tmp_path, lambda _: {}):
                 runner.run(lambda: all(in_use(tmp_path / d, campaign) for d in data.devices))
             if is_damaged:
@@ -156,8 +221,12 @@ def test_a_device_that_has_lost_what_it_kept_chooses_again_when_it_is_back(tmp_p
                 shutil.rmtree(tmp_path / "d0")
             others = {d: campaign.known().received[d] for d in ("d1", "d2")}
             with devices(address, topics, data, tmp_path, lambda _: {}):
-                runner.run(lambda: in_use(tmp_path / "d0", campaign) and has_own(tmp_path / "d0", campaign))
-    assert {d: campaign.known().received[d] for d in others} == others, "the others are asked for nothing"
+                runner.run(
+                    lambda: in_use(tmp_path / "d0", campaign) and has_own(tmp_path / "d0", campaign)
+                )
+    assert {d: campaign.known().received[d] for d in others} == others, (
+        "the others are asked for nothing"
+    )
     assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
     assert known(runner.devices.entry("d0").kept).kept == campaign.store.rounds()[-1].kept["d0"]
 
@@ -167,7 +236,12 @@ def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_ma
 ) -> None:
     data = synthetic_fleet(2, num_windows=24)
     objective, bundle, settings = prepared(data, min_devices=2, deadline_s=4.0, grace_s=1.0)
-    topics, probe, full, put = Topics("f"), make_probe(objective.model, data.window.shape), list[str](), KeptModels.put
+    topics, probe, full, put = (
+        Topics("f"),
+        make_probe(objective.model, data.window.shape),
+        list[str](),
+        KeptModels.put,
+    )
 
     def on_a_full_disk(self: KeptModels, plan: Plan, result: Result) -> None:
         if plan.device_id == "d1" and len(full) < 2:
@@ -178,8 +252,18 @@ def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_ma
     monkeypatch.setattr(KeptModels, "put", on_a_full_disk)
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
-        with aggregator(address, topics) as runner, devices(address, topics, data, tmp_path, lambda _: {}):
-            campaign = runner.add(settings, make_algorithm(read_algorithm(ALGORITHM)), bundle, probe, MemoryStore(), MemoryBlobs())
+        with (
+            aggregator(address, topics) as runner,
+            devices(address, topics, data, tmp_path, lambda _: {}),
+        ):
+            campaign = runner.add(
+                settings,
+                make_algorithm(read_algorithm(ALGORITHM)),
+                bundle,
+                probe,
+                MemoryStore(),
+                MemoryBlobs(),
+            )
             runner.run(lambda: runner.finished and len(full) > 0)
             assert sorted(campaign.known().received) == ["d0"]
             runner.run(lambda: in_use(tmp_path / "d1", campaign))
@@ -189,7 +273,10 @@ def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_ma
 def has_own(folder: Path, campaign: Campaign) -> bool:
     """Whether the device holds what it has kept of a model of the run."""
     state = FolderState(folder)
-    return any(kept.model in campaign.known().models.values() and state.blob(kept.tensors) for kept in state.load().kept)
+    return any(
+        kept.model in campaign.known().models.values() and state.blob(kept.tensors)
+        for kept in state.load().kept
+    )
 
 
 def in_use(folder: Path, campaign: Campaign) -> bool:
@@ -205,21 +292,31 @@ def own(folder: Path, campaign: Campaign) -> Tensors:
     """What the device has kept of the model of the run."""
     state = FolderState(folder)
     (kept,) = state.load().kept
-    assert (kept.run_id, kept.model in campaign.known().models.values()) == (campaign.known().settings.run_id, True)
+    assert (kept.run_id, kept.model in campaign.known().models.values()) == (
+        campaign.known().settings.run_id,
+        True,
+    )
     payload = state.blob(kept.tensors)
     assert payload is not None
     return decode_tensors(payload, OWN_FILES)[0]
 
 
-def run_on_devices(data: FleetData, policies: Mapping[str, Policy], folder: Path) -> tuple[Summary, Runner, Campaign]:
+def run_on_devices(
+    data: FleetData, policies: Mapping[str, Policy], folder: Path
+) -> tuple[Summary, Runner, Campaign]:
     """One run of edge clients with these policies, over a real broker."""
     algorithm = read_algorithm(ALGORITHM)
     objective, bundle, settings = prepared(data, min_devices=3)
     topics, probe = Topics("f"), make_probe(objective.model, data.window.shape)
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
-        with aggregator(address, topics) as runner, devices(address, topics, data, folder, lambda d: {"policy": policies[d]}):
-            campaign = runner.add(settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs())
+        with (
+            aggregator(address, topics) as runner,
+            devices(address, topics, data, folder, lambda d: {"policy": policies[d]}),
+        ):
+            campaign = runner.add(
+                settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs()
+            )
             runner.run(lambda: runner.finished)
     return summarize(campaign.known(), campaign.store.rounds(), 1.0), runner, campaign
 
@@ -229,7 +326,9 @@ def exported() -> tuple[Objective, Bundle]:
     """What devices with such data train with."""
     data = synthetic_fleet(3, num_windows=24)
     objective = objective_for_fleet(data, read_algorithm(ALGORITHM), 0)
-    return objective, unpack(pack_graphs(capture_graphs(objective, data.window.shape), data, objective))
+    return objective, unpack(
+        pack_graphs(capture_graphs(objective, data.window.shape), data, objective)
+    )
 
 
 def prepared(data: FleetData, **others: Any) -> tuple[Objective, Bundle, RunSettings]:

@@ -1,4 +1,5 @@
-"""Devices that keep something of a model are given a worse one: its rollout goes back, and they answer as they did."""
+"""Devices that keep something of a model are given a worse one: its rollout goes back, and they
+answer as they did."""
 
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from tests.edge_client.device import Device, other_model
 from tests.edge_client.test_kept import answer, keep, train
 
 
-def test_the_gate_sees_what_devices_lose_and_a_return_gives_it_back(fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
+def test_the_gate_sees_what_devices_lose_and_a_return_gives_it_back(
+    fleet: FleetData, exported: Exported, tmp_path: Path
+) -> None:
     device = Device(fleet, exported, tmp_path / "state")
     keep(device)
     device.release(1)

@@ -1,4 +1,5 @@
-"""A board that records and trains in one process; its data move, and the service surveys it again."""
+"""A board that records and trains in one process; its data move, and the service surveys it
+again."""
 
 import json
 import time
@@ -19,7 +20,9 @@ from tests.conftest import Exported
 RATE_HZ = 32.0
 
 
-def record(folder: Path, name: str, begin_s: float, seconds: int, shift: float, classes: tuple[str, ...]) -> None:
+def record(
+    folder: Path, name: str, begin_s: float, seconds: int, shift: float, classes: tuple[str, ...]
+) -> None:
     """A recording comes into a folder: each class for ten seconds, in turn."""
     rng = np.random.default_rng(int(begin_s) % 1000)
     lines = []
@@ -68,16 +71,50 @@ def test_a_board_records_trains_says_that_its_data_have_moved_and_is_surveyed_ag
 
     with EmbeddedBroker() as broker:
         common = ["--broker", broker.url, "--fleet", "t"]
-        serve = ["-m", "shoal", "serve", "--folder", str(tmp_path / "run"), "--bundle", str(exported.folder), *common]
-        processes = [start_process([*serve, "--rounds", "100000", "--min-devices", "3", "--port", str(free_port())], logs[0])]
+        serve = [
+            "-m",
+            "shoal",
+            "serve",
+            "--folder",
+            str(tmp_path / "run"),
+            "--bundle",
+            str(exported.folder),
+            *common,
+        ]
+        processes = [
+            start_process(
+                [*serve, "--rounds", "100000", "--min-devices", "3", "--port", str(free_port())],
+                logs[0],
+            )
+        ]
         edge = ["-m", "edge_client.main", "run", *common, "--trust", trust]
-        live = ["--id", "live", "--state", str(tmp_path / "state-live"), "--source", str(tmp_path / "live.toml")]
+        live = [
+            "--id",
+            "live",
+            "--state",
+            str(tmp_path / "state-live"),
+            "--source",
+            str(tmp_path / "live.toml"),
+        ]
         processes.append(start_process([*edge, *live], logs[1]))
         try:
-            wait_for(lambda: "recorded" in logs[1].read_text() or bool(list((tmp_path / "state-live" / "live").glob("*.samples"))), logs)
+            wait_for(
+                lambda: (
+                    "recorded" in logs[1].read_text()
+                    or bool(list((tmp_path / "state-live" / "live").glob("*.samples")))
+                ),
+                logs,
+            )
             for name in ("d1", "d2"):
                 write_device_folder(fleet, name, tmp_path / name)
-                words = ["--id", name, "--data", str(tmp_path / name), "--state", str(tmp_path / f"state-{name}")]
+                words = [
+                    "--id",
+                    name,
+                    "--data",
+                    str(tmp_path / name),
+                    "--state",
+                    str(tmp_path / f"state-{name}"),
+                ]
                 processes.append(start_process([*edge, *words], tmp_path / f"{name}.log"))
             wait_for(surveyed.exists, logs)
             before = surveyed.read_bytes()

@@ -1,4 +1,5 @@
-"""What an algorithm does in simulation it does on devices: exported to ONNX, trained by edge clients over MQTT, to the same result."""
+"""What an algorithm does in simulation it does on devices: exported to ONNX, trained by edge
+clients over MQTT, to the same result."""
 
 import time
 from collections.abc import Iterator
@@ -66,7 +67,9 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
+@pytest.mark.parametrize(
+    "algorithm", [*ALGORITHMS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
+)
 def test_devices_reach_what_the_simulation_does(algorithm: str, tmp_path: Path) -> None:
     data = synthetic_fleet(3, num_windows=24)
     expected = simulate(data, SimulationSettings(read_algorithm(algorithm), ROUNDS, batch_size=8))
@@ -100,7 +103,10 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Campa
     topics, blobs = Topics("f"), MemoryBlobs()
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
-        with aggregator(address, topics) as runner, devices(address, topics, data, folder, lambda _: {"secret": repeatable_secret}):
+        with (
+            aggregator(address, topics) as runner,
+            devices(address, topics, data, folder, lambda _: {"secret": repeatable_secret}),
+        ):
             settings = RunSettings.for_bundle(
                 bundle,
                 TrainingSettings(algorithm=read_algorithm(algorithm), rounds=ROUNDS, batch_size=8),

@@ -1,6 +1,8 @@
-"""A large model over a link that is cut again and again: it arrives once and whole, in both directions, and little is sent twice.
+"""A large model over a link that is cut again and again: it arrives once and whole, in both
+directions, and little is sent twice.
 
-A real service, a real device and a real Mosquitto; the device is behind a proxy that cuts its connection.
+A real service, a real device and a real Mosquitto; the device is behind a proxy that cuts its
+connection.
 """
 
 import json
@@ -41,23 +43,58 @@ class Transfer:
     """One device takes part in one round with a model of so many bytes."""
 
     def __init__(self, folder: Path, num_bytes: int) -> None:
-        self.folder, self.data, self.http = folder, synthetic_fleet(num_devices=1, num_windows=40), free_port()
+        self.folder, self.data, self.http = (
+            folder,
+            synthetic_fleet(num_devices=1, num_windows=40),
+            free_port(),
+        )
         (folder / "model.py").write_text(MODEL.format(hidden=math.isqrt(num_bytes // 4)))
-        objective = objective_for_fleet(self.data, read_algorithm("fedavg"), 0, f"{folder}/model.py:make")
+        objective = objective_for_fleet(
+            self.data, read_algorithm("fedavg"), 0, f"{folder}/model.py:make"
+        )
         window, classes, key = self.data.window, self.data.classes, new_key()
         graphs = capture_graphs(objective, window.shape, ("onnx",), 16)
-        payload = make_bundle(graphs, name="large", bundle_version=1, objective=objective, classes=classes, window=window, key=key)
-        probe = save_probe(make_probe(objective.model, window.shape), whole_model(objective.model), digest(payload))
+        payload = make_bundle(
+            graphs,
+            name="large",
+            bundle_version=1,
+            objective=objective,
+            classes=classes,
+            window=window,
+            key=key,
+        )
+        probe = save_probe(
+            make_probe(objective.model, window.shape), whole_model(objective.model), digest(payload)
+        )
         (folder / "bundle").mkdir()
-        for name, content in ((DEVICE_FILE, payload), (SERVER_FILE, probe), (TRUST_FILE, public_pem(key)), (KEY_FILE, private_pem(key))):
+        for name, content in (
+            (DEVICE_FILE, payload),
+            (SERVER_FILE, probe),
+            (TRUST_FILE, public_pem(key)),
+            (KEY_FILE, private_pem(key)),
+        ):
             (folder / "bundle" / name).write_bytes(content)
 
-    def run(self, broker: str, proxy: CuttingProxy, most_mib: int, patience_s: float, encoding: str) -> dict[str, int]:
-        """The round, with updates in this encoding; returns the largest memory in bytes that the device and the service had."""
+    def run(
+        self, broker: str, proxy: CuttingProxy, most_mib: int, patience_s: float, encoding: str
+    ) -> dict[str, int]:
+        """The round, with updates in this encoding; returns the largest memory in bytes that the
+        device and the service had."""
         folder = self.folder
         write_device_folder(self.data, "d0", folder / "data")
         limit = ["--max-payload", str(most_mib)]
-        serving = ["--folder", folder / "run", "--bundle", folder / "bundle", "--broker", broker, "--fleet", "t", "--port", self.http]
+        serving = [
+            "--folder",
+            folder / "run",
+            "--bundle",
+            folder / "bundle",
+            "--broker",
+            broker,
+            "--fleet",
+            "t",
+            "--port",
+            self.http,
+        ]
         rounds = [
             "--algorithm",
             "fedavg",
@@ -72,15 +109,35 @@ class Transfer:
             "--update-encoding",
             encoding,
         ]
-        service = start_process(["-m", "shoal", "serve", *map(str, [*serving, *rounds]), *limit], folder / "service.log")
-        own = ["--id", "d0", "--fleet", "t", "--data", folder / "data", "--state", folder / "state", "--trust", folder / "bundle/trust.pem"]
+        service = start_process(
+            ["-m", "shoal", "serve", *map(str, [*serving, *rounds]), *limit], folder / "service.log"
+        )
+        own = [
+            "--id",
+            "d0",
+            "--fleet",
+            "t",
+            "--data",
+            folder / "data",
+            "--state",
+            folder / "state",
+            "--trust",
+            folder / "bundle/trust.pem",
+        ]
         reached = ["--broker", f"mqtt://127.0.0.1:{proxy.port}"]
-        device = start_process(["-m", "edge_client.main", "run", *map(str, own), *reached, *limit], folder / "device.log")
+        device = start_process(
+            ["-m", "edge_client.main", "run", *map(str, own), *reached, *limit],
+            folder / "device.log",
+        )
         most, end_s = {"device": 0, "service": 0}, time.monotonic() + patience_s
         try:
             while not self._is_finished():
-                logs = "".join((folder / name).read_text()[-3000:] for name in ("service.log", "device.log"))
-                assert time.monotonic() < end_s, f"cuts={proxy.cuts} up={proxy.up} down={proxy.down}\n{logs}"
+                logs = "".join(
+                    (folder / name).read_text()[-3000:] for name in ("service.log", "device.log")
+                )
+                assert time.monotonic() < end_s, (
+                    f"cuts={proxy.cuts} up={proxy.up} down={proxy.down}\n{logs}"
+                )
                 for name, process in (("device", device), ("service", service)):
                     assert process.poll() is None, logs
                     most[name] = max(most[name], psutil.Process(process.pid).memory_info().rss)
@@ -91,19 +148,31 @@ class Transfer:
 
     def _is_finished(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/run", timeout=10) as response:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.http}/run", timeout=10
+            ) as response:
                 return bool(json.load(response)["phase"] == "finished")
         except OSError:
             return False
 
 
 def _arrives_both_ways(
-    folder: Path, broker: str, num_bytes: int, cuts: int, patience_s: float, encoding: str = "float32"
+    folder: Path,
+    broker: str,
+    num_bytes: int,
+    cuts: int,
+    patience_s: float,
+    encoding: str = "float32",
 ) -> tuple[float, float]:
     """Bytes that went down and up, by those that were needed."""
-    transfer, up_bytes = Transfer(folder, num_bytes), num_bytes if encoding == "float32" else num_bytes // 4
+    transfer, up_bytes = (
+        Transfer(folder, num_bytes),
+        num_bytes if encoding == "float32" else num_bytes // 4,
+    )
     with cutting_proxy(urlsplit(broker).port or 0) as proxy:
-        up, down = ([n * whole // (cuts + 1) for n in range(1, cuts + 1)] for whole in (up_bytes, num_bytes))
+        up, down = (
+            [n * whole // (cuts + 1) for n in range(1, cuts + 1)] for whole in (up_bytes, num_bytes)
+        )
         proxy.cut_at(up=up, down=down)
         most = transfer.run(broker, proxy, (num_bytes * 2 >> 20) + 16, patience_s, encoding)
         assert proxy.left == 0
@@ -115,8 +184,15 @@ def _arrives_both_ways(
     assert not [*(folder / "run" / "pieces").iterdir()]
     log = (folder / "service.log").read_text()
     assert "refused" not in log, log
-    models = {*state.models.values(), *(model for version in state.history for model in version.models.values())}
-    needed = {name: piece for blob in (state.settings.bundle, *models) for name, piece in pieces_of((blobs / blob).read_bytes())}
+    models = {
+        *state.models.values(),
+        *(model for version in state.history for model in version.models.values()),
+    }
+    needed = {
+        name: piece
+        for blob in (state.settings.bundle, *models)
+        for name, piece in pieces_of((blobs / blob).read_bytes())
+    }
     print(f"memory { ({name: f'{size / 2**20:.0f} MiB' for name, size in most.items()}) }")
     return proxy.down / sum(needed.values()), proxy.up / up_bytes
 
@@ -128,7 +204,9 @@ def pieces_of(payload: bytes) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("encoding", ["float32", pytest.param("int8", marks=pytest.mark.slow)])
-def test_a_model_arrives_once_and_whole_over_a_link_that_is_cut(tmp_path: Path, mosquitto: str, encoding: str) -> None:
+def test_a_model_arrives_once_and_whole_over_a_link_that_is_cut(
+    tmp_path: Path, mosquitto: str, encoding: str
+) -> None:
     down, up = _arrives_both_ways(tmp_path, mosquitto, 12 * 2**20, 2, 120.0, encoding)
     print(f"down {down:.2f} up {up:.2f} of what was needed")
     assert down < 1.6
@@ -137,7 +215,9 @@ def test_a_model_arrives_once_and_whole_over_a_link_that_is_cut(tmp_path: Path, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_model_of_200_mb_arrives_once_and_whole_over_a_link_that_is_cut_ten_times_each_way(tmp_path: Path, mosquitto: str) -> None:
+def test_a_model_of_200_mb_arrives_once_and_whole_over_a_link_that_is_cut_ten_times_each_way(
+    tmp_path: Path, mosquitto: str
+) -> None:
     down, up = _arrives_both_ways(tmp_path, mosquitto, 200 * 10**6, 10, 600.0)
     print(f"down {down:.2f} up {up:.2f} of what was needed")
     assert down < 1.3

@@ -1,4 +1,5 @@
-"""A fleet in which nobody has labels learns to give windows back: service, boards, a release, and what a board then says of a window."""
+"""A fleet in which nobody has labels learns to give windows back: service, boards, a release, and
+what a board then says of a window."""
 
 from pathlib import Path
 
@@ -19,11 +20,17 @@ ALGORITHM = "fedavg+adam:lr=0.003+reconstruction"
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_boards_without_labels_train_are_released_to_and_say_how_unusual_a_window_is(tmp_path: Path) -> None:
+def test_boards_without_labels_train_are_released_to_and_say_how_unusual_a_window_is(
+    tmp_path: Path,
+) -> None:
     data = nobody_labelled(synthetic_fleet(3, num_windows=120))
     summary, states = learned(tmp_path, data, for_task(data, "reconstruction"), ALGORITHM)
-    assert {d: (said["num_train"], said["num_test"]) for d, said in summary["devices"].items()} == dict.fromkeys(data.devices, (99, 33))
-    alike = simulate(data, SimulationSettings(read_algorithm(ALGORITHM), ROUNDS, local_epochs=EPOCHS)).summary
+    assert {
+        d: (said["num_train"], said["num_test"]) for d, said in summary["devices"].items()
+    } == dict.fromkeys(data.devices, (99, 33))
+    alike = simulate(
+        data, SimulationSettings(read_algorithm(ALGORITHM), ROUNDS, local_epochs=EPOCHS)
+    ).summary
     for device_id, device in alike.devices.items():
         assert summary["devices"][device_id]["loss"] == pytest.approx(known(device.loss), rel=0.02)
 

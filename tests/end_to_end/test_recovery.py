@@ -1,6 +1,8 @@
-"""Real processes and a real broker; each of them stopped in the middle. What comes out is what would have come out anyway.
+"""Real processes and a real broker; each of them stopped in the middle. What comes out is what
+would have come out anyway.
 
-Training is deterministic, so 'the right result' is exact: the models are those of a run that nothing disturbed.
+Training is deterministic, so 'the right result' is exact: the models are those of a run that
+nothing disturbed.
 """
 
 import json
@@ -41,14 +43,34 @@ class Field:
     serving: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def serve(self, *more: str) -> subprocess.Popen[bytes]:
-        options = {"--folder": self.folder / "run", "--bundle": self.exported.folder, "--broker": self.broker_url, "--fleet": "t"}
-        options |= {"--rounds": ROUNDS, "--min-devices": len(self.data.devices), "--local-epochs": self.epochs, "--port": self.port}
+        options = {
+            "--folder": self.folder / "run",
+            "--bundle": self.exported.folder,
+            "--broker": self.broker_url,
+            "--fleet": "t",
+        }
+        options |= {
+            "--rounds": ROUNDS,
+            "--min-devices": len(self.data.devices),
+            "--local-epochs": self.epochs,
+            "--port": self.port,
+        }
         arguments = [part for name, value in options.items() for part in (name, str(value))]
-        self.serving.append(start_process(["-m", "shoal", "serve", *arguments, *more], self.folder / "aggregator.log"))
+        self.serving.append(
+            start_process(
+                ["-m", "shoal", "serve", *arguments, *more], self.folder / "aggregator.log"
+            )
+        )
         return self.serving[-1]
 
     def edges(self) -> LocalFleet:
-        return LocalFleet(self.data, self.folder / "devices", self.broker_url, "t", self.exported.folder / "trust.pem")
+        return LocalFleet(
+            self.data,
+            self.folder / "devices",
+            self.broker_url,
+            "t",
+            self.exported.folder / "trust.pem",
+        )
 
     def get(self, path: str) -> Any:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as response:
@@ -65,7 +87,10 @@ class Field:
             except OSError:
                 pass
             time.sleep(0.02)
-        raise TimeoutError(f"the run did not get there: {run}\n{(self.folder / 'aggregator.log').read_text()[-3000:]}")
+        raise TimeoutError(
+            f"the run did not get there: {run}\n"
+            f"{(self.folder / 'aggregator.log').read_text()[-3000:]}"
+        )
 
     def wait_for_round(self, number: int) -> None:
         self.wait(lambda run: run["round"] >= number and run["received"] >= 1)
@@ -86,7 +111,9 @@ def data() -> FleetData:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(data: FleetData, exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> RunState:
+def undisturbed(
+    data: FleetData, exported: Exported, tmp_path_factory: pytest.TempPathFactory
+) -> RunState:
     with EmbeddedBroker() as broker:
         field = Field(data, exported, tmp_path_factory.mktemp("undisturbed"), broker.url)
         try:
@@ -98,7 +125,9 @@ def undisturbed(data: FleetData, exported: Exported, tmp_path_factory: pytest.Te
 
 
 @pytest.fixture
-def running(data: FleetData, exported: Exported, tmp_path: Path, embedded_broker: EmbeddedBroker) -> Iterator[Field]:
+def running(
+    data: FleetData, exported: Exported, tmp_path: Path, embedded_broker: EmbeddedBroker
+) -> Iterator[Field]:
     field = Field(data, exported, tmp_path, embedded_broker.url)
     yield field
     field.stop()
@@ -107,7 +136,9 @@ def running(data: FleetData, exported: Exported, tmp_path: Path, embedded_broker
 def same_models(state: RunState, expected: RunState) -> None:
     assert state.models == expected.models
     assert state.starts == expected.starts
-    assert {d: r.evaluated for d, r in state.received.items()} == {d: r.evaluated for d, r in expected.received.items()}
+    assert {d: r.evaluated for d, r in state.received.items()} == {
+        d: r.evaluated for d, r in expected.received.items()
+    }
 
 
 def test_aggregator_killed_in_mid_round(running: Field, undisturbed: RunState) -> None:
@@ -121,7 +152,9 @@ def test_aggregator_killed_in_mid_round(running: Field, undisturbed: RunState) -
         same_models(running.finish(), undisturbed)
 
 
-def test_broker_restarted_in_mid_round(running: Field, undisturbed: RunState, embedded_broker: EmbeddedBroker) -> None:
+def test_broker_restarted_in_mid_round(
+    running: Field, undisturbed: RunState, embedded_broker: EmbeddedBroker
+) -> None:
     with running.edges():
         running.serve()
         running.wait_for_round(2)
@@ -142,15 +175,21 @@ def test_edge_process_killed_and_restarted(running: Field, undisturbed: RunState
         same_models(running.finish(), undisturbed)
 
 
-def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(data: FleetData, undisturbed: RunState) -> None:
+def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(
+    data: FleetData, undisturbed: RunState
+) -> None:
     from simulation.simulate import SimulationSettings, simulate
 
-    summary = simulate(data, SimulationSettings(read_algorithm("distfl"), ROUNDS, local_epochs=30)).summary
+    summary = simulate(
+        data, SimulationSettings(read_algorithm("distfl"), ROUNDS, local_epochs=30)
+    ).summary
     device = sum(r.evaluated.num_correct for r in undisturbed.received.values()) / sum(
         r.evaluated.num_examples for r in undisturbed.received.values()
     )
     assert summary.accuracy.mean == pytest.approx(device, abs=0.06)
-    assert {d: str(v.group) for d, v in summary.devices.items()} == {d: undisturbed.starts[d] for d in data.devices}
+    assert {d: str(v.group) for d, v in summary.devices.items()} == {
+        d: undisturbed.starts[d] for d in data.devices
+    }
 
 
 def test_edge_process_is_light_and_the_api_answers(running: Field) -> None:
@@ -168,7 +207,9 @@ def test_edge_process_is_light_and_the_api_answers(running: Field) -> None:
         assert running.get("/summary")["groups"]["count"] == 1
         from wire.tensors import decode_tensors
 
-        with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/models/0", timeout=10) as response:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{running.port}/models/0", timeout=10
+        ) as response:
             tensors, _ = decode_tensors(response.read())
         assert "shared/head.weight" in tensors
         with pytest.raises(urllib.error.HTTPError, match="404"):
@@ -183,24 +224,33 @@ def test_another_seed_for_a_run_that_exists_is_refused(running: Field) -> None:
     stop_processes([first])
     second = running.serve("--seed", "7")
     assert second.wait(60) == 2
-    assert "was started with other settings (seed 0, not 7)" in (running.folder / "aggregator.log").read_text()
+    assert (
+        "was started with other settings (seed 0, not 7)"
+        in (running.folder / "aggregator.log").read_text()
+    )
 
 
-def test_a_finished_run_trains_further_from_what_it_has_when_it_is_given_more_rounds(running: Field) -> None:
+def test_a_finished_run_trains_further_from_what_it_has_when_it_is_given_more_rounds(
+    running: Field,
+) -> None:
     running.epochs = 2
     with running.edges():
         first = running.serve()
         running.wait(lambda run: run["phase"] == "finished")
         stop_processes([first])
         second = running.serve("--rounds", str(ROUNDS + 2), "--lr", "0.02")
-        running.wait(lambda run: run["phase"] == "finished" and run["settings"]["rounds"] == ROUNDS + 2)
+        running.wait(
+            lambda run: run["phase"] == "finished" and run["settings"]["rounds"] == ROUNDS + 2
+        )
         rounds = running.get("/rounds")
         stop_processes([second])
     phases = [closed["phase"] for closed in rounds]
     assert phases == [*["training"] * ROUNDS, "evaluating", "training", "training", "evaluating"]
     assert [closed["devices"] for closed in rounds] == [len(running.data.devices)] * len(rounds)
     before, after = rounds[ROUNDS]["accuracy"]["mean"], rounds[ROUNDS + 1]["accuracy"]["mean"]
-    assert after == pytest.approx(before), "the first round of the extension met the models that the run had ended with"
+    assert after == pytest.approx(before), (
+        "the first round of the extension met the models that the run had ended with"
+    )
 
 
 def test_sigterm_ends_the_aggregator_cleanly(running: Field) -> None:

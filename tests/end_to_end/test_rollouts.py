@@ -1,4 +1,5 @@
-"""Releases with real processes and a real broker: a worse model is rolled back by itself, and a service that is killed goes on."""
+"""Releases with real processes and a real broker: a worse model is rolled back by itself, and a
+service that is killed goes on."""
 
 import json
 import subprocess
@@ -32,7 +33,12 @@ class Field:
     serving: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def serve(self, run: str, *more: str) -> subprocess.Popen[bytes]:
-        options = {"--folder": self.folder / "run", "--bundle": self.exported.folder, "--broker": self.broker, "--fleet": "t"}
+        options = {
+            "--folder": self.folder / "run",
+            "--bundle": self.exported.folder,
+            "--broker": self.broker,
+            "--fleet": "t",
+        }
         options |= {
             "--run": run,
             "--algorithm": "fedavg",
@@ -43,11 +49,17 @@ class Field:
         }
         options |= {"--rollout-steps": "0.4,1", "--rollout-patience": 20}
         arguments = [part for name, value in options.items() for part in (name, str(value))]
-        self.serving.append(start_process(["-m", "shoal", "serve", *arguments, *more], self.folder / "aggregator.log"))
+        self.serving.append(
+            start_process(
+                ["-m", "shoal", "serve", *arguments, *more], self.folder / "aggregator.log"
+            )
+        )
         return self.serving[-1]
 
     def edges(self) -> LocalFleet:
-        return LocalFleet(self.data, self.folder / "devices", self.broker, "t", self.exported.folder / "trust.pem")
+        return LocalFleet(
+            self.data, self.folder / "devices", self.broker, "t", self.exported.folder / "trust.pem"
+        )
 
     def get(self, path: str) -> Any:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as response:
@@ -65,7 +77,9 @@ class Field:
             except OSError:
                 pass
             time.sleep(0.1)
-        raise TimeoutError(f"it did not get there\n{(self.folder / 'aggregator.log').read_text()[-5000:]}")
+        raise TimeoutError(
+            f"it did not get there\n{(self.folder / 'aggregator.log').read_text()[-5000:]}"
+        )
 
     def in_use(self) -> dict[str, tuple[int, str]]:
         """By device, the release in use and its model, as its folder says."""
@@ -87,7 +101,9 @@ class Field:
 
 @pytest.fixture
 def running(exported: Exported, tmp_path: Path, mosquitto: str) -> Iterator[Field]:
-    field = Field(synthetic_fleet(num_devices=DEVICES, num_windows=60), exported, tmp_path, mosquitto)
+    field = Field(
+        synthetic_fleet(num_devices=DEVICES, num_windows=60), exported, tmp_path, mosquitto
+    )
     yield field
     field.stop()
 
@@ -97,18 +113,30 @@ def _all_returned(told: dict[str, int]) -> bool:
 
 
 @pytest.mark.timeout(300)
-def test_a_worse_canary_rolls_back_by_itself_and_a_service_killed_in_a_step_goes_on(running: Field) -> None:
+def test_a_worse_canary_rolls_back_by_itself_and_a_service_killed_in_a_step_goes_on(
+    running: Field,
+) -> None:
     with running.edges() as edges:
         service = running.serve("good", "--local-epochs", "20")
         running.wait(lambda: running.rollout("good").get("phase") == "done")
-        first = running.wait(lambda: (used := running.in_use()) and all(number == 1 for number, _ in used.values()) and used)
+        first = running.wait(
+            lambda: (
+                (used := running.in_use())
+                and all(number == 1 for number, _ in used.values())
+                and used
+            )
+        )
         assert len(set(first.values())) == 1
         stop_processes([service])
 
         # another campaign, which learns nothing
-        service = running.serve("bad", "--local-epochs", "1", "--lr", "0.000001", "--start-from", "initial")
+        service = running.serve(
+            "bad", "--local-epochs", "1", "--lr", "0.000001", "--start-from", "initial"
+        )
         running.wait(lambda: running.rollout("bad").get("phase") == "rolled-back")
-        rollout = running.wait(lambda: (found := running.rollout("bad")) and _all_returned(found["returned"]) and found)
+        rollout = running.wait(
+            lambda: (found := running.rollout("bad")) and _all_returned(found["returned"]) and found
+        )
         assert "accuracy fell by" in rollout["reason"]
         assert 0 < rollout["returned"]["confirmed"] < DEVICES, "a canary, and not everybody"
         releases = {release["number"]: release for release in running.get("/releases")}
@@ -120,21 +148,28 @@ def test_a_worse_canary_rolls_back_by_itself_and_a_service_killed_in_a_step_goes
         assert "has the model of release 1" in listed
         stop_processes([service])
 
-        # a third, of which the service is killed in the middle of a step, while half of the devices are away
+        # a third, of which the service is killed in the middle of a step, while half of the devices
+        # are away
         away = sorted(running.data.devices)[: DEVICES // 2]
-        service = running.serve("third", "--local-epochs", "5", "--rollout-max-drop", "1", "--rollout-patience", "1")
+        service = running.serve(
+            "third", "--local-epochs", "5", "--rollout-max-drop", "1", "--rollout-patience", "1"
+        )
         running.wait(lambda: running.rollout("third").get("phase") == "running")
         service.kill()
         service.wait()
         for device_id in away:
             stop_processes([edges.processes[device_id]])
-        service = running.serve("third", "--local-epochs", "5", "--rollout-max-drop", "1", "--rollout-patience", "1")
+        service = running.serve(
+            "third", "--local-epochs", "5", "--rollout-max-drop", "1", "--rollout-patience", "1"
+        )
         running.wait(lambda: running.rollout("third").get("step") == 1)
         for device_id in away:
             edges.start(device_id)
         running.wait(lambda: running.rollout("third").get("phase") == "done")
         number = max(release["number"] for release in running.get("/releases"))
         running.wait(lambda: all(used == number for used, _ in running.in_use().values()))
-        answer = running.shoal("models", "rollback", str(running.folder / "run"), "--fleet", "t", "--to", "1")
+        answer = running.shoal(
+            "models", "rollback", str(running.folder / "run"), "--fleet", "t", "--to", "1"
+        )
         assert "group third/0 returns to the model of release 1" in answer
         running.wait(lambda: {model for _, model in running.in_use().values()} == models)

@@ -1,6 +1,8 @@
-"""Two services of one fleet with one PostgreSQL database and one bucket: one dies, is stopped, or is cut off, and the other takes over.
+"""Two services of one fleet with one PostgreSQL database and one bucket: one dies, is stopped, or
+is cut off, and the other takes over.
 
-As in `tests.end_to_end.test_recovery`, the right result is exact: the models are those of a run that nothing disturbed.
+As in `tests.end_to_end.test_recovery`, the right result is exact: the models are those of a run
+that nothing disturbed.
 """
 
 import secrets
@@ -37,7 +39,8 @@ TAKES_OVER_S = LEASE_S + 10
 
 @dataclass
 class Pair(Field):
-    """Services that share a database and a bucket; `port` is that of the one which was last seen at work."""
+    """Services that share a database and a bucket; `port` is that of the one which was last seen at
+    work."""
 
     database: str = ""
     bucket: str = ""
@@ -46,12 +49,25 @@ class Pair(Field):
 
     def serve(self, *more: str, database: str = "") -> "subprocess.Popen[bytes]":
         name, port = f"service-{len(self.serving)}", free_port()
-        options = {"--folder": self.folder / name, "--bundle": self.exported.folder, "--broker": self.broker_url, "--fleet": "t"}
+        options = {
+            "--folder": self.folder / name,
+            "--bundle": self.exported.folder,
+            "--broker": self.broker_url,
+            "--fleet": "t",
+        }
         options |= {"--database": database or self.database, "--blobs": self.bucket, "--port": port}
-        options |= {"--rounds": ROUNDS, "--min-devices": len(self.data.devices), "--local-epochs": self.epochs}
+        options |= {
+            "--rounds": ROUNDS,
+            "--min-devices": len(self.data.devices),
+            "--local-epochs": self.epochs,
+        }
         arguments = [part for option, value in options.items() for part in (option, str(value))]
         self.serving.append(
-            start_process(["-m", "shoal", "serve", *arguments, *more], self.folder / f"{name}.log", environment=self.environment)
+            start_process(
+                ["-m", "shoal", "serve", *arguments, *more],
+                self.folder / f"{name}.log",
+                environment=self.environment,
+            )
         )
         self.ports.append(port)
         return self.serving[-1]
@@ -61,7 +77,9 @@ class Pair(Field):
 
     def wait_for_log(self, number: int, text: str, patience_s: float = 60.0) -> None:
         end_s = time.monotonic() + patience_s
-        while text not in (self.log(number) if (self.folder / f"service-{number}.log").exists() else ""):
+        while text not in (
+            self.log(number) if (self.folder / f"service-{number}.log").exists() else ""
+        ):
             assert time.monotonic() < end_s, f"{text!r} is not in: {self.log(number)[-2000:]}"
             time.sleep(0.05)
 
@@ -79,16 +97,38 @@ class Pair(Field):
         self.wait(lambda run: run["phase"] == "finished")
         store = SqlStore(self.database, "run-1")
         state = known(store.load())
-        assert [record.round for record in store.rounds()] == list(range(1, len(store.rounds()) + 1))
+        assert [record.round for record in store.rounds()] == list(
+            range(1, len(store.rounds()) + 1)
+        )
         store.close()
         return state
 
 
 @pytest.fixture
-def pair(data: FleetData, exported: Exported, tmp_path: Path, mosquitto: str, postgres: Postgres, s3_server: S3Server) -> Iterator[Pair]:
-    database, bucket = postgres.create(secrets.token_hex(6)), f"s3://{BUCKET}/{secrets.token_hex(4)}"
-    pair = Pair(data, exported, tmp_path, mosquitto, database=database, bucket=bucket, environment=s3_server.environment)
-    (tmp_path / "aggregator.log").touch()  # `Field.wait` shows it; each service here has a log of its own
+def pair(
+    data: FleetData,
+    exported: Exported,
+    tmp_path: Path,
+    mosquitto: str,
+    postgres: Postgres,
+    s3_server: S3Server,
+) -> Iterator[Pair]:
+    database, bucket = (
+        postgres.create(secrets.token_hex(6)),
+        f"s3://{BUCKET}/{secrets.token_hex(4)}",
+    )
+    pair = Pair(
+        data,
+        exported,
+        tmp_path,
+        mosquitto,
+        database=database,
+        bucket=bucket,
+        environment=s3_server.environment,
+    )
+    (
+        tmp_path / "aggregator.log"
+    ).touch()  # `Field.wait` shows it; each service here has a log of its own
     yield pair
     for process in pair.serving:
         if process.poll() is None:
@@ -102,7 +142,9 @@ def proxy(postgres: Postgres) -> Iterator[LossyProxy]:
         yield proxy
 
 
-def test_the_standby_takes_over_when_the_first_is_killed_and_again_when_it_is_killed_itself(pair: Pair, undisturbed: RunState) -> None:
+def test_the_standby_takes_over_when_the_first_is_killed_and_again_when_it_is_killed_itself(
+    pair: Pair, undisturbed: RunState
+) -> None:
     with pair.edges():
         pair.serve("--standby")
         pair.taken_over(0, 60)
@@ -120,7 +162,9 @@ def test_the_standby_takes_over_when_the_first_is_killed_and_again_when_it_is_ki
 
 
 @pytest.mark.slow
-def test_a_first_that_was_stopped_cannot_write_when_it_comes_back_and_ends(pair: Pair, undisturbed: RunState) -> None:
+def test_a_first_that_was_stopped_cannot_write_when_it_comes_back_and_ends(
+    pair: Pair, undisturbed: RunState
+) -> None:
     with pair.edges():
         first = pair.serve("--standby")
         pair.taken_over(0, 60)
@@ -140,7 +184,9 @@ def test_a_first_that_is_cut_off_from_the_database_is_followed_by_the_standby(
     pair: Pair, proxy: LossyProxy, postgres: Postgres, undisturbed: RunState
 ) -> None:
     with pair.edges():
-        first = pair.serve("--standby", database=pair.database.replace(f":{postgres.port}/", f":{proxy.port}/"))
+        first = pair.serve(
+            "--standby", database=pair.database.replace(f":{postgres.port}/", f":{proxy.port}/")
+        )
         pair.taken_over(0, 60)
         pair.serve("--standby")
         pair.wait_for_log(1, "another aggregator has the lease")
@@ -154,7 +200,9 @@ def test_a_first_that_is_cut_off_from_the_database_is_followed_by_the_standby(
 
 
 @pytest.mark.slow
-def test_a_service_that_is_stopped_gives_its_lease_back_and_one_that_does_not_wait_ends(pair: Pair) -> None:
+def test_a_service_that_is_stopped_gives_its_lease_back_and_one_that_does_not_wait_ends(
+    pair: Pair,
+) -> None:
     first = pair.serve()
     pair.wait_for_log(0, "waiting for devices")
     second = pair.serve()
@@ -181,8 +229,16 @@ def test_the_standby_knows_the_campaigns_that_were_started_and_paused_by_order(p
     pair.serve("--standby")
     pair.wait_for_log(1, "another aggregator has the lease")
     folder = str(pair.folder / "service-0")
-    for words in (["start", folder, "second", "--bundle", str(pair.exported.folder)], ["pause", folder, "second"]):
-        told = subprocess.run([sys.executable, "-m", "shoal", "campaign", *words], capture_output=True, text=True, check=False)
+    for words in (
+        ["start", folder, "second", "--bundle", str(pair.exported.folder)],
+        ["pause", folder, "second"],
+    ):
+        told = subprocess.run(
+            [sys.executable, "-m", "shoal", "campaign", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert told.returncode == 0, told.stderr
     first.kill()
     pair.wait_for_log(1, "run=second phase=waiting", 60)
@@ -192,7 +248,16 @@ def test_the_standby_knows_the_campaigns_that_were_started_and_paused_by_order(p
     assert list(campaigns) == ["run-1", "second"]
     assert "the operator has paused it" in str(campaigns["second"])
     listed = subprocess.run(
-        [sys.executable, "-m", "shoal", "campaign", "list", str(pair.folder / "service-1"), "--database", pair.database],
+        [
+            sys.executable,
+            "-m",
+            "shoal",
+            "campaign",
+            "list",
+            str(pair.folder / "service-1"),
+            "--database",
+            pair.database,
+        ],
         capture_output=True,
         text=True,
         check=False,

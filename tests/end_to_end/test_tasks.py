@@ -1,4 +1,5 @@
-"""Tasks beside classes, through service, boards and a release: the fleet learns as the simulation does."""
+"""Tasks beside classes, through service, boards and a release: the fleet learns as the simulation
+does."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,9 @@ def tells_labels(answer: dict[str, object]) -> bool:
     """Whether this is what is said of a window with several labels."""
     probabilities, labels = answer["probabilities"], answer["labels"]
     assert isinstance(probabilities, dict)
-    return answer.keys() == {"labels", "probabilities"} and labels == [name for name in NAMES if probabilities[name] >= 0.5]
+    return answer.keys() == {"labels", "probabilities"} and labels == [
+        name for name in NAMES if probabilities[name] >= 0.5
+    ]
 
 
 def tells_quantities(answer: dict[str, object]) -> bool:
@@ -47,7 +50,10 @@ def tells_steps(answer: dict[str, object]) -> bool:
     ],
 )
 def test_boards_learn_a_task_as_the_simulation_does(
-    tmp_path: Path, task: str, labels: Callable[[FleetData], FleetData], tells: Callable[[dict[str, object]], bool]
+    tmp_path: Path,
+    task: str,
+    labels: Callable[[FleetData], FleetData],
+    tells: Callable[[dict[str, object]], bool],
 ) -> None:
     algorithm = f"fedavg+{task}"
     data = labels(synthetic_fleet(3, num_windows=60))

@@ -1,4 +1,5 @@
-"""A device without labels in a fleet of real processes: it is placed by its inputs, over kills of the service, and weighs nothing."""
+"""A device without labels in a fleet of real processes: it is placed by its inputs, over kills of
+the service, and weighs nothing."""
 
 import json
 import logging
@@ -42,11 +43,18 @@ def without_labels(windows: Windows) -> Windows:
 def fleet(unlabelled: str = "d4") -> FleetData:
     """Four devices with labels and one without."""
     data = synthetic_fleet(num_devices=5, num_windows=120)
-    return replace(data, devices={d: without_labels(w) if d == unlabelled else w for d, w in data.devices.items()})
+    return replace(
+        data,
+        devices={d: without_labels(w) if d == unlabelled else w for d, w in data.devices.items()},
+    )
 
 
 def finished(
-    data: FleetData, exported: Exported, folder: Path, broker: EmbeddedBroker, kills: tuple[int, ...] = ()
+    data: FleetData,
+    exported: Exported,
+    folder: Path,
+    broker: EmbeddedBroker,
+    kills: tuple[int, ...] = (),
 ) -> tuple[Field, RunState]:
     """A run over real processes, whose service is killed in these rounds, and its last state."""
     field = Field(data, exported, folder, broker.url)
@@ -75,19 +83,27 @@ def test_it_is_placed_once_over_kills_of_the_service_and_weighs_nothing(
     with EmbeddedBroker() as broker:
         field, state = finished(data, exported, tmp_path / "with", broker, kills=(2, 4))
     with EmbeddedBroker() as broker:
-        _, alone = finished(data.only(["d0", "d1", "d2", "d3"]), exported, tmp_path / "alone", broker)
+        _, alone = finished(
+            data.only(["d0", "d1", "d2", "d3"]), exported, tmp_path / "alone", broker
+        )
     assert state.models == alone.models, "the models of a fleet without it, to the bit"
     assert (state.memory, state.starts) == (alone.memory, alone.starts)
     assert state.placed["d4"] == EVERYBODY
 
     records = SqlStore(sqlite_url(field.folder / "run" / "shoal.db"), "run-1").rounds()
-    assert [sorted(r.evaluated) for r in records] == [["d0", "d1", "d2", "d3"]] * ROUNDS + [["d0", "d1", "d2", "d3", "d4"]]
+    assert [sorted(r.evaluated) for r in records] == [["d0", "d1", "d2", "d3"]] * ROUNDS + [
+        ["d0", "d1", "d2", "d3", "d4"]
+    ]
     assert all(r.placed.get("d4", EVERYBODY).group == "0" for r in records)
     assert (records[-1].groups["d4"], records[-1].placed["d4"]) == ("0", EVERYBODY)
-    assert records[-1].evaluated["d4"].accuracy > 0.6, "by its group's model; guessing gives a third"
+    assert records[-1].evaluated["d4"].accuracy > 0.6, (
+        "by its group's model; guessing gives a third"
+    )
 
     said = "placed by its inputs, 4 of 4 neighbours"
-    summary, line = (json.loads((field.folder / f"{name}.json").read_text()) for name in ("summary", "devices"))
+    summary, line = (
+        json.loads((field.folder / f"{name}.json").read_text()) for name in ("summary", "devices")
+    )
     assert summary["devices"]["d4"]["placed"] == {"group": "0", "sure": 1.0, "neighbours": 4}
     assert summary["groups"]["count"] == 1
     assert {d["id"]: (d["group"], d["placed"], d["declines"]) for d in line["devices"]} == {
@@ -111,41 +127,92 @@ def test_it_is_placed_once_over_kills_of_the_service_and_weighs_nothing(
     ids=["min_windows", "max_clip_norm", "with labels"],
 )
 def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
-    exported: Exported, tmp_path: Path, policy: Policy, unlabelled: str, rule: str, caplog: pytest.LogCaptureFixture
+    exported: Exported,
+    tmp_path: Path,
+    policy: Policy,
+    unlabelled: str,
+    rule: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A device without labels declines once; one with labels is asked again, less and less often."""
+    """A device without labels declines once; one with labels is asked again, less and less
+    often."""
     data, algorithm = fleet(unlabelled), read_algorithm("distfl")
-    training, times = TrainingSettings(algorithm=algorithm, rounds=4, batch_size=16), {"deadline_s": 60.0, "grace_s": 10.0}
-    settings = RunSettings.for_bundle(exported.bundle, training, run_id="told", data=data.name, min_devices=4, **times)
-    topics, probe = Topics("f"), make_probe(objective_for_fleet(data, algorithm, 0).model, data.window.shape)
+    training, times = (
+        TrainingSettings(algorithm=algorithm, rounds=4, batch_size=16),
+        {"deadline_s": 60.0, "grace_s": 10.0},
+    )
+    settings = RunSettings.for_bundle(
+        exported.bundle, training, run_id="told", data=data.name, min_devices=4, **times
+    )
+    topics, probe = (
+        Topics("f"),
+        make_probe(objective_for_fleet(data, algorithm, 0).model, data.window.shape),
+    )
     with EmbeddedBroker() as broker, caplog.at_level(logging.WARNING, "shoal.aggregator"):
         address = BrokerAddress.parse(broker.url, None, None, None)
         own = {"d0": {"policy": policy}}
-        with aggregator(address, topics) as runner, devices(address, topics, data, tmp_path, lambda d: own.get(d, {})):
-            runner.run(lambda: len(runner.devices.state.devices) == 5)  # no round begins before everybody is there
-            campaign = runner.add(settings, make_algorithm(algorithm), exported.bundle, probe, MemoryStore(), MemoryBlobs())
+        with (
+            aggregator(address, topics) as runner,
+            devices(address, topics, data, tmp_path, lambda d: own.get(d, {})),
+        ):
+            runner.run(
+                lambda: len(runner.devices.state.devices) == 5
+            )  # no round begins before everybody is there
+            campaign = runner.add(
+                settings,
+                make_algorithm(algorithm),
+                exported.bundle,
+                probe,
+                MemoryStore(),
+                MemoryBlobs(),
+            )
             runner.run(lambda: runner.finished)
     state, entry = campaign.known(), runner.devices.entry("d0")
-    declines = {record.getMessage() for record in caplog.records if record.getMessage().startswith("declined device=d0")}
-    assert len(declines) == 1 or not unlabelled  # a plan that comes again is declined again, in the same words
+    declines = {
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("declined device=d0")
+    }
+    assert (
+        len(declines) == 1 or not unlabelled
+    )  # a plan that comes again is declined again, in the same words
     assert f" reason=policy: {rule}" in min(declines)
     assert (entry.placed, state.devices["d0"].untold) == (Placed("0", 1.0), True)
     assert "d0" not in state.inputs
     summary = summarize(state, campaign.store.rounds(), 1.0)
     assert (summary.devices["d0"].group, str(summary.devices["d0"].placed)) == (0, "the only group")
-    assert campaign.store.rounds()[-1].evaluated["d0"].accuracy > 0.6, "by its group's model; guessing gives a third"
+    assert campaign.store.rounds()[-1].evaluated["d0"].accuracy > 0.6, (
+        "by its group's model; guessing gives a third"
+    )
 
 
-def test_one_that_comes_when_the_run_is_over_is_placed_by_its_inputs_too(exported: Exported, tmp_path: Path) -> None:
+def test_one_that_comes_when_the_run_is_over_is_placed_by_its_inputs_too(
+    exported: Exported, tmp_path: Path
+) -> None:
     data, algorithm = fleet(), read_algorithm("distfl")
     training = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=16)
     times = {"deadline_s": 60.0, "grace_s": 10.0}
-    settings = RunSettings.for_bundle(exported.bundle, training, run_id="late", data=data.name, min_devices=4, **times)
-    topics, probe = Topics("f"), make_probe(objective_for_fleet(data, algorithm, 0).model, data.window.shape)
+    settings = RunSettings.for_bundle(
+        exported.bundle, training, run_id="late", data=data.name, min_devices=4, **times
+    )
+    topics, probe = (
+        Topics("f"),
+        make_probe(objective_for_fleet(data, algorithm, 0).model, data.window.shape),
+    )
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
-        with aggregator(address, topics) as runner, devices(address, topics, data.only(["d0", "d1", "d2", "d3"]), tmp_path, lambda _: {}):
-            campaign = runner.add(settings, make_algorithm(algorithm), exported.bundle, probe, MemoryStore(), MemoryBlobs())
+        with (
+            aggregator(address, topics) as runner,
+            devices(address, topics, data.only(["d0", "d1", "d2", "d3"]), tmp_path, lambda _: {}),
+        ):
+            campaign = runner.add(
+                settings,
+                make_algorithm(algorithm),
+                exported.bundle,
+                probe,
+                MemoryStore(),
+                MemoryBlobs(),
+            )
             runner.run(lambda: runner.finished)
             assert campaign.known().inputs == {}
             with devices(address, topics, data.only(["d4"]), tmp_path, lambda _: {}):

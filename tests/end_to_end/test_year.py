@@ -1,6 +1,7 @@
-"""A year of a fleet, with real processes, Mosquitto and TLS: devices enrol, leave, come back, are banned and forgotten; campaigns are
-extended, a bundle and an algorithm change, one sends int8 and one trains at night; a worse release goes back by itself; the service's
-machine is lost; its database is migrated."""
+"""A year of a fleet, with real processes, Mosquitto and TLS: devices enrol, leave, come back, are
+banned and forgotten; campaigns are extended, a bundle and an algorithm change, one sends int8 and
+one trains at night; a worse release goes back by itself; the service's machine is lost; its
+database is migrated."""
 
 import shutil
 import sqlite3
@@ -18,7 +19,19 @@ from tests.end_to_end.fleet import find_mosquitto
 from tests.end_to_end.year_fleet import YearFleet
 
 TRAINING = ("--local-epochs", 8, "--min-devices", 4, "--grace", 2)
-SERVICE = ("--run", "spring", "--rounds", 3, *TRAINING, "--release", "auto", "--rollout-steps", "canary,0.3,1", "--rollout-patience", 5)
+SERVICE = (
+    "--run",
+    "spring",
+    "--rounds",
+    3,
+    *TRAINING,
+    "--release",
+    "auto",
+    "--rollout-steps",
+    "canary,0.3,1",
+    "--rollout-patience",
+    5,
+)
 
 
 @pytest.fixture
@@ -73,12 +86,19 @@ def devices_leave_and_return_while_a_campaign_is_extended(year: YearFleet) -> No
 def one_is_banned_and_forgotten(year: YearFleet) -> None:
     banned = year.devices[-1]
     year.run("shoal", "devices", "ban", year.served, banned, "--reason", "stolen")
-    year.wait(lambda: "the broker does not let" in year.log(banned) or "connection lost" in year.log(banned))
+    year.wait(
+        lambda: (
+            "the broker does not let" in year.log(banned) or "connection lost" in year.log(banned)
+        )
+    )
     year.run("shoal", "devices", "forget", year.served, banned, "--yes")
     year.stop(banned)
     year.devices = year.devices[:-1]
     listed = year.run("shoal", "devices", "list", year.served).splitlines()
-    assert next(line for line in listed if line.startswith(banned + " ")).split()[1:3] == ["banned", "never"]
+    assert next(line for line in listed if line.startswith(banned + " ")).split()[1:3] == [
+        "banned",
+        "never",
+    ]
     year.agrees(year.devices)
 
 
@@ -87,7 +107,17 @@ def the_bundle_is_upgraded_while_half_are_away(year: YearFleet) -> None:
     year.stop(*away)
     year.export("larger", "larger", "--bundle-version", 2)
     before = year.last_release
-    year.campaign("start", "summer", "--bundle", year.bundle("larger"), "--rounds", 4, "--update-encoding", "int8", *TRAINING)
+    year.campaign(
+        "start",
+        "summer",
+        "--bundle",
+        year.bundle("larger"),
+        "--rounds",
+        4,
+        "--update-encoding",
+        "int8",
+        *TRAINING,
+    )
     year.rolled_out("summer")
     year.wait_for_use(here, before)
     year.keeps_accuracy("summer")
@@ -103,7 +133,18 @@ def the_algorithm_changes_with_an_earlier_client_beside(year: YearFleet) -> None
     before = year.last_release
     with EarlierClient("earlier", year.state("earlier"), year.folder / "data" / "d0") as earlier:
         nights = ("--window", in_hours(6))
-        year.campaign("start", "autumn", "--bundle", year.bundle("larger"), "--algorithm", "fedavg", "--rounds", 2, *nights, *TRAINING)
+        year.campaign(
+            "start",
+            "autumn",
+            "--bundle",
+            year.bundle("larger"),
+            "--algorithm",
+            "fedavg",
+            "--rounds",
+            2,
+            *nights,
+            *TRAINING,
+        )
         assert year.asks_nobody("autumn", for_s=3.0)
         year.campaign("set", "autumn", "--window", in_hours(-1))
         year.rolled_out("autumn")
@@ -128,11 +169,28 @@ def in_hours(from_now: int) -> str:
 
 def a_worse_canary_goes_back(year: YearFleet) -> None:
     models = {device_id: model for device_id, (_, model) in year.in_use(year.devices).items()}
-    worse = ("--rounds", 1, "--lr", 1e-7, "--start-from", "initial", "--algorithm", "fedavg", *TRAINING)
+    worse = (
+        "--rounds",
+        1,
+        "--lr",
+        1e-7,
+        "--start-from",
+        "initial",
+        "--algorithm",
+        "fedavg",
+        *TRAINING,
+    )
     year.campaign("start", "worse", "--bundle", year.bundle("larger"), *worse)
-    year.wait(lambda: year.rollout("worse").get("phase") == "rolled-back" and year.rollout("worse")["returned"]["confirmed"] == 1)
+    year.wait(
+        lambda: (
+            year.rollout("worse").get("phase") == "rolled-back"
+            and year.rollout("worse")["returned"]["confirmed"] == 1
+        )
+    )
     assert "accuracy fell by" in year.rollout("worse")["reason"]
-    assert {device_id: model for device_id, (_, model) in year.in_use(year.devices).items()} == models
+    assert {
+        device_id: model for device_id, (_, model) in year.in_use(year.devices).items()
+    } == models
     year.keeps_accuracy("the worse release")
 
 
@@ -146,7 +204,11 @@ def the_machine_is_lost(year: YearFleet) -> None:
     year.init(year.bundle("first"))
     year.start_broker()
     year.serve(*SERVICE)
-    year.wait(lambda: sum(device["online"] for device in year.get("/devices")["devices"]) == len(year.devices))
+    year.wait(
+        lambda: (
+            sum(device["online"] for device in year.get("/devices")["devices"]) == len(year.devices)
+        )
+    )
     assert year.in_use(year.devices) == before
     year.agrees(year.devices)
     year.keeps_accuracy("the loss of the machine")
@@ -156,7 +218,8 @@ def an_earlier_database_is_migrated_and_a_campaign_goes_on(year: YearFleet) -> N
     year.stop("serve")
     with closing(sqlite3.connect(year.served / "shoal.db")) as database:
         database.executescript(
-            "DROP TABLE alembic_version; DROP TABLE leases; ALTER TABLE runs DROP COLUMN commits; UPDATE schema_version SET version = 2;"
+            "DROP TABLE alembic_version; DROP TABLE leases; ALTER TABLE runs DROP COLUMN commits; "
+            "UPDATE schema_version SET version = 2;"
         )
     assert current(sqlite_url(year.served / "shoal.db")) == "0002"
     year.serve(*SERVICE)

@@ -1,4 +1,5 @@
-"""The fleet of `tests.end_to_end.test_year`: twelve devices that enrol with tokens, and what they predict."""
+"""The fleet of `tests.end_to_end.test_year`: twelve devices that enrol with tokens, and what they
+predict."""
 
 import json
 import re
@@ -24,7 +25,8 @@ DEVICES = 12
 SHIFT = 0.5
 """What odd devices measure too much."""
 MARGIN, DEVICE_MARGIN = 0.03, 0.1
-"""By how much accuracy may fall when a campaign, a bundle or an algorithm changes: the mean over devices, and that of one device."""
+"""By how much accuracy may fall when a campaign, a bundle or an algorithm changes: the mean over
+devices, and that of one device."""
 TRAINED = 48
 """Windows that a device trains on; it tests on as many."""
 MODELS = """
@@ -70,8 +72,21 @@ class YearFleet(Fleet):
 
     def export(self, name: str, model: str, *options: object) -> None:
         """Export a bundle; all that come after the first are signed with the first one's key."""
-        key = () if not self.bundle("first").exists() else ("--key", self.bundle("first") / "signing.key")
-        told = ("--data", "data", "--model", f"models.py:{model}", "--out", self.bundle(name), *key, *options)
+        key = (
+            ()
+            if not self.bundle("first").exists()
+            else ("--key", self.bundle("first") / "signing.key")
+        )
+        told = (
+            "--data",
+            "data",
+            "--model",
+            f"models.py:{model}",
+            "--out",
+            self.bundle(name),
+            *key,
+            *options,
+        )
         self.run("shoal", "export", *told)
 
     def state(self, device_id: str) -> Path:
@@ -82,7 +97,16 @@ class YearFleet(Fleet):
 
         def one(device_id: str) -> None:
             token = self.run("shoal", "enrol", "token", self.served, "--tags", "lab").strip()
-            self.run("shoal-edge", "enrol", self.url, token, "--state", self.state(device_id), "--device", device_id)
+            self.run(
+                "shoal-edge",
+                "enrol",
+                self.url,
+                token,
+                "--state",
+                self.state(device_id),
+                "--device",
+                device_id,
+            )
 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(one, devices))
@@ -100,7 +124,10 @@ class YearFleet(Fleet):
         """Whether a campaign gives no device a plan for so many seconds."""
         until_s = time.monotonic() + for_s
         while time.monotonic() < until_s:
-            if campaign in [self.get(f"/devices/{device_id}")["entry"].get("campaign") for device_id in self.devices]:
+            if campaign in [
+                self.get(f"/devices/{device_id}")["entry"].get("campaign")
+                for device_id in self.devices
+            ]:
                 return False
             time.sleep(0.5)
         return True
@@ -110,11 +137,18 @@ class YearFleet(Fleet):
         return next((each for each in self.get("/rollouts") if each["campaign"] == campaign), {})
 
     def rolled_out(self, campaign: str, after: int = 0) -> dict[str, Any]:
-        """Wait until a rollout of a campaign is done whose releases have greater numbers than this."""
+        """Wait until a rollout of a campaign is done whose releases have greater numbers than
+        this."""
 
         def found() -> dict[str, Any]:
             rollout = self.rollout(campaign)
-            return rollout if rollout and min(rollout["releases"].values()) > after and rollout["phase"] == "done" else {}
+            return (
+                rollout
+                if rollout
+                and min(rollout["releases"].values()) > after
+                and rollout["phase"] == "done"
+                else {}
+            )
 
         return self.wait(found)
 
@@ -131,19 +165,26 @@ class YearFleet(Fleet):
         return found
 
     def wait_for_use(self, devices: Iterable[str], after: int) -> None:
-        """Wait until all of these devices use releases with greater numbers than this, and the service says the same."""
+        """Wait until all of these devices use releases with greater numbers than this, and the
+        service says the same."""
         wanted = tuple(devices)
         self.wait(lambda: all(number > after for number, _ in self.in_use(wanted).values()))
         self.agrees(wanted)
 
     def agrees(self, devices: Iterable[str]) -> None:
-        """Wait until the service has as many devices using each release as devices say; each has that release's model."""
+        """Wait until the service has as many devices using each release as devices say; each has
+        that release's model."""
         numbers = self.in_use(devices)
         releases = {release["number"]: release for release in self.get("/releases")}
         for device_id, (number, model) in numbers.items():
             assert releases[number]["model"] == model, device_id
         used = [number for number, _ in numbers.values()]
-        self.wait(lambda: all(self.get(f"/releases/{number}")["in_use"] == used.count(number) for number in set(used)))
+        self.wait(
+            lambda: all(
+                self.get(f"/releases/{number}")["in_use"] == used.count(number)
+                for number in set(used)
+            )
+        )
         listed = self.run("shoal", "models", "list", self.served)
         for number in set(used):
             line = next(line for line in listed.splitlines() if re.match(rf" +{number} ", line))
@@ -151,18 +192,29 @@ class YearFleet(Fleet):
 
     def versions(self) -> dict[str, int]:
         """By device, the version of the bundle in use."""
-        return {device_id: known(FolderState(self.state(device_id)).current()).version for device_id in self.devices}
+        return {
+            device_id: known(FolderState(self.state(device_id)).current()).version
+            for device_id in self.devices
+        }
 
     def accuracy(self) -> dict[str, float]:
         """By device, the share of its test windows that the model in use names rightly."""
-        named = {d: Model(self.state(d)).predict(self.data.devices[d].test_x).argmax(1) for d in self.devices}
+        named = {
+            d: Model(self.state(d)).predict(self.data.devices[d].test_x).argmax(1)
+            for d in self.devices
+        }
         return {device_id: self._share(device_id, classes) for device_id, classes in named.items()}
 
     def keeps_accuracy(self, what: str) -> None:
-        """Accuracy has not fallen since this was last asked: by `MARGIN` on the mean, and on no device by `DEVICE_MARGIN`, at most."""
+        """Accuracy has not fallen since this was last asked: by `MARGIN` on the mean, and on no
+        device by `DEVICE_MARGIN`, at most."""
         now, before = self.accuracy(), self._before
         mean = sum(now.values()) / len(now)
-        print(f"{time.monotonic() - self._began_s:6.1f} s: after {what} {mean:.3f}, worst device {min(now.values()):.3f}", flush=True)
+        print(
+            f"{time.monotonic() - self._began_s:6.1f} s: after {what} {mean:.3f}, worst device "
+            f"{min(now.values()):.3f}",
+            flush=True,
+        )
         if before:
             assert mean >= sum(before[d] for d in now) / len(now) - MARGIN, what
             assert [d for d in now if now[d] < before[d] - DEVICE_MARGIN] == [], what
@@ -170,17 +222,28 @@ class YearFleet(Fleet):
 
     def predicted(self, device_id: str) -> float:
         """The same by `shoal-edge predict`."""
-        told = self.run("shoal-edge", "predict", "--state", self.state(device_id), self.folder / "data" / device_id / "test.npz")
-        return self._share(device_id, np.array([int(json.loads(line)["class"]) for line in told.splitlines()]))
+        told = self.run(
+            "shoal-edge",
+            "predict",
+            "--state",
+            self.state(device_id),
+            self.folder / "data" / device_id / "test.npz",
+        )
+        return self._share(
+            device_id, np.array([int(json.loads(line)["class"]) for line in told.splitlines()])
+        )
 
     def _share(self, device_id: str, named: np.ndarray) -> float:
         return float(np.mean(named == self.data.devices[device_id].test_y))
 
 
 def _halved(data: FleetData) -> FleetData:
-    """The same fleet, each device with one half of its windows to train on and the other to be tested on."""
+    """The same fleet, each device with one half of its windows to train on and the other to be
+    tested on."""
     halves = {
-        device_id: Windows(w.train_x[:TRAINED], w.train_y[:TRAINED], w.train_x[TRAINED:], w.train_y[TRAINED:])
+        device_id: Windows(
+            w.train_x[:TRAINED], w.train_y[:TRAINED], w.train_x[TRAINED:], w.train_y[TRAINED:]
+        )
         for device_id, w in data.devices.items()
     }
     return replace(data, devices=halves)

@@ -1,4 +1,5 @@
-"""Programs for ExecuTorch: decompositions against autograd, whole steps on the real runtime, parity of objectives, and what is refused."""
+"""Programs for ExecuTorch: decompositions against autograd, whole steps on the real runtime, parity
+of objectives, and what is refused."""
 
 import contextlib
 from collections.abc import Callable
@@ -29,7 +30,10 @@ from tests.conftest import ExportedPrograms, export_programs, some_graphs
 from wire.bundle import EXECUTORCH, PORTABLE, pack, unpack
 from wire.errors import BundleError, ConfigError
 
-pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
+pytest.importorskip(
+    "executorch",
+    reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this",
+)
 
 CONVOLUTIONS = [
     (nn.Conv1d(3, 4, 5, padding=2), (2, 3, 16)),
@@ -47,17 +51,32 @@ CONVOLUTIONS = [
 
 @pytest.mark.parametrize("backward", [executorch.convolution_backward, onnx.convolution_backward])
 @pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS)
-def test_convolutions_equal_autograd(layer: nn.Conv1d, shape: tuple[int, ...], backward: Callable[..., tuple[Tensor, ...]]) -> None:
+def test_convolutions_equal_autograd(
+    layer: nn.Conv1d, shape: tuple[int, ...], backward: Callable[..., tuple[Tensor, ...]]
+) -> None:
     x = torch.randn(*shape, requires_grad=True)
     out = layer(x)
     grad = torch.randn_like(out)
     assert layer.bias is not None
     assert isinstance(layer.padding, tuple)
     expected = torch.autograd.grad(out, (x, layer.weight, layer.bias), grad)
-    given = (list(layer.stride), list(layer.padding), list(layer.dilation), False, [0] * (x.dim() - 2), layer.groups)
-    for a, b in zip(backward(grad, x, layer.weight, [len(layer.bias)], *given, [True] * 3), expected, strict=True):
+    given = (
+        list(layer.stride),
+        list(layer.padding),
+        list(layer.dilation),
+        False,
+        [0] * (x.dim() - 2),
+        layer.groups,
+    )
+    for a, b in zip(
+        backward(grad, x, layer.weight, [len(layer.bias)], *given, [True] * 3),
+        expected,
+        strict=True,
+    ):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(executorch.convolution(x, layer.weight, layer.bias, *given), out, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        executorch.convolution(x, layer.weight, layer.bias, *given), out, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("backward", [executorch.max_pool_backward, shared.max_pool_backward])
@@ -72,7 +91,12 @@ def test_convolutions_equal_autograd(layer: nn.Conv1d, shape: tuple[int, ...], b
 )
 @pytest.mark.parametrize("ties", [False, True])
 def test_max_pooling_equals_autograd_ties_included(
-    backward: Callable[..., Tensor], kernel: tuple[int, int], stride: tuple[int, int], padding: int, shape: tuple[int, ...], ties: bool
+    backward: Callable[..., Tensor],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: int,
+    shape: tuple[int, ...],
+    ties: bool,
 ) -> None:
     x = torch.randint(-1, 2, shape).float() if ties else torch.randn(*shape)
     x.requires_grad_()
@@ -97,14 +121,20 @@ def test_max_pooling_equals_autograd_ties_included(
     ],
 )
 def test_average_pooling_equals_autograd(
-    kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], shape: tuple[int, ...]
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    shape: tuple[int, ...],
 ) -> None:
     x = torch.randn(*shape, requires_grad=True)
     out = F.avg_pool2d(x, kernel, stride, padding)
     grad = torch.randn_like(out)
     (expected,) = torch.autograd.grad(out, x, grad)
     torch.testing.assert_close(
-        shared.average_pool_backward(grad, x, list(kernel), list(stride), list(padding), False, True, None), expected
+        shared.average_pool_backward(
+            grad, x, list(kernel), list(stride), list(padding), False, True, None
+        ),
+        expected,
     )
 
 
@@ -121,7 +151,9 @@ def test_batch_norm_equals_autograd(shape: tuple[int, ...], affine: bool) -> Non
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     grad = torch.randn_like(out)
     expected = torch.autograd.grad(out, [x, *(t for t in (weight, bias) if t is not None)], grad)
-    made = executorch.batch_norm_backward(grad, x, weight, None, None, found[1], found[2], True, 1e-5, [True, affine, affine])
+    made = executorch.batch_norm_backward(
+        grad, x, weight, None, None, found[1], found[2], True, 1e-5, [True, affine, affine]
+    )
     for c, d in zip([t for t in made if t is not None], expected, strict=True):
         torch.testing.assert_close(c, d, rtol=1e-4, atol=1e-5)
 
@@ -130,7 +162,9 @@ class Net(Classifier):
     """A classifier around a layer under test."""
 
     def __init__(self, *layers: nn.Module, features: int) -> None:
-        super().__init__(nn.Identity(), nn.Sequential(*layers, nn.Flatten()), nn.Linear(features, 3))
+        super().__init__(
+            nn.Identity(), nn.Sequential(*layers, nn.Flatten()), nn.Linear(features, 3)
+        )
 
 
 class Recurrent(nn.Module):
@@ -177,7 +211,9 @@ NETS = {
 QUICK = ("two dimensions", "depthwise")
 
 
-@pytest.mark.parametrize("net", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETS])
+@pytest.mark.parametrize(
+    "net", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETS]
+)
 def test_steps_of_networks_equal_eager_torch(net: str) -> None:
     torch.manual_seed(0)
     make, shape = NETS[net]
@@ -189,29 +225,67 @@ def test_steps_of_networks_equal_eager_torch(net: str) -> None:
     calls = {runtime: _executorch(program.data) for runtime, program in written.items()}
     state = {k: v for k, v in example.items() if not k.startswith("batch/")}
     for size in (2, 7, 32):
-        inputs = {**state, "batch/x": torch.randn(size, *shape), "batch/y": torch.randint(0, 3, (size,))}
+        inputs = {
+            **state,
+            "batch/x": torch.randn(size, *shape),
+            "batch/y": torch.randint(0, 3, (size,)),
+        }
         expected = step(inputs)
         for runtime, call in calls.items():
-            found = dict(zip(traced.outputs, call([inputs[k].detach().numpy() for k in traced.inputs]), strict=True))
+            found = dict(
+                zip(
+                    traced.outputs,
+                    call([inputs[k].detach().numpy() for k in traced.inputs]),
+                    strict=True,
+                )
+            )
             for key, value in expected.items():
-                np.testing.assert_allclose(found[key], value.detach().numpy(), rtol=2e-3, atol=2e-5, err_msg=f"{key} on {runtime}")
-        state |= {k.removeprefix("next/"): v.detach() for k, v in expected.items() if k.startswith("next/")}
+                np.testing.assert_allclose(
+                    found[key],
+                    value.detach().numpy(),
+                    rtol=2e-3,
+                    atol=2e-5,
+                    err_msg=f"{key} on {runtime}",
+                )
+        state |= {
+            k.removeprefix("next/"): v.detach()
+            for k, v in expected.items()
+            if k.startswith("next/")
+        }
 
 
 class TestWhatCannotBeLowered:
     @pytest.mark.parametrize(
         ("net", "shape", "text"),
         [
-            (Net(nn.ConvTranspose1d(2, 4, 3), features=72), (2, 16), "ConvTranspose1d: training it on a device is not supported"),
-            (Net(nn.Conv3d(2, 4, 3), features=32), (2, 4, 4, 4), "Conv3d: training it on a device is not supported"),
-            (Net(nn.AvgPool1d(3, ceil_mode=True), nn.Tanh(), nn.Conv1d(2, 2, 1), features=12), (2, 16), None),
-            (Net(nn.Conv1d(2, 2, 1), nn.AdaptiveAvgPool1d(5), features=10), (2, 16), r"AdaptiveAvgPool from \[1, 16\] to \[1, 5\]"),
+            (
+                Net(nn.ConvTranspose1d(2, 4, 3), features=72),
+                (2, 16),
+                "ConvTranspose1d: training it on a device is not supported",
+            ),
+            (
+                Net(nn.Conv3d(2, 4, 3), features=32),
+                (2, 4, 4, 4),
+                "Conv3d: training it on a device is not supported",
+            ),
+            (
+                Net(nn.AvgPool1d(3, ceil_mode=True), nn.Tanh(), nn.Conv1d(2, 2, 1), features=12),
+                (2, 16),
+                None,
+            ),
+            (
+                Net(nn.Conv1d(2, 2, 1), nn.AdaptiveAvgPool1d(5), features=10),
+                (2, 16),
+                r"AdaptiveAvgPool from \[1, 16\] to \[1, 5\]",
+            ),
         ],
     )
     def test_a_layer_is_named(self, net: Net, shape: tuple[int, ...], text: str | None) -> None:
         objective = FedAvg(net)
         traced = trace(named(objective.step), example_inputs(objective, shape))
-        if text is None:  # the gradient does not pass through the pooling: there is nothing to refuse
+        if (
+            text is None
+        ):  # the gradient does not pass through the pooling: there is nothing to refuse
             assert to_executorch(traced, 16)[PORTABLE].data
             return
         with pytest.raises(ConfigError, match=text):
@@ -224,12 +298,18 @@ class TestWhatCannotBeLowered:
 
     def test_a_layer_that_asks_how_many_examples_there_are_is_refused(self) -> None:
         objective = FedAvg(Net(nn.Flatten(), Counting(), features=12))
-        with pytest.raises(ConfigError, match=r"depends on how many examples a batch has: batch < 10"):
+        with pytest.raises(
+            ConfigError, match=r"depends on how many examples a batch has: batch < 10"
+        ):
             trace(named(objective.step), example_inputs(objective, (2, 6)))
 
     def test_an_operator_that_the_runtime_does_not_have_is_named(self) -> None:
         def determinant(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {"output/x": torch.linalg.det(inputs["batch/x"].unsqueeze(1).expand(-1, 3, 3) + torch.eye(3))}
+            return {
+                "output/x": torch.linalg.det(
+                    inputs["batch/x"].unsqueeze(1).expand(-1, 3, 3) + torch.eye(3)
+                )
+            }
 
         with pytest.raises(ConfigError, match="linalg_det"):
             to_executorch(trace(determinant, {"batch/x": torch.randn(7, 3)}), 16)
@@ -243,17 +323,20 @@ class TestWhatCannotBeLowered:
 
 
 def export_small(seed: int, *layers: nn.Module) -> tuple[bytes, ...]:
-    """The step of FedAvg for small layers that make 12 features of windows of 2 x 8: for ONNX, XNNPACK, and portable."""
+    """The step of FedAvg for small layers that make 12 features of windows of 2 x 8: for ONNX,
+    XNNPACK, and portable."""
     torch.manual_seed(seed)
     objective = some_graphs(FedAvg(Net(*layers, nn.ReLU(), features=12)), "step")
     exported = capture_graphs(objective, (2, 8), RUNTIMES, 16)
-    return exported.graphs["step"].onnx, *(program.data for program in exported.programs["step"].values())
+    return exported.graphs["step"].onnx, *(
+        program.data for program in exported.programs["step"].values()
+    )
 
 
 @pytest.mark.slow
 def test_the_same_content_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was exported before, and with or without the shortcuts. Small layers: how a graph is named and ordered does not depend on
-    how large they are."""
+    """Whatever was exported before, and with or without the shortcuts. Small layers: how a graph is
+    named and ordered does not depend on how large they are."""
     first = export_small(0, nn.Conv1d(2, 2, 3), nn.BatchNorm1d(2))
     other = export_small(1, nn.Conv1d(2, 2, 3, padding=1), nn.MaxPool1d(2), nn.Conv1d(2, 4, 2))
     assert len(first) == 3
@@ -264,11 +347,17 @@ def test_the_same_content_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) ->
     assert export_small(2, nn.Conv1d(2, 2, 3), nn.BatchNorm1d(2)) == first
 
 
-def test_a_recurrent_layer_has_the_same_bytes_in_onnx_with_and_without_the_shortcut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recurrent_layer_has_the_same_bytes_in_onnx_with_and_without_the_shortcut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its graph has parts that begin like a pattern of onnxscript with several ends."""
     torch.manual_seed(0)
-    objective = some_graphs(FedAvg(Net(Recurrent(nn.GRU(2, 3, batch_first=True)), features=3)), "step")
-    traced = trace(named(objective.graphs()["step"]), example_inputs(objective, (2, 5)) | objective.initial())
+    objective = some_graphs(
+        FedAvg(Net(Recurrent(nn.GRU(2, 3, batch_first=True)), features=3)), "step"
+    )
+    traced = trace(
+        named(objective.graphs()["step"]), example_inputs(objective, (2, 5)) | objective.initial()
+    )
     short = to_onnx(traced)
     monkeypatch.setattr(onnx_graph, "likely_patterns", contextlib.nullcontext)
     assert to_onnx(traced).onnx == short.onnx
@@ -276,7 +365,9 @@ def test_a_recurrent_layer_has_the_same_bytes_in_onnx_with_and_without_the_short
 
 def test_inspection_counts_operators_of_every_runtime(exported_programs: ExportedPrograms) -> None:
     rows = {(row.graph, row.runtime): row for row in inspect_bundle(exported_programs.bundle)}
-    assert rows.keys() == {(g, r) for g in ("step", "evaluate") for r in ("onnx", EXECUTORCH, PORTABLE)}
+    assert rows.keys() == {
+        (g, r) for g in ("step", "evaluate") for r in ("onnx", EXECUTORCH, PORTABLE)
+    }
     xnnpack, portable = rows["step", EXECUTORCH], rows["step", PORTABLE]
     assert xnnpack.operators["delegated/XnnpackBackend/aten.bmm.default"] >= 8
     assert (portable.num_delegated, portable.operators["aten::bmm.out"]) == (
@@ -288,27 +379,47 @@ def test_inspection_counts_operators_of_every_runtime(exported_programs: Exporte
     assert portable.memory_bytes > 100_000
 
 
-def test_parity_holds_on_every_runtime(fleet: FleetData, exported_programs: ExportedPrograms) -> None:
+def test_parity_holds_on_every_runtime(
+    fleet: FleetData, exported_programs: ExportedPrograms
+) -> None:
     bundle, windows = exported_programs.bundle, fleet.devices["d0"]
     assert runtimes_of(bundle) == ("onnx", EXECUTORCH, PORTABLE)
-    found = check_parity(bundle, exported_programs.objective, windows.train_x, windows.train_y, steps=100)
+    found = check_parity(
+        bundle, exported_programs.objective, windows.train_x, windows.train_y, steps=100
+    )
     assert found.step_error < 1e-4
 
 
 @pytest.mark.parametrize("runtime", [EXECUTORCH, PORTABLE])
 def test_parity_fails_loudly_when_a_program_does_something_else(
-    fleet: FleetData, exported_programs: ExportedPrograms, runtime: str, monkeypatch: pytest.MonkeyPatch
+    fleet: FleetData,
+    exported_programs: ExportedPrograms,
+    runtime: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parity, "runtimes_of", lambda _bundle: (runtime,))
     bundle, windows = exported_programs.bundle, fleet.devices["d0"]
     wrong = msgspec.structs.replace(bundle.manifest, hyper={"lr": 0.02, "momentum": 0.9})
     files = {name: data for name, data in bundle.files.items() if name.endswith((".onnx", ".pte"))}
-    with pytest.raises(ParityError, match=f"graph step on {runtime}: next/shared/.* differs from float64"):
-        check_parity(unpack(pack(wrong, files, bundle.initial)), exported_programs.objective, windows.train_x, windows.train_y, steps=3)
+    with pytest.raises(
+        ParityError, match=f"graph step on {runtime}: next/shared/.* differs from float64"
+    ):
+        check_parity(
+            unpack(pack(wrong, files, bundle.initial)),
+            exported_programs.objective,
+            windows.train_x,
+            windows.train_y,
+            steps=3,
+        )
 
 
-def test_a_runtime_without_a_program_is_one_clear_error(exported_programs: ExportedPrograms) -> None:
-    with pytest.raises(BundleError, match="graph 'step' has no program for coreml, it has executorch, executorch-portable"):
+def test_a_runtime_without_a_program_is_one_clear_error(
+    exported_programs: ExportedPrograms,
+) -> None:
+    with pytest.raises(
+        BundleError,
+        match="graph 'step' has no program for coreml, it has executorch, executorch-portable",
+    ):
         load_graph(exported_programs.bundle, "step", "coreml")
 
 
@@ -318,23 +429,37 @@ def check_objective(fleet: FleetData, name: str, *graphs: str) -> None:
     if graphs:
         objective = some_graphs(objective, *graphs)
     windows = fleet.devices["d0"]
-    found = check_parity(export_programs(fleet, objective, 32), objective, windows.train_x, windows.train_y, steps=100)
+    found = check_parity(
+        export_programs(fleet, objective, 32),
+        objective,
+        windows.train_x,
+        windows.train_y,
+        steps=100,
+    )
     assert found.step_error < 1e-4
     assert found.graph_drift < max(2e-2, 10 * found.eager_drift)
 
 
-@pytest.mark.parametrize("name", ["cgau:units=8", pytest.param("feddisk:density_units=4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["cgau:units=8", pytest.param("feddisk:density_units=4", marks=pytest.mark.slow)]
+)
 def test_steps_of_objectives_equal_float64(fleet: FleetData, name: str) -> None:
     check_objective(fleet, name, "step")
 
 
-@pytest.mark.parametrize("graphs", [("step",), pytest.param((), marks=pytest.mark.slow)], ids=["step", "all"])
-def test_graphs_of_dbe_before_a_head_of_several_layers_equal_float64(fleet: FleetData, graphs: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "graphs", [("step",), pytest.param((), marks=pytest.mark.slow)], ids=["step", "all"]
+)
+def test_graphs_of_dbe_before_a_head_of_several_layers_equal_float64(
+    fleet: FleetData, graphs: tuple[str, ...]
+) -> None:
     objective = objective_for_fleet(fleet, read_algorithm("dbe"), 0, "har-cnn-dbe:cut=convolutions")
     if graphs:
         objective = some_graphs(objective, *graphs)
     windows = fleet.devices["d0"]
-    found = check_parity(export_programs(fleet, objective, 32), objective, windows.train_x, windows.train_y, steps=5)
+    found = check_parity(
+        export_programs(fleet, objective, 32), objective, windows.train_x, windows.train_y, steps=5
+    )
     assert found.step_error < 1e-4
 
 

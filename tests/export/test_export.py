@@ -40,17 +40,57 @@ class Net(Classifier):
     """A classifier around a layer under test."""
 
     def __init__(self, *layers: nn.Module, features: int) -> None:
-        super().__init__(nn.Identity(), nn.Sequential(*layers, nn.Flatten()), nn.Linear(features, 3))
+        super().__init__(
+            nn.Identity(), nn.Sequential(*layers, nn.Flatten()), nn.Linear(features, 3)
+        )
 
 
 @pytest.mark.parametrize(
     ("net", "shape"),
     [
-        (Net(nn.Conv1d(2, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(2), features=32), (2, 16)),
-        (Net(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.MaxPool1d(3, stride=2, padding=1), features=28), (2, 16)),
-        (Net(nn.Conv1d(2, 4, 3, stride=2), nn.BatchNorm1d(4), nn.ReLU(), nn.AdaptiveAvgPool1d(1), features=4), (2, 17)),
-        (Net(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), features=64), (1, 8, 8)),
-        (Net(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, stride=2, groups=4), nn.Conv2d(4, 2, 1), features=8), (1, 8, 8)),
+        (
+            Net(
+                nn.Conv1d(2, 4, 3, padding=1),
+                nn.BatchNorm1d(4),
+                nn.ReLU(),
+                nn.MaxPool1d(2),
+                features=32,
+            ),
+            (2, 16),
+        ),
+        (
+            Net(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.MaxPool1d(3, stride=2, padding=1), features=28),
+            (2, 16),
+        ),
+        (
+            Net(
+                nn.Conv1d(2, 4, 3, stride=2),
+                nn.BatchNorm1d(4),
+                nn.ReLU(),
+                nn.AdaptiveAvgPool1d(1),
+                features=4,
+            ),
+            (2, 17),
+        ),
+        (
+            Net(
+                nn.Conv2d(1, 4, 3, padding=1),
+                nn.BatchNorm2d(4),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                features=64,
+            ),
+            (1, 8, 8),
+        ),
+        (
+            Net(
+                nn.Conv2d(1, 4, 3),
+                nn.Conv2d(4, 4, 3, stride=2, groups=4),
+                nn.Conv2d(4, 2, 1),
+                features=8,
+            ),
+            (1, 8, 8),
+        ),
         (Net(nn.Flatten(), nn.Linear(32, 8), nn.ReLU(), features=8), (2, 16)),
     ],
 )
@@ -58,7 +98,12 @@ def test_exported_steps_of_other_networks_equal_eager(net: Net, shape: tuple[int
     objective = FedAvg(net)
     tensors = objective.initial()
     hyper = {"hyper/lr": torch.tensor(0.05), "hyper/momentum": torch.tensor(0.9)}
-    example = {**tensors, "batch/x": torch.randn(7, *shape), "batch/y": torch.zeros(7, dtype=torch.int64), **hyper}
+    example = {
+        **tensors,
+        "batch/x": torch.randn(7, *shape),
+        "batch/y": torch.zeros(7, dtype=torch.int64),
+        **hyper,
+    }
 
     def step(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         held = {k: v for k, v in inputs.items() if not k.startswith(("batch/", "hyper/"))}
@@ -69,12 +114,29 @@ def test_exported_steps_of_other_networks_equal_eager(net: Net, shape: tuple[int
     session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
     state = {k: v.clone() for k, v in tensors.items()}
     for size in (2, 7, 32):
-        inputs = {**state, "batch/x": torch.randn(size, *shape), "batch/y": torch.randint(0, 3, (size,)), **hyper}
+        inputs = {
+            **state,
+            "batch/x": torch.randn(size, *shape),
+            "batch/y": torch.randint(0, 3, (size,)),
+            **hyper,
+        }
         expected = step(inputs)
-        found = dict(zip(captured.outputs, session.run(None, {k: inputs[k].detach().numpy() for k in captured.inputs}), strict=True))
+        found = dict(
+            zip(
+                captured.outputs,
+                session.run(None, {k: inputs[k].detach().numpy() for k in captured.inputs}),
+                strict=True,
+            )
+        )
         for key, value in expected.items():
-            np.testing.assert_allclose(found[key], value.detach().numpy(), rtol=2e-3, atol=2e-5, err_msg=key)
-        state |= {k.removeprefix("next/"): v.detach() for k, v in expected.items() if k.startswith("next/")}
+            np.testing.assert_allclose(
+                found[key], value.detach().numpy(), rtol=2e-3, atol=2e-5, err_msg=key
+            )
+        state |= {
+            k.removeprefix("next/"): v.detach()
+            for k, v in expected.items()
+            if k.startswith("next/")
+        }
 
 
 def test_unsupported_convolution_names_itself() -> None:
@@ -86,18 +148,32 @@ def test_unsupported_convolution_names_itself() -> None:
         hyper = {"lr": torch.tensor(0.1), "momentum": torch.tensor(0.9)}
         return objective.step(held, {"x": inputs["batch/x"], "y": inputs["batch/y"]}, hyper)
 
-    example = {**objective.initial(), "batch/x": torch.randn(7, 2, 16), "batch/y": torch.zeros(7, dtype=torch.int64)}
-    with pytest.raises(ConfigError, match=r"^ConvTranspose1d: training it on a device is not supported; use Conv1d or Conv2d$"):
+    example = {
+        **objective.initial(),
+        "batch/x": torch.randn(7, 2, 16),
+        "batch/y": torch.zeros(7, dtype=torch.int64),
+    }
+    with pytest.raises(
+        ConfigError,
+        match=r"^ConvTranspose1d: training it on a device is not supported; use Conv1d or Conv2d$",
+    ):
         capture_onnx(step, example)
 
 
 def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path: Path) -> None:
-    """The watch model on real windows: differences to float64 of the size that eager float32 itself has."""
+    """The watch model on real windows: differences to float64 of the size that eager float32 itself
+    has."""
     data = load_watch()
     write_bundle(tmp_path, data, read_algorithm("distfl"))
     bundle = unpack((tmp_path / DEVICE_FILE).read_bytes())
     windows = data.devices["p01-left"]
-    found = check_parity(bundle, objective_for_fleet(data, read_algorithm("fedavg"), 0), windows.train_x, windows.train_y, steps=20)
+    found = check_parity(
+        bundle,
+        objective_for_fleet(data, read_algorithm("fedavg"), 0),
+        windows.train_x,
+        windows.train_y,
+        steps=20,
+    )
     assert found.graph_drift < max(2e-3, 5 * found.eager_drift)
     assert found.step_error < 1e-4
 
@@ -111,16 +187,34 @@ def test_parity_fails_loudly_when_the_graph_does_something_else(
     wrong = msgspec.structs.replace(exported.bundle.manifest, hyper={"lr": 0.02, "momentum": 0.9})
     files = {k: v for k, v in exported.bundle.files.items() if k.endswith(".onnx")}
     with pytest.raises(ParityError, match="differs from float64"):
-        check_parity(unpack(pack(wrong, files, exported.bundle.initial)), objective, windows.train_x, windows.train_y, steps=3)
+        check_parity(
+            unpack(pack(wrong, files, exported.bundle.initial)),
+            objective,
+            windows.train_x,
+            windows.train_y,
+            steps=3,
+        )
     assert parity.TYPICAL < 1e-3
 
 
-@pytest.mark.parametrize(("graph", "eager", "passes"), [(9, 0, True), (11, 0, False), (11, 6, True), (15, 20, True), (16, 20, False)])
+@pytest.mark.parametrize(
+    ("graph", "eager", "passes"),
+    [(9, 0, True), (11, 0, False), (11, 6, True), (15, 20, True), (16, 20, False)],
+)
 def test_parity_lets_a_graph_flip_twice_as_often_as_eager_float32_and_never_in_more_than_three_quarters_of_the_steps(
-    fleet: FleetData, exported: Exported, monkeypatch: pytest.MonkeyPatch, graph: int, eager: int, passes: bool
+    fleet: FleetData,
+    exported: Exported,
+    monkeypatch: pytest.MonkeyPatch,
+    graph: int,
+    eager: int,
+    passes: bool,
 ) -> None:
-    """After so many of twenty steps one value is beside that of float64, by a tenth of a per cent of its tensor's scale."""
-    flipping = {"_graph_step": graph, "_eager_step": 2 * eager}  # from the graph's tensors, and from those that it has made itself
+    """After so many of twenty steps one value is beside that of float64, by a tenth of a per cent
+    of its tensor's scale."""
+    flipping = {
+        "_graph_step": graph,
+        "_eager_step": 2 * eager,
+    }  # from the graph's tensors, and from those that it has made itself
 
     def flip(make: Callable[..., parity.Step], times: int) -> Callable[..., parity.Step]:
         def made(*arguments: Any) -> parity.Step:
@@ -142,12 +236,19 @@ def test_parity_lets_a_graph_flip_twice_as_often_as_eager_float32_and_never_in_m
 
     for name, times in flipping.items():
         monkeypatch.setattr(parity, name, flip(getattr(parity, name), times))
-    windows, objective = fleet.devices["d0"], objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
-    check = partial(check_parity, exported.bundle, objective, windows.train_x, windows.train_y, steps=20)
+    windows, objective = (
+        fleet.devices["d0"],
+        objective_for_fleet(fleet, read_algorithm("fedavg"), 0),
+    )
+    check = partial(
+        check_parity, exported.bundle, objective, windows.train_x, windows.train_y, steps=20
+    )
     if passes:
         check()
         return
-    with pytest.raises(ParityError, match=r"graph step on onnx: next/shared/.* differs from float64 by 0.001"):
+    with pytest.raises(
+        ParityError, match=r"graph step on onnx: next/shared/.* differs from float64 by 0.001"
+    ):
         check()
 
 
@@ -191,14 +292,21 @@ def test_a_probe_answers_alike_in_all_its_ways(name: str) -> None:
             torch.testing.assert_close(folded, expected, rtol=1e-4, atol=1e-5)
             assert not torch.equal(folded, expected)
             assert one.network is not None
-            native = answer(one.network, [{k: v.numpy() for k, v in tensors.items()}] * 3, x.numpy())
-            np.testing.assert_allclose(native, expected[None].expand(3, -1, -1), rtol=1e-4, atol=1e-5)
+            native = answer(
+                one.network, [{k: v.numpy() for k, v in tensors.items()}] * 3, x.numpy()
+            )
+            np.testing.assert_allclose(
+                native, expected[None].expand(3, -1, -1), rtol=1e-4, atol=1e-5
+            )
 
 
 def test_a_probe_file_of_another_bundle_is_refused() -> None:
     model = HarCnn(2, 32, 3)
     payload = save_probe(make_probe(model, (2, 32)), whole_model(model), "0f")
-    with pytest.raises(BundleError, match=r"server.pt2.*exported with bundle 0f, expected one exported with bundle 0e"):
+    with pytest.raises(
+        BundleError,
+        match=r"server.pt2.*exported with bundle 0f, expected one exported with bundle 0e",
+    ):
         load_probe(payload, "0e")
 
 
@@ -215,7 +323,11 @@ def test_a_capture_says_what_it_does() -> None:
     told: list[str] = []
     objective = FedAvg(Net(nn.Flatten(), features=6))
     exported = capture_graphs(objective, (2, 3), on_progress=told.append)
-    assert told == [f"{graph}: {what}" for graph in exported.graphs for what in ("capturing it", "writing it for ONNX")]
+    assert told == [
+        f"{graph}: {what}"
+        for graph in exported.graphs
+        for what in ("capturing it", "writing it for ONNX")
+    ]
 
 
 def test_what_is_drawn_is_drawn_for_each_layer() -> None:
@@ -225,5 +337,7 @@ def test_what_is_drawn_is_drawn_for_each_layer() -> None:
         return {f"output/{n}": torch.rand_like(inputs["batch/x"]) * inputs["batch/x"] for n in "ab"}
 
     captured = capture_onnx(twice, {"batch/x": torch.ones(7, 5)})
-    (a, b) = onnxruntime.InferenceSession(captured.onnx).run(None, {"batch/x": np.ones((3, 5), np.float32)})
+    (a, b) = onnxruntime.InferenceSession(captured.onnx).run(
+        None, {"batch/x": np.ones((3, 5), np.float32)}
+    )
     assert not np.array_equal(a, b)

@@ -46,39 +46,56 @@ IDS = ("all", "diverges", "fewest", "one", "none")
 
 
 @pytest.fixture(scope="module", params=TASKS)
-def made(request: pytest.FixtureRequest, fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(
+    request: pytest.FixtureRequest, fleet: FleetData, tmp_path_factory: pytest.TempPathFactory
+) -> Made:
     folder: Path = tmp_path_factory.mktemp("personal")
     own, spec = TASKS[request.param](fleet), read_algorithm(f"{ALGORITHM}+{request.param}")
     write_bundle(folder, own, spec)
     return Made(unpack((folder / "device.shoal").read_bytes()), spec, own)
 
 
-@pytest.mark.parametrize(("num_labelled", "lr"), [(None, 0.05), (13, 1e30), (9, 0.05), (1, 0.05), (0, 0.05)], ids=IDS)
-def test_boards_keep_the_candidate_that_simulations_keep(made: Made, num_labelled: int | None, lr: float) -> None:
+@pytest.mark.parametrize(
+    ("num_labelled", "lr"), [(None, 0.05), (13, 1e30), (9, 0.05), (1, 0.05), (0, 0.05)], ids=IDS
+)
+def test_boards_keep_the_candidate_that_simulations_keep(
+    made: Made, num_labelled: int | None, lr: float
+) -> None:
     fleet, bundle, spec = made.fleet, made.bundle, made.spec
     own = fleet.devices["d0"]
     x, y = own.train_x[:num_labelled], own.train_y[:num_labelled]
     windows = Windows(x, y, own.test_x, own.test_y, own.train_x[len(y) :])
     coordinator = make_algorithm(spec).coordinator
     closing = coordinator.closing(coordinator.begin({}, 0), Work(8, 1))
-    verbs = tuple(msgspec.structs.replace(v, hyper={"lr": lr}) if isinstance(v, Train) else v for v in closing)
+    verbs = tuple(
+        msgspec.structs.replace(v, hyper={"lr": lr}) if isinstance(v, Train) else v for v in closing
+    )
     model = {key: value for key, value in bundle.initial.items() if names.is_exchanged(key)}
     graphs = (OnnxGraphs(bundle), EagerGraphs(objective_for_fleet(fleet, spec, seed=0)))
 
     def kept_by(one: OnnxGraphs | EagerGraphs) -> Result:
         with np.errstate(all="ignore"):
-            return Executor(bundle, one, windows).execute(plan(verbs=verbs), model, {}, lambda _d: {})
+            return Executor(bundle, one, windows).execute(
+                plan(verbs=verbs), model, {}, lambda _d: {}
+            )
 
     board, simulated = kept_by(graphs[0]), kept_by(graphs[1])
     assert (board.num_steps > 0) == (num_labelled not in (0, 1) or not bundle.manifest.needs_labels)
-    np.testing.assert_array_equal(board.tensors["response/choose.kept"], simulated.tensors["response/choose.kept"])
+    np.testing.assert_array_equal(
+        board.tensors["response/choose.kept"], simulated.tensors["response/choose.kept"]
+    )
     assert board.private.keys() == simulated.private.keys()
     for key, value in board.private.items():
         assert np.isfinite(value).all()
         np.testing.assert_allclose(value, simulated.private[key], rtol=1e-3, atol=1e-4, err_msg=key)
-    told = [Executor(bundle, one, windows).predict(model, board.private, own.test_x) for one in graphs]
+    told = [
+        Executor(bundle, one, windows).predict(model, board.private, own.test_x) for one in graphs
+    ]
     np.testing.assert_allclose(told[0], told[1], rtol=1e-3, atol=1e-4)
-    metrics = [Executor(bundle, one, windows).evaluate(model, board.private, own.test_x, own.test_y) for one in graphs]
+    metrics = [
+        Executor(bundle, one, windows).evaluate(model, board.private, own.test_x, own.test_y)
+        for one in graphs
+    ]
     assert metrics[0].loss_sum == pytest.approx(board.evaluated.loss_sum, rel=1e-3)
     assert metrics[0].num_correct == metrics[1].num_correct
     assert metrics[0].loss_sum == pytest.approx(metrics[1].loss_sum, rel=1e-3)

@@ -1,4 +1,5 @@
-"""Models as users write them, simulated, and exported for both runtimes: twenty steps on a device are those of eager torch."""
+"""Models as users write them, simulated, and exported for both runtimes: twenty steps on a device
+are those of eager torch."""
 
 import pytest
 import torch
@@ -17,7 +18,10 @@ EVERY = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for
 
 @pytest.mark.parametrize("name", EVERY)
 def test_steps_on_a_device_are_those_of_eager_torch(name: str) -> None:
-    pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
+    pytest.importorskip(
+        "executorch",
+        reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this",
+    )
     found = tried(name)
     assert "refused" not in found, found["refused"]
     assert found["step_error"] < 1e-5
@@ -39,11 +43,23 @@ class Determinant(nn.Module):
 @pytest.mark.parametrize(
     ("layer", "features", "said"),
     [
-        (Determinant(), 1, r"^layer extractor\.1 \(Determinant\): the graph cannot be written as ONNX: there is no operator for \w+\.\w+"),
-        (nn.ConvTranspose1d(4, 2, 3), 20, r"^layer extractor\.1 \(ConvTranspose1d\): ConvTranspose1d: training it on a device is not"),
+        (
+            Determinant(),
+            1,
+            r"^layer extractor\.1 \(Determinant\): the graph cannot be written as ONNX: there is "
+            r"no operator for \w+\.\w+",
+        ),
+        (
+            nn.ConvTranspose1d(4, 2, 3),
+            20,
+            r"^layer extractor\.1 \(ConvTranspose1d\): ConvTranspose1d: training it on a device "
+            r"is not",
+        ),
     ],
 )
-def test_a_layer_that_no_runtime_has_is_refused_by_its_name_and_operator(layer: nn.Module, features: int, said: str) -> None:
+def test_a_layer_that_no_runtime_has_is_refused_by_its_name_and_operator(
+    layer: nn.Module, features: int, said: str
+) -> None:
     body = nn.Sequential(nn.Conv1d(2, 4, 3, padding=1), layer, nn.Flatten())
     with pytest.raises(ConfigError, match=said):
         capture_graphs(FedAvg(Classifier(nn.Identity(), body, nn.Linear(features, 3))), (2, 8))

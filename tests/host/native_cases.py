@@ -40,7 +40,9 @@ def classifier_of(layers: list[nn.Module], window: tuple[int, ...], classes: int
     extractor = nn.Sequential(*layers)
     extractor.eval()
     features = extractor(torch.zeros(2, *window)).shape[1]
-    model = Classifier(Scale(torch.rand(window[0]) + 0.5, len(window) - 1), extractor, nn.Linear(features, classes))
+    model = Classifier(
+        Scale(torch.rand(window[0]) + 0.5, len(window) - 1), extractor, nn.Linear(features, classes)
+    )
     for module in model.modules():
         if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
             known(module.running_mean).normal_()
@@ -65,10 +67,15 @@ def examples_of(window: tuple[int, ...], classes: int, n: int, seed: int = 0) ->
     return rng.standard_normal((n, *window)).astype(np.float32), rng.integers(0, classes, n)
 
 
-def train_in_torch(model: Classifier, x: Any, y: Any, batches: list[Any], frozen: tuple[str, ...] = ()) -> Outcome:
-    """The same steps in torch, double precision: the outcome before each step; `model` becomes the trained one."""
+def train_in_torch(
+    model: Classifier, x: Any, y: Any, batches: list[Any], frozen: tuple[str, ...] = ()
+) -> Outcome:
+    """The same steps in torch, double precision: the outcome before each step; `model` becomes the
+    trained one."""
     model.double().train()
-    optimizer = torch.optim.SGD([p for n, p in model.named_parameters() if n not in frozen], LR, MOMENTUM)
+    optimizer = torch.optim.SGD(
+        [p for n, p in model.named_parameters() if n not in frozen], LR, MOMENTUM
+    )
     loss_sum, correct = 0.0, 0
     for chosen in batches:
         logits = model(torch.from_numpy(x[chosen]).double())
@@ -90,7 +97,9 @@ def batches_of(sizes: list[int]) -> tuple[Any, Any, list[Any]]:
 def parts_of(network: Network) -> list[tuple[str, slice]]:
     """Where each tensor lies in the flat vector."""
     ends = np.cumsum([0, *(prod(s) for s in network.shapes.values())])
-    return [(name, slice(a, b)) for name, (a, b) in zip(network.shapes, pairwise(ends), strict=True)]
+    return [
+        (name, slice(a, b)) for name, (a, b) in zip(network.shapes, pairwise(ends), strict=True)
+    ]
 
 
 class Residual(nn.Module):

@@ -1,4 +1,5 @@
-"""The native engine against torch: every known layer in any order, every instruction set that this machine has."""
+"""The native engine against torch: every known layer in any order, every instruction set that this
+machine has."""
 
 import copy
 from typing import Any
@@ -15,7 +16,16 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.network import network_of
 from host.native.plan import available_targets
 from host.native.trainer import Trainer
-from tests.host.native_cases import LR, MOMENTUM, batches_of, classifier, examples, flat_of, parts_of, train_in_torch
+from tests.host.native_cases import (
+    LR,
+    MOMENTUM,
+    batches_of,
+    classifier,
+    examples,
+    flat_of,
+    parts_of,
+    train_in_torch,
+)
 
 
 @st.composite
@@ -26,12 +36,18 @@ def stacks(draw: st.DrawFn) -> tuple[list[nn.Module], int, int]:
     for _ in range(draw(st.integers(0, 6))):
         kind = draw(st.sampled_from(["conv", "conv", "norm", "relu", "max", "mean", "identity"]))
         if kind == "conv":
-            kernel, padding, stride = draw(st.integers(1, 7)), draw(st.integers(0, 4)), draw(st.sampled_from([1, 1, 1, 2, 3]))
+            kernel, padding, stride = (
+                draw(st.integers(1, 7)),
+                draw(st.integers(0, 4)),
+                draw(st.sampled_from([1, 1, 1, 2, 3])),
+            )
             after = (length + 2 * padding - kernel) // stride + 1
             if after < 1:
                 continue
             outputs = draw(st.sampled_from([1, 2, 5, 16, 20, 33, 50, 70]))
-            layers.append(nn.Conv1d(inputs, outputs, kernel, stride, padding, bias=draw(st.booleans())))
+            layers.append(
+                nn.Conv1d(inputs, outputs, kernel, stride, padding, bias=draw(st.booleans()))
+            )
             inputs, length = outputs, after
         elif kind in ("max", "mean"):
             pool = draw(st.integers(1, 4))
@@ -39,7 +55,11 @@ def stacks(draw: st.DrawFn) -> tuple[list[nn.Module], int, int]:
                 layers.append(nn.MaxPool1d(pool) if kind == "max" else nn.AvgPool1d(pool))
                 length //= pool
         else:
-            layers.append({"norm": nn.BatchNorm1d(inputs, affine=draw(st.booleans())), "relu": nn.ReLU()}.get(kind, nn.Identity()))
+            layers.append(
+                {"norm": nn.BatchNorm1d(inputs, affine=draw(st.booleans())), "relu": nn.ReLU()}.get(
+                    kind, nn.Identity()
+                )
+            )
     if draw(st.booleans()):
         layers.append(nn.AdaptiveAvgPool1d(1))
         length = 1
@@ -61,9 +81,11 @@ def _two(size: int | tuple[int, ...]) -> tuple[int, int]:
 
 
 def settled(model: Classifier, x: Any, batches: list[Any]) -> bool:
-    """Whether float32 can decide as float64 does: no activation near a jump, no channel without any spread.
+    """Whether float32 can decide as float64 does: no activation near a jump, no channel without any
+    spread.
 
-    A max-pool of equal values, a ReLU at 0 and a BatchNorm of a constant make the gradient jump with the last bit.
+    A max-pool of equal values, a ReLU at 0 and a BatchNorm of a constant make the gradient jump
+    with the last bit.
     """
     seen = [True]
 
@@ -77,13 +99,21 @@ def settled(model: Classifier, x: Any, batches: list[Any]) -> bool:
             top = z[..., : z.shape[-1] // size * size].unfold(-1, size, size)
             if top.shape[-1] > 1:
                 first, second = top.topk(2).values.unbind(-1)
-                seen[0] &= bool(((first - second > 5e-6) | ((first == second) & (first == 0))).all())
+                seen[0] &= bool(
+                    ((first - second > 5e-6) | ((first == second) & (first == 0))).all()
+                )
         elif isinstance(module, nn.MaxPool2d):
             (lines, columns), (height, width) = _two(module.kernel_size), z.shape[2:]
-            top = z[:, :, : height // lines * lines, : width // columns * columns].unfold(2, lines, lines).unfold(3, columns, columns)
+            top = (
+                z[:, :, : height // lines * lines, : width // columns * columns]
+                .unfold(2, lines, lines)
+                .unfold(3, columns, columns)
+            )
             if lines * columns > 1:
                 first, second = top.flatten(4).topk(2).values.unbind(-1)
-                seen[0] &= bool(((first - second > 5e-6) | ((first == second) & (first == 0))).all())
+                seen[0] &= bool(
+                    ((first - second > 5e-6) | ((first == second) & (first == 0))).all()
+                )
         elif isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
             seen[0] &= bool((z.transpose(0, 1).flatten(1).var(1) > 1e-2).all())
 
@@ -97,8 +127,12 @@ def settled(model: Classifier, x: Any, batches: list[Any]) -> bool:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(stacks(), st.integers(2, 11), st.sampled_from([2, 5, 33]), st.integers(0, 10**6))
-@example(([nn.Conv1d(2, 3, 2, padding=1), nn.Flatten(), nn.BatchNorm1d(15)], 2, 4), 3, 5, 0)  # what is normalised is not the product's rows
-def test_a_step_equals_that_of_torch(stack: tuple[list[nn.Module], int, int], classes: int, size: int, seed: int) -> None:
+@example(
+    ([nn.Conv1d(2, 3, 2, padding=1), nn.Flatten(), nn.BatchNorm1d(15)], 2, 4), 3, 5, 0
+)  # what is normalised is not the product's rows
+def test_a_step_equals_that_of_torch(
+    stack: tuple[list[nn.Module], int, int], classes: int, size: int, seed: int
+) -> None:
     layers, channels, time = stack
     torch.manual_seed(seed)
     model = classifier(layers, channels, time, classes)
@@ -113,11 +147,17 @@ def test_a_step_equals_that_of_torch(stack: tuple[list[nn.Module], int, int], cl
     wanted = flat_of(model, network) - start
     for target in available_targets():
         flat, velocity = start.copy(), np.zeros_like(start)
-        outcome = Trainer(network, target=target).train(flat, velocity, x, y, order, bounds, LR, MOMENTUM)
+        outcome = Trainer(network, target=target).train(
+            flat, velocity, x, y, order, bounds, LR, MOMENTUM
+        )
         assert outcome.loss_sum == pytest.approx(expected.loss_sum, rel=1e-4, abs=1e-4)
         assert outcome.num_examples == size
         for name, part in parts_of(network):
-            near = {"rtol": 0, "atol": 2e-3 * np.abs(wanted[part]).max(initial=0) + 1e-6, "err_msg": f"{name} {target}"}
+            near = {
+                "rtol": 0,
+                "atol": 2e-3 * np.abs(wanted[part]).max(initial=0) + 1e-6,
+                "err_msg": f"{name} {target}",
+            }
             np.testing.assert_allclose(flat[part] - start[part], wanted[part], **near)
             if "running" not in name:
                 np.testing.assert_allclose(-LR * velocity[part], wanted[part], **near)
@@ -144,13 +184,18 @@ def test_evaluation_and_prediction_equal_those_of_torch(
         trainer, flat = Trainer(network, target=target), start.copy()
         outcome = trainer.evaluate(flat, x, y, order)
         assert outcome.loss_sum == pytest.approx(loss, rel=1e-4, abs=1e-4)
-        assert abs(outcome.num_correct - int((logits.argmax(1).numpy() == y[order]).sum())) <= int((top[:, 0] - top[:, 1] < 1e-4).sum())
-        np.testing.assert_allclose(trainer.predict(flat, x, order), torch.softmax(logits, 1).numpy(), rtol=1e-3, atol=1e-5)
+        assert abs(outcome.num_correct - int((logits.argmax(1).numpy() == y[order]).sum())) <= int(
+            (top[:, 0] - top[:, 1] < 1e-4).sum()
+        )
+        np.testing.assert_allclose(
+            trainer.predict(flat, x, order), torch.softmax(logits, 1).numpy(), rtol=1e-3, atol=1e-5
+        )
         assert np.array_equal(flat, start)
 
 
 def test_batch_norm_stands_a_large_mean() -> None:
-    """Signals of spread 1 around 3,000: the variance is right, also where the first example lies far from the others."""
+    """Signals of spread 1 around 3,000: the variance is right, also where the first example lies
+    far from the others."""
     torch.manual_seed(0)
     model = classifier([nn.BatchNorm1d(3), nn.Flatten()], 3, 50, 2)
     model.scale = nn.Identity()
@@ -164,16 +209,29 @@ def test_batch_norm_stands_a_large_mean() -> None:
     variance = dict(parts_of(network))["extractor.0.running_var"]
     for target in available_targets():
         flat = start.copy()
-        Trainer(network, target=target).train(flat, None, x, y, order, np.array([0, 40]), LR, MOMENTUM)
+        Trainer(network, target=target).train(
+            flat, None, x, y, order, np.array([0, 40]), LR, MOMENTUM
+        )
         np.testing.assert_allclose(flat[variance], flat_of(model, network)[variance], rtol=1e-4)
         np.testing.assert_allclose(flat, flat_of(model, network), rtol=1e-3, atol=1e-3)
 
 
 def test_equal_maxima_send_their_gradient_to_the_first() -> None:
-    """Signals that are constant over every pool, through ReLU at exactly 0 too: torch's float32 gradients."""
+    """Signals that are constant over every pool, through ReLU at exactly 0 too: torch's float32
+    gradients."""
     torch.manual_seed(0)
     model = classifier(
-        [nn.Conv1d(2, 3, 1, bias=False), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(3, 4, 3), nn.MaxPool1d(3), nn.Flatten()], 2, 22, 3
+        [
+            nn.Conv1d(2, 3, 1, bias=False),
+            nn.ReLU(),
+            nn.MaxPool1d(2),
+            nn.Conv1d(3, 4, 3),
+            nn.MaxPool1d(3),
+            nn.Flatten(),
+        ],
+        2,
+        22,
+        3,
     )
     network = network_of(model, (2, 22))
     x, y = examples(2, 11, 3, 8)
@@ -183,5 +241,7 @@ def test_equal_maxima_send_their_gradient_to_the_first() -> None:
     train_in_torch(model, x, y, [np.arange(8)])
     for target in available_targets():
         flat = start.copy()
-        Trainer(network, target=target).train(flat, None, x, y, np.arange(8), np.array([0, 8]), LR, MOMENTUM)
+        Trainer(network, target=target).train(
+            flat, None, x, y, np.arange(8), np.array([0, 8]), LR, MOMENTUM
+        )
         np.testing.assert_allclose(flat, flat_of(model, network), rtol=0, atol=1e-6)

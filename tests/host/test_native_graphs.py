@@ -1,4 +1,5 @@
-"""The native engine against torch on what is no chain of layers of time windows: images, dilation, sums of branches."""
+"""The native engine against torch on what is no chain of layers of time windows: images, dilation,
+sums of branches."""
 
 import copy
 from typing import Any
@@ -14,16 +15,31 @@ from algorithms.models.network import extractor_of, network_of
 from host.native.passes import Passes
 from host.native.plan import available_targets
 from host.native.trainer import Trainer
-from tests.host.native_cases import LR, MOMENTUM, Residual, batches_of, classifier_of, examples_of, flat_of, parts_of, train_in_torch
+from tests.host.native_cases import (
+    LR,
+    MOMENTUM,
+    Residual,
+    batches_of,
+    classifier_of,
+    examples_of,
+    flat_of,
+    parts_of,
+    train_in_torch,
+)
 from tests.host.test_native import settled
 from tests.known import known
 
 
 def residual(draw: st.DrawFn, dims: int, channels: int) -> nn.Module:
-    """A block as those of ResNet or of a temporal convolutional network: x, or a convolution of it, plus a dilated convolution of it."""
+    """A block as those of ResNet or of a temporal convolutional network: x, or a convolution of it,
+    plus a dilated convolution of it."""
     conv, norm = (nn.Conv1d, nn.BatchNorm1d) if dims == 1 else (nn.Conv2d, nn.BatchNorm2d)
     dilation = draw(st.sampled_from([1, 2, 5]))
-    layers: list[nn.Module] = [conv(channels, channels, 3, padding="same", dilation=dilation), nn.ReLU(), conv(channels, channels, 1)]
+    layers: list[nn.Module] = [
+        conv(channels, channels, 3, padding="same", dilation=dilation),
+        nn.ReLU(),
+        conv(channels, channels, 1),
+    ]
     if draw(st.booleans()):
         layers.insert(draw(st.integers(0, 2)), norm(channels))
     return Residual(layers, conv(channels, channels, 1) if draw(st.booleans()) else None)
@@ -46,18 +62,23 @@ def graphs(draw: st.DrawFn) -> tuple[list[nn.Module], tuple[int, ...]]:
         if kind == "conv":
             kernel, padding, stride, dilation = pair(1, 5), pair(0, 3), pair(1, 2), pair(1, 2)
             outputs = draw(st.sampled_from([1, 5, 16, 33, 70]))
-            made: nn.Module = conv(channels, outputs, kernel, stride, padding, dilation, bias=draw(st.booleans()))
+            made: nn.Module = conv(
+                channels, outputs, kernel, stride, padding, dilation, bias=draw(st.booleans())
+            )
             after = tuple(
-                (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in zip(sizes, padding, dilation, kernel, stride, strict=True)
+                (n + 2 * p - d * (k - 1) - 1) // s + 1
+                for n, p, d, k, s in zip(sizes, padding, dilation, kernel, stride, strict=True)
             )
         elif kind in ("max", "mean"):
             pool, outputs = pair(1, 3), channels
-            made = {"max": (nn.MaxPool1d, nn.MaxPool2d), "mean": (nn.AvgPool1d, nn.AvgPool2d)}[kind][dims - 1](
-                pool if dims == 2 else pool[0]
-            )
+            made = {"max": (nn.MaxPool1d, nn.MaxPool2d), "mean": (nn.AvgPool1d, nn.AvgPool2d)}[
+                kind
+            ][dims - 1](pool if dims == 2 else pool[0])
             after = tuple(n // k for n, k in zip(sizes, pool, strict=True))
         else:
-            made = {"norm": norm(channels), "relu": nn.ReLU()}.get(kind) or residual(draw, dims, channels)
+            made = {"norm": norm(channels), "relu": nn.ReLU()}.get(kind) or residual(
+                draw, dims, channels
+            )
             after, outputs = sizes, channels
         if min(after) > 0:
             layers.append(made)
@@ -70,19 +91,44 @@ def graphs(draw: st.DrawFn) -> tuple[list[nn.Module], tuple[int, ...]]:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graphs(), st.sampled_from([1, 2, 5]), st.integers(0, 10**6))
-@example(([nn.Conv2d(1, 5, 3, 2, 1), nn.Flatten()], (1, 7, 6)), 2, 0)  # rows of the gradient lie apart
-@example(([Residual([nn.AvgPool1d(1), nn.Conv1d(3, 3, 1)]), Residual([nn.ReLU()], nn.ReLU()), nn.Flatten()], (3, 5)), 2, 0)
 @example(
-    ([nn.Conv1d(3, 4, 1), Residual([nn.Conv1d(4, 4, 2), nn.AvgPool1d(9)], nn.AvgPool1d(10)), nn.Flatten()], (3, 11)), 5, 0
+    ([nn.Conv2d(1, 5, 3, 2, 1), nn.Flatten()], (1, 7, 6)), 2, 0
+)  # rows of the gradient lie apart
+@example(
+    (
+        [
+            Residual([nn.AvgPool1d(1), nn.Conv1d(3, 3, 1)]),
+            Residual([nn.ReLU()], nn.ReLU()),
+            nn.Flatten(),
+        ],
+        (3, 5),
+    ),
+    2,
+    0,
+)
+@example(
+    (
+        [
+            nn.Conv1d(3, 4, 1),
+            Residual([nn.Conv1d(4, 4, 2), nn.AvgPool1d(9)], nn.AvgPool1d(10)),
+            nn.Flatten(),
+        ],
+        (3, 11),
+    ),
+    5,
+    0,
 )  # left over
-def test_steps_and_passes_equal_those_of_torch(stack: tuple[list[nn.Module], tuple[int, ...]], size: int, seed: int) -> None:
+def test_steps_and_passes_equal_those_of_torch(
+    stack: tuple[list[nn.Module], tuple[int, ...]], size: int, seed: int
+) -> None:
     layers, window = stack
     torch.manual_seed(seed)
     check_all(classifier_of(layers, window, 3), window, size, seed)
 
 
 def check_all(model: Any, window: tuple[int, ...], size: int, seed: int) -> None:
-    """A step, predictions, and passes under autograd, with every instruction set, against torch in double precision."""
+    """A step, predictions, and passes under autograd, with every instruction set, against torch in
+    double precision."""
     network = network_of(model, window)
     start = flat_of(model, network)
     x, y = examples_of(window, 3, size, seed)
@@ -101,7 +147,11 @@ def check_all(model: Any, window: tuple[int, ...], size: int, seed: int) -> None
             outcome = trainer.train(flat, None, x, y, order, bounds, LR, MOMENTUM)
             assert outcome.loss_sum == pytest.approx(expected.loss_sum, rel=1e-4, abs=1e-4)
             for name, part in parts_of(network):
-                near = {"rtol": 0, "atol": 2e-3 * np.abs(wanted[part]).max(initial=0) + 2e-6, "err_msg": f"{name} {target} {again}"}
+                near = {
+                    "rtol": 0,
+                    "atol": 2e-3 * np.abs(wanted[part]).max(initial=0) + 2e-6,
+                    "err_msg": f"{name} {target} {again}",
+                }
                 np.testing.assert_allclose(flat[part] - start[part], wanted[part], **near)
         model.eval()
         with torch.no_grad():
@@ -123,23 +173,45 @@ def check_passes(model: Any, window: tuple[int, ...], x: Any) -> None:
         return
     for target in available_targets():
         passes = Passes(extractor_of(model, window), target=target)
-        flat = np.concatenate([model.state_dict()[name].numpy().ravel() for name in passes.names]).astype(np.float32)
+        flat = np.concatenate(
+            [model.state_dict()[name].numpy().ravel() for name in passes.names]
+        ).astype(np.float32)
         made = passes.forward(flat, x, training=True)
         scale = float(expected.detach().abs().max())
-        np.testing.assert_allclose(made.y, expected.detach().numpy(), rtol=1e-3, atol=1e-3 * scale + 1e-6)
+        np.testing.assert_allclose(
+            made.y, expected.detach().numpy(), rtol=1e-3, atol=1e-3 * scale + 1e-6
+        )
         found, at = passes.backward(made, d_y.numpy()), 0
         parameters = dict(exact.named_parameters())
-        longest = max(float(known(p.grad).abs().max()) for n, p in parameters.items() if n in passes.names)
+        longest = max(
+            float(known(p.grad).abs().max()) for n, p in parameters.items() if n in passes.names
+        )
         for name, shape in passes.network.shapes.items():
             part = slice(at, at := at + int(np.prod(shape)))
             if name in parameters:
                 theirs = known(parameters[name].grad).numpy()
-                np.testing.assert_allclose(found[part].reshape(shape), theirs, rtol=2e-3, atol=2e-3 * longest + 1e-5, err_msg=name)
+                np.testing.assert_allclose(
+                    found[part].reshape(shape),
+                    theirs,
+                    rtol=2e-3,
+                    atol=2e-3 * longest + 1e-5,
+                    err_msg=name,
+                )
 
 
 def test_equal_maxima_of_an_image_send_their_gradient_to_the_first() -> None:
     torch.manual_seed(0)
-    model = classifier_of([nn.Conv2d(2, 3, 1, bias=False), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.Flatten()], (2, 9, 8), 3)
+    model = classifier_of(
+        [
+            nn.Conv2d(2, 3, 1, bias=False),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(3, 4, 3),
+            nn.Flatten(),
+        ],
+        (2, 9, 8),
+        3,
+    )
     network = network_of(model, (2, 9, 8))
     x, y = examples_of((2, 5, 4), 3, 8)
     x = np.repeat(np.repeat(x, 2, axis=2), 2, axis=3)[:, :, :9].copy()
@@ -148,7 +220,9 @@ def test_equal_maxima_of_an_image_send_their_gradient_to_the_first() -> None:
     train_in_torch(model, x, y, [np.arange(8)])
     for target in available_targets():
         flat = start.copy()
-        Trainer(network, target=target).train(flat, None, x, y, np.arange(8), np.array([0, 8]), LR, MOMENTUM)
+        Trainer(network, target=target).train(
+            flat, None, x, y, np.arange(8), np.array([0, 8]), LR, MOMENTUM
+        )
         np.testing.assert_allclose(flat, flat_of(model, network), rtol=0, atol=1e-6)
 
 
@@ -156,7 +230,13 @@ def test_equal_maxima_of_an_image_send_their_gradient_to_the_first() -> None:
 def test_values_of_an_image_that_are_not_finite_show(value: float) -> None:
     torch.manual_seed(0)
     window = (3, 9, 9)
-    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), Residual([nn.Conv2d(8, 8, 3, padding=1)])]
+    layers = [
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        Residual([nn.Conv2d(8, 8, 3, padding=1)]),
+    ]
     model = classifier_of([*layers, nn.Flatten()], window, 3)
     network = network_of(model, window)
     x, y = examples_of(window, 3, 4)
@@ -164,9 +244,15 @@ def test_values_of_an_image_that_are_not_finite_show(value: float) -> None:
     x[1, 2, 3, 4] = value
     for target in available_targets():
         trainer, flat = Trainer(network, target=target), flat_of(model, network)
-        assert not np.isfinite(trainer.train(flat, None, x, y, np.arange(4), np.array([0, 4]), LR, MOMENTUM).loss_sum)
+        assert not np.isfinite(
+            trainer.train(flat, None, x, y, np.arange(4), np.array([0, 4]), LR, MOMENTUM).loss_sum
+        )
         assert not np.isfinite(flat).all()
         good, fresh = flat_of(model, network), flat_of(model, network)
-        trainer.train(good, None, clean, y, np.arange(4), np.array([0, 4]), LR, MOMENTUM)  # the used workspace holds nothing of it
-        Trainer(network, target=target).train(fresh, None, clean, y, np.arange(4), np.array([0, 4]), LR, MOMENTUM)
+        trainer.train(
+            good, None, clean, y, np.arange(4), np.array([0, 4]), LR, MOMENTUM
+        )  # the used workspace holds nothing of it
+        Trainer(network, target=target).train(
+            fresh, None, clean, y, np.arange(4), np.array([0, 4]), LR, MOMENTUM
+        )
         np.testing.assert_array_equal(good, fresh)

@@ -33,7 +33,9 @@ def flat_of(passes: Passes, model: nn.Module) -> Any:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(stacks(), st.integers(1, 9), st.integers(0, 2**16))
-def test_results_gradients_and_statistics_are_those_of_torch(stack: tuple[list[nn.Module], int, int], batch: int, seed: int) -> None:
+def test_results_gradients_and_statistics_are_those_of_torch(
+    stack: tuple[list[nn.Module], int, int], batch: int, seed: int
+) -> None:
     layers, channels, time = stack
     torch.manual_seed(seed)
     model = made_of(layers, channels, time)
@@ -51,17 +53,32 @@ def test_results_gradients_and_statistics_are_those_of_torch(stack: tuple[list[n
         passes = Passes(extractor_of(model, (channels, time)), target=target)
         flat = flat_of(passes, model)
         made = passes.forward(flat, x, training=True)
-        np.testing.assert_allclose(made.y, expected.detach().numpy(), rtol=1e-3, atol=1e-3 * float(expected.detach().abs().max() + 1e-3))
+        np.testing.assert_allclose(
+            made.y,
+            expected.detach().numpy(),
+            rtol=1e-3,
+            atol=1e-3 * float(expected.detach().abs().max() + 1e-3),
+        )
         found = [passes.backward(made, d_y.numpy()) for _ in range(2)]
         np.testing.assert_array_equal(found[0], found[1])  # a second time from the same pass
         parameters, state, at = dict(exact.named_parameters()), exact.state_dict(), 0
-        longest = max(float(known(p.grad).abs().max()) for n, p in parameters.items() if n in passes.names)
+        longest = max(
+            float(known(p.grad).abs().max()) for n, p in parameters.items() if n in passes.names
+        )
         for name in passes.names:
             value = state[name]
             part = slice(at, at := at + value.numel())
-            ours, theirs = (found[0], known(parameters[name].grad)) if name in parameters else (flat, value)
+            ours, theirs = (
+                (found[0], known(parameters[name].grad)) if name in parameters else (flat, value)
+            )
             scale = longest if name in parameters else 1.0
-            np.testing.assert_allclose(ours[part].reshape(value.shape), theirs.numpy(), rtol=2e-3, atol=2e-3 * scale + 1e-5, err_msg=name)
+            np.testing.assert_allclose(
+                ours[part].reshape(value.shape),
+                theirs.numpy(),
+                rtol=2e-3,
+                atol=2e-3 * scale + 1e-5,
+                err_msg=name,
+            )
 
 
 def test_passes_that_are_open_at_the_same_time_do_not_meet_and_give_their_workspaces_back() -> None:
@@ -90,9 +107,13 @@ def test_what_does_not_fit_is_refused_with_a_reason() -> None:
     model = made_of([nn.Linear(1, 5)], 4, 1)
     with pytest.raises(Unsupported, match=r"extractor\.0 is Linear before Flatten"):
         extractor_of(model, (4, 1))
-    with pytest.raises(Unsupported, match="expected layers with parameters, and Flatten behind them"):
+    with pytest.raises(
+        Unsupported, match="expected layers with parameters, and Flatten behind them"
+    ):
         extractor_of(made_of([nn.Flatten()], 4, 1), (4, 1))
-    passes = Passes(extractor_of(made_of([nn.Flatten(), nn.Linear(4, 5), nn.BatchNorm1d(5)], 4, 1), (4, 1)))
+    passes = Passes(
+        extractor_of(made_of([nn.Flatten(), nn.Linear(4, 5), nn.BatchNorm1d(5)], 4, 1), (4, 1))
+    )
     flat, x = np.zeros(passes.num_values, np.float32), np.zeros((1, 4, 1), np.float32)
     with pytest.raises(DataError, match="one value per channel"):
         passes.forward(flat, x, training=True)
@@ -105,7 +126,13 @@ def test_what_does_not_fit_is_refused_with_a_reason() -> None:
 def test_a_layer_in_two_places_is_in_both() -> None:
     relu = nn.ReLU()
     model = made_of([nn.Conv1d(3, 8, 3), relu, nn.Conv1d(8, 8, 3), relu, nn.Flatten()], 3, 12)
-    assert [layer.kind for layer in extractor_of(model, (3, 12)).layers] == ["conv", "relu", "conv", "relu", "flatten"]
+    assert [layer.kind for layer in extractor_of(model, (3, 12)).layers] == [
+        "conv",
+        "relu",
+        "conv",
+        "relu",
+        "flatten",
+    ]
 
 
 class Still(nn.Module):

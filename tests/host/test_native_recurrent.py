@@ -27,7 +27,9 @@ READ: dict[str, Callable[[States], Tensor]] = {
 class Recurrent(nn.Module):
     """Units over the samples of a window, and what is read of their states."""
 
-    def __init__(self, gru: nn.GRU, read: Callable[[States], Tensor], before: nn.Module | None = None) -> None:
+    def __init__(
+        self, gru: nn.GRU, read: Callable[[States], Tensor], before: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.gru, self.read, self.before = gru, read, nn.Identity() if before is None else before
 
@@ -37,12 +39,26 @@ class Recurrent(nn.Module):
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    *(st.sampled_from(["last step", "last state", "a step", "mean", "samples last", "convolved"]), st.integers(1, 2)),
-    *(st.sampled_from([1, 7, 16, 33, 70]), st.sampled_from([(1, 1), (3, 2), (5, 20), (17, 9)]), st.sampled_from([1, 2, 5])),
+    *(
+        st.sampled_from(["last step", "last state", "a step", "mean", "samples last", "convolved"]),
+        st.integers(1, 2),
+    ),
+    *(
+        st.sampled_from([1, 7, 16, 33, 70]),
+        st.sampled_from([(1, 1), (3, 2), (5, 20), (17, 9)]),
+        st.sampled_from([1, 2, 5]),
+    ),
     *(st.booleans(), st.booleans(), st.integers(0, 10**6)),
 )
 def test_recurrent_units_equal_those_of_torch(
-    read: str, layers: int, units: int, window: tuple[int, int], size: int, bias: bool, linear: bool, seed: int
+    read: str,
+    layers: int,
+    units: int,
+    window: tuple[int, int],
+    size: int,
+    bias: bool,
+    linear: bool,
+    seed: int,
 ) -> None:
     torch.manual_seed(seed)
     gru = nn.GRU(4 if linear else window[0], units, layers, bias=bias, batch_first=True)
@@ -53,7 +69,10 @@ def test_recurrent_units_equal_those_of_torch(
 
 
 REFUSED = [
-    ("extractor.0.gru is GRU with bidirectional=True", nn.GRU(3, 4, batch_first=True, bidirectional=True)),
+    (
+        "extractor.0.gru is GRU with bidirectional=True",
+        nn.GRU(3, 4, batch_first=True, bidirectional=True),
+    ),
     ("extractor.0.gru is GRU with dropout=0.5", nn.GRU(3, 4, 2, batch_first=True, dropout=0.5)),
     ("extractor.0.gru is GRU with batch_first=False", nn.GRU(3, 4)),
     ("extractor.0.gru is GRU of 5 inputs, and gets 3", nn.GRU(5, 4, batch_first=True)),
@@ -78,6 +97,8 @@ def test_other_readings_are_named() -> None:
         ("flatten of channels behind the samples", lambda states: states[0].flatten(1)),
         ("mean over 2", lambda states: states[0].mean(2)),
     ):
-        model = Classifier(nn.Identity(), Recurrent(nn.GRU(3, 4, batch_first=True), read), nn.Linear(4, 2))
+        model = Classifier(
+            nn.Identity(), Recurrent(nn.GRU(3, 4, batch_first=True), read), nn.Linear(4, 2)
+        )
         with pytest.raises(Unsupported, match=reason):
             network_of(model, (3, 20))

@@ -1,4 +1,5 @@
-"""Positions, class tokens and heads cut by hand in the native engine against torch, and dropout by the numbers that a batch brings."""
+"""Positions, class tokens and heads cut by hand in the native engine against torch, and dropout by
+the numbers that a batch brings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,30 +41,51 @@ class Tabled(nn.Module):
         self.behind = nn.Conv1d(WIDTH, 4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.behind(self.act(self, self.embed(x.transpose(1, 2))).transpose(1, 2)).mean(2)
+        made: Tensor = self.behind(
+            self.act(self, self.embed(x.transpose(1, 2))).transpose(1, 2)
+        ).mean(2)
         return made
 
 
 def heads(qkv: Tensor) -> Tensor:
     batch, samples, width = qkv.shape
     q, k, v = qkv.reshape(batch, samples, 3, 2, width // 6).permute(2, 0, 3, 1, 4)
-    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, samples, width // 3)
+    return (
+        F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, samples, width // 3)
+    )
 
 
 def chunked(qkv: Tensor) -> Tensor:
     q, k, v = qkv.chunk(3, -1)
-    made = F.scaled_dot_product_attention(*(part.unflatten(2, (2, -1)).transpose(1, 2) for part in (q, k, v)))
+    made = F.scaled_dot_product_attention(
+        *(part.unflatten(2, (2, -1)).transpose(1, 2) for part in (q, k, v))
+    )
     return made.permute(0, 2, 1, 3).flatten(2)
 
 
 TAKEN: dict[str, tuple[Callable[[Tabled, Tensor], Tensor], tuple[int, ...]]] = {
     "learned positions": (lambda m, x: x + m.table, (9, WIDTH)),
-    "of channels first": (lambda m, x: (m.table + x.transpose(1, 2)).transpose(1, 2), (1, WIDTH, 9)),
+    "of channels first": (
+        lambda m, x: (m.table + x.transpose(1, 2)).transpose(1, 2),
+        (1, WIDTH, 9),
+    ),
     "parameters that are transposed": (lambda m, x: x + m.table.transpose(0, 1), (WIDTH, 9)),
-    "constants, as many as there are samples": (lambda m, x: x + m.constants[:, : x.size(1)] + m.table, (1, 9, WIDTH)),
-    "a class token": (lambda m, x: torch.cat([m.table.expand(x.shape[0], -1, -1), x], dim=1), (1, 1, WIDTH)),
-    "two tokens, repeated": (lambda m, x: torch.cat((m.table.unsqueeze(0).repeat(x.size(0), 1, 1), x), 1), (2, WIDTH)),
-    "a token of constants": (lambda m, x: torch.cat([m.constants[:, :1].expand(x.shape[0], -1, -1), x], 1) + m.table, (10, WIDTH)),
+    "constants, as many as there are samples": (
+        lambda m, x: x + m.constants[:, : x.size(1)] + m.table,
+        (1, 9, WIDTH),
+    ),
+    "a class token": (
+        lambda m, x: torch.cat([m.table.expand(x.shape[0], -1, -1), x], dim=1),
+        (1, 1, WIDTH),
+    ),
+    "two tokens, repeated": (
+        lambda m, x: torch.cat((m.table.unsqueeze(0).repeat(x.size(0), 1, 1), x), 1),
+        (2, WIDTH),
+    ),
+    "a token of constants": (
+        lambda m, x: torch.cat([m.constants[:, :1].expand(x.shape[0], -1, -1), x], 1) + m.table,
+        (10, WIDTH),
+    ),
     "heads by reshape": (lambda m, x: x + m.table + heads(m.qkv(x)), (9, WIDTH)),
     "heads by chunk": (lambda m, x: chunked(m.qkv(x)) + m.table, (9, WIDTH)),
 }
@@ -79,7 +101,9 @@ def test_it_equals_torch(name: str) -> None:
     check_all(classifier_of([made], WINDOW, 3), WINDOW, 4, 0)
 
 
-@pytest.mark.parametrize("act", [lambda x: x.view(x.size(0), -1), lambda x: x.reshape((x.shape[0], -1))])
+@pytest.mark.parametrize(
+    "act", [lambda x: x.view(x.size(0), -1), lambda x: x.reshape((x.shape[0], -1))]
+)
 def test_values_in_a_row_are_those_of_flatten(act: Callable[[Tensor], Tensor]) -> None:
     torch.manual_seed(0)
     check_all(classifier_of([nn.Conv1d(3, 5, 2), nn.ReLU(), Calls(act)], WINDOW, 3), WINDOW, 4, 0)
@@ -87,15 +111,27 @@ def test_values_in_a_row_are_those_of_flatten(act: Callable[[Tensor], Tensor]) -
 
 REFUSED: dict[str, tuple[Callable[[Tabled, Tensor], Tensor], tuple[int, ...], str]] = {
     "a part": (lambda m, x: x + m.table[:9], (12, WIDTH), "of a part of extractor.0.table"),
-    "one for all samples": (lambda m, x: x + m.table, (1, WIDTH), "of a part of extractor.0.table, or of values of it that are repeated"),
-    "twice": (lambda m, x: x + m.table + m.table, (9, WIDTH), "extractor.0.table is used more than once"),
+    "one for all samples": (
+        lambda m, x: x + m.table,
+        (1, WIDTH),
+        "of a part of extractor.0.table, or of values of it that are repeated",
+    ),
+    "twice": (
+        lambda m, x: x + m.table + m.table,
+        (9, WIDTH),
+        "extractor.0.table is used more than once",
+    ),
     "another size": (lambda m, x: x + m.table.mean(), (9, WIDTH), "calls mean"),
     "behind": (
         lambda m, x: torch.cat([x, m.table.expand(x.shape[0], -1, -1)], 1),
         (1, 1, WIDTH),
         "calls cat of anything but one parameter",
     ),
-    "no heads": (lambda m, x: x + F.scaled_dot_product_attention(x, x, x) + m.table, (9, WIDTH), "of what are no heads"),
+    "no heads": (
+        lambda m, x: x + F.scaled_dot_product_attention(x, x, x) + m.table,
+        (9, WIDTH),
+        "of what are no heads",
+    ),
     "three of each head": (
         lambda m, x: chunked(m.qkv(x).unflatten(2, (-1, 3)).transpose(2, 3).flatten(2)) + m.table,
         (9, WIDTH),
@@ -106,7 +142,11 @@ REFUSED: dict[str, tuple[Callable[[Tabled, Tensor], Tensor], tuple[int, ...], st
         (9, 3 * WIDTH),
         "no layer's result",
     ),
-    "a product": (lambda m, x: x * x.shape[1] + m.table, (9, WIDTH), "calls mul of what are no sizes"),
+    "a product": (
+        lambda m, x: x * x.shape[1] + m.table,
+        (9, WIDTH),
+        "calls mul of what are no sizes",
+    ),
 }
 
 
@@ -120,14 +160,29 @@ def test_what_the_engine_does_not_have_is_named(name: str) -> None:
 
 def layers_that_drop() -> nn.Module:
     return nn.Sequential(
-        *(nn.Conv1d(3, 5, 3), nn.Dropout(0.3), nn.ReLU(), nn.Dropout1d(0.4), nn.BatchNorm1d(5), nn.Flatten(), nn.Dropout(0.2)),
+        *(
+            nn.Conv1d(3, 5, 3),
+            nn.Dropout(0.3),
+            nn.ReLU(),
+            nn.Dropout1d(0.4),
+            nn.BatchNorm1d(5),
+            nn.Flatten(),
+            nn.Dropout(0.2),
+        ),
         *(nn.Linear(110, 7), nn.ReLU(), nn.Dropout(0.5)),
     )
 
 
 def images_that_drop() -> nn.Module:
     return nn.Sequential(
-        *(nn.Conv2d(3, 5, 3, padding=1), nn.Dropout(0.3), nn.Conv2d(5, 17, 3, padding=1), nn.Dropout2d(0.4), nn.AvgPool2d(2), nn.Flatten())
+        *(
+            nn.Conv2d(3, 5, 3, padding=1),
+            nn.Dropout(0.3),
+            nn.Conv2d(5, 17, 3, padding=1),
+            nn.Dropout2d(0.4),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+        )
     )
 
 
@@ -155,12 +210,21 @@ def dropping(name: str, algorithm: str = "fedavg") -> tuple[Objective, dict[str,
     model.shape = shape
     objective = make_objective(read_algorithm(algorithm), model)
     inputs = {key: np.asarray(value) for key, value in example_inputs(objective, shape, 8).items()}
-    inputs |= {key: rng.random(value.shape, np.float32) for key, value in inputs.items() if key.startswith("batch/uniform/")}
-    inputs |= {names.X: rng.standard_normal((8, *shape)).astype(np.float32), names.Y: rng.integers(0, 4, 8)}
+    inputs |= {
+        key: rng.random(value.shape, np.float32)
+        for key, value in inputs.items()
+        if key.startswith("batch/uniform/")
+    }
+    inputs |= {
+        names.X: rng.standard_normal((8, *shape)).astype(np.float32),
+        names.Y: rng.integers(0, 4, 8),
+    }
     return objective, inputs | {names.hyper("lr"): np.asarray(0.05, np.float32)}
 
 
-def assert_same_step(graph: str, objective: Objective, native: NativeGraphs, inputs: dict[str, Any]) -> None:
+def assert_same_step(
+    graph: str, objective: Objective, native: NativeGraphs, inputs: dict[str, Any]
+) -> None:
     assert not native.trains(graph), "each batch brings its random numbers"
     expected, made = EagerGraphs(objective).run(graph, inputs), native.run(graph, inputs)
     assert made.keys() == expected.keys()
@@ -169,8 +233,12 @@ def assert_same_step(graph: str, objective: Objective, native: NativeGraphs, inp
         np.testing.assert_allclose(made[key], value, rtol=0, atol=1e-4 * moved + 1e-7, err_msg=key)
 
 
-@pytest.mark.parametrize("algorithm", ["fedper", "fedrep", "fedbabu", "fedbn", "ditto", "local", "fedfomo"])
-def test_what_an_objective_moves_alone_is_moved_with_the_same_values_dropped(algorithm: str) -> None:
+@pytest.mark.parametrize(
+    "algorithm", ["fedper", "fedrep", "fedbabu", "fedbn", "ditto", "local", "fedfomo"]
+)
+def test_what_an_objective_moves_alone_is_moved_with_the_same_values_dropped(
+    algorithm: str,
+) -> None:
     objective, inputs = dropping("layers", algorithm)
     graphs = sorted(objective.sgd())
     native = NativeGraphs(objective, DROPPING["layers"][1], graphs)
@@ -184,7 +252,9 @@ def test_a_step_drops_what_that_of_torch_drops(name: str) -> None:
     native = NativeGraphs(objective, DROPPING[name][1], ["step"])
     assert_same_step("step", objective, native, inputs)
     made = native.run("step", inputs)
-    others = inputs | {key: 1 - value for key, value in inputs.items() if key.startswith("batch/uniform/")}
+    others = inputs | {
+        key: 1 - value for key, value in inputs.items() if key.startswith("batch/uniform/")
+    }
     assert native.run("step", others)[names.LOSS_SUM] != made[names.LOSS_SUM]
     for graph in ("evaluate", "predict"):
         for key, value in EagerGraphs(objective).run(graph, inputs).items():
@@ -201,15 +271,29 @@ def test_every_batch_has_its_own_numbers() -> None:
     drawn = [inputs[names.batch(names.uniform(name))] for name in trainer.network.dropouts]
     x, y, order = inputs[names.X], inputs[names.Y], np.array([5, 1, 7, 0, 2, 3, 6, 4])
 
-    def trained(bounds: list[int], numbers: list[Any], chosen: Any, flat: Any, momentum: Any) -> None:
+    def trained(
+        bounds: list[int], numbers: list[Any], chosen: Any, flat: Any, momentum: Any
+    ) -> None:
         trainer.train(flat, momentum, x, y, chosen, np.array(bounds), 0.05, 0.9, drawn=numbers)
 
-    whole, whole_v, parts, parts_v = start.copy(), np.zeros_like(start), start.copy(), np.zeros_like(start)
+    whole, whole_v, parts, parts_v = (
+        start.copy(),
+        np.zeros_like(start),
+        start.copy(),
+        np.zeros_like(start),
+    )
     trained([0, 3, 8], drawn, order, whole, whole_v)
     trained([0, 3], [numbers[:3] for numbers in drawn], order[:3], parts, parts_v)
     trained([0, 5], [numbers[3:] for numbers in drawn], order[3:], parts, parts_v)
     np.testing.assert_array_equal(whole, parts)
-    with pytest.raises(ConfigError, match=r"random numbers of 0 layers: expected those of extractor\.encoder\.layers\.0\.self_attn\.drop"):
+    with pytest.raises(
+        ConfigError,
+        match=r"random numbers of 0 layers: expected those of "
+        r"extractor\.encoder\.layers\.0\.self_attn\.drop",
+    ):
         trained([0, 8], [], order, whole, whole_v)
-    with pytest.raises(ConfigError, match=r"random numbers of extractor\.encoder\.layers\.0\.self_attn\.drop: expected"):
+    with pytest.raises(
+        ConfigError,
+        match=r"random numbers of extractor\.encoder\.layers\.0\.self_attn\.drop: expected",
+    ):
         trained([0, 8], [numbers[:7] for numbers in drawn], order, whole, whole_v)

@@ -1,4 +1,5 @@
-"""The native engine's trainer on one model: several steps, parts of the model, corrections, threads, arrays that it refuses."""
+"""The native engine's trainer on one model: several steps, parts of the model, corrections,
+threads, arrays that it refuses."""
 
 import threading
 from typing import Any
@@ -13,7 +14,16 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.network import Network, network_of
 from host.native.plan import INSTRUCTIONS, Floats, Plan, available_targets
 from host.native.trainer import Outcome, Trainer
-from tests.host.native_cases import LR, MOMENTUM, batches_of, classifier, examples, flat_of, parts_of, train_in_torch
+from tests.host.native_cases import (
+    LR,
+    MOMENTUM,
+    batches_of,
+    classifier,
+    examples,
+    flat_of,
+    parts_of,
+    train_in_torch,
+)
 from wire.errors import ConfigError, DataError
 
 
@@ -26,7 +36,9 @@ def har() -> tuple[Classifier, Network, Any, Any]:
 
 
 @pytest.mark.parametrize("sizes", [[32, 32, 11], [75], [1, 2, 72]])
-def test_several_steps_with_momentum_and_a_partial_last_batch(har: tuple[Classifier, Network, Any, Any], sizes: list[int]) -> None:
+def test_several_steps_with_momentum_and_a_partial_last_batch(
+    har: tuple[Classifier, Network, Any, Any], sizes: list[int]
+) -> None:
     model, network, x, y = har
     start = flat_of(model, network)
     order, bounds, batches = batches_of(sizes)
@@ -60,7 +72,8 @@ def test_tensors_may_come_in_another_order(har: tuple[Classifier, Network, Any, 
 
 
 def test_gradients_are_corrected(har: tuple[Classifier, Network, Any, Any]) -> None:
-    """One step of scale * (g + mu * (w - anchor) + offset) from the gradient of a step without; statistics are no part of it."""
+    """One step of scale * (g + mu * (w - anchor) + offset) from the gradient of a step without;
+    statistics are no part of it."""
     model, network, x, y = har
     start = flat_of(model, network)
     order, bounds, _ = batches_of([75])
@@ -75,14 +88,32 @@ def test_gradients_are_corrected(har: tuple[Classifier, Network, Any, Any]) -> N
         plain, gradient = start.copy(), np.zeros_like(start)
         trainer.train(plain, gradient, x, y, order, bounds, LR, 0.0)
         flat, velocity = start.copy(), np.ones_like(start)
-        trainer.train(flat, velocity, x, y, order, bounds, LR, MOMENTUM, anchor=anchor, mu=0.1, offset=offset, scale=scale)
+        trainer.train(
+            flat,
+            velocity,
+            x,
+            y,
+            order,
+            bounds,
+            LR,
+            MOMENTUM,
+            anchor=anchor,
+            mu=0.1,
+            offset=offset,
+            scale=scale,
+        )
         moved = MOMENTUM + scale * (gradient + np.float32(0.1) * (start - anchor) + offset)
         moved[scale == 0] = 1
-        np.testing.assert_allclose(velocity[~is_statistic], moved[~is_statistic], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            velocity[~is_statistic], moved[~is_statistic], rtol=1e-5, atol=1e-6
+        )
         wanted = np.where(scale == 0, start, start - LR * moved)
         np.testing.assert_allclose(flat[~is_statistic], wanted[~is_statistic], rtol=1e-5, atol=1e-6)
         assert np.array_equal(flat[is_statistic], plain[is_statistic])
-        assert np.array_equal(flat[scale == 0][~is_statistic[scale == 0]], start[scale == 0][~is_statistic[scale == 0]])
+        assert np.array_equal(
+            flat[scale == 0][~is_statistic[scale == 0]],
+            start[scale == 0][~is_statistic[scale == 0]],
+        )
 
 
 @pytest.mark.parametrize("trained", ["head", "extractor"])
@@ -93,14 +124,26 @@ def test_only_a_part_is_trained(har: tuple[Classifier, Network, Any, Any], train
     scale = np.zeros_like(start)
     for name, part in parts_of(network):
         scale[part] = name.startswith(trained)
-    train_in_torch(model, x, y, batches, frozen=tuple(n for n, _ in model.named_parameters() if not n.startswith(trained)))
+    train_in_torch(
+        model,
+        x,
+        y,
+        batches,
+        frozen=tuple(n for n, _ in model.named_parameters() if not n.startswith(trained)),
+    )
     for target in available_targets():
         flat, still = start.copy(), start.copy()
-        Trainer(network, target=target).train(flat, None, x, y, order, bounds, LR, MOMENTUM, scale=scale)
+        Trainer(network, target=target).train(
+            flat, None, x, y, order, bounds, LR, MOMENTUM, scale=scale
+        )
         np.testing.assert_allclose(flat, flat_of(model, network), rtol=0, atol=2e-5)
-        Trainer(network, target=target).train(still, None, x, y, order, bounds, LR, MOMENTUM, scale=scale, move_statistics=False)
+        Trainer(network, target=target).train(
+            still, None, x, y, order, bounds, LR, MOMENTUM, scale=scale, move_statistics=False
+        )
         for name, part in parts_of(network):
-            assert np.array_equal(still[part], start[part] if "running" in name else flat[part]), name
+            assert np.array_equal(still[part], start[part] if "running" in name else flat[part]), (
+                name
+            )
 
 
 def test_threads_give_the_same_bits(har: tuple[Classifier, Network, Any, Any]) -> None:
@@ -131,7 +174,9 @@ def test_threads_give_the_same_bits(har: tuple[Classifier, Network, Any, Any]) -
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_not_finite_show(har: tuple[Classifier, Network, Any, Any], value: float) -> None:
+def test_values_that_are_not_finite_show(
+    har: tuple[Classifier, Network, Any, Any], value: float
+) -> None:
     model, network, x, y = har
     order, bounds, _ = batches_of([32, 32, 11])
     x[order[0], 1, 3] = value
@@ -156,16 +201,32 @@ def test_arrays_are_checked(har: tuple[Classifier, Network, Any, Any]) -> None:
     order, bounds, _ = batches_of([32, 32, 11])
 
     def train(**changed: Any) -> None:
-        given = {"flat": flat, "momentum": None, "x": x, "y": y, "order": order, "bounds": bounds} | changed
+        given = {
+            "flat": flat,
+            "momentum": None,
+            "x": x,
+            "y": y,
+            "order": order,
+            "bounds": bounds,
+        } | changed
         trainer.train(**given, lr=LR, momentum_factor=MOMENTUM)
 
     read_only = flat.copy()
     read_only.flags.writeable = False
     for changed in (
-        *({"flat": bad} for bad in (flat.astype(np.float64), flat[:-1], np.repeat(flat, 2)[::2], read_only)),
-        *({"x": bad} for bad in (x.astype(np.float64), x[:, :2], x.transpose(0, 2, 1), np.asfortranarray(x))),
+        *(
+            {"flat": bad}
+            for bad in (flat.astype(np.float64), flat[:-1], np.repeat(flat, 2)[::2], read_only)
+        ),
+        *(
+            {"x": bad}
+            for bad in (x.astype(np.float64), x[:, :2], x.transpose(0, 2, 1), np.asfortranarray(x))
+        ),
         *({"y": y.astype(np.int32)}, {"y": y[:-1]}, {"order": order[:-1]}, {"momentum": flat[:-1]}),
-        *({"bounds": np.array(bad)} for bad in ([0, 32, 32, 75], [1, 75], [0, 80], [0, 74], [0, 80, 75])),
+        *(
+            {"bounds": np.array(bad)}
+            for bad in ([0, 32, 32, 75], [1, 75], [0, 80], [0, 74], [0, 80, 75])
+        ),
     ):
         with pytest.raises(ConfigError):
             train(**changed)
@@ -179,14 +240,18 @@ def test_arrays_are_checked(har: tuple[Classifier, Network, Any, Any]) -> None:
     single = classifier([nn.Flatten(), nn.BatchNorm1d(60)], 3, 20, 4)
     made = network_of(single, (3, 20))
     with pytest.raises(DataError, match="one value per channel"):
-        Trainer(made).train(flat_of(single, made), None, x, y, order[:1], np.array([0, 1]), LR, MOMENTUM)
+        Trainer(made).train(
+            flat_of(single, made), None, x, y, order[:1], np.array([0, 1]), LR, MOMENTUM
+        )
 
 
 def test_no_batches_change_nothing(har: tuple[Classifier, Network, Any, Any]) -> None:
     model, network, x, y = har
     flat = flat_of(model, network)
     none = np.zeros(0, np.int64)
-    assert Trainer(network).train(flat, None, x, y, none, np.zeros(1, np.int64), LR, MOMENTUM) == Outcome(0, 0, 0)
+    assert Trainer(network).train(
+        flat, None, x, y, none, np.zeros(1, np.int64), LR, MOMENTUM
+    ) == Outcome(0, 0, 0)
     assert Trainer(network).evaluate(flat, x, y, none) == Outcome(0, 0, 0)
     assert Trainer(network).predict(flat, x, none).shape == (0, 4)
     assert np.array_equal(flat, flat_of(model, network))

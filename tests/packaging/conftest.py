@@ -18,7 +18,9 @@ from tests.packaging.installed import Install, Installed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = [name.removesuffix("*") for name in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]]
+PACKAGES = [
+    name.removesuffix("*") for name in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+]
 VERSION = PROJECT["project"]["version"]
 
 
@@ -30,30 +32,51 @@ def setup_script() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy of the checkout, so that nothing which earlier builds left behind gets into it."""
-    pytest.importorskip("setuptools", reason="setuptools is not installed: pip install 'shoal[dev]' would run this")
+    """A wheel built from a copy of the checkout, so that nothing which earlier builds left behind
+    gets into it."""
+    pytest.importorskip(
+        "setuptools", reason="setuptools is not installed: pip install 'shoal[dev]' would run this"
+    )
     source, out = tmp_path_factory.mktemp("source") / "shoal", tmp_path_factory.mktemp("wheel")
-    left_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "android_bridge", "build", "dist", "runs")
+    left_out = shutil.ignore_patterns(
+        ".*", "__pycache__", "*.egg-info", "android_bridge", "build", "dist", "runs"
+    )
     shutil.copytree(ROOT, source, ignore=left_out)
     build = f"from setuptools import build_meta; build_meta.build_wheel({str(out)!r})"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "-c", build], cwd=source, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", build],
+        cwd=source,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return next(out.glob("*.whl"))
 
 
 @pytest.fixture
 def install(wheel: Path, tmp_path: Path, setup_script: dict[str, Any]) -> Install:
-    """Installs the wheel with an extra and looks at both commands; skipped where uv or the package index is missing."""
+    """Installs the wheel with an extra and looks at both commands; skipped where uv or the package
+    index is missing."""
     if importlib.util.find_spec("uv") is None:
         pytest.skip("uv is not installed: pip install uv would run this")
-    told = setup_script["uv_environment"](setup_script["pip_settings"](Path(sys.prefix)), os.environ)
+    told = setup_script["uv_environment"](
+        setup_script["pip_settings"](Path(sys.prefix)), os.environ
+    )
 
     def uv(*arguments: str) -> None:
         command = [sys.executable, "-m", "uv", "--quiet", *arguments]
-        done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=280)
-        if done.returncode and ("Failed to fetch" in done.stderr or "error sending request" in done.stderr):
-            pytest.skip(f"the package index cannot be reached: {done.stderr.strip().splitlines()[-1]}")
+        done = subprocess.run(
+            command, env={**os.environ, **told}, capture_output=True, text=True, timeout=280
+        )
+        if done.returncode and (
+            "Failed to fetch" in done.stderr or "error sending request" in done.stderr
+        ):
+            pytest.skip(
+                f"the package index cannot be reached: {done.stderr.strip().splitlines()[-1]}"
+            )
         assert done.returncode == 0, done.stderr
 
     def install(extra: str) -> Installed:
@@ -61,7 +84,15 @@ def install(wheel: Path, tmp_path: Path, setup_script: dict[str, Any]) -> Instal
         folder.mkdir()
         uv("venv", "--python", sys.executable, str(environment))
         constraints = str(setup_script["CONSTRAINTS"])
-        uv("pip", "install", "--python", str(environment), "-c", constraints, f"shoal[{extra}] @ {wheel.as_uri()}")
+        uv(
+            "pip",
+            "install",
+            "--python",
+            str(environment),
+            "-c",
+            constraints,
+            f"shoal[{extra}] @ {wheel.as_uri()}",
+        )
         installed = Installed(environment, folder)
         for name in ("shoal", "shoal-edge"):
             assert installed.succeeds(name, "--version") == f"shoal {VERSION}\n"
@@ -76,5 +107,10 @@ def recordings(fleet: FleetData, tmp_path: Path) -> str:
     """The path of a ``.npz`` with the windows of four people."""
     people = list(fleet.devices.values())
     x, y = np.concatenate([p.train_x for p in people]), np.concatenate([p.train_y for p in people])
-    np.savez(tmp_path / "recordings.npz", X=x, y=y, subject=np.repeat(np.arange(len(people)), [p.num_train for p in people]))
+    np.savez(
+        tmp_path / "recordings.npz",
+        X=x,
+        y=y,
+        subject=np.repeat(np.arange(len(people)), [p.num_train for p in people]),
+    )
     return str(tmp_path / "recordings.npz")

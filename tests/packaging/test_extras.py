@@ -1,7 +1,8 @@
-"""Each extra by itself installs what its commands need: the wheel, in a fresh environment, on a machine without the checkout.
+"""Each extra by itself installs what its commands need: the wheel, in a fresh environment, on a
+machine without the checkout.
 
-An environment takes half a minute once uv has its packages in the cache; the longest test is that of ExecuTorch, three minutes on a busy
-machine. pytest prints the time of each.
+An environment takes half a minute once uv has its packages in the cache; the longest test is that
+of ExecuTorch, three minutes on a busy machine. pytest prints the time of each.
 """
 
 import sys
@@ -89,7 +90,8 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "fedavg",
     ),
 }
-"""By extra: with which other one it is of use, a program that needs it, and what that prints. Other extras have a test of their own."""
+"""By extra: with which other one it is of use, a program that needs it, and what that prints. Other
+extras have a test of their own."""
 OWN_TESTS = {"edge", "aggregator", "export", "simulation", "executorch", "postgres", "s3", "ray"}
 
 
@@ -104,7 +106,9 @@ def test_every_extra_is_tried() -> None:
 def test_extra_does_what_it_is_for(extra: str, install: Install, recordings: str) -> None:
     base, program, printed = PROGRAMS[extra]
     desk = install(f"{base},{extra}" if base else extra)
-    written = textwrap.dedent(program).format(recordings=recordings, sweep=str(ROOT / "examples" / "sweep.py"))
+    written = textwrap.dedent(program).format(
+        recordings=recordings, sweep=str(ROOT / "examples" / "sweep.py")
+    )
     assert printed in desk.succeeds("python", "-c", written)
 
 
@@ -112,7 +116,18 @@ def test_extra_does_what_it_is_for(extra: str, install: Install, recordings: str
 @pytest.mark.timeout(900)
 def test_executorch_extra_exports_programs_for_phones(install: Install, recordings: str) -> None:
     desk = install("export,executorch")
-    desk.succeeds("shoal", "export", "--data", recordings, "--algorithm", "fedavg", "--runtimes", "onnx,executorch", "--out", "own")
+    desk.succeeds(
+        "shoal",
+        "export",
+        "--data",
+        recordings,
+        "--algorithm",
+        "fedavg",
+        "--runtimes",
+        "onnx,executorch",
+        "--out",
+        "own",
+    )
     assert "executorch" in desk.succeeds("shoal", "export", "inspect", "own")
 
 
@@ -120,7 +135,18 @@ def test_executorch_extra_exports_programs_for_phones(install: Install, recordin
 @pytest.mark.timeout(900)
 def test_ray_extra_simulates_on_a_cluster(install: Install, recordings: str) -> None:
     desk = install("simulation,ray")
-    words = ("--algorithm", "fedavg", "--rounds", "1", "--cluster", "local", "--workers", "1", "--out", "out")
+    words = (
+        "--algorithm",
+        "fedavg",
+        "--rounds",
+        "1",
+        "--cluster",
+        "local",
+        "--workers",
+        "1",
+        "--out",
+        "out",
+    )
     desk.succeeds("shoal", "simulate", "--data", recordings, *words)
     assert (desk.folder / "out" / "summary.json").exists()
 
@@ -131,7 +157,15 @@ def test_postgres_extra_serves_a_round_from_a_server(
     install: Install, fleet: FleetData, exported: Exported, postgres: Postgres, tmp_path: Path
 ) -> None:
     server = install("aggregator,postgres")
-    log = run_a_round(fleet, exported, tmp_path, server.command("shoal"), EDGE, "--database", postgres.create("extras"))
+    log = run_a_round(
+        fleet,
+        exported,
+        tmp_path,
+        server.command("shoal"),
+        EDGE,
+        "--database",
+        postgres.create("extras"),
+    )
     assert "run run-1: finished" in log
 
 
@@ -141,7 +175,9 @@ def test_s3_extra_serves_a_round_with_blobs_in_a_bucket(
     install: Install, fleet: FleetData, exported: Exported, s3: S3Server, tmp_path: Path
 ) -> None:
     server = install("aggregator,s3")
-    log = run_a_round(fleet, exported, tmp_path, server.command("shoal"), EDGE, "--blobs", f"s3://{BUCKET}/extras")
+    log = run_a_round(
+        fleet, exported, tmp_path, server.command("shoal"), EDGE, "--blobs", f"s3://{BUCKET}/extras"
+    )
     assert "run run-1: finished" in log
 
 
@@ -153,25 +189,49 @@ def test_edge_extra_trains_without_torch_and_says_which_extra_another_command_ne
     board = install("edge")
     assert [name for name in ("torch", "typer", "scipy", "onnx") if board.has(name)] == []
     assert "--trust" in board.succeeds("shoal-edge", "run", "--help")
-    assert board.fails("simulate") == "error: shoal simulate needs the package typer: pip install 'shoal[simulation]'"
+    assert (
+        board.fails("simulate")
+        == "error: shoal simulate needs the package typer: pip install 'shoal[simulation]'"
+    )
     refused = board.run("python", "-c", "import shoal; shoal.simulate")
-    assert refused.stderr.splitlines()[-1].startswith("ImportError: shoal.simulate needs the package "), refused.stderr
-    assert board.fails("serve", "--help") == "error: shoal serve needs the package typer: pip install 'shoal[aggregator]'"
-    log = run_a_round(fleet, exported, tmp_path, [sys.executable, "-m", "shoal"], board.command("shoal-edge"))
+    assert refused.stderr.splitlines()[-1].startswith(
+        "ImportError: shoal.simulate needs the package "
+    ), refused.stderr
+    assert (
+        board.fails("serve", "--help")
+        == "error: shoal serve needs the package typer: pip install 'shoal[aggregator]'"
+    )
+    log = run_a_round(
+        fleet, exported, tmp_path, [sys.executable, "-m", "shoal"], board.command("shoal-edge")
+    )
     assert "run run-1: finished" in log
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_aggregator_extra_serves_a_round_with_noise(install: Install, fleet: FleetData, exported: Exported, tmp_path: Path) -> None:
+def test_aggregator_extra_serves_a_round_with_noise(
+    install: Install, fleet: FleetData, exported: Exported, tmp_path: Path
+) -> None:
     server = install("aggregator")
     assert not server.has("sklearn")
     assert "--min-devices" in server.succeeds("shoal", "serve", "--help")
     assert "distfl" in server.succeeds("shoal", "algorithms")
     nowhere = f"mqtt://127.0.0.1:{free_port()}"
-    line = server.fails("serve", "--folder", "nowhere", "--bundle", str(exported.folder), "--broker", nowhere)
+    line = server.fails(
+        "serve", "--folder", "nowhere", "--bundle", str(exported.folder), "--broker", nowhere
+    )
     assert line.startswith(f"error: broker {nowhere}")
-    log = run_a_round(fleet, exported, tmp_path, server.command("shoal"), EDGE, "--algorithm", "fedavg", "--privacy", "gaussian")
+    log = run_a_round(
+        fleet,
+        exported,
+        tmp_path,
+        server.command("shoal"),
+        EDGE,
+        "--algorithm",
+        "fedavg",
+        "--privacy",
+        "gaussian",
+    )
     assert "run run-1: finished" in log
 
 
@@ -183,7 +243,9 @@ def test_export_extra_exports_files_and_the_watches(install: Install, recordings
     for data, out in ((recordings, "own"), ("watch", "watch")):
         desk.succeeds("shoal", "export", "--data", data, "--out", out)
         assert "step" in desk.succeeds("shoal", "export", "inspect", out)
-    assert desk.fails("serve", "--folder", "served").startswith("error: shoal serve needs the package ")
+    assert desk.fails("serve", "--folder", "served").startswith(
+        "error: shoal serve needs the package "
+    )
 
 
 @pytest.mark.slow
@@ -191,8 +253,24 @@ def test_export_extra_exports_files_and_the_watches(install: Install, recordings
 def test_simulation_extra_simulates_a_round(install: Install, recordings: str) -> None:
     desk = install("simulation")
     desk.succeeds("shoal", "simulate", "--data", recordings, "--rounds", "1", "--out", "out")
-    assert {"summary.json", "report.html"} <= {path.name for path in (desk.folder / "out").iterdir()}
-    program = f"import shoal; print(shoal.simulate({recordings!r}, rounds=1, algorithm='fedavg').save('models')[0].files)"
+    assert {"summary.json", "report.html"} <= {
+        path.name for path in (desk.folder / "out").iterdir()
+    }
+    program = (
+        f"import shoal; print(shoal.simulate({recordings!r}, rounds=1, "
+        "algorithm='fedavg').save('models')[0].files)"
+    )
     assert "group-0.onnx" in desk.succeeds("python", "-c", program)
-    desk.succeeds("shoal", "compare", "--data", recordings, "--algorithms", "fedavg,distfl", "--rounds", "1", "--out", "compared")
+    desk.succeeds(
+        "shoal",
+        "compare",
+        "--data",
+        recordings,
+        "--algorithms",
+        "fedavg,distfl",
+        "--rounds",
+        "1",
+        "--out",
+        "compared",
+    )
     assert (desk.folder / "compared" / "compare.png").exists()

@@ -1,4 +1,5 @@
-"""What is published: the wheel has the same bytes wherever it is built, its parts are listed, and what a board needs is there for arm64."""
+"""What is published: the wheel has the same bytes wherever it is built, its parts are listed, and
+what a board needs is there for arm64."""
 
 import importlib.util
 import json
@@ -17,14 +18,19 @@ from tests.packaging.conftest import PROJECT, VERSION
 def test_two_builds_of_the_wheel_have_the_same_bytes(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of git: a clone would run this")
-    pytest.importorskip("setuptools", reason="setuptools is not installed: pip install 'shoal[dev]' would run this")
+    pytest.importorskip(
+        "setuptools", reason="setuptools is not installed: pip install 'shoal[dev]' would run this"
+    )
     built = []
     for name, umask, zone in (("a", "022", "UTC"), ("b", "077", "Asia/Tokyo")):
         words = f"umask {umask} && exec deploy/release {tmp_path / name}"
         done = run("/bin/sh", "-c", words, PYTHON=sys.executable, TZ=zone, PYTHONHASHSEED=umask)
         assert done.returncode == 0, done.stderr
         built.append((tmp_path / name / f"shoal-{VERSION}-py3-none-any.whl").read_bytes())
-        assert run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=tmp_path / name).returncode == 0
+        assert (
+            run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=tmp_path / name).returncode
+            == 0
+        )
     assert built[0] == built[1]
 
 
@@ -56,27 +62,50 @@ def test_the_list_of_parts_names_every_package_that_shoal_needs(tmp_path: Path) 
     done = run(tool("cyclonedx-py"), *words)
     assert done.returncode == 0, done.stderr
     read = json.loads(out.read_text())
-    assert (read["bomFormat"], read["metadata"]["component"]["name"], read["metadata"]["component"]["version"]) == (
+    assert (
+        read["bomFormat"],
+        read["metadata"]["component"]["name"],
+        read["metadata"]["component"]["version"],
+    ) == (
         "CycloneDX",
         "shoal",
         VERSION,
     )
-    listed = {component["name"].lower().replace("_", "-"): component["version"] for component in read["components"]}
+    listed = {
+        component["name"].lower().replace("_", "-"): component["version"]
+        for component in read["components"]
+    }
     needed = {requirement.partition(">")[0] for requirement in PROJECT["project"]["dependencies"]}
     assert needed - listed.keys() == set()
-    assert all(component.get("purl", "pkg:pypi/").startswith("pkg:") for component in read["components"])
+    assert all(
+        component.get("purl", "pkg:pypi/").startswith("pkg:") for component in read["components"]
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_boards_packages_are_there_for_arm64(tmp_path: Path) -> None:
-    """In the versions of constraints.txt, as wheels, for the C library of Debian 12 and Ubuntu 22.04."""
+    """In the versions of constraints.txt, as wheels, for the C library of Debian 12 and Ubuntu
+    22.04."""
     if importlib.util.find_spec("pip") is None:
         pytest.skip("pip is not installed: python -m ensurepip would run this")
     project = PROJECT["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["edge"]]
-    platforms = [word for version in (17, 27, 28, 31, 34, 35) for word in ("--platform", f"manylinux_2_{version}_aarch64")]
-    words = ["--only-binary=:all:", *platforms, "--platform", "manylinux2014_aarch64", "--python-version", "3.11", "--implementation", "cp"]
+    platforms = [
+        word
+        for version in (17, 27, 28, 31, 34, 35)
+        for word in ("--platform", f"manylinux_2_{version}_aarch64")
+    ]
+    words = [
+        "--only-binary=:all:",
+        *platforms,
+        "--platform",
+        "manylinux2014_aarch64",
+        "--python-version",
+        "3.11",
+        "--implementation",
+        "cp",
+    ]
     command = [
         sys.executable,
         "-m",
@@ -96,7 +125,11 @@ def test_a_boards_packages_are_there_for_arm64(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     fetched = {path.name.partition("-")[0].lower() for path in tmp_path.iterdir()}
     assert fetched >= {"numpy", "msgspec", "cryptography", "paho_mqtt", "onnxruntime"}
-    assert [path.name for path in tmp_path.iterdir() if "aarch64" not in path.name and not path.name.endswith("-none-any.whl")] == []
+    assert [
+        path.name
+        for path in tmp_path.iterdir()
+        if "aarch64" not in path.name and not path.name.endswith("-none-any.whl")
+    ] == []
 
 
 def test_every_file_names_the_same_version() -> None:
@@ -108,5 +141,12 @@ def test_every_file_names_the_same_version() -> None:
         "deploy/helm/shoal/Chart.yaml": r"^(?:version|appVersion): (.+)$",
         "CHANGELOG.md": r"^## \[([\d.]+)\]",
     }
-    named = {place: re.findall(pattern, (ROOT / place).read_text(), re.MULTILINE) for place, pattern in places.items()}
-    assert {place: found for place, found in named.items() if not found or found[0] != VERSION or found[-1] != VERSION} == {}
+    named = {
+        place: re.findall(pattern, (ROOT / place).read_text(), re.MULTILINE)
+        for place, pattern in places.items()
+    }
+    assert {
+        place: found
+        for place, found in named.items()
+        if not found or found[0] != VERSION or found[-1] != VERSION
+    } == {}

@@ -31,7 +31,10 @@ def test_uv_is_told_what_pip_is_configured_with(setup_script: dict[str, Any]) ->
 
 
 def test_what_uv_is_told_already_stays(setup_script: dict[str, Any]) -> None:
-    told = setup_script["uv_environment"]({"index-url": "https://a.example", "cert": "/a.pem"}, {"UV_DEFAULT_INDEX": "https://b.example"})
+    told = setup_script["uv_environment"](
+        {"index-url": "https://a.example", "cert": "/a.pem"},
+        {"UV_DEFAULT_INDEX": "https://b.example"},
+    )
     assert told == {"UV_INDEX_STRATEGY": "unsafe-best-match", "SSL_CERT_FILE": "/a.pem"}
 
 
@@ -42,7 +45,8 @@ def test_variables_take_precedence_over_files_as_for_pip(
         pytest.skip("pip is not installed: python -m ensurepip would run this")
     file = tmp_path / "pip.conf"
     file.write_text(
-        "[global]\nfind-links = /global\nextra-index-url =\n  https://one.example\n  https://two.example\n[install]\nproxy = p:1\n"
+        "[global]\nfind-links = /global\nextra-index-url =\n  https://one.example\n  "
+        "https://two.example\n[install]\nproxy = p:1\n"
     )
     monkeypatch.setenv("PIP_CONFIG_FILE", str(file))
     monkeypatch.setenv("PIP_FIND_LINKS", "/variable")
@@ -55,25 +59,41 @@ def test_variables_take_precedence_over_files_as_for_pip(
 
 
 def test_without_uv_a_line_says_so_and_pip_is_used(
-    setup_script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    setup_script: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     asked: list[list[str]] = []
 
     def run(command: list[Any], **_: object) -> "subprocess.CompletedProcess[str]":
         asked.append([str(word) for word in command])
         refused = any(str(word).startswith("uv==") for word in command)
-        return subprocess.CompletedProcess(command, int(refused), "", "ERROR: No matching distribution found for uv" if refused else "")
+        return subprocess.CompletedProcess(
+            command,
+            int(refused),
+            "",
+            "ERROR: No matching distribution found for uv" if refused else "",
+        )
 
     monkeypatch.setattr(subprocess, "run", run)
     uv = setup_script["install_uv"](tmp_path)
     assert uv is None
-    assert "no uv to be had here (ERROR: No matching distribution found for uv): pip installs" in capsys.readouterr().out
+    assert (
+        "no uv to be had here (ERROR: No matching distribution found for uv): pip installs"
+        in capsys.readouterr().out
+    )
     setup_script["install"](tmp_path, uv, "something")
     assert asked[-1][1:4] == ["-m", "pip", "install"]
     assert asked[-1][-1] == "something"
 
 
 def test_wrong_arguments_are_one_line() -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "deploy" / "setup")], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "deploy" / "setup")], capture_output=True, text=True
+    )
     assert done.returncode == 1
-    assert done.stderr == "usage: deploy/setup FOLDER EXTRAS, for example deploy/setup .venv edge,simulation\n"
+    assert (
+        done.stderr
+        == "usage: deploy/setup FOLDER EXTRAS, for example deploy/setup .venv edge,simulation\n"
+    )

@@ -1,4 +1,5 @@
-"""The systemd units: systemd finds nothing wrong with them, they give little away, and a service says what they wait for."""
+"""The systemd units: systemd finds nothing wrong with them, they give little away, and a service
+says what they wait for."""
 
 import re
 import shutil
@@ -15,7 +16,9 @@ from simulation.local.fleet import start_process, stop_processes, write_device_f
 from tests.conftest import Exported
 from tests.packaging.conftest import ROOT
 
-UNITS = sorted(path for folder in ("systemd", "board") for path in (ROOT / "deploy" / folder).glob("*.service"))
+UNITS = sorted(
+    path for folder in ("systemd", "board") for path in (ROOT / "deploy" / folder).glob("*.service")
+)
 EXPOSURE = 25
 """Of 100; `systemd-analyze security` calls less than 40 'OK'."""
 
@@ -32,12 +35,17 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        ["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60
+    )
 
 
 def test_systemd_finds_nothing_wrong_with_a_unit(unit: Path) -> None:
     done = analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
-    assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (0, [])
+    assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (
+        0,
+        [],
+    )
 
 
 def test_a_unit_gives_little_away(unit: Path) -> None:
@@ -45,14 +53,25 @@ def test_a_unit_gives_little_away(unit: Path) -> None:
     assert done.returncode == 0, done.stdout[-300:] + done.stderr
 
 
-def test_a_service_says_that_it_is_ready_and_goes_on_saying_so(exported: Exported, embedded_broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_a_service_says_that_it_is_ready_and_goes_on_saying_so(
+    exported: Exported, embedded_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(address))
         supervisor.settimeout(100)
-        options = ["--folder", str(tmp_path / "f"), "--bundle", str(exported.folder), "--broker", embedded_broker.url]
+        options = [
+            "--folder",
+            str(tmp_path / "f"),
+            "--bundle",
+            str(exported.folder),
+            "--broker",
+            embedded_broker.url,
+        ]
         serving = start_process(
-            ["-m", "shoal", "serve", *options, "--port", str(free_port())], tmp_path / "log", {"NOTIFY_SOCKET": str(address)}
+            ["-m", "shoal", "serve", *options, "--port", str(free_port())],
+            tmp_path / "log",
+            {"NOTIFY_SOCKET": str(address)},
         )
         try:
             assert supervisor.recv(100) == b"READY=1\nWATCHDOG=1"
@@ -65,16 +84,27 @@ def test_a_service_says_that_it_is_ready_and_goes_on_saying_so(exported: Exporte
             stop_processes([serving])
 
 
-def test_a_board_says_that_it_is_ready_where_the_broker_is_not_there_yet(tmp_path: Path, exported: Exported, fleet: FleetData) -> None:
+def test_a_board_says_that_it_is_ready_where_the_broker_is_not_there_yet(
+    tmp_path: Path, exported: Exported, fleet: FleetData
+) -> None:
     address = tmp_path / "notify"
     write_device_folder(fleet, "d0", tmp_path / "data")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind("\0" + str(address))
         supervisor.settimeout(60)
-        options = {"--id": "d", "--data": tmp_path / "data", "--state": tmp_path / "state", "--trust": exported.folder / "trust.pem"}
+        options = {
+            "--id": "d",
+            "--data": tmp_path / "data",
+            "--state": tmp_path / "state",
+            "--trust": exported.folder / "trust.pem",
+        }
         options |= {"--broker": f"mqtt://127.0.0.1:{free_port()}"}
         arguments = [str(part) for option in options.items() for part in option]
-        board = start_process(["-m", "edge_client.main", "run", *arguments], tmp_path / "log", {"NOTIFY_SOCKET": f"@{address}"})
+        board = start_process(
+            ["-m", "edge_client.main", "run", *arguments],
+            tmp_path / "log",
+            {"NOTIFY_SOCKET": f"@{address}"},
+        )
         try:
             assert supervisor.recv(100) == b"READY=1\nWATCHDOG=1"
         finally:

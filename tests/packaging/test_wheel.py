@@ -11,7 +11,12 @@ def test_wheel_has_every_file_of_the_packages_the_licence_and_nothing_else(wheel
         names = set(packed.namelist())
         metadata = packed.read(f"shoal-{VERSION}.dist-info/METADATA").decode()
         licence = packed.read(f"shoal-{VERSION}.dist-info/licenses/LICENSE")
-    files = {str(path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file()}
+    files = {
+        str(path.relative_to(ROOT))
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*")
+        if path.is_file()
+    }
     files = {name for name in files if "__pycache__" not in name}
     assert {name for name in names if not name.startswith(f"shoal-{VERSION}.dist-info/")} == files
     assert {f"{name}/py.typed" for name in PACKAGES} <= names

@@ -1,4 +1,5 @@
-"""Every block of code on every page is covered by a test that is named here; commands in the text exist; and links to other sites."""
+"""Every block of code on every page is covered by a test that is named here; commands in the text
+exist; and links to other sites."""
 
 import re
 import shlex
@@ -13,26 +14,51 @@ from tests.pages import FENCE, ROOT, Block, blocks, pages
 
 EVERY = {
     ("README.md", "python"): "tests/shoal/test_python_page.py: test_the_program_of_the_readme_runs",
-    ("docs/python.md", "python"): "tests/shoal/test_python_page.py: test_the_programs_of_the_page_run_in_order",
+    (
+        "docs/python.md",
+        "python",
+    ): "tests/shoal/test_python_page.py: test_the_programs_of_the_page_run_in_order",
     ("docs/extend.md", "python"): "tests/shoal/test_extend_page.py: "
     "test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_repository",
-    ("docs/tutorial.md", "python"): "tests/examples/test_methods.py: test_the_page_shows_what_the_files_hold",
-    ("docs/install.md", "yaml"): "tests/deploy/test_monitoring.py: test_alertmanager_reads_the_configuration_and_the_receiver_of_the_page",
-    ("docs/install.md", ""): "tests/deploy/test_install_page.py: test_every_command_is_of_a_program_of_whose_words_a_test_knows",
+    (
+        "docs/tutorial.md",
+        "python",
+    ): "tests/examples/test_methods.py: test_the_page_shows_what_the_files_hold",
+    (
+        "docs/install.md",
+        "yaml",
+    ): "tests/deploy/test_monitoring.py: "
+    "test_alertmanager_reads_the_configuration_and_the_receiver_of_the_page",
+    (
+        "docs/install.md",
+        "",
+    ): "tests/deploy/test_install_page.py: "
+    "test_every_command_is_of_a_program_of_whose_words_a_test_knows",
 }
 """The test that covers every block of a language on a page."""
 ONE = {
-    "docs/simulate.md: python: import numpy as np": "tests/algorithms/test_ids.py: test_the_page_writes_such_a_file",
-    "docs/simulate.md: python: from torch import nn": "tests/simulation/test_own_model.py: written_in_the_docs",
-    "docs/simulate.md: python: import torch": "tests/simulation/test_own_model.py: written_in_the_docs",
-    "docs/device.md: toml: [window]": "tests/shoal/test_docs.py: test_a_recording_as_the_device_page_has_it",
-    'docs/device.md: toml: verbs = ["train", "evaluate", "protect"]': "tests/edge_client/test_policy.py: test_the_policy_of_the_page",
-    "docs/device.md: python: import json, onnxruntime": "tests/edge_client/test_model.py: test_the_programs_of_the_page_answer_alike",
-    "docs/device.md: python: from edge_client import Model": "tests/edge_client/test_model.py: test_the_programs_of_the_page_answer_alike",
-    'docs/tutorial.md: toml: [project.entry-points."shoal.groupings"]': "tests/algorithms/test_outside.py: test_the_entry_of_the_page",
+    "docs/simulate.md: python: import numpy as np": "tests/algorithms/test_ids.py: "
+    "test_the_page_writes_such_a_file",
+    "docs/simulate.md: python: from torch import nn": "tests/simulation/test_own_model.py: "
+    "written_in_the_docs",
+    "docs/simulate.md: python: import torch": "tests/simulation/test_own_model.py: "
+    "written_in_the_docs",
+    "docs/device.md: toml: [window]": "tests/shoal/test_docs.py: "
+    "test_a_recording_as_the_device_page_has_it",
+    'docs/device.md: toml: verbs = ["train", "evaluate", "protect"]': "tests/edge_client/test_policy.py: "
+    "test_the_policy_of_the_page",
+    "docs/device.md: python: import json, onnxruntime": "tests/edge_client/test_model.py: "
+    "test_the_programs_of_the_page_answer_alike",
+    "docs/device.md: python: from edge_client import Model": "tests/edge_client/test_model.py: "
+    "test_the_programs_of_the_page_answer_alike",
+    'docs/tutorial.md: toml: [project.entry-points."shoal.groupings"]': "tests/algorithms/test_outside.py: "
+    "test_the_entry_of_the_page",
     "android_bridge/README.md: kotlin: import android.content.Context": "tests/android/test_layer.py: "
     "test_an_app_compiles_against_the_archive_with_this_compiler",
-    "docs/house.md: text: shoal                                  the command line, and what Python programs import": "tests/shoal/"
+    (
+        "docs/house.md: text: shoal                                  the command line, and what "
+        "Python programs import"
+    ): "tests/shoal/"
     "test_blocks.py: test_the_drawing_of_imports_has_the_packages_that_the_contracts_have",
 }
 """The test that covers one block."""
@@ -49,7 +75,8 @@ LINKS = {
     "https://semver.org/spec/v2.0.0.html",
     "https://www.tensorflow.org/federated",
 }
-"""Every link to another site. No test opens one: tests have no network. A link that is added is opened by hand first."""
+"""Every link to another site. No test opens one: tests have no network. A link that is added is
+opened by hand first."""
 ABSENT = {"windows"}
 """Commands of which a page says how they would be added."""
 
@@ -61,7 +88,11 @@ def every_block() -> list[Block]:
 def test_every_block_of_every_page_is_covered_by_a_test_that_is_there() -> None:
     found = every_block()
     assert len(found) >= 40
-    assert [block.name for block in found if (block.page, block.language) not in EVERY and block.name not in ONE] == []
+    assert [
+        block.name
+        for block in found
+        if (block.page, block.language) not in EVERY and block.name not in ONE
+    ] == []
     assert set(ONE) <= {block.name for block in found}
     assert set(EVERY) <= {(block.page, block.language) for block in found}
     for place in {*EVERY.values(), *ONE.values()}:
@@ -71,8 +102,13 @@ def test_every_block_of_every_page_is_covered_by_a_test_that_is_there() -> None:
 
 def test_the_drawing_of_imports_has_the_packages_that_the_contracts_have() -> None:
     (drawing,) = blocks("docs/house.md")
-    drawn = [re.split(r"\s{2,}", line.strip(" └─>"))[0].replace("│", "|") for line in drawing.text.splitlines()]
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    drawn = [
+        re.split(r"\s{2,}", line.strip(" └─>"))[0].replace("│", "|")
+        for line in drawing.text.splitlines()
+    ]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     assert drawn in [contract["layers"] for contract in contracts if contract["type"] == "layers"]
 
 
@@ -100,8 +136,19 @@ def mistake(line: str) -> str | None:
         if rest[0] not in inner:
             return f"no command {rest[0]} of {words[0]}"
         found = inner[rest[0]]
-    options = {option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    return next((f"no option {word}" for word in rest if word.startswith("--") and word not in options | {"--help"}), None)
+    options = {
+        option
+        for parameter in found.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    return next(
+        (
+            f"no option {word}"
+            for word in rest
+            if word.startswith("--") and word not in options | {"--help"}
+        ),
+        None,
+    )
 
 
 def mistake_of_edge(words: list[str]) -> str | None:
@@ -115,7 +162,10 @@ def mistake_of_edge(words: list[str]) -> str | None:
     if named is not None and named not in known:
         return f"no command {named}"
     options = {*top._option_string_actions, *(known[named or "run"]._option_string_actions)}
-    return next((f"no option {word}" for word in words if word.startswith("--") and word not in options), None)
+    return next(
+        (f"no option {word}" for word in words if word.startswith("--") and word not in options),
+        None,
+    )
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -135,7 +185,16 @@ def test_a_command_that_does_not_exist_is_found() -> None:
 
 def test_links_to_other_sites_are_those_of_the_list() -> None:
     own = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\]|[\w.-]+\.example|\.\.\.)")
-    met = {link for path in pages() for link in re.findall(r"(?:\]\(|<)(https?:[^)>]*)", path.read_text()) if not own.match(link)}
+    met = {
+        link
+        for path in pages()
+        for link in re.findall(r"(?:\]\(|<)(https?:[^)>]*)", path.read_text())
+        if not own.match(link)
+    }
     assert met == LINKS
-    wrong = [link for link in LINKS if not re.fullmatch(r"https://([a-z0-9-]+\.)+[a-z]{2,}(/[\w./-]*)?", link)]
+    wrong = [
+        link
+        for link in LINKS
+        if not re.fullmatch(r"https://([a-z0-9-]+\.)+[a-z]{2,}(/[\w./-]*)?", link)
+    ]
     assert wrong == []

@@ -1,4 +1,5 @@
-"""`shoal` itself: it starts at once, lists its commands, and says what a command needs that is not installed."""
+"""`shoal` itself: it starts at once, lists its commands, and says what a command needs that is not
+installed."""
 
 import inspect
 import subprocess
@@ -25,14 +26,38 @@ from wire.errors import ConfigError
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
-HEAVY = {"torch", "numpy", "scipy", "sklearn", "fastapi", "uvicorn", "sqlalchemy", "alembic", "onnx", "onnxruntime", "executorch"}
-HEAVY |= {"matplotlib", "rich", "cryptography", "paho", "jinja2", "opacus", "ray", "seglearn", "safetensors"}
+HEAVY = {
+    "torch",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "fastapi",
+    "uvicorn",
+    "sqlalchemy",
+    "alembic",
+    "onnx",
+    "onnxruntime",
+    "executorch",
+}
+HEAVY |= {
+    "matplotlib",
+    "rich",
+    "cryptography",
+    "paho",
+    "jinja2",
+    "opacus",
+    "ray",
+    "seglearn",
+    "safetensors",
+}
 """Packages that only what carries a command out may import."""
 
 
 @pytest.mark.parametrize("module", ["shoal", "edge_client.main"])
 def test_version_is_that_of_the_project(module: str) -> None:
-    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, f"shoal {VERSION}\n")
 
 
@@ -41,22 +66,34 @@ def test_help_lists_every_command_with_its_line_and_imports_no_package_of_an_ext
         "import sys; from shoal.cli import main; sys.argv = ['shoal', '--help']\n"
         "try: main()\n"
         "except SystemExit as end: assert end.code == 0\n"
-        "print([name for name in ('torch', 'numpy', 'typer', 'rich', 'matplotlib') if name in sys.modules], file=sys.stderr)"
+        "print([name for name in ('torch', 'numpy', 'typer', 'rich', 'matplotlib') if name in "
+        "sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     told = " ".join(done.stdout.split())
-    assert [name for name, command in COMMANDS.items() if f"{name} {command.summary}" not in told] == []
+    assert [
+        name for name, command in COMMANDS.items() if f"{name} {command.summary}" not in told
+    ] == []
     assert "'shoal[export]' for download, export" in told
     assert done.stderr == "[]\n"
 
 
 def functions(name: str) -> dict[str, Callable[..., None]]:
-    """The functions of a command: one, or the callback of a group and its commands, by the words that name them."""
+    """The functions of a command: one, or the callback of a group and its commands, by the words
+    that name them."""
     command = getattr(import_module(f"shoal.commands.{name}"), name)
     if not isinstance(command, typer.Typer):
         return {name: command}
-    own = [] if command.registered_callback is None else [(name, command.registered_callback.callback)]
-    named = [(f"{name} {each.name or each.callback.__name__}", each.callback) for each in command.registered_commands if each.callback]
+    own = (
+        []
+        if command.registered_callback is None
+        else [(name, command.registered_callback.callback)]
+    )
+    named = [
+        (f"{name} {each.name or each.callback.__name__}", each.callback)
+        for each in command.registered_commands
+        if each.callback
+    ]
     return {words: function for words, function in [*own, *named] if function is not None}
 
 
@@ -70,7 +107,8 @@ def test_help_and_usage_errors_import_nothing_that_a_command_needs_to_run() -> N
         f"for words in {lines}:\n"
         "    sys.argv = ['shoal', *words]\n"
         "    try: main()\n"
-        "    except SystemExit as end: assert end.code == (0 if words[-1] == '--help' else 2), words\n"
+        "    except SystemExit as end: assert end.code == (0 if words[-1] == '--help' else 2), "
+        "words\n"
         f"    assert not sys.modules.keys() & {HEAVY}, (words, sys.modules.keys() & {HEAVY})\n"
         "    assert not any(name.startswith('shoal.handlers') for name in sys.modules), words\n"
     )
@@ -85,31 +123,51 @@ def test_every_command_has_a_handler_that_takes_its_options(words: str) -> None:
     given = inspect.signature(command).parameters.keys() - {"context", IN_JSON.name}
     inspect.signature(handler).bind(**dict.fromkeys(given))
     options, taken = typing.get_type_hints(command), typing.get_type_hints(handler)
-    named = {n for n, p in inspect.signature(handler).parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    named = {
+        n
+        for n, p in inspect.signature(handler).parameters.items()
+        if p.kind is not inspect.Parameter.VAR_KEYWORD
+    }
     assert {name: taken[name] for name in named} == {name: options[name] for name in named}
 
 
 def test_what_help_says_of_choices_is_so() -> None:
     told = {
-        words: " ".join(str(option.help) for option in infos(FUNCTIONS[words])) for words in ("compare", "export", "download", "simulate")
+        words: " ".join(str(option.help) for option in infos(FUNCTIONS[words]))
+        for words in ("compare", "export", "download", "simulate")
     }
-    assert f"labels {','.join(map(str, grid.LABELS))} and split {','.join(grid.SPLITS)} when not given" in told["compare"]
+    assert (
+        f"labels {','.join(map(str, grid.LABELS))} and split {','.join(grid.SPLITS)} when not given"
+        in told["compare"]
+    )
     assert f"{grid.SEEDS} with --scenarios" in told["compare"]
     assert f"{ONNX}, or {','.join(bundle.RUNTIMES)}" in told["export"]
     assert told["download"].startswith(", ".join(SOURCES))
     assert f"more than {FEW} devices" in told["simulate"]
     assert inspect.signature(FUNCTIONS["export"]).parameters["runtimes"].default == ONNX
     for words in ("export", "models export"):
-        assert inspect.signature(FUNCTIONS[words]).parameters["max_batch"].default == bundle.MAX_BATCH
+        assert (
+            inspect.signature(FUNCTIONS[words]).parameters["max_batch"].default == bundle.MAX_BATCH
+        )
 
 
 def infos(command: Callable[..., None]) -> list[Any]:
     """What Typer is told of the options of a command."""
-    return [each for hint in typing.get_type_hints(command, include_extras=True).values() for each in getattr(hint, "__metadata__", ())]
+    return [
+        each
+        for hint in typing.get_type_hints(command, include_extras=True).values()
+        for each in getattr(hint, "__metadata__", ())
+    ]
 
 
-@pytest.mark.parametrize("words", [[name, "--help"] for name in COMMANDS] + [["export", "inspect", "--help"], ["simulate", "--nothing"]])
-def test_help_and_usage_are_plain_as_those_of_the_whole_are(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [[name, "--help"] for name in COMMANDS]
+    + [["export", "inspect", "--help"], ["simulate", "--nothing"]],
+)
+def test_help_and_usage_are_plain_as_those_of_the_whole_are(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         application(words[0])(words, prog_name="shoal")
     told = "".join(capsys.readouterr())
@@ -123,11 +181,19 @@ def test_the_list_of_commands_has_each_once_and_its_examples_are_in_the_docs() -
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
     examples = [(name, line) for name, command in COMMANDS.items() for line in command.examples]
     assert {name for name, _ in examples} == set(COMMANDS)
-    assert [line for name, line in examples if line not in DOCUMENTED or not line.startswith(f"shoal {name}")] == []
+    assert [
+        line
+        for name, line in examples
+        if line not in DOCUMENTED or not line.startswith(f"shoal {name}")
+    ] == []
 
 
-@pytest.mark.parametrize("words", [words for name in COMMANDS for words in functions(name) if " " in words])
-def test_the_help_of_a_command_of_a_group_ends_with_its_own_example_of_the_docs(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words", [words for name in COMMANDS for words in functions(name) if " " in words]
+)
+def test_the_help_of_a_command_of_a_group_ends_with_its_own_example_of_the_docs(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     from tests.shoal.test_docs import COMMANDS as DOCUMENTED
 
     with pytest.raises(SystemExit):
@@ -144,20 +210,32 @@ def test_each_example_within_a_group_is_of_a_command_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_help_ends_with_an_example_on_a_line_of_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_ends_with_an_example_on_a_line_of_its_own(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         application(name)([name, "--help"], prog_name="shoal")
-    assert capsys.readouterr().out.rstrip().endswith(f"Examples:\n    {COMMANDS[name].examples[-1]}")
+    assert (
+        capsys.readouterr().out.rstrip().endswith(f"Examples:\n    {COMMANDS[name].examples[-1]}")
+    )
 
 
 def test_a_command_that_there_is_not_is_answered_with_what_was_meant() -> None:
-    for word, told in (("simulat", "did you mean simulate?"), ("xyzzy", "`shoal --help` lists all")):
+    for word, told in (
+        ("simulat", "did you mean simulate?"),
+        ("xyzzy", "`shoal --help` lists all"),
+    ):
         done = subprocess.run([sys.executable, "-m", "shoal", word], capture_output=True, text=True)
-        assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"shoal: error: there is no command {word!r}; {told}")
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (
+            2,
+            f"shoal: error: there is no command {word!r}; {told}",
+        )
 
 
 def test_every_line_in_the_list_of_commands_is_a_sentence() -> None:
-    assert [command.summary for command in COMMANDS.values() if not command.summary.endswith(".")] == []
+    assert [
+        command.summary for command in COMMANDS.values() if not command.summary.endswith(".")
+    ] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -169,20 +247,35 @@ def test_a_commands_own_help_begins_with_its_line(name: str) -> None:
 
 
 def test_every_module_of_the_commands_is_listed() -> None:
-    modules = {path.stem for path in (ROOT / "shoal" / "commands").glob("*.py")} - {"__init__", "options"}
+    modules = {path.stem for path in (ROOT / "shoal" / "commands").glob("*.py")} - {
+        "__init__",
+        "options",
+    }
     assert modules == set(COMMANDS)
 
 
 def test_extras_of_the_commands_exist() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     assert {command.extra for command in COMMANDS.values()} <= extras.keys()
 
 
-def test_a_missing_package_is_named_with_the_extra_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("fastapi", "shoal.handlers.serve", "aggregator.main", "aggregator.adapters.http_api"):
+def test_a_missing_package_is_named_with_the_extra_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (
+        "fastapi",
+        "shoal.handlers.serve",
+        "aggregator.main",
+        "aggregator.adapters.http_api",
+    ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "meta_path", [Missing("fastapi"), *sys.meta_path])
-    with pytest.raises(ConfigError, match=r"^shoal serve needs the package fastapi: pip install 'shoal\[aggregator\]'$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^shoal serve needs the package fastapi: pip install 'shoal\[aggregator\]'$",
+    ):
         application("serve")(["serve", "--folder", "f"], standalone_mode=False)
 
 
@@ -206,8 +299,12 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-@pytest.mark.parametrize(("arguments", "status"), [([], 2), (["nothing"], 2), (["simulate", "--nothing"], 2)])
+@pytest.mark.parametrize(
+    ("arguments", "status"), [([], 2), (["nothing"], 2), (["simulate", "--nothing"], 2)]
+)
 def test_wrong_command_lines_end_with_usage_and_status_2(arguments: list[str], status: int) -> None:
-    done = subprocess.run([sys.executable, "-m", "shoal", *arguments], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal", *arguments], capture_output=True, text=True
+    )
     assert done.returncode == status
     assert "usage: shoal" in (done.stdout + done.stderr).lower()

@@ -18,7 +18,14 @@ SHOAL = [sys.executable, "-m", "shoal"]
 
 def shoal(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run([*SHOAL, *arguments], cwd=cwd, capture_output=True, text=True, timeout=280, env={**os.environ, **environment})
+    return subprocess.run(
+        [*SHOAL, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, **environment},
+    )
 
 
 def test_demo(tmp_path: Path) -> None:
@@ -28,23 +35,41 @@ def test_demo(tmp_path: Path) -> None:
     assert (summary["algorithm"], summary["data"], summary["rounds"]) == ("personal", "watch", 2)
     assert sorted(summary["devices"])[:2] == ["p01-left", "p01-right"]
     assert all(0 <= device["accuracy"] <= 1 for device in summary["devices"].values())
-    assert 0 <= summary["comparison"]["fedavg"]["worst"] <= summary["comparison"]["fedavg"]["mean"] <= 1
-    assert "what devices start from" not in (tmp_path / "out" / "aggregator.log").read_text(), "each run begins with the same weights"
+    assert (
+        0
+        <= summary["comparison"]["fedavg"]["worst"]
+        <= summary["comparison"]["fedavg"]["mean"]
+        <= 1
+    )
+    assert "what devices start from" not in (tmp_path / "out" / "aggregator.log").read_text(), (
+        "each run begins with the same weights"
+    )
     assert summary["edge"]["processes"] == 4
     assert 0 < summary["edge"]["max_rss_bytes"] < 150 * 2**20
     assert summary["edge"]["torch_loaded"] is False
     for name in ("accuracy.png", "similarity.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "out" / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == page.count("<h2>How far devices are apart by ") > 0, "a picture of each view"
+    assert (
+        page.count("data:image/png;base64,") == page.count("<h2>How far devices are apart by ") > 0
+    ), "a picture of each view"
     assert "p02-right" in page
     assert "mean accuracy" in done.stdout
     assert left_running(tmp_path) == []
 
 
 def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
-    words = ["--devices", "3", "--algorithm", "fedavg"]  # with another algorithm there would be two bundles to export
-    process = subprocess.Popen([*SHOAL, "demo", *words, "--rounds", "500", "--out", "out"], cwd=tmp_path, start_new_session=True)
+    words = [
+        "--devices",
+        "3",
+        "--algorithm",
+        "fedavg",
+    ]  # with another algorithm there would be two bundles to export
+    process = subprocess.Popen(
+        [*SHOAL, "demo", *words, "--rounds", "500", "--out", "out"],
+        cwd=tmp_path,
+        start_new_session=True,
+    )
     end_s = time.monotonic() + 240
     while time.monotonic() < end_s and process.poll() is None and len(left_running(tmp_path)) < 4:
         time.sleep(0.2)
@@ -57,8 +82,28 @@ def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_comparison_without_a_word(tmp_path: Path) -> None:
-    command = [*SHOAL, "compare", "--algorithms", "fedavg,fedprox", "--workers", "2", "--rounds", "500", "--devices", "4", "--out", "out"]
-    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        *SHOAL,
+        "compare",
+        "--algorithms",
+        "fedavg,fedprox",
+        "--workers",
+        "2",
+        "--rounds",
+        "500",
+        "--devices",
+        "4",
+        "--out",
+        "out",
+    ]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     end_s = time.monotonic() + 240
     while time.monotonic() < end_s and process.poll() is None and len(members(process.pid)) < 5:
         time.sleep(0.05)
@@ -88,7 +133,8 @@ def members(group: int) -> list[int]:
 
 
 def left_running(folder: Path) -> list[str]:
-    """Command lines of processes, other than the demonstration itself, that work in a folder's `out`."""
+    """Command lines of processes, other than the demonstration itself, that work in a folder's
+    `out`."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -103,7 +149,10 @@ def left_running(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["simulate", "--data", "nothing"], "error: data 'nothing': expected watch, watch-session, uci-har, "),
+        (
+            ["simulate", "--data", "nothing"],
+            "error: data 'nothing': expected watch, watch-session, uci-har, ",
+        ),
         (["simulate", "--algorithm", "magic"], "error: algorithm 'magic': 'magic' is none of"),
         (
             ["simulate", "--algorithm", "distfl:signature=x"],
@@ -113,29 +162,66 @@ def left_running(folder: Path) -> list[str]:
         (["simulate", "--model", "x"], "error: model 'x': expected one of"),
         (["simulate", "--hyper", "lr"], "error: --hyper 'lr': expected NAME=VALUE"),
         (["simulate", "--lr", "-1"], "error: --lr -1: expected a learning rate from 0"),
-        (["simulate", "--hyper", "momentum=1"], "error: algorithm 'personal': momentum is '1', expected a number from 0 below 1"),
+        (
+            ["simulate", "--hyper", "momentum=1"],
+            "error: algorithm 'personal': momentum is '1', expected a number from 0 below 1",
+        ),
         (["simulate", "--hyper", "mu=1"], "error: hyper-parameter 'mu' (--hyper)"),
-        (["simulate", "--algorithm", "pfedme:inner_steps=0"], "inner_steps is '0', expected a whole number from 1"),
-        (["simulate", "--algorithm", "ifca:k=65"], "k is '65', expected a whole number from 1 to 64"),
-        (["simulate", "--backend", "messages", "--cohort", "3"], "error: cohort 3: backend messages has all devices"),
+        (
+            ["simulate", "--algorithm", "pfedme:inner_steps=0"],
+            "inner_steps is '0', expected a whole number from 1",
+        ),
+        (
+            ["simulate", "--algorithm", "ifca:k=65"],
+            "k is '65', expected a whole number from 1 to 64",
+        ),
+        (
+            ["simulate", "--backend", "messages", "--cohort", "3"],
+            "error: cohort 3: backend messages has all devices",
+        ),
         (["compare", "--algorithms", "fedavg,fedavg"], "error: --algorithms 'fedavg,fedavg'"),
-        (["compare", "--algorithms", "fedavg,magic"], "error: algorithm 'magic': 'magic' is none of"),
-        (["compare", "--workers", "2", "--algorithms", "fedavg", "--data", "missing.npz"], "error: data 'missing.npz'"),
-        (["compare", "--workers", "2", "--algorithms", "fedavg", "--hyper", "momentumm=1"], "error: hyper-parameter 'momentumm'"),
+        (
+            ["compare", "--algorithms", "fedavg,magic"],
+            "error: algorithm 'magic': 'magic' is none of",
+        ),
+        (
+            ["compare", "--workers", "2", "--algorithms", "fedavg", "--data", "missing.npz"],
+            "error: data 'missing.npz'",
+        ),
+        (
+            ["compare", "--workers", "2", "--algorithms", "fedavg", "--hyper", "momentumm=1"],
+            "error: hyper-parameter 'momentumm'",
+        ),
         (["simulate", "--newcomers", "20"], "error: 20 newcomers of 20 devices"),
-        (["simulate", "--backend", "batched", "--device", "tpu"], "error: device 'tpu': expected cpu, or cuda"),
-        (["simulate", "--backend", "batched", "--cluster", "any"], "error: cluster 'any': backend batched is for one process"),
+        (
+            ["simulate", "--backend", "batched", "--device", "tpu"],
+            "error: device 'tpu': expected cpu, or cuda",
+        ),
+        (
+            ["simulate", "--backend", "batched", "--cluster", "any"],
+            "error: cluster 'any': backend batched is for one process",
+        ),
         (["simulate", "--partition", "x"], "error: partition 'x'"),
         (["simulate", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
         (["simulate", "--out", "/proc/nothing"], "error: --out /proc/nothing"),
-        (["export", "--out", "o", "--key", "missing.key"], "error: --key missing.key: there is no such file"),
+        (
+            ["export", "--out", "o", "--key", "missing.key"],
+            "error: --key missing.key: there is no such file",
+        ),
         (["serve", "--folder", "f", "--bundle", "none"], "error: bundle file none/trust.pem"),
-        (["serve", "--folder", "f", "--bundle", "b", "--broker", "localhost"], "error: broker address 'localhost'"),
+        (
+            ["serve", "--folder", "f", "--bundle", "b", "--broker", "localhost"],
+            "error: broker address 'localhost'",
+        ),
         (["demo", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(
-    tmp_path: Path, arguments: list[str], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    arguments: list[str],
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In this process: a process for each would take most of its time to import torch."""
     monkeypatch.chdir(tmp_path)
@@ -183,4 +269,7 @@ def test_simulate_writes_its_summary(tmp_path: Path) -> None:
     assert (summary["algorithm"], summary["seed"], len(summary["devices"])) == ("fedavg", 3, 4)
     assert (tmp_path / "out" / "report.html").exists()
     with (tmp_path / "out" / "rounds.csv").open(newline="") as file:
-        assert [(row["round"], row["phase"]) for row in csv.DictReader(file)] == [("1", "training"), ("1", "evaluating")]
+        assert [(row["round"], row["phase"]) for row in csv.DictReader(file)] == [
+            ("1", "training"),
+            ("1", "evaluating"),
+        ]

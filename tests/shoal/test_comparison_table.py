@@ -12,7 +12,13 @@ def row(name: str, **others: Any) -> dict[str, Any]:
     return {
         "algorithm": name,
         "seeds": 2,
-        "accuracy": {"mean": 0.9123, "std": 0.012, "ci95": 0.024, "worst": 0.71, "worst_tenth": 0.73},
+        "accuracy": {
+            "mean": 0.9123,
+            "std": 0.012,
+            "ci95": 0.024,
+            "worst": 0.71,
+            "worst_tenth": 0.73,
+        },
         "macro_f1": {"mean": 0.8987, "std": 0.01, "ci95": 0.02, "worst": 0.6, "worst_tenth": 0.65},
         "groups": {"count": 2.5, "ari": 0.95},
         "bytes": {"up": 123.4e6, "down": 1234e6},
@@ -68,7 +74,20 @@ def test_the_usual_columns_are_one_table_with_a_line_for_each_algorithm() -> Non
         "s",
     ]
     assert lines[0].split() == headings
-    assert lines[3].split() == ["dbe+distfl+irls", "91.2", "±2.4", "71.0", "73.0", "89.9", "2.5", "0.95", "123.4", "1234.0", "12.5", "12"]
+    assert lines[3].split() == [
+        "dbe+distfl+irls",
+        "91.2",
+        "±2.4",
+        "71.0",
+        "73.0",
+        "89.9",
+        "2.5",
+        "0.95",
+        "123.4",
+        "1234.0",
+        "12.5",
+        "12",
+    ]
     assert len(lines) == 4
 
 
@@ -83,7 +102,11 @@ def test_nothing_is_cut_off_with_every_column_and_a_long_name(width: int) -> Non
         column = max(len("algorithm"), min(len(name), width // 4))
         assert "".join(line[:column].strip() for line in lines[3:]) == name
     words = " ".join(line for lines in tables for line in lines)
-    assert [cell for cell in ("91.2 ±2.4", "-1.2 ±0.4", "0.0012", "30.0", "1/2", "50.0", "1.25", "12.5") if cell not in words] == []
+    assert [
+        cell
+        for cell in ("91.2 ±2.4", "-1.2 ±0.4", "0.0012", "30.0", "1/2", "50.0", "1.25", "12.5")
+        if cell not in words
+    ] == []
     assert "…" not in words
     headings = [
         "accuracy %",
@@ -108,10 +131,24 @@ def test_nothing_is_cut_off_with_every_column_and_a_long_name(width: int) -> Non
 
 def test_a_run_without_a_model_has_dashes() -> None:
     empty = {"mean": None, "std": None, "ci95": None, "worst": None, "worst_tenth": None}
-    (lines,) = printed([row("fedavg"), row("krum", accuracy=empty, macro_f1=empty, failed="why", rounds_to_target=None)], 100)
+    (lines,) = printed(
+        [
+            row("fedavg"),
+            row("krum", accuracy=empty, macro_f1=empty, failed="why", rounds_to_target=None),
+        ],
+        100,
+    )
     assert lines[3].split()[:5] == ["krum", "-", "-", "-", "-"]
 
 
 def test_one_seed_has_no_interval() -> None:
-    (lines,) = printed([row("fedavg", accuracy={"mean": 0.9, "std": 0.0, "ci95": None, "worst": 0.7, "worst_tenth": 0.75})], 100)
+    (lines,) = printed(
+        [
+            row(
+                "fedavg",
+                accuracy={"mean": 0.9, "std": 0.0, "ci95": None, "worst": 0.7, "worst_tenth": 0.75},
+            )
+        ],
+        100,
+    )
     assert lines[2].split()[:3] == ["fedavg", "90.0", "70.0"]

@@ -23,9 +23,18 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def completed(bash: Path, *words: str) -> set[str]:
     """What bash offers for the last of these words."""
     quoted = " ".join(f"'{word}'" for word in words)
-    program = f"source {bash}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shoal; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    program = (
+        f"source {bash}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shoal; printf "
+        f"'%s\\n' \"${{COMPREPLY[@]}}\""
+    )
     # no Python is on the path: completing starts none
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, env={"PATH": ""}, executable=shutil.which("bash"))
+    done = subprocess.run(
+        ["bash", "-c", program],
+        capture_output=True,
+        text=True,
+        env={"PATH": ""},
+        executable=shutil.which("bash"),
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return set(done.stdout.split())
 

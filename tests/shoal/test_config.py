@@ -50,7 +50,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, *words: str) -> ServeSettings:
     return raised.value.settings
 
 
-def test_the_file_that_init_writes_is_a_service_with_all_defaults(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_the_file_that_init_writes_is_a_service_with_all_defaults(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
     assert shoal(monkeypatch, "init") == 0
     assert "serve.toml is written" in capsys.readouterr().out
     plain = asked(monkeypatch, "--folder", "runs/served", "--bundle", "runs/bundle")
@@ -69,12 +71,23 @@ def test_init_overwrites_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Captur
     assert Path("mine.toml").read_text() == "rounds = 3"
 
 
-def test_the_command_line_comes_before_the_environment_and_that_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("c.toml").write_text('folder = "f"\nbundle = "b"\nrounds = 3\nmin-devices = 3\ngrace = 3\nhyper = ["momentum=0"]\nstay = false')
+def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("c.toml").write_text(
+        'folder = "f"\nbundle = "b"\nrounds = 3\nmin-devices = 3\ngrace = 3\nhyper = '
+        '["momentum=0"]\nstay = false'
+    )
     monkeypatch.setenv("SHOAL_SERVE_MIN_DEVICES", "4")
     monkeypatch.setenv("SHOAL_SERVE_GRACE", "4")
     made = asked(monkeypatch, "--config", "c.toml", "--grace", "5")
-    assert (made.rounds, made.min_devices, made.grace_s, made.hyper, made.stay) == (3, 4, 5.0, {"momentum": 0.0}, False)
+    assert (made.rounds, made.min_devices, made.grace_s, made.hyper, made.stay) == (
+        3,
+        4,
+        5.0,
+        {"momentum": 0.0},
+        False,
+    )
     monkeypatch.setenv("SHOAL_SERVE_CONFIG", "c.toml")
     assert asked(monkeypatch).folder == Path("f")
 
@@ -91,12 +104,16 @@ def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
         ("deadline = inf", "--deadline inf"),
     ],
 )
-def test_a_mistake_in_the_file_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Captured, text: str, told: str) -> None:
+def test_a_mistake_in_the_file_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, text: str, told: str
+) -> None:
     Path("c.toml").write_text(text)
     assert shoal(monkeypatch, "serve", "--folder", "f", "--bundle", "b", "--config", "c.toml") == 2
     assert told in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_a_file_that_is_not_there_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
     assert shoal(monkeypatch, "serve", "--config", "none.toml") == 2
     assert "--config none.toml: No such file or directory" in capsys.readouterr().err

@@ -29,8 +29,12 @@ def test_devices_keep_what_serves_them_in_the_task_of_the_labels(task: str, tmp_
     assert all(device.kept and device.kept.windows >= 3 for device in summary.devices.values())
     device = sorted(result.data.devices)[0]
     x = result.data.devices[device].test_x
-    np.testing.assert_allclose(result.predict(x, device=device), result.outcome.predict(device, x), rtol=1e-4, atol=1e-5)
-    assert [file for file in result.save(tmp_path) if device in file.name], "what a device keeps is written too"
+    np.testing.assert_allclose(
+        result.predict(x, device=device), result.outcome.predict(device, x), rtol=1e-4, atol=1e-5
+    )
+    assert [file for file in result.save(tmp_path) if device in file.name], (
+        "what a device keeps is written too"
+    )
 
 
 def test_others_are_as_they_are_named() -> None:
@@ -48,4 +52,7 @@ def test_a_bundle_says_it_too() -> None:
     fleet = quantities(synthetic_fleet(2))
     objective = objective_for_fleet(fleet, suited(read_algorithm("personal"), fleet), 0)
     bundle = describe_bundle(objective, name="numbers", classes=fleet.classes, window=fleet.window)
-    assert (bundle.manifest.algorithm, bundle.manifest.task) == ("fedavg+personal+regression", "regression")
+    assert (bundle.manifest.algorithm, bundle.manifest.task) == (
+        "fedavg+personal+regression",
+        "regression",
+    )

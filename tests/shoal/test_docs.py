@@ -1,4 +1,5 @@
-"""Every command in the README and the docs is run here, and what they say of files and options is there."""
+"""Every command in the README and the docs is run here, and what they say of files and options is
+there."""
 
 import ast
 import json
@@ -29,7 +30,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = pages()
 FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = sorted(
-    {line.split("#")[0].strip() for p in PAGES for line in re.findall(r"^    (.+)$", FENCES.sub("", p.read_text()), re.MULTILINE)}
+    {
+        line.split("#")[0].strip()
+        for p in PAGES
+        for line in re.findall(r"^    (.+)$", FENCES.sub("", p.read_text()), re.MULTILINE)
+    }
 )
 WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 """What a command of this kind writes into the folder after --out."""
@@ -55,8 +60,8 @@ OPERATOR = (
     "shoal token",
     "curl ",
 )
-"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them, tests/shoal/test_devices.py those on devices, and
-tests/shoal/test_token_page.py those on tokens."""
+"""Commands of whoever runs a service: tests/shoal/test_operate_page.py runs them,
+tests/shoal/test_devices.py those on devices, and tests/shoal/test_token_page.py those on tokens."""
 SLOW = ("shoal demo",)
 """Commands that take minutes."""
 
@@ -107,11 +112,16 @@ def test_simulations_run_as_written(command: str, tmp_path: Path) -> None:
 
 
 def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """export, serve and shoal-edge with the README's words; only the broker's address and the two folders are filled in."""
+    """export, serve and shoal-edge with the README's words; only the broker's address and the two
+    folders are filled in."""
     monkeypatch.chdir(tmp_path)
     readme = (ROOT / "README.md").read_text()
-    export, serve, edge = (known(re.search(rf"^    ({start}.+)$", readme, re.MULTILINE))[1] for start in FIELD)
-    subprocess.run([sys.executable, "-m", *shlex.split(export)], check=True, timeout=200, capture_output=True)
+    export, serve, edge = (
+        known(re.search(rf"^    ({start}.+)$", readme, re.MULTILINE))[1] for start in FIELD
+    )
+    subprocess.run(
+        [sys.executable, "-m", *shlex.split(export)], check=True, timeout=200, capture_output=True
+    )
     data = load_watch()
     modules = {"shoal": "shoal", "shoal-edge": "edge_client.main"}
     with EmbeddedBroker() as broker:
@@ -123,7 +133,11 @@ def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
         processes = [start(serve + " --no-stay --port 0", "serve.log")]
         for device_id in ("p01-left", "p02-left"):
             write_device_folder(data, device_id, tmp_path / device_id)
-            filled = edge.replace("pi-1", device_id).replace("DATA", device_id).replace("STATE", f"state-{device_id}")
+            filled = (
+                edge.replace("pi-1", device_id)
+                .replace("DATA", device_id)
+                .replace("STATE", f"state-{device_id}")
+            )
             processes.append(start(filled, f"{device_id}.log"))
         try:
             assert processes[0].wait(120) == 0, (tmp_path / "serve.log").read_text()
@@ -133,14 +147,23 @@ def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "run run-1: finished" in (tmp_path / "serve.log").read_text()
     (predict,) = re.findall(r"^    (shoal-edge predict .+?) +#", readme, re.MULTILINE)
     words = shlex.split(predict.replace("DATA", "p01-left").replace("STATE", "state-p01-left"))[1:]
-    done = subprocess.run([sys.executable, "-m", "edge_client.main", *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "edge_client.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert (len(answers), {answer["class"] for answer in answers} <= set(data.classes)) == (data.devices["p01-left"].num_test, True)
+    assert (len(answers), {answer["class"] for answer in answers} <= set(data.classes)) == (
+        data.devices["p01-left"].num_test,
+        True,
+    )
 
 
 def test_a_recording_as_the_device_page_has_it(tmp_path: Path) -> None:
-    """`record`, of lines like the one on the page, into a state folder of its own; the settings on the page are read as they stand."""
+    """`record`, of lines like the one on the page, into a state folder of its own; the settings on
+    the page are read as they stand."""
     from edge_client.live.settings import live_settings
     from edge_client.options import parser
 
@@ -148,19 +171,33 @@ def test_a_recording_as_the_device_page_has_it(tmp_path: Path) -> None:
     (command,) = (c for c in COMMANDS if c.startswith("shoal-edge record"))
     sample = json.loads(known(re.search(r"`(\{\"t\": .+?\})`", text))[1])
     begin_s = sample["t"] // 300 * 300  # five blocks of a minute, of which one is held out
-    lines = [json.dumps(sample | {"t": begin_s + i / 50, "label": "walking"}) for i in range(15_000)]
+    lines = [
+        json.dumps(sample | {"t": begin_s + i / 50, "label": "walking"}) for i in range(15_000)
+    ]
     words, _, name = command.partition(" < ")
     (tmp_path / name).write_text("\n".join(lines))
     with (tmp_path / name).open() as file:
         run = [sys.executable, "-m", "edge_client.main", *shlex.split(words)[1:]]
-        done = subprocess.run(run, cwd=tmp_path, stdin=file, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            run, cwd=tmp_path, stdin=file, capture_output=True, text=True, timeout=60
+        )
     assert done.returncode == 0, done.stderr
-    found = re.search(r"steps=15000 .*: (\d+) training windows, (\d+) held out, 0 without", done.stdout)
+    found = re.search(
+        r"steps=15000 .*: (\d+) training windows, (\d+) held out, 0 without", done.stdout
+    )
     assert found is not None, done.stdout
     assert int(found[1]) > 2 * int(found[2]) > 20
-    (tmp_path / "live.toml").write_text(known(re.search(r"```toml\n(\[window\].+?)```", text, re.DOTALL))[1])
-    arguments = parser().parse_args(["record", "--state", "STATE", "--source", str(tmp_path / "live.toml")])
-    assert live_settings(arguments).source.addresses == {"ax": "accel/x", "ay": "accel/y", "az": "accel/z"}
+    (tmp_path / "live.toml").write_text(
+        known(re.search(r"```toml\n(\[window\].+?)```", text, re.DOTALL))[1]
+    )
+    arguments = parser().parse_args(
+        ["record", "--state", "STATE", "--source", str(tmp_path / "live.toml")]
+    )
+    assert live_settings(arguments).source.addresses == {
+        "ax": "accel/x",
+        "ay": "accel/y",
+        "az": "accel/z",
+    }
 
 
 def test_the_watches_become_folders_of_devices(tmp_path: Path) -> None:
@@ -171,14 +208,23 @@ def test_the_watches_become_folders_of_devices(tmp_path: Path) -> None:
     assert read.devices.keys() == known.devices.keys()
     assert (read.window.channels, read.window.shape) == (known.window.channels, known.window.shape)
     one, same = (data.devices["p03-right"] for data in (read, known))
-    assert (one.train_x.tolist(), one.test_y.tolist()) == (same.train_x.tolist(), same.test_y.tolist())
+    assert (one.train_x.tolist(), one.test_y.tolist()) == (
+        same.train_x.tolist(),
+        same.test_y.tolist(),
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith(SLOW)])
 def test_demonstrations_run_as_written(command: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True, timeout=800)
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "demo" / "summary.json").exists()
 
@@ -186,9 +232,17 @@ def test_demonstrations_run_as_written(command: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_bundle_for_executorch_as_the_device_page_has_it(tmp_path: Path) -> None:
-    export, inspect = (c for c in COMMANDS if c.startswith("shoal export") and "bundle-executorch" in c)
+    export, inspect = (
+        c for c in COMMANDS if c.startswith("shoal export") and "bundle-executorch" in c
+    )
     for command in (export, inspect):
-        done = subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        done = subprocess.run(
+            [sys.executable, "-m", *shlex.split(command)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
         assert done.returncode == 0, done.stderr
     assert re.search(r"^step +executorch-portable +\d", done.stdout, re.MULTILINE)
 
@@ -196,7 +250,9 @@ def test_a_bundle_for_executorch_as_the_device_page_has_it(tmp_path: Path) -> No
 def test_other_lines_name_commands_and_options_that_exist() -> None:
     from edge_client.options import parser
 
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     makefile = (ROOT / "Makefile").read_text()
     for command in COMMANDS:
         if command.startswith("pip install"):
@@ -220,7 +276,9 @@ def check_options(command: str) -> None:
 def help_of(command: str) -> str:
     """What ``shoal COMMAND --help`` prints."""
     asked = [sys.executable, "-m", "shoal", command, "--help"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "200"}).stdout
+    return subprocess.run(
+        asked, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "200"}
+    ).stdout
 
 
 MADE = {"runs", "build", "dist"}
@@ -229,12 +287,18 @@ MADE = {"runs", "build", "dist"}
 
 def folders() -> list[Path]:
     """The top-level folders of the repository."""
-    found = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))]
+    found = [
+        path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))
+    ]
     return sorted(path for path in found if path.name not in MADE and path.suffix != ".egg-info")
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    assert {ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "android_bridge" / "README.md"} <= set(PAGES)
+    assert {
+        ROOT / "README.md",
+        ROOT / "docs" / "index.md",
+        ROOT / "android_bridge" / "README.md",
+    } <= set(PAGES)
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in PAGES
@@ -246,9 +310,15 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_readme_and_map_have_every_folder() -> None:
     names, house = [folder.name for folder in folders()], page("house")
-    assert set(names) == set(re.findall(r"^\| `(\w+)/`", (ROOT / "README.md").read_text(), re.MULTILINE))
-    assert [name for name in names if not re.search(rf"^(## |\| `){name}/", house, re.MULTILINE)] == []
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+    assert set(names) == set(
+        re.findall(r"^\| `(\w+)/`", (ROOT / "README.md").read_text(), re.MULTILINE)
+    )
+    assert [
+        name for name in names if not re.search(rf"^(## |\| `){name}/", house, re.MULTILINE)
+    ] == []
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "root_packages"
+    ]
     inner = sorted(path.parent for name in packages for path in (ROOT / name).glob("*/__init__.py"))
     assert inner != []
     assert [path for path in inner if f"`{path.relative_to(ROOT)}/`" not in house] == []
@@ -261,14 +331,20 @@ def test_files_and_functions_that_a_page_names_exist(name: str) -> None:
     places = {(place, function) for place, function in named if place.split("/")[0] in top}
     assert len(places) >= 5
     assert [place for place, _ in sorted(places) if not (ROOT / place).exists()] == []
-    assert [f"{place}: {function}" for place, function in sorted(places) if function and not defines(ROOT / place, function)] == []
+    assert [
+        f"{place}: {function}"
+        for place, function in sorted(places)
+        if function and not defines(ROOT / place, function)
+    ] == []
 
 
 def defines(file: Path, name: str) -> bool:
     """Whether a Python file has a function of this name, ``CLASS.METHOD`` or a class."""
     body = ast.parse(file.read_text()).body
     for part in name.split("."):
-        found = [n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part]
+        found = [
+            n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part
+        ]
         if not found:
             return False
         body = found[0].body
@@ -282,7 +358,8 @@ def test_reasons_of_the_spec_are_those_of_the_messages() -> None:
 
     after = (ROOT / "wire" / "SPEC.md").read_text().split("first reason that fits")[1]
     refusals, declines = (
-        set(re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE)) for part in after.split("## Policy")[0].split("## Declines")
+        set(re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE))
+        for part in after.split("## Policy")[0].split("## Declines")
     )
     assert set(get_args(Reason)) - refusals == {"unknown-topic", "unknown-blob", "unknown-device"}
     assert (refusals - set(get_args(Reason)), declines) == (set(), set(get_args(DeclineReason)))
@@ -306,9 +383,14 @@ def test_simulation_page_names_every_field_of_the_summary_every_partition_and_ev
     from simulation.simulate import SimulationSettings, simulate
     from tests.conftest import synthetic_fleet
 
-    settings = SimulationSettings(read_algorithm("fedavg"), 1, attack=read_attack("sign-flip:count=1"), newcomers=1)
+    settings = SimulationSettings(
+        read_algorithm("fedavg"), 1, attack=read_attack("sign-flip:count=1"), newcomers=1
+    )
     attack = simulate(synthetic_fleet(4), settings).summary.attack
-    assert not_named([*Summary.__struct_fields__, *Comparison.__struct_fields__], page("simulate")) == []
+    assert (
+        not_named([*Summary.__struct_fields__, *Comparison.__struct_fields__], page("simulate"))
+        == []
+    )
     for part in (DeviceSummary, Spread, Groups, Traffic, Heterogeneity, EdgeSummary, PhonesSummary):
         assert not_named(part.__struct_fields__, page("simulate")) == []
     assert not_named(TimeSummary.__struct_fields__, page("scale")) == []
@@ -328,7 +410,9 @@ def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.M
     from tests.conftest import synthetic_fleet
 
     monkeypatch.setattr(compare, "_fleet", lambda *_: synthetic_fleet(4))
-    settings = SimulationSettings(read_algorithm("fedavg+gaussian"), 1, attack=read_attack("label-flip:count=1"), newcomers=1)
+    settings = SimulationSettings(
+        read_algorithm("fedavg+gaussian"), 1, attack=read_attack("label-flip:count=1"), newcomers=1
+    )
     rows = tabulate([compare.run_job(compare.Job("synthetic", read_partition("user"), settings))])
     assert {"attack", "newcomers"} <= rows[0].keys()
     write_csv(tmp_path / "compare.csv", rows)

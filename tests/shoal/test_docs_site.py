@@ -1,5 +1,5 @@
-"""The documentation as a site: it is built strictly, every link leads somewhere, nothing is loaded from elsewhere, and the generated pages
-have everything that they are about."""
+"""The documentation as a site: it is built strictly, every link leads somewhere, nothing is loaded
+from elsewhere, and the generated pages have everything that they are about."""
 
 import html
 import json
@@ -25,10 +25,19 @@ LOADED = ("script", "img", "iframe", "link", "source", "video")
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, as `make docs` makes it."""
-    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install 'shoal[docs]' would run this")
+    pytest.importorskip(
+        "mkdocs", reason="mkdocs is not installed: pip install 'shoal[docs]' would run this"
+    )
     out = tmp_path_factory.mktemp("built") / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )
     assert done.returncode == 0, done.stderr
     return out
 
@@ -50,9 +59,17 @@ def test_every_link_leads_to_a_page_and_a_place_on_it(site: Path) -> None:
             parts = urlsplit(address)
             if parts.scheme or parts.netloc:
                 continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path not in ("", ".") else path
+            target = (
+                (path.parent / unquote(parts.path)).resolve()
+                if parts.path not in ("", ".")
+                else path
+            )
             target = target / "index.html" if target.is_dir() else target
-            lost = target in places and parts.fragment and unquote(parts.fragment) not in places[target] | {"__skip", "__comments"}
+            lost = (
+                target in places
+                and parts.fragment
+                and unquote(parts.fragment) not in places[target] | {"__skip", "__comments"}
+            )
             if not target.exists() or lost:
                 broken.append(f"{path.relative_to(site)}: {address}")
     assert broken == []
@@ -67,18 +84,28 @@ def test_a_browser_loads_nothing_from_elsewhere(site: Path) -> None:
     ]
     assert outside == []
     sheets = [
-        found for path in site.rglob("*.css") for found in re.findall(r"(?:@import|url\()[\s\"']*(https?:[^\"')]+)", path.read_text())
+        found
+        for path in site.rglob("*.css")
+        for found in re.findall(r"(?:@import|url\()[\s\"']*(https?:[^\"')]+)", path.read_text())
     ]
     assert sheets == []
 
 
 def test_the_generated_pages_are_complete(site: Path) -> None:
-    commands, mqtt, api = ((site / f"reference-{name}.html").read_text() for name in ("commands", "mqtt", "http"))
+    commands, mqtt, api = (
+        (site / f"reference-{name}.html").read_text() for name in ("commands", "mqtt", "http")
+    )
     assert [name for name in COMMANDS if f'id="shoal-{name}"' not in commands] == []
     assert "--min-devices" in commands
     document = json.loads((ROOT / "wire" / "asyncapi.json").read_text())
-    assert [name for name in document["components"]["messages"] if f'id="{name.lower()}"' not in mqtt] == []
-    assert [channel["address"] for channel in document["channels"].values() if channel["address"] not in html.unescape(mqtt)] == []
+    assert [
+        name for name in document["components"]["messages"] if f'id="{name.lower()}"' not in mqtt
+    ] == []
+    assert [
+        channel["address"]
+        for channel in document["channels"].values()
+        if channel["address"] not in html.unescape(mqtt)
+    ] == []
     assert all(f"GET {path}" in api for path in ("/health", "/metrics", "/devices"))
     import shoal
 
@@ -88,16 +115,33 @@ def test_the_generated_pages_are_complete(site: Path) -> None:
 
 
 def test_commands_of_the_quick_starts_are_run_by_a_test_as_they_are() -> None:
-    """Those that simulate or compare are run from their page. tests/end_to_end/test_from_nothing.py has `benchmarks.quick_starts` type
-    others; the rest stand on a page whose tests run them, word for word."""
-    tried = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("operate", "device", "simulate", "python"))]
-    known = {line.split("#")[0].strip() for page in tried for line in re.findall(r"^ {4,}(.+)$", page.read_text(), re.MULTILINE)}
-    typed = re.findall(r'\.(?:type|leave)\("([^"]+)"', (ROOT / "benchmarks" / "quick_starts.py").read_text())
+    """Those that simulate or compare are run from their page. tests/end_to_end/test_from_nothing.py
+    has `benchmarks.quick_starts` type others; the rest stand on a page whose tests run them, word
+    for word."""
+    tried = [
+        ROOT / "README.md",
+        *(ROOT / "docs" / f"{name}.md" for name in ("operate", "device", "simulate", "python")),
+    ]
+    known = {
+        line.split("#")[0].strip()
+        for page in tried
+        for line in re.findall(r"^ {4,}(.+)$", page.read_text(), re.MULTILINE)
+    }
+    typed = re.findall(
+        r'\.(?:type|leave)\("([^"]+)"', (ROOT / "benchmarks" / "quick_starts.py").read_text()
+    )
     for page in (ROOT / "docs").glob("start-*.md"):
-        own = [line.split("#")[0].strip() for line in re.findall(r"^    (.+)$", FENCES.sub("", page.read_text()), re.MULTILINE)]
+        own = [
+            line.split("#")[0].strip()
+            for line in re.findall(r"^    (.+)$", FENCES.sub("", page.read_text()), re.MULTILINE)
+        ]
         assert len(own) >= 4
         assert set(own) <= set(DOCUMENTED)
-        unknown = [c for c in own if c not in known and c not in RUNS and not c.startswith(("pip install", *typed))]
+        unknown = [
+            c
+            for c in own
+            if c not in known and c not in RUNS and not c.startswith(("pip install", *typed))
+        ]
         assert unknown == [], page.name
 
 
@@ -107,5 +151,9 @@ def test_pictures_are_those_that_the_program_draws() -> None:
         import draw  # type: ignore[import-not-found]
     finally:
         sys.path.pop(0)
-    for name, made in (("groups", draw.groups()), ("round", draw.one_round()), ("release", draw.release())):
+    for name, made in (
+        ("groups", draw.groups()),
+        ("round", draw.one_round()),
+        ("release", draw.release()),
+    ):
         assert (ROOT / "docs" / "images" / f"concept-{name}.svg").read_text() == made

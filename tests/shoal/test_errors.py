@@ -22,43 +22,87 @@ def shoal(*arguments: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ("simulate --checkpoint /dev/null", "--checkpoint /dev/null: File exists; expected a folder, or a path where one can be made"),
+        (
+            "simulate --checkpoint /dev/null",
+            "--checkpoint /dev/null: File exists; expected a folder, or a path where one can be "
+            "made",
+        ),
         (
             f"export --out o --key {TEXT}",
-            f"signing key {TEXT}: expected an Ed25519 private key in PEM, as `shoal export` writes it",
+            f"signing key {TEXT}: expected an Ed25519 private key in PEM, as `shoal export` "
+            "writes it",
         ),
         ("download cifar10 --to /dev/null", "--to /dev/null: File exists"),
         (
             "simulate --backend native --model har-cnn-gn --algorithm fedavg --devices 2",
-            "backend native: extractor.norm1 is GroupNorm; the engine in C++ has time windows and images, with layers Conv1d, ",
+            "backend native: extractor.norm1 is GroupNorm; the engine in C++ has time windows and "
+            "images, with layers Conv1d, ",
         ),
         ("simulate --lr -1", "--lr -1: expected a learning rate from 0"),
         ("compare --algorithms fedavg --hyper lr=-1", "--lr -1: expected a learning rate from 0"),
-        ("simulate --hyper momentum=nan", "--hyper 'momentum=nan': expected NAME=VALUE with a number"),
-        ("simulate --cohort 99 --algorithm fedavg --devices 3", "cohort = 99: expected no more than the 3 devices that train"),
-        ("simulate --labels some", "labels 'some': expected all, none, or how many windows of each class are labelled, from 1"),
+        (
+            "simulate --hyper momentum=nan",
+            "--hyper 'momentum=nan': expected NAME=VALUE with a number",
+        ),
+        (
+            "simulate --cohort 99 --algorithm fedavg --devices 3",
+            "cohort = 99: expected no more than the 3 devices that train",
+        ),
+        (
+            "simulate --labels some",
+            "labels 'some': expected all, none, or how many windows of each class are labelled, "
+            "from 1",
+        ),
         ("simulate --split now", "split 'now': 'now' is none of own, time, session, random"),
         (
             "simulate --split session",
-            "split session: device p01-left of data watch has no recording to hold out: none whose classes are all in",
+            "split session: device p01-left of data watch has no recording to hold out: none "
+            "whose classes are all in",
         ),
-        ("simulate --split time --partition iid", "split time with partition iid: it puts the examples of all devices together"),
-        ("simulate --labels none --newcomers 20", "20 newcomers of 20 devices: at least one has to train"),
-        ("compare --algorithms fedavg --labels all,5", "--labels all,5: several values are a grid, which --scenarios makes"),
-        ("compare --algorithms fedavg --split time,own", "--split time,own: several values are a grid, which --scenarios makes"),
-        ("compare --algorithms fedavg --reference local", "--reference local: expected one of --algorithms fedavg"),
-        ("compare --algorithms fedavg --scenarios --target 0.9", "--target 0.9: with --scenarios no rounds are counted"),
+        (
+            "simulate --split time --partition iid",
+            "split time with partition iid: it puts the examples of all devices together",
+        ),
+        (
+            "simulate --labels none --newcomers 20",
+            "20 newcomers of 20 devices: at least one has to train",
+        ),
+        (
+            "compare --algorithms fedavg --labels all,5",
+            "--labels all,5: several values are a grid, which --scenarios makes",
+        ),
+        (
+            "compare --algorithms fedavg --split time,own",
+            "--split time,own: several values are a grid, which --scenarios makes",
+        ),
+        (
+            "compare --algorithms fedavg --reference local",
+            "--reference local: expected one of --algorithms fedavg",
+        ),
+        (
+            "compare --algorithms fedavg --scenarios --target 0.9",
+            "--target 0.9: with --scenarios no rounds are counted",
+        ),
         (
             "compare --algorithms fedavg --scenarios --split session",
-            "scenarios: the data allow no cell of the grid; split session: device p01-left of data watch has no recording to hold out",
+            "scenarios: the data allow no cell of the grid; split session: device p01-left of "
+            "data watch has no recording to hold out",
         ),
         ("simulate --data nowhere --model har-cn", "model 'har-cn': expected one of "),
-        ("simulate --data nowhere --model gru.py", "model 'gru.py': expected FILE.py:FUNCTION, the function in it that makes the model"),
+        (
+            "simulate --data nowhere --model gru.py",
+            "model 'gru.py': expected FILE.py:FUNCTION, the function in it that makes the model",
+        ),
         ("simulate --data nowhere --model gru.py:Gru", "model file gru.py: there is none"),
-        (f"export inspect {TEXT}", f"{TEXT}: expected a bundle that `shoal export` wrote: bundle of "),
+        (
+            f"export inspect {TEXT}",
+            f"{TEXT}: expected a bundle that `shoal export` wrote: bundle of ",
+        ),
     ],
 )
-def test_what_cannot_be_used_is_named(arguments: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_used_is_named(
+    arguments: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ShoalError, match="^" + re.escape(error)):
         shoal(*arguments.split())
@@ -75,18 +119,38 @@ def test_a_target_is_a_fraction(target: str) -> None:
         shoal("compare", "--algorithms", "fedavg", "--target", target)
 
 
-@pytest.mark.parametrize("command", ["simulate --rounds 1 --algorithm fedavg", "compare --rounds 1 --algorithms fedavg --workers 1"])
-def test_data_of_one_class_is_a_warning(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "simulate --rounds 1 --algorithm fedavg",
+        "compare --rounds 1 --algorithms fedavg --workers 1",
+    ],
+)
+def test_data_of_one_class_is_a_warning(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     x = np.random.default_rng(0).normal(size=(24, 2, 16)).astype(np.float32)
     for name, y in (("alike", np.full(24, 1)), ("mixed", np.arange(24) % 2)):
         np.savez(tmp_path / f"{name}.npz", X=x, y=y, subject=np.repeat([0, 1], 12))
-        shoal(*command.split(), "--data", str(tmp_path / f"{name}.npz"), "--out", str(tmp_path / name))
-    told = "warning: data alike: all training examples are of class 1, so there is nothing to learn\n"
+        shoal(
+            *command.split(), "--data", str(tmp_path / f"{name}.npz"), "--out", str(tmp_path / name)
+        )
+    told = (
+        "warning: data alike: all training examples are of class 1, so there is nothing to learn\n"
+    )
     assert capsys.readouterr().err == told
 
 
 def test_the_demo_refuses_data_with_which_no_device_can_train(tmp_path: Path) -> None:
-    np.savez(tmp_path / "few.npz", X=np.ones((3, 2, 16), np.float32), y=np.arange(3), subject=np.arange(3))
-    with pytest.raises(DataError, match=r"^data few: no device of 3 has more than 1 training windows, 2 are needed$"):
+    np.savez(
+        tmp_path / "few.npz",
+        X=np.ones((3, 2, 16), np.float32),
+        y=np.arange(3),
+        subject=np.arange(3),
+    )
+    with pytest.raises(
+        DataError,
+        match=r"^data few: no device of 3 has more than 1 training windows, 2 are needed$",
+    ):
         shoal("demo", "--data", str(tmp_path / "few.npz"), "--out", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -27,15 +27,25 @@ def example(number: int) -> dict[str, Any]:
     return made
 
 
-def test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_repository(tmp_path: Path) -> None:
+def test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_repository(
+    tmp_path: Path,
+) -> None:
     files = []
     for number, program in enumerate(PROGRAMS.findall(page("extend"))):
         files.append(tmp_path / f"example_{number}.py")
         opening = "" if program.startswith('"""') else '"""An example."""\n\n'
         files[-1].write_text(opening + program)
     for check in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
-        options = ["--config-file" if check[0] == "mypy" else "--config", str(ROOT / "pyproject.toml")]
-        done = subprocess.run([sys.executable, "-m", *check, *options, *map(str, files)], cwd=ROOT, capture_output=True, text=True)
+        options = [
+            "--config-file" if check[0] == "mypy" else "--config",
+            str(ROOT / "pyproject.toml"),
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", *check, *options, *map(str, files)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -60,12 +70,20 @@ def test_the_choices_of_the_page_about_extensions_work(
     from tests.algorithms.test_declarations import TestObjectives
     from tests.algorithms.test_every_choice import TestEveryChoice
 
-    entry = re.search(rf"`{table}`[^`]*(?:`[^`]*\.py` )?is `\"{name}\": (.+?)`[.:]?\s", page("extend"))
+    entry = re.search(
+        rf"`{table}`[^`]*(?:`[^`]*\.py` )?is `\"{name}\": (.+?)`[.:]?\s", page("extend")
+    )
     assert entry is not None
-    monkeypatch.setitem(getattr(registry, table), name, eval(entry[1], {"TwoHalves": registry.TwoHalves, **example(number)}))
+    monkeypatch.setitem(
+        getattr(registry, table),
+        name,
+        eval(entry[1], {"TwoHalves": registry.TwoHalves, **example(number)}),
+    )
     if table == "OBJECTIVES":
         TestObjectives().test_a_step_is_declared_plain_where_nothing_of_it_was_replaced(name)
-        TestObjectives().test_answers_are_declared_the_models_where_nothing_of_them_was_replaced(name)
+        TestObjectives().test_answers_are_declared_the_models_where_nothing_of_them_was_replaced(
+            name
+        )
         TestObjectives().test_a_server_absorbs_where_it_says_so(name)
     TestEveryChoice().test_same_seed_same_bits_whatever_the_order_and_over_bytes(options)
     TestEveryChoice().test_every_device_has_a_group_with_a_model_also_one_that_comes_late(options)
@@ -79,35 +97,53 @@ def test_the_mean_of_the_page_about_extensions_drops_both_ends() -> None:
 
 
 def test_the_task_of_the_page_about_extensions_is_the_papers() -> None:
-    """Without its factor it is the cross-entropy; with gamma 2 a window told with probability 0.5 counts a quarter."""
+    """Without its factor it is the cross-entropy; with gamma 2 a window told with probability 0.5
+    counts a quarter."""
     logits, target = torch.zeros(1, 2), torch.tensor([0])
-    assert float(example(6)["Focal"](gamma=0.0).losses(logits, target)) == pytest.approx(math.log(2))
+    assert float(example(6)["Focal"](gamma=0.0).losses(logits, target)) == pytest.approx(
+        math.log(2)
+    )
     assert float(example(6)["Focal"]().losses(logits, target)) == pytest.approx(math.log(2) / 4)
 
 
-def test_the_grouping_of_the_page_about_extensions_checks_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grouping_of_the_page_about_extensions_checks_its_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from algorithms import registry
 
     monkeypatch.setitem(registry.GROUPINGS, "by-size", example(1)["BySize"])
-    with pytest.raises(ConfigError, match="algorithm 'by-size:examples=0': examples is '0', expected a whole number from 1"):
+    with pytest.raises(
+        ConfigError,
+        match="algorithm 'by-size:examples=0': examples is '0', expected a whole number from 1",
+    ):
         read_algorithm("by-size:examples=0")
 
 
-def test_the_objective_of_the_page_about_extensions_reports_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_objective_of_the_page_about_extensions_reports_to_its_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from algorithms import registry
     from simulation.simulate import SimulationSettings, simulate
     from tests.conftest import synthetic_fleet
 
     made = example(0)
-    monkeypatch.setitem(registry.OBJECTIVES, "shrinking", registry.TwoHalves(made["Shrinking"], made["ShrinkingServer"]))
-    outcome = simulate(synthetic_fleet(3), SimulationSettings(read_algorithm("shrinking:decay=0.1"), 1))
+    monkeypatch.setitem(
+        registry.OBJECTIVES,
+        "shrinking",
+        registry.TwoHalves(made["Shrinking"], made["ShrinkingServer"]),
+    )
+    outcome = simulate(
+        synthetic_fleet(3), SimulationSettings(read_algorithm("shrinking:decay=0.1"), 1)
+    )
     assert outcome.summary.accuracy.mean is not None
     state = load_state(outcome.state, outcome.blobs)
     assert state.context.info.keys() == {"d0", "d1", "d2"}
     assert all(length > 0 for length in state.context.info.values())
 
 
-def test_what_a_device_keeps_of_the_page_about_extensions_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_device_keeps_of_the_page_about_extensions_is_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from algorithms import registry
     from simulation.contract.fleet import tiny_windows
     from tests.algorithms.test_closing_plans import close, played
@@ -121,7 +157,9 @@ def test_what_a_device_keeps_of_the_page_about_extensions_is_carried_out(monkeyp
         read_algorithm("neighbourly:holdout=1")
 
 
-def test_the_command_of_the_page_about_extensions_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_of_the_page_about_extensions_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from shoal import cli
 
     text = page("extend")

@@ -1,4 +1,5 @@
-"""`shoal compare --scenarios`: what it writes, what it says, that it goes on where it stopped, and its picture."""
+"""`shoal compare --scenarios`: what it writes, what it says, that it goes on where it stopped, and
+its picture."""
 
 import csv
 import json
@@ -17,12 +18,20 @@ from tests.conftest import synthetic_fleet
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with named.npz, with two recordings of every device, and plain.npz, which names none."""
+    """A folder with named.npz, with two recordings of every device, and plain.npz, which names
+    none."""
     data = synthetic_fleet(4, num_windows=24)
     x = np.concatenate([np.concatenate([w.train_x, w.test_x]) for w in data.devices.values()])
     y = np.concatenate([np.concatenate([w.train_y, w.test_y]) for w in data.devices.values()])
     subject, place = np.repeat(np.arange(4), 36), np.tile(np.arange(36), 4)
-    np.savez(tmp_path / "named.npz", X=x, y=y, subject=subject, session=place // 18, start=place % 18 * 32)
+    np.savez(
+        tmp_path / "named.npz",
+        X=x,
+        y=y,
+        subject=subject,
+        session=place // 18,
+        start=place % 18 * 32,
+    )
     np.savez(tmp_path / "plain.npz", X=x, y=y, subject=subject)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -33,8 +42,20 @@ def compare(*words: str) -> None:
     application("compare")(["compare", *common, *words], standalone_mode=False)
 
 
-def test_a_grid_is_written_resumed_and_told(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--scenarios", "--data", "named.npz,plain.npz", "--labels", "all,2", "--split", "own,session", "--reference", "local")
+def test_a_grid_is_written_resumed_and_told(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "--scenarios",
+        "--data",
+        "named.npz,plain.npz",
+        "--labels",
+        "all,2",
+        "--split",
+        "own,session",
+        "--reference",
+        "local",
+    )
     compare(*words)
     told = capsys.readouterr().out
     found = json.loads((written / "out" / "compare.json").read_text())
@@ -51,16 +72,26 @@ def test_a_grid_is_written_resumed_and_told(written: Path, capsys: pytest.Captur
         ("plain.npz", "session", 2),
     ]
     assert all("do not say the session" in c["why"] for c in found["left_out"])
-    assert all([row["algorithm"] for row in c["algorithms"]] == ["fedavg", "local"] for c in found["cells"])
+    assert all(
+        [row["algorithm"] for row in c["algorithms"]] == ["fedavg", "local"] for c in found["cells"]
+    )
     assert all(row["seeds"] == 3 for c in found["cells"] for row in c["algorithms"])
     assert [row["cells"] for row in found["overall"]] == [6, 6]
     assert [(row["against"] or {}).get("pairs") for row in found["overall"]] == [2 * 4, None]
     with (written / "out" / "compare.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 12
-    assert {"data", "split", "labels", "algorithm", "accuracy.mean", "accuracy.ci95", "macro_f1.mean", "below_best", "against.p"} <= rows[
-        0
-    ].keys()
+    assert {
+        "data",
+        "split",
+        "labels",
+        "algorithm",
+        "accuracy.mean",
+        "accuracy.ci95",
+        "macro_f1.mean",
+        "below_best",
+        "against.p",
+    } <= rows[0].keys()
     assert "named.npz, session, 2 labels" in told
     assert "plain.npz, session, all labels left out: split session" in told.replace("\n", " ")
     assert "over the cells in which every run ended with a model, 6 of 6; against local" in told
@@ -77,18 +108,37 @@ def test_one_scenario_is_a_comparison_as_before(written: Path) -> None:
     assert [row["algorithm"] for row in rows] == ["fedavg", "local"]
     assert rows[1]["against"]["reference"] == "fedavg"
     assert rows[1]["against"]["pairs"] == 4
-    (one, *_) = [json.loads(path.read_text())["job"]["settings"] for path in (written / "out" / "runs").iterdir()]
+    (one, *_) = [
+        json.loads(path.read_text())["job"]["settings"]
+        for path in (written / "out" / "runs").iterdir()
+    ]
     assert (one["labels"], one["split"]) == (2, "session")
 
 
 def test_a_simulation_tells_its_scenario(written: Path) -> None:
-    words = ("--algorithm", "fedavg", "--rounds", "1", "--data", "named.npz", "--labels", "2", "--split", "session", "--out", "out")
+    words = (
+        "--algorithm",
+        "fedavg",
+        "--rounds",
+        "1",
+        "--data",
+        "named.npz",
+        "--labels",
+        "2",
+        "--split",
+        "session",
+        "--out",
+        "out",
+    )
     application("simulate")(["simulate", *words], standalone_mode=False)
     summary = json.loads((written / "out" / "summary.json").read_text())
     assert (summary["labels"], summary["split"]) == ("2", "session")
     assert [(d["num_train"], d["num_test"]) for d in summary["devices"].values()] == [(6, 18)] * 4
     page = (written / "out" / "report.html").read_text()
-    assert "Scenario: at most 2 labelled windows of each class on a device; training and test parts by session." in page.replace("\n", " ")
+    assert (
+        "Scenario: at most 2 labelled windows of each class on a device; training and test "
+        "parts by session."
+    ) in page.replace("\n", " ")
     assert ">Macro F1</th>" in page
 
 
@@ -98,7 +148,9 @@ def test_the_picture_has_a_square_for_each_algorithm_and_cell(tmp_path: Path) ->
     def rows(*means: float | None) -> list[dict[str, Any]]:
         return [{"algorithm": f"a{i}", "accuracy": {"mean": mean}} for i, mean in enumerate(means)]
 
-    found = {cell: rows(0.9, 0.9 - 0.02 * i, None if i == 3 else 0.5) for i, cell in enumerate(cells)}
+    found = {
+        cell: rows(0.9, 0.9 - 0.02 * i, None if i == 3 else 0.5) for i, cell in enumerate(cells)
+    }
     seen: list[Any] = []
     close = plt.close
     with pytest.MonkeyPatch.context() as patch:
@@ -111,7 +163,13 @@ def test_the_picture_has_a_square_for_each_algorithm_and_cell(tmp_path: Path) ->
     assert len(squares) == 3 * (8 + 1)
     assert texts.count("90.0") == 8 + 2
     assert texts.count("-") == 2
-    assert [texts.count(word) for word in ("first", "second", "time", "session", "all cells")] == [1, 1, 2, 2, 1]
+    assert [texts.count(word) for word in ("first", "second", "time", "session", "all cells")] == [
+        1,
+        1,
+        2,
+        2,
+        1,
+    ]
     best = [p.get_facecolor() for p in squares[0::3]]
     assert len(set(best)) == 1
     assert squares[-2].get_facecolor() != best[0]

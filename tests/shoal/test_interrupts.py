@@ -1,5 +1,6 @@
-"""Ctrl-C while a command works: status 130, no traceback, and what was finished is kept. tests/shoal/test_commands.py has the same of a
-comparison in several processes and of the demonstration."""
+"""Ctrl-C while a command works: status 130, no traceback, and what was finished is kept.
+tests/shoal/test_commands.py has the same of a comparison in several processes and of the
+demonstration."""
 
 import json
 import re
@@ -19,8 +20,11 @@ SHOAL = [sys.executable, "-m", "shoal"]
 
 
 def interrupted(words: list[str], folder: Path, is_time: Callable[[], bool]) -> tuple[int, str]:
-    """Start a command, send it SIGINT when it is time, and return its status and what it wrote to stderr."""
-    process = subprocess.Popen([*SHOAL, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    """Start a command, send it SIGINT when it is time, and return its status and what it wrote to
+    stderr."""
+    process = subprocess.Popen(
+        [*SHOAL, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     end_s = time.monotonic() + 200
     while time.monotonic() < end_s and process.poll() is None and not is_time():
         time.sleep(0.05)
@@ -32,18 +36,34 @@ def interrupted(words: list[str], folder: Path, is_time: Callable[[], bool]) -> 
 
 
 def test_a_simulation_goes_on_where_ctrl_c_ended_it(tmp_path: Path) -> None:
-    words = ["simulate", "--algorithm", "fedavg", "--devices", "3", "--models", "none", "--rounds", "60", "--out", "out"]
+    words = [
+        "simulate",
+        "--algorithm",
+        "fedavg",
+        "--devices",
+        "3",
+        "--models",
+        "none",
+        "--rounds",
+        "60",
+        "--out",
+        "out",
+    ]
     words += ["--checkpoint", "kept"]
     kept = tmp_path / "kept" / "run.safetensors"  # put in place when it is whole
     status, errors = interrupted(words, tmp_path, kept.is_file)
     assert (status, errors) == (130, "")
     assert not (tmp_path / "out" / "summary.json").exists(), "no half of a result"
-    done = subprocess.run([*SHOAL, *words], cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(
+        [*SHOAL, *words], cwd=tmp_path, capture_output=True, text=True, timeout=250
+    )
     assert done.returncode == 0, done.stderr
     said = re.search(r"kept has (\d+) rounds; the run goes on after them", done.stdout)
     assert said is not None, done.stdout
     assert 0 < int(said[1]) < 60
-    assert len(json.loads((tmp_path / "out" / "summary.json").read_text())["accuracy_by_round"]) == 60
+    assert (
+        len(json.loads((tmp_path / "out" / "summary.json").read_text())["accuracy_by_round"]) == 60
+    )
 
 
 def test_an_export_that_is_interrupted_leaves_no_bundle_and_is_made_again(tmp_path: Path) -> None:
@@ -52,18 +72,36 @@ def test_an_export_that_is_interrupted_leaves_no_bundle_and_is_made_again(tmp_pa
     status, errors = interrupted(words, tmp_path, key.is_dir)
     assert (status, errors) == (130, "")
     assert not (tmp_path / "bundle" / "device.shoal").exists()
-    done = subprocess.run([*SHOAL, *words], cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(
+        [*SHOAL, *words], cwd=tmp_path, capture_output=True, text=True, timeout=250
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "bundle" / "device.shoal").exists()
 
 
 def test_the_processes_of_a_comparison_that_is_killed_end_with_it(tmp_path: Path) -> None:
-    words = ["compare", "--algorithms", "fedavg,fedprox", "--workers", "2", "--devices", "2", "--rounds", "500", "--out", "out"]
-    with subprocess.Popen([*SHOAL, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    words = [
+        "compare",
+        "--algorithms",
+        "fedavg,fedprox",
+        "--workers",
+        "2",
+        "--devices",
+        "2",
+        "--rounds",
+        "500",
+        "--out",
+        "out",
+    ]
+    with subprocess.Popen(
+        [*SHOAL, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         started = psutil.Process(process.pid)
         others: list[psutil.Process] = []
         end_s = time.monotonic() + 100
-        while sum(other.cpu_times().user > 1 for other in others) < 2:  # both train, the manager only waits
+        while (
+            sum(other.cpu_times().user > 1 for other in others) < 2
+        ):  # both train, the manager only waits
             assert process.poll() is None
             assert time.monotonic() < end_s
             time.sleep(0.2)
@@ -90,7 +128,9 @@ def test_a_comparison_in_one_process_keeps_the_runs_that_were_finished(tmp_path:
         "out",
     ]
     runs = tmp_path / "out" / "runs"
-    status, errors = interrupted(words, tmp_path, lambda: runs.is_dir() and any(runs.glob("*.json")))
+    status, errors = interrupted(
+        words, tmp_path, lambda: runs.is_dir() and any(runs.glob("*.json"))
+    )
     assert (status, errors) == (130, "")
     kept = sorted(runs.glob("*.json"))
     assert all(json.loads(path.read_text())["accuracy"]["mean"] is not None for path in kept)

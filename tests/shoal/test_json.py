@@ -34,8 +34,14 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
 
 def test_the_page_names_the_commands_that_have_it() -> None:
     section = PAGE[PAGE.index("## Commands in programs") :]
-    named = re.findall(r"^\| `shoal ([a-z ]+)` \|", section[: section.index("\n## ", 1)], re.MULTILINE)
-    assert sorted(named) == sorted(words for words, command in FUNCTIONS.items() if "as_json" in inspect.signature(command).parameters)
+    named = re.findall(
+        r"^\| `shoal ([a-z ]+)` \|", section[: section.index("\n## ", 1)], re.MULTILINE
+    )
+    assert sorted(named) == sorted(
+        words
+        for words, command in FUNCTIONS.items()
+        if "as_json" in inspect.signature(command).parameters
+    )
 
 
 def test_releases_and_their_rollouts(said: Any, fleet: FleetData, tmp_path: Path) -> None:
@@ -45,17 +51,25 @@ def test_releases_and_their_rollouts(said: Any, fleet: FleetData, tmp_path: Path
     assert said("models", "show", folder, 2) == releases[1]
     assert releases[1]["parent"] == 1
     (rollout,) = said("models", "rollout", folder)
-    assert (rollout["campaign"], rollout["phase"], [*rollout["releases"].values()]) == ("c", "running", [2])
+    assert (rollout["campaign"], rollout["phase"], [*rollout["releases"].values()]) == (
+        "c",
+        "running",
+        [2],
+    )
 
 
 def test_tokens_devices_and_what_was_done(said: Any, tmp_path: Path) -> None:
     with enrolment_bench(tmp_path) as bench:
         bench.token(device_id="pi-1", tags=("berlin",))
         listed = said("enrol", "list", tmp_path)
-    assert [(token["device_id"], token["tags"]) for token in listed["tokens"]] == [("pi-1", ["berlin"])]
+    assert [(token["device_id"], token["tags"]) for token in listed["tokens"]] == [
+        ("pi-1", ["berlin"])
+    ]
     assert listed["devices"] == []
     assert [row["what"] for row in said("enrol", "audit", tmp_path)] == ["token"]
-    application("token")(["token", "new", str(tmp_path), "--name", "ann", "--role", "viewer"], standalone_mode=False)
+    application("token")(
+        ["token", "new", str(tmp_path), "--name", "ann", "--role", "viewer"], standalone_mode=False
+    )
     (held,) = said("token", "list", tmp_path)
     assert (held["name"], held["role"], len(held["hash"])) == ("ann", "viewer", 64)
 
@@ -81,7 +95,10 @@ WITHOUT = {"serve", "ui", "completion", "acl"}
 
 
 def test_every_command_has_it_but_those_that_the_page_names() -> None:
-    flags = {words: {"as_json", "in_json"} & inspect.signature(command).parameters.keys() for words, command in FUNCTIONS.items()}
+    flags = {
+        words: {"as_json", "in_json"} & inspect.signature(command).parameters.keys()
+        for words, command in FUNCTIONS.items()
+    }
     assert {words for words, found in flags.items() if not found} == WITHOUT
     section = PAGE[PAGE.index("All other commands have it too") :]
     assert set(re.findall(r"`(\w+)`", section[: section.index(")")])) == WITHOUT
@@ -94,9 +111,29 @@ def test_what_a_command_says_to_people_and_what_came_of_it(said: Any, tmp_path: 
 
 
 def test_a_simulation_prints_its_summary_alone(tmp_path: Path) -> None:
-    words = ["simulate", "--devices", "2", "--rounds", "1", "--algorithm", "fedavg", "--out", str(tmp_path / "out"), "--models", "none"]
-    done = subprocess.run([sys.executable, "-m", "shoal", *words, "--json"], capture_output=True, text=True, timeout=280)
+    words = [
+        "simulate",
+        "--devices",
+        "2",
+        "--rounds",
+        "1",
+        "--algorithm",
+        "fedavg",
+        "--out",
+        str(tmp_path / "out"),
+        "--models",
+        "none",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal", *words, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     assert done.returncode == 0, done.stderr
-    printed, written = json.loads(done.stdout), json.loads((tmp_path / "out" / "summary.json").read_text())
+    printed, written = (
+        json.loads(done.stdout),
+        json.loads((tmp_path / "out" / "summary.json").read_text()),
+    )
     assert printed == written
     assert "written: " in done.stderr, "what people read is on standard error"

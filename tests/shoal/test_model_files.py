@@ -1,4 +1,5 @@
-"""`shoal models export`, `inspect` and `diff`, on the folder of a run of which three rounds are over; the files are read without Shoal."""
+"""`shoal models export`, `inspect` and `diff`, on the folder of a run of which three rounds are
+over; the files are read without Shoal."""
 
 import json
 from collections.abc import Callable
@@ -70,7 +71,9 @@ def expected(exported: Exported, x: Array, scale: float = 1.0) -> Array:
     """What the bundle's graph says, of a model whose weights are this multiple."""
     bundle = exported.bundle
     received = {s.key for s in bundle.manifest.received()}
-    held: Tensors = {k: (v * scale).astype(v.dtype) if k in received else v for k, v in bundle.initial.items()}
+    held: Tensors = {
+        k: (v * scale).astype(v.dtype) if k in received else v for k, v in bundle.initial.items()
+    }
     return load_graph(bundle, "predict")({**held, names.X: x})[names.PROBABILITIES]
 
 
@@ -80,13 +83,19 @@ class TestExport:
         assert "model run-1 1@0" in said
         x = fleet.devices["d0"].test_x
         session = onnxruntime.InferenceSession(served / "m.onnx")
-        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(exported, x, 1.5), atol=1e-5)
+        np.testing.assert_allclose(
+            session.run(None, {"x": x})[0], expected(exported, x, 1.5), atol=1e-5
+        )
         about = session.get_modelmeta().custom_metadata_map
         assert (about["name"], about["classes"].split("\n")) == ("run-1 1@0", list(fleet.classes))
 
-    def test_a_release_is_named_by_its_number(self, shoal: Say, served: Path, exported: Exported, fleet: FleetData) -> None:
+    def test_a_release_is_named_by_its_number(
+        self, shoal: Say, served: Path, exported: Exported, fleet: FleetData
+    ) -> None:
         source = BlobFolder(served / "blobs" / "run-1")
-        model = max(source.names() - {exported.bundle.digest}, key=lambda name: len(source.get(name)))
+        model = max(
+            source.names() - {exported.bundle.digest}, key=lambda name: len(source.get(name))
+        )
         service = Service(served, fleet="default")
         service.check_in("d0")
         made = replace(draft(), bundle=exported.bundle.digest, model=model)
@@ -95,7 +104,9 @@ class TestExport:
         said = shoal("export", served, "--release", "1", "--to", served / "m.onnx")
         assert f"model release 1, {made.group} ({model[:12]})" in said
         assert f"release 1, {made.group}" in shoal("inspect", served, "--release", "1")
-        answer = onnxruntime.InferenceSession(served / "m.onnx").run(None, {"x": fleet.devices["d0"].test_x})[0]
+        answer = onnxruntime.InferenceSession(served / "m.onnx").run(
+            None, {"x": fleet.devices["d0"].test_x}
+        )[0]
         assert np.allclose(answer.sum(axis=1), 1, atol=1e-5)
         for wrong, told in (
             (["--release", "9"], "fleet default has none of this number"),
@@ -104,11 +115,17 @@ class TestExport:
             with pytest.raises(ConfigError, match=told):
                 shoal("export", served, *wrong, "--to", served / "n.onnx")
 
-    def test_pt_is_a_state_dict_for_the_users_own_model(self, shoal: Say, served: Path, exported: Exported) -> None:
+    def test_pt_is_a_state_dict_for_the_users_own_model(
+        self, shoal: Say, served: Path, exported: Exported
+    ) -> None:
         shoal("export", served, "--group", "0", "--to", served / "m.pt")
         read = torch.load(served / "m.pt", weights_only=True)
         assert read["about"]["name"] == "run-1 0@0"
-        own = {k: v for role in ("shared", "statistic") for k, v in names.part(exported.bundle.initial, role).items()}
+        own = {
+            k: v
+            for role in ("shared", "statistic")
+            for k, v in names.part(exported.bundle.initial, role).items()
+        }
         assert read["state_dict"].keys() == own.keys()
         for key, value in own.items():
             np.testing.assert_array_equal(read["state_dict"][key].numpy(), value)
@@ -121,8 +138,20 @@ class TestExport:
                 np.testing.assert_array_equal(file.get_tensor(key), exported.bundle.initial[key])
 
     def test_pte(self, shoal: Say, served: Path, exported: Exported, fleet: FleetData) -> None:
-        pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this")
-        shoal("export", served, "--group", "1", "--to", served / "m.pte", "--probe", exported.folder / SERVER_FILE)
+        pytest.importorskip(
+            "executorch",
+            reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this",
+        )
+        shoal(
+            "export",
+            served,
+            "--group",
+            "1",
+            "--to",
+            served / "m.pte",
+            "--probe",
+            exported.folder / SERVER_FILE,
+        )
         from executorch.runtime import Runtime
 
         method = Runtime.get().load_program(served / "m.pte").load_method("forward")
@@ -130,22 +159,37 @@ class TestExport:
         x = fleet.devices["d0"].test_x
         for count in (1, 5, 12):
             (answer,) = method.execute([torch.from_numpy(x[:count].copy())])
-            np.testing.assert_allclose(answer.numpy(), expected(exported, x, 1.5)[:count], atol=1e-5)
+            np.testing.assert_allclose(
+                answer.numpy(), expected(exported, x, 1.5)[:count], atol=1e-5
+            )
 
-    def test_a_folder_gets_every_group_in_three_forms(self, shoal: Say, served: Path, exported: Exported, fleet: FleetData) -> None:
+    def test_a_folder_gets_every_group_in_three_forms(
+        self, shoal: Say, served: Path, exported: Exported, fleet: FleetData
+    ) -> None:
         forms = ("safetensors", "pt", "onnx")
         shoal("export", served, "--to", served / "out" / "models")
         written = served / "out" / "models"
-        assert {path.name for path in written.iterdir()} == {f"group-{group}.{form}" for group in (0, 1) for form in forms}
+        assert {path.name for path in written.iterdir()} == {
+            f"group-{group}.{form}" for group in (0, 1) for form in forms
+        }
         shoal("export", served, "--group", "1", "--to", served / "m.pt")
-        one, two = (torch.load(path, weights_only=True) for path in (written / "group-1.pt", served / "m.pt"))
-        assert all(torch.equal(value, two["state_dict"][key]) for key, value in one["state_dict"].items())
+        one, two = (
+            torch.load(path, weights_only=True)
+            for path in (written / "group-1.pt", served / "m.pt")
+        )
+        assert all(
+            torch.equal(value, two["state_dict"][key]) for key, value in one["state_dict"].items()
+        )
         with safe_open(written / "group-1.safetensors", "numpy") as file:
             for key in file.keys():  # noqa: SIM118
-                np.testing.assert_array_equal(file.get_tensor(key), exported.bundle.initial[key] * np.float32(1.5))
+                np.testing.assert_array_equal(
+                    file.get_tensor(key), exported.bundle.initial[key] * np.float32(1.5)
+                )
         x = fleet.devices["d0"].test_x
         session = onnxruntime.InferenceSession(written / "group-1.onnx")
-        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(exported, x, 1.5), atol=1e-5)
+        np.testing.assert_allclose(
+            session.run(None, {"x": x})[0], expected(exported, x, 1.5), atol=1e-5
+        )
 
     def test_a_folder_gets_one_group_where_it_is_named(self, shoal: Say, served: Path) -> None:
         shoal("export", served, "--group", "0", "--to", served / "models")
@@ -158,17 +202,34 @@ class TestExport:
         ("arguments", "error"),
         [
             (["--to", "m.onnx"], r"several models: say which with --group; its groups are 0, 1"),
-            (["--to", "m.onnx", "--group", 7], r"--group 7: run run-1 has no such group; its groups are 0, 1"),
-            (["--to", "m.onnx", "--group", 0, "--round", 4], r"--round 4: run run-1 remembers the models of the rounds 0"),
+            (
+                ["--to", "m.onnx", "--group", 7],
+                r"--group 7: run run-1 has no such group; its groups are 0, 1",
+            ),
+            (
+                ["--to", "m.onnx", "--group", 0, "--round", 4],
+                r"--round 4: run run-1 remembers the models of the rounds 0",
+            ),
             (["--to", "m.onnx", "--run", "other"], r"there is no run 'other'"),
-            (["--to", "m.txt", "--group", 0], r"--to m\.txt: expected a name that ends with \.onnx, \.pte, \.pt, \.safetensors"),
+            (
+                ["--to", "m.txt", "--group", 0],
+                r"--to m\.txt: expected a name that ends with \.onnx, \.pte, \.pt, \.safetensors",
+            ),
             (["--to", "m.pte", "--group", 0], r"--probe names server\.pt2"),
-            (["--to", "m.pte", "--group", 0, "--probe", "none.pt2"], r"--probe none\.pt2: No such file"),
+            (
+                ["--to", "m.pte", "--group", 0, "--probe", "none.pt2"],
+                r"--probe none\.pt2: No such file",
+            ),
             (["--to", "none/m.pt", "--group", 0], r"--to none/m\.pt: No such file"),
         ],
     )
     def test_wrong_input_is_one_clear_error(
-        self, shoal: Say, served: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], error: str
+        self,
+        shoal: Say,
+        served: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        arguments: list[object],
+        error: str,
     ) -> None:
         monkeypatch.chdir(served)
         with pytest.raises(ConfigError, match=error):
@@ -177,13 +238,21 @@ class TestExport:
 
 
 class TestLooking:
-    def test_inspect_names_the_bundle_and_every_tensor(self, shoal: Say, served: Path, exported: Exported) -> None:
+    def test_inspect_names_the_bundle_and_every_tensor(
+        self, shoal: Say, served: Path, exported: Exported
+    ) -> None:
         said = shoal("inspect", served, "--group", "0")
         assert f"{exported.bundle.manifest.name} 1 {exported.bundle.digest}" in said
-        rows = {line.split()[0]: line.split()[-1] for line in said.splitlines() if line.startswith(("shared/", "statistic/"))}
+        rows = {
+            line.split()[0]: line.split()[-1]
+            for line in said.splitlines()
+            if line.startswith(("shared/", "statistic/"))
+        }
         assert rows.keys() == {s.key for s in exported.bundle.manifest.received()}
         for key, norm in rows.items():
-            assert float(norm) == pytest.approx(float(np.linalg.norm(exported.bundle.initial[key])), rel=1e-3)
+            assert float(norm) == pytest.approx(
+                float(np.linalg.norm(exported.bundle.initial[key])), rel=1e-3
+            )
         told = json.loads(shoal("inspect", served, "--group", "0", "--json"))
         assert {row["name"]: f"{row['norm']:.4g}" for row in told["tensors"]} == rows
 
@@ -193,14 +262,20 @@ class TestLooking:
         x = fleet.devices["d0"].test_x
         np.save(served / "x.npy", x)
         said = shoal("diff", served, "0", "1@0", "--data", served / "x.npy")
-        rows = [line.split() for line in said.splitlines() if line.startswith(("shared/", "statistic/"))]
+        rows = [
+            line.split() for line in said.splitlines() if line.startswith(("shared/", "statistic/"))
+        ]
         assert {row[2] for row in rows} <= {"50.00%", "0.00%"}
         same = (expected(exported, x).argmax(1) == expected(exported, x, 1.5).argmax(1)).mean()
         assert f"both say the same of {same:.2%} of 12 windows" in said
-        assert "100.00% of 12 windows" in shoal("diff", served, "0", "0", "--data", served / "x.npy")
+        assert "100.00% of 12 windows" in shoal(
+            "diff", served, "0", "0", "--data", served / "x.npy"
+        )
         told = json.loads(shoal("diff", served, "0", "1@0", "--data", served / "x.npy", "--json"))
         assert told["agreement"] == same
-        assert {row["name"]: f"{row['relative']:.2%}" for row in told["tensors"]} == {row[0]: row[2] for row in rows}
+        assert {row["name"]: f"{row['relative']:.2%}" for row in told["tensors"]} == {
+            row[0]: row[2] for row in rows
+        }
 
     @pytest.mark.parametrize("text", ["0@", "0@x"])
     def test_what_is_no_model_is_refused(self, shoal: Say, served: Path, text: str) -> None:

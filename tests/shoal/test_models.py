@@ -26,20 +26,31 @@ def shoal(*arguments: object) -> None:
 @pytest.fixture
 def bench(fleet: FleetData, tmp_path: Path) -> Bench:
     store = SqlStore(sqlite_url(tmp_path / "shoal.db"), "run-1")
-    bench = Bench(fleet, store, BlobFolder(tmp_path / "blobs" / "run-1"), settings={"keep_models": 3, "rounds": 9})
+    bench = Bench(
+        fleet,
+        store,
+        BlobFolder(tmp_path / "blobs" / "run-1"),
+        settings={"keep_models": 3, "rounds": 9},
+    )
     for right in (1, 2, 3):
         bench.close(a=(1.0, right), b=(1.0, right))
     return bench
 
 
-def test_list_says_how_devices_met_each_of_the_models(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_says_how_devices_met_each_of_the_models(
+    bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shoal("rounds", tmp_path)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["made", "in", "models", "devices", "accuracy", "loss"]
-    assert lines[1:4] == [[str(n), str(min(n + 1, 2)), "2", f"{(n + 1) / 4:.4f}", "0.2500"] for n in range(3)]
+    assert lines[1:4] == [
+        [str(n), str(min(n + 1, 2)), "2", f"{(n + 1) / 4:.4f}", "0.2500"] for n in range(3)
+    ]
     assert lines[4] == ["3", "2", "0", "-", "-", "offered", "now"]
     shoal("rounds", tmp_path, "--json")
-    assert [(version["round"], version["offered"]) for version in json.loads(capsys.readouterr().out)] == [(n, n == 3) for n in range(4)]
+    assert [
+        (version["round"], version["offered"]) for version in json.loads(capsys.readouterr().out)
+    ] == [(n, n == 3) for n in range(4)]
 
 
 def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_path: Path) -> None:
@@ -52,25 +63,48 @@ def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_pa
 
 
 def test_what_is_wrong_with_a_database_is_told(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"database sqlite:///.*typo\.db: there is no run 'run-1'"):
+    with pytest.raises(
+        ConfigError, match=r"database sqlite:///.*typo\.db: there is no run 'run-1'"
+    ):
         shoal("rounds", tmp_path, "--database", sqlite_url(tmp_path / "typo.db"))
     assert not (tmp_path / "typo.db").exists()
     assert isinstance(bench.store, SqlStore)
     bench.store.close()
     (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
-    with pytest.raises(ConfigError, match=r"database .*shoal\.db: damaged, file is not a database; `shoal doctor` says more"):
+    with pytest.raises(
+        ConfigError,
+        match=r"database .*shoal\.db: damaged, file is not a database; `shoal doctor` says more",
+    ):
         shoal("rounds", tmp_path)
 
 
 def test_it_needs_no_torch(bench: Bench, tmp_path: Path) -> None:
-    code = "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, "models", "rounds", str(tmp_path)], capture_output=True, text=True)
+    code = (
+        "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in "
+        "sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "models", "rounds", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "False")
 
 
 def test_the_doctor_looks_for_the_models_of_earlier_rounds(bench: Bench, tmp_path: Path) -> None:
-    lost = next(digest for digest in bench.state.history[1].models.values() if digest not in bench.state.models.values())
+    lost = next(
+        digest
+        for digest in bench.state.history[1].models.values()
+        if digest not in bench.state.models.values()
+    )
     (tmp_path / "blobs" / "run-1" / lost).unlink()
-    wrong = [str(finding) for finding in examine(tmp_path) if finding.verdict == "wrong" and lost[:12] in str(finding)]
+    wrong = [
+        str(finding)
+        for finding in examine(tmp_path)
+        if finding.verdict == "wrong" and lost[:12] in str(finding)
+    ]
     assert len(wrong) == 1, "\n".join(map(str, examine(tmp_path)))
-    assert "a part of the models of round 1 is lost: the run goes on, but cannot return to that round" in wrong[0]
+    assert (
+        "a part of the models of round 1 is lost: the run goes on, but cannot return to that round"
+        in wrong[0]
+    )

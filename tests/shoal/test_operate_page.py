@@ -1,5 +1,5 @@
-"""What docs/operate.md says to type is typed here, to a real service and a real broker; and every test is there that this page and
-docs/dashboard.md name."""
+"""What docs/operate.md says to type is typed here, to a real service and a real broker; and every
+test is there that this page and docs/dashboard.md name."""
 
 import contextlib
 import io
@@ -33,7 +33,9 @@ from wire.errors import OtherAggregator
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operate.md").read_text()
-COMMANDS: list[str] = [line.split("#")[0].strip() for line in re.findall(r"^ {4,}(shoal .+)$", PAGE, re.MULTILINE)]
+COMMANDS: list[str] = [
+    line.split("#")[0].strip() for line in re.findall(r"^ {4,}(shoal .+)$", PAGE, re.MULTILINE)
+]
 
 
 def typed(start: str) -> str:
@@ -43,7 +45,8 @@ def typed(start: str) -> str:
 
 @dataclass
 class Operator:
-    """A folder in which commands are typed as the page has them; only the broker's address and the port are filled in."""
+    """A folder in which commands are typed as the page has them; only the broker's address and the
+    port are filled in."""
 
     folder: Path
     broker: str
@@ -51,9 +54,14 @@ class Operator:
     port: int = 0
 
     def run(self, command: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command in this process: most of the time of a process of its own would go into imports."""
+        """Run a command in this process: most of the time of a process of its own would go into
+        imports."""
         words, output, errors = shlex.split(command), io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(errors),
+        ):
             patch.chdir(self.folder)
             patch.setattr(sys, "argv", words)
             try:
@@ -66,12 +74,22 @@ class Operator:
     def serve(self, more: str = "", folder: str = "runs/served") -> "subprocess.Popen[bytes]":
         """Start the page's service, and wait until it answers or has ended."""
         self.port = free_port()
-        command = typed("shoal serve").replace("mqtt://localhost", self.broker).replace("runs/served", str(self.folder / folder))
+        command = (
+            typed("shoal serve")
+            .replace("mqtt://localhost", self.broker)
+            .replace("runs/served", str(self.folder / folder))
+        )
         command = command.replace("runs/bundle", str(self.folder / "runs" / "bundle"))
         log = self.folder / f"serve-{len(self.processes)}.log"
-        self.processes.append(start_process(["-m", *shlex.split(f"{command} --port {self.port} {more}")], log))
+        self.processes.append(
+            start_process(["-m", *shlex.split(f"{command} --port {self.port} {more}")], log)
+        )
         end_s = time.monotonic() + 100
-        while time.monotonic() < end_s and self.processes[-1].poll() is None and (self.get("/health")[1] or {}).get("status") != "ok":
+        while (
+            time.monotonic() < end_s
+            and self.processes[-1].poll() is None
+            and (self.get("/health")[1] or {}).get("status") != "ok"
+        ):
             time.sleep(0.1)
         return self.processes[-1]
 
@@ -93,14 +111,18 @@ class Operator:
 
 
 @pytest.fixture
-def operator(tmp_path: Path, exported: Exported, embedded_broker: EmbeddedBroker) -> Iterator[Operator]:
+def operator(
+    tmp_path: Path, exported: Exported, embedded_broker: EmbeddedBroker
+) -> Iterator[Operator]:
     shutil.copytree(exported.folder, tmp_path / "runs" / "bundle")
     operator = Operator(tmp_path, embedded_broker.url)
     yield operator
     stop_processes(operator.processes)
 
 
-def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(operator: Operator, embedded_broker: EmbeddedBroker) -> None:
+def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(
+    operator: Operator, embedded_broker: EmbeddedBroker
+) -> None:
     operator.serve()
     assert operator.get("/health")[1]["status"] == "ok"
     status, ready = operator.get("/ready")
@@ -114,7 +136,10 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
     checked = operator.run(typed("shoal doctor"))
     assert checked.returncode == 0, checked.stdout
     assert operator.run(typed("shoal models rounds")).stdout.endswith("offered now\n")
-    assert "the models of round 3 are not remembered" in operator.run(typed("shoal campaign rollback")).stderr
+    assert (
+        "the models of round 3 are not remembered"
+        in operator.run(typed("shoal campaign rollback")).stderr
+    )
     assert operator.run(typed("shoal database check")).returncode == 0
     assert "a service runs there; stop it" in operator.run(typed("shoal database upgrade")).stderr
     assert "shared/" in operator.run(typed("shoal models inspect")).stdout
@@ -144,7 +169,9 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(o
         restored = operator.run(typed("shoal restore"))
         assert restored.returncode == 0, restored.stderr
         time.sleep(1)  # what was there before has a name of its own each second
-    assert epochs == sorted(set(epochs)), "a restored backup takes a greater epoch than the service that was newer"
+    assert epochs == sorted(set(epochs)), (
+        "a restored backup takes a greater epoch than the service that was newer"
+    )
 
 
 def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operator) -> None:
@@ -157,48 +184,86 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
 
     assert "campaign autumn has started: waiting, 0 devices" in say("shoal campaign start")
     assert [line["name"] for line in operator.get("/campaigns")[1]] == ["run-1", "autumn"]
-    assert operator.run(typed("shoal campaign start")).stderr.startswith("error: campaign autumn: there is one of this name")
-    assert "goes on with rounds 30, lr_schedule cosine:warmup=3, deadline_s 300.0" in say("shoal campaign set")
+    assert operator.run(typed("shoal campaign start")).stderr.startswith(
+        "error: campaign autumn: there is one of this name"
+    )
+    assert "goes on with rounds 30, lr_schedule cosine:warmup=3, deadline_s 300.0" in say(
+        "shoal campaign set"
+    )
     assert "hours 22:00-06:00 UTC" in say("shoal campaign set runs/served autumn --days")
     settings = operator.get("/run?campaign=autumn")[1]["settings"]
     assert (settings["rounds"], settings["deadline_s"], settings["name"]) == (30, 300.0, "autumn")
     asked = {name: settings[name] for name in ("days", "patience", "min_delta", "where", "hours")}
-    assert asked == {"days": 14, "patience": 5, "min_delta": 0.002, "where": "battery >= 50", "hours": "22:00-06:00 UTC"}
+    assert asked == {
+        "days": 14,
+        "patience": 5,
+        "min_delta": 0.002,
+        "where": "battery >= 50",
+        "hours": "22:00-06:00 UTC",
+    }
     assert "is paused" in say("shoal campaign pause")
     assert operator.get("/ready")[0] == 200, "the other goes on"
     operator.processes[-1].kill()
     operator.processes[-1].wait()
     operator.serve()
-    assert [line["paused"] for line in operator.get("/campaigns")[1]] == ["", "the operator has paused it"]
+    assert [line["paused"] for line in operator.get("/campaigns")[1]] == [
+        "",
+        "the operator has paused it",
+    ]
     assert say("shoal campaign resume runs/served autumn") == "autumn: it goes on\n"
     assert "has ended after 0 rounds" in say("shoal campaign abort")
     listed = say("shoal campaign list").splitlines()
-    assert [line.split()[:2] for line in listed[1:]] == [["run-1", "waiting"], ["autumn", "finished"]]
+    assert [line.split()[:2] for line in listed[1:]] == [
+        ["run-1", "waiting"],
+        ["autumn", "finished"],
+    ]
     assert "(it was aborted)" in listed[2]
     rows = json.loads(operator.run(typed("shoal campaign list") + " --json").stdout)
-    assert [(row["name"], row["phase"], row["ended"]) for row in rows][1] == ("autumn", "finished", "it was aborted")
-    noted = [json.loads(line) for line in (operator.folder / "runs" / "served" / "audit.log").read_text().splitlines()]
+    assert [(row["name"], row["phase"], row["ended"]) for row in rows][1] == (
+        "autumn",
+        "finished",
+        "it was aborted",
+    )
+    noted = [
+        json.loads(line)
+        for line in (operator.folder / "runs" / "served" / "audit.log").read_text().splitlines()
+    ]
     assert [json.loads(line["what"])["type"] for line in noted] == [
         f"campaign-{w}" for w in ("start", "set", "set", "pause", "resume", "abort")
     ]
     refused = operator.run(typed("shoal campaign pause").replace("autumn", "winter"))
-    assert (refused.returncode, refused.stderr) == (2, "error: campaign 'winter' is not here; those that are: run-1, autumn\n")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "error: campaign 'winter' is not here; those that are: run-1, autumn\n",
+    )
     assert "Traceback" not in operator.log(0) + operator.log()
 
 
-def test_releases_are_listed_and_orders_about_them_are_given(operator: Operator, fleet: FleetData) -> None:
+def test_releases_are_listed_and_orders_about_them_are_given(
+    operator: Operator, fleet: FleetData
+) -> None:
     service_with_releases(fleet, operator.folder / "runs" / "served", "default")
     told = {
-        command: operator.run(command) for command in COMMANDS if re.match("shoal models (list|show|release|rollout|rollback)", command)
+        command: operator.run(command)
+        for command in COMMANDS
+        if re.match("shoal models (list|show|release|rollout|rollback)", command)
     }
     assert "canary" in told["shoal models list runs/served"].stdout
     assert "parent      1\n" in told["shoal models show runs/served 2"].stdout
     assert "c: releases 2: running" in told["shoal models rollout runs/served"].stdout
-    orders = [done for command, done in told.items() if re.search("release|--pause|--resume|--promote|rollback", command)]
-    assert [done.stdout[:13] for done in orders] == ["no service ru"] * 6, [done.stderr for done in orders]
+    orders = [
+        done
+        for command, done in told.items()
+        if re.search("release|--pause|--resume|--promote|rollback", command)
+    ]
+    assert [done.stdout[:13] for done in orders] == ["no service ru"] * 6, [
+        done.stderr for done in orders
+    ]
 
 
-def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(operator: Operator, mosquitto: str) -> None:
+def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(
+    operator: Operator, mosquitto: str
+) -> None:
     operator.broker = mosquitto
     first = operator.serve()
     shutil.copytree(operator.folder / "runs" / "served", operator.folder / "runs" / "standby")
@@ -231,10 +296,15 @@ def test_enrolment_is_set_up_and_devices_are_approved_as_written(operator: Opera
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "start the broker: mosquitto -c runs/fleet/broker/mosquitto.conf" in run("shoal init fleet.toml --tls")
+    assert "start the broker: mosquitto -c runs/fleet/broker/mosquitto.conf" in run(
+        "shoal init fleet.toml --tls"
+    )
     assert (operator.folder / "runs" / "fleet" / "broker" / "mosquitto.conf").exists()
     assert len(run("shoal enrol token").strip()) == 75
-    with closing(open_enrolments(operator.folder / "runs" / "fleet")) as store, store.transaction() as within:
+    with (
+        closing(open_enrolments(operator.folder / "runs" / "fleet")) as store,
+        store.transaction() as within,
+    ):
         for name in ("pi-1", "pi-2"):
             within.put_device(DeviceRow(name, "waiting", "00"))
     assert "pi-1  waiting" in run("shoal enrol list")
@@ -242,13 +312,19 @@ def test_enrolment_is_set_up_and_devices_are_approved_as_written(operator: Opera
     assert "rejected" in run("shoal enrol reject")
     assert "nothing is due" in run("shoal enrol renew")
     assert "approved pi-1" in run("shoal enrol audit")
-    assert "it exists already, and is left as it is" in operator.run(typed("shoal init fleet.toml --tls")).stderr
+    assert (
+        "it exists already, and is left as it is"
+        in operator.run(typed("shoal init fleet.toml --tls")).stderr
+    )
 
 
 def test_a_service_is_started_from_the_file_that_init_writes(operator: Operator) -> None:
     assert operator.run(typed("shoal init")).returncode == 0
     operator.port = free_port()
-    filled = {'# broker = "mqtt://localhost"': f'broker = "{operator.broker}"', "# port = 8080": f"port = {operator.port}"}
+    filled = {
+        '# broker = "mqtt://localhost"': f'broker = "{operator.broker}"',
+        "# port = 8080": f"port = {operator.port}",
+    }
     path = operator.folder / "serve.toml"
     text = path.read_text()
     assert all(line in text for line in filled)
@@ -256,7 +332,13 @@ def test_a_service_is_started_from_the_file_that_init_writes(operator: Operator)
         text = text.replace(line, value)
     path.write_text(text)
     command = next(command for command in COMMANDS if "--config" in command)
-    operator.processes.append(subprocess.Popen([sys.executable, "-m", *shlex.split(command)], cwd=operator.folder, start_new_session=True))
+    operator.processes.append(
+        subprocess.Popen(
+            [sys.executable, "-m", *shlex.split(command)],
+            cwd=operator.folder,
+            start_new_session=True,
+        )
+    )
     end_s = time.monotonic() + 100
     while operator.get("/ready")[0] != 200:
         assert time.monotonic() < end_s
@@ -269,7 +351,9 @@ def test_every_test_that_the_page_names_is_there() -> None:
     assert len(named) >= 15
     assert [place for place, _ in named if not (ROOT / place).exists()] == []
     assert [
-        f"{place}: {name}" for place, name in named if name and not re.search(rf"\b(def|class) {name}\b", (ROOT / place).read_text())
+        f"{place}: {name}"
+        for place, name in named
+        if name and not re.search(rf"\b(def|class) {name}\b", (ROOT / place).read_text())
     ] == []
 
 
@@ -278,5 +362,7 @@ def test_the_units_options_exist() -> None:
         text = (ROOT / "deploy" / "systemd" / unit).read_text()
         assert f"RestartPreventExitStatus={OtherAggregator.exit_status}" in text
         line = known(re.search(r"^ExecStart=\S+/(.+)$", text, re.MULTILINE))[1]
-        told = subprocess.run([sys.executable, "-m", module, "serve", "--help"], capture_output=True, text=True).stdout
+        told = subprocess.run(
+            [sys.executable, "-m", module, "serve", "--help"], capture_output=True, text=True
+        ).stdout
         assert [word for word in line.split() if word.startswith("--") and word not in told] == []

@@ -1,4 +1,5 @@
-"""The commands of whoever runs a service: vouch, acl, resume, and what serve says when it cannot start."""
+"""The commands of whoever runs a service: vouch, acl, resume, and what serve says when it cannot
+start."""
 
 import subprocess
 import sys
@@ -37,14 +38,28 @@ def root(tmp_path: Path) -> PrivateKey:
 
 
 class TestVouch:
-    def test_for_a_folder(self, tmp_path: Path, root: PrivateKey, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_for_a_folder(
+        self, tmp_path: Path, root: PrivateKey, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         folder = tmp_path / "served"
         folder.mkdir()
-        shoal("vouch", "--service", folder, "--fleet", "f", "--key", tmp_path / "signing.key", "--days", "10")
+        shoal(
+            "vouch",
+            "--service",
+            folder,
+            "--fleet",
+            "f",
+            "--key",
+            tmp_path / "signing.key",
+            "--days",
+            "10",
+        )
         assert "may speak for the fleet f until" in capsys.readouterr().out
         service_signer(folder, "f", (root.public_key(),), None, time.time())
         with pytest.raises(Untrusted, match="over"):
-            Verifier("f", (root.public_key(),)).voucher((folder / "service.voucher").read_bytes(), time.time() + 10.1 * 86_400)
+            Verifier("f", (root.public_key(),)).voucher(
+                (folder / "service.voucher").read_bytes(), time.time() + 10.1 * 86_400
+            )
 
     def test_on_the_machine_of_the_root_key(self, tmp_path: Path, root: PrivateKey) -> None:
         service, away = tmp_path / "served", tmp_path / "away"
@@ -52,7 +67,15 @@ class TestVouch:
         away.mkdir()
         service_key(service)
         (away / "service.pub").write_bytes((service / "service.pub").read_bytes())
-        shoal("vouch", "--public", away / "service.pub", "--fleet", "f", "--key", tmp_path / "signing.key")
+        shoal(
+            "vouch",
+            "--public",
+            away / "service.pub",
+            "--fleet",
+            "f",
+            "--key",
+            tmp_path / "signing.key",
+        )
         (service / "service.voucher").write_bytes((away / "service.voucher").read_bytes())
         service_signer(service, "f", (root.public_key(),), None, time.time())
 
@@ -61,15 +84,26 @@ class TestVouch:
         [
             (["--service", "none", "--fleet", "f"], "--service none: there is no such folder"),
             (["--fleet", "f"], "needs either --service FOLDER or --public FILE"),
-            (["--service", ".", "--public", "x", "--fleet", "f"], "needs either --service FOLDER or --public FILE"),
+            (
+                ["--service", ".", "--public", "x", "--fleet", "f"],
+                "needs either --service FOLDER or --public FILE",
+            ),
             (["--public", "none", "--fleet", "f"], "--public none: No such file"),
-            (["--public", "signing.key", "--fleet", "f"], "--public signing.key: trusted key: not a PEM public key"),
+            (
+                ["--public", "signing.key", "--fleet", "f"],
+                "--public signing.key: trusted key: not a PEM public key",
+            ),
             (["--public", "two.pem", "--fleet", "f"], "--public two.pem: 2 keys, expected one"),
             (["--service", ".", "--fleet", "a/b"], "fleet name 'a/b'"),
         ],
     )
     def test_wrong_input_is_one_clear_error(
-        self, tmp_path: Path, root: PrivateKey, monkeypatch: pytest.MonkeyPatch, arguments: list[str], error: str
+        self,
+        tmp_path: Path,
+        root: PrivateKey,
+        monkeypatch: pytest.MonkeyPatch,
+        arguments: list[str],
+        error: str,
     ) -> None:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "two.pem").write_bytes(public_pem(root) * 2)
@@ -78,13 +112,28 @@ class TestVouch:
         assert error in str(raised.value)
 
     @pytest.mark.parametrize("days", ["1e9", "36526", "0", "-1", "inf", "nan"])
-    def test_days_are_bounded_and_nothing_is_written_before(self, tmp_path: Path, root: PrivateKey, days: str) -> None:
+    def test_days_are_bounded_and_nothing_is_written_before(
+        self, tmp_path: Path, root: PrivateKey, days: str
+    ) -> None:
         folder = tmp_path / "served"
         folder.mkdir()
         with pytest.raises(
-            ConfigError, match=rf"--days {float(days):g}: expected a number of days above 0, at most 36525".replace("+", r"\+")
+            ConfigError,
+            match=rf"--days {float(days):g}: expected a number of days above 0, at most 36525".replace(
+                "+", r"\+"
+            ),
         ):
-            shoal("vouch", "--service", folder, "--fleet", "f", "--key", tmp_path / "signing.key", "--days", days)
+            shoal(
+                "vouch",
+                "--service",
+                folder,
+                "--fleet",
+                "f",
+                "--key",
+                tmp_path / "signing.key",
+                "--days",
+                days,
+            )
         assert [*folder.iterdir()] == []
 
     @pytest.mark.parametrize("name", ["none", "trust.pem"])
@@ -95,15 +144,28 @@ class TestVouch:
 
 
 def test_acl_prints_the_rules_and_needs_no_torch(tmp_path: Path) -> None:
-    code = "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, "acl", "--fleet", "watches"], capture_output=True, text=True)
+    code = (
+        "import sys; from shoal.cli import main\ntry: main()\nfinally: print('torch' in "
+        "sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "acl", "--fleet", "watches"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, mosquitto_acl("watches"), "False\n")
 
 
 FLOATS = [name for name, value in get_type_hints(serve_command).items() if value is float]
 
 
-BOUNDED = ("max_drop", "min_delta", "over_select", "quorum", "rollout_quorum", "rollout_max_drop", "rollout_max_failures")
+BOUNDED = (
+    "max_drop",
+    "min_delta",
+    "over_select",
+    "quorum",
+    "rollout_quorum",
+    "rollout_max_drop",
+    "rollout_max_failures",
+)
 """Numbers that have a greatest value."""
 
 

@@ -1,4 +1,5 @@
-"""What a command says when a class or a model of the user's own raises: the file, the line, the function, in one error."""
+"""What a command says when a class or a model of the user's own raises: the file, the line, the
+function, in one error."""
 
 import re
 from pathlib import Path
@@ -50,7 +51,10 @@ class Net(torch.nn.Module):
             raise RuntimeError("seven")
         return self.out(x.flatten(1))
 """
-DRAWS = r"objective noisy: its graph step draws random numbers itself \(aten.rand.default\): expected them among the inputs"
+DRAWS = (
+    r"objective noisy: its graph step draws random numbers itself \(aten.rand.default\): expected "
+    r"them among the inputs"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -62,15 +66,29 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--algorithm methods.py:Failing", r"methods\.py, line 9, in Failing\.loss: RuntimeError: my own mistake"),
-        ("--algorithm methods.py:Later", r"the first: p.*: .*methods\.py, line 16, in Later\.deeper: KeyError: 'nothing'"),
-        ("--algorithm fedavg+methods.py:Groups", r"methods\.py, line 21, in Groups\.group: KeyError: 'nothing'"),
-        ("--algorithm fedavg --model methods.py:Net", r"methods\.py, line 35, in Net\.forward: RuntimeError: seven"),
+        (
+            "--algorithm methods.py:Failing",
+            r"methods\.py, line 9, in Failing\.loss: RuntimeError: my own mistake",
+        ),
+        (
+            "--algorithm methods.py:Later",
+            r"the first: p.*: .*methods\.py, line 16, in Later\.deeper: KeyError: 'nothing'",
+        ),
+        (
+            "--algorithm fedavg+methods.py:Groups",
+            r"methods\.py, line 21, in Groups\.group: KeyError: 'nothing'",
+        ),
+        (
+            "--algorithm fedavg --model methods.py:Net",
+            r"methods\.py, line 35, in Net\.forward: RuntimeError: seven",
+        ),
         ("--algorithm methods.py:Noisy", DRAWS),
     ],
 )
 def test_simulate_names_where_it_was_raised(options: str, said: str) -> None:
-    words = f"simulate --data watch --devices 2 --rounds 1 --backend eager --out made {options}".split()
+    words = (
+        f"simulate --data watch --devices 2 --rounds 1 --backend eager --out made {options}".split()
+    )
     with pytest.raises(ShoalError, match=said):
         application("simulate")(words, standalone_mode=False)
 
@@ -80,7 +98,17 @@ def test_an_error_of_shoal_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("a defect")
 
     monkeypatch.setattr("simulation.simulate.make_schedule", fail)
-    words = ["simulate", "--data", "watch", "--devices", "2", "--algorithm", "methods.py:Groups", "--out", "made"]
+    words = [
+        "simulate",
+        "--data",
+        "watch",
+        "--devices",
+        "2",
+        "--algorithm",
+        "methods.py:Groups",
+        "--out",
+        "made",
+    ]
     with pytest.raises(RuntimeError, match="a defect"):
         application("simulate")(words, standalone_mode=False)
 
@@ -88,12 +116,21 @@ def test_an_error_of_shoal_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow  # about 10 s: a process that loads everything
 def test_the_processes_of_a_comparison_say_the_same(tmp_path: Path) -> None:
     settings = SimulationSettings(algorithm=read_algorithm("methods.py:Failing"), rounds=1)
-    with pytest.raises(ConfigError, match=r"line 9, in Failing\.loss: RuntimeError: my own mistake"):
-        run_all([Job("watch", read_partition("natural"), settings, 2)] * 2, tmp_path / "jobs", workers=2)
+    with pytest.raises(
+        ConfigError, match=r"line 9, in Failing\.loss: RuntimeError: my own mistake"
+    ):
+        run_all(
+            [Job("watch", read_partition("natural"), settings, 2)] * 2, tmp_path / "jobs", workers=2
+        )
 
 
 def test_check_names_an_objective_that_draws_random_numbers() -> None:
     _, _, checks = checks_of("methods.py:Noisy", phones=False)
-    failures = [outcome.failure for outcome in run_checks([c for c in checks if c.title.startswith(("three rounds", "boards"))])]
+    failures = [
+        outcome.failure
+        for outcome in run_checks(
+            [c for c in checks if c.title.startswith(("three rounds", "boards"))]
+        )
+    ]
     assert len(failures) == 2
     assert all(re.search(DRAWS, failure) for failure in failures), failures

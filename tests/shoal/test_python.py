@@ -1,4 +1,5 @@
-"""`import shoal`: it loads nothing, has every name of the page, and its options are those of the commands."""
+"""`import shoal`: it loads nothing, has every name of the page, and its options are those of the
+commands."""
 
 import inspect
 import re
@@ -25,7 +26,10 @@ OF_PEOPLE = {"out", "models"}
 
 
 def test_importing_it_loads_neither_torch_nor_numpy() -> None:
-    code = "import shoal, sys; print([n for n in ('torch', 'numpy', 'pandas') if n in sys.modules], 'simulate' in dir(shoal))"
+    code = (
+        "import shoal, sys; print([n for n in ('torch', 'numpy', 'pandas') if n in sys.modules], "
+        "'simulate' in dir(shoal))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[] True\n"
 
@@ -37,7 +41,10 @@ def test_every_name_is_there_and_on_the_page() -> None:
         shoal.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
-@pytest.mark.parametrize(("name", "module", "extra"), [("simulate", "run", "simulation"), ("export", "exporting", "export")])
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [("simulate", "run", "simulation"), ("export", "exporting", "export")],
+)
 def test_a_missing_package_is_named_with_the_extra_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, name: str, module: str, extra: str
 ) -> None:
@@ -48,10 +55,15 @@ def test_a_missing_package_is_named_with_the_extra_that_installs_it(
     class Needs(Missing):
         def find_spec(self, name: str, *rest: object) -> None:
             if name == self.name:
-                raise ModuleNotFoundError("No module named 'missing_package'", name="missing_package")
+                raise ModuleNotFoundError(
+                    "No module named 'missing_package'", name="missing_package"
+                )
 
     monkeypatch.setattr(sys, "meta_path", [Needs(f"shoal.api.{module}"), *sys.meta_path])
-    with pytest.raises(ImportError, match=rf"^shoal\.{name} needs the package missing_package: pip install 'shoal\[{extra}\]'$"):
+    with pytest.raises(
+        ImportError,
+        match=rf"^shoal\.{name} needs the package missing_package: pip install 'shoal\[{extra}\]'$",
+    ):
         getattr(shoal, name)
 
 
@@ -65,11 +77,20 @@ def options(function: Callable[..., object]) -> dict[str, object]:
     ("python", "command", "differing"),
     [
         (shoal.simulate, simulate_command.simulate, {"hyper": None, "callbacks": ()}),
-        # what is empty is the command's value, or a grid's; one process, since a script that starts others needs a guard
+        # what is empty is the command's value, or a grid's; one process, since a script that starts
+        # others needs a guard
         (
             shoal.compare,
             compare_command.compare,
-            {"hyper": None, "labels": "", "split": "", "seeds": None, "workers": 1, "algorithms": ..., "on_progress": ...},
+            {
+                "hyper": None,
+                "labels": "",
+                "split": "",
+                "seeds": None,
+                "workers": 1,
+                "algorithms": ...,
+                "on_progress": ...,
+            },
         ),
         (shoal.export, export_command.write, {"on_progress": ..., "data": ...}),
     ],
@@ -78,17 +99,32 @@ def test_options_have_the_names_and_defaults_of_the_command(
     python: Callable[..., object], command: Callable[..., object], differing: dict[str, object]
 ) -> None:
     left_out = OF_PEOPLE | {"scenarios", "context", IN_JSON.name} | differing.keys()
-    ours, theirs = ({k: v for k, v in options(f).items() if k not in left_out} for f in (python, command))
+    ours, theirs = (
+        {k: v for k, v in options(f).items() if k not in left_out} for f in (python, command)
+    )
     assert len(ours) >= 8
     assert ours == theirs
-    assert {name: value for name, value in differing.items() if value is not ... and options(python)[name] != value} == {}
+    assert {
+        name: value
+        for name, value in differing.items()
+        if value is not ... and options(python)[name] != value
+    } == {}
 
 
-@pytest.mark.parametrize("command", [simulate_command.simulate, compare_command.compare, export_command.write])
+@pytest.mark.parametrize(
+    "command", [simulate_command.simulate, compare_command.compare, export_command.write]
+)
 def test_bounds_are_those_of_the_command(command: Callable[..., object]) -> None:
     hints = typing.get_type_hints(command, include_extras=True)
-    told = {n: o for n, hint in hints.items() for o in getattr(hint, "__metadata__", ()) if isinstance(o, typer.models.OptionInfo)}
-    bounded = {name: (option.min, option.max) for name, option in told.items() if option.min is not None}
+    told = {
+        n: o
+        for n, hint in hints.items()
+        for o in getattr(hint, "__metadata__", ())
+        if isinstance(o, typer.models.OptionInfo)
+    }
+    bounded = {
+        name: (option.min, option.max) for name, option in told.items() if option.min is not None
+    }
     assert bounded != {}
     for name, (low, high) in bounded.items():
         if command is compare_command.compare and name == "workers":
@@ -108,11 +144,19 @@ def test_bounds_are_those_of_the_command(command: Callable[..., object]) -> None
         ({"backend": "fast"}, "backend fast: expected auto, native"),
         ({"algorithm": "fedavgg"}, "fedavgg"),
         ({"devices": 99}, "devices = 99"),
-        ({"pretrain": "watch", "model": lambda shape, classes: None}, "a model of your own brings its weights"),
-        ({"backend": "messages", "callbacks": [shoal.EarlyStopping(1)]}, "backend messages has none"),
+        (
+            {"pretrain": "watch", "model": lambda shape, classes: None},
+            "a model of your own brings its weights",
+        ),
+        (
+            {"backend": "messages", "callbacks": [shoal.EarlyStopping(1)]},
+            "backend messages has none",
+        ),
     ],
 )
-def test_options_that_cannot_be_are_one_clear_error(options: dict[str, typing.Any], said: str) -> None:
+def test_options_that_cannot_be_are_one_clear_error(
+    options: dict[str, typing.Any], said: str
+) -> None:
     with pytest.raises(shoal.ShoalError, match=re.escape(said)):
         shoal.simulate("watch", **options)
 
@@ -147,16 +191,30 @@ REVEALED = [
 
 
 def test_a_type_checker_knows_every_type_and_finds_mistakes(tmp_path: Path) -> None:
-    programs = [tmp_path / "program.py", *(tmp_path / path.name for path in (ROOT / "examples").glob("*.py"))]
-    for path in programs:  # said in the files: an option would make mypy look at all that they import anew
+    programs = [
+        tmp_path / "program.py",
+        *(tmp_path / path.name for path in (ROOT / "examples").glob("*.py")),
+    ]
+    for (
+        path
+    ) in programs:  # said in the files: an option would make mypy look at all that they import anew
         text = TYPED if path.name == "program.py" else (ROOT / "examples" / path.name).read_text()
         path.write_text(f"{text}\n# mypy: allow-untyped-calls\n")
-    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), *sorted(map(str, programs))]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        *sorted(map(str, programs)),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = done.stdout.splitlines()
     revealed = re.findall(r'Revealed type is "(.+?)"$', done.stdout, re.MULTILINE)
     assert [said.replace("builtins.", "") for said in revealed] == REVEALED, done.stdout
-    errors = [re.search(r":(\d+): error: .+\[(.+)\]$", line) for line in lines if ": error:" in line]
+    errors = [
+        re.search(r":(\d+): error: .+\[(.+)\]$", line) for line in lines if ": error:" in line
+    ]
     found = {(int(error[1]), error[2]) for error in errors if error is not None}
     last = len(TYPED.splitlines())
     assert {line for line, _ in found} == {last - 3, last - 2, last - 1, last}, done.stdout

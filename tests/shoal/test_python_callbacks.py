@@ -1,4 +1,5 @@
-"""Callbacks: what they are told, how they stop a run, and that a run which was interrupted goes on with whole histories."""
+"""Callbacks: what they are told, how they stop a run, and that a run which was interrupted goes on
+with whole histories."""
 
 import csv
 import sys
@@ -21,15 +22,26 @@ from tests.shoal.test_python_result import small
 from wire.errors import ConfigError
 
 
-def run(*callbacks: shoal.Callback, algorithm: str = "fedavg", rounds: int = 3, **others: Any) -> shoal.Result:
+def run(
+    *callbacks: shoal.Callback, algorithm: str = "fedavg", rounds: int = 3, **others: Any
+) -> shoal.Result:
     """A run of four devices."""
-    return shoal.simulate(synthetic_fleet(4), algorithm=algorithm, model=small, rounds=rounds, callbacks=callbacks, **others)
+    return shoal.simulate(
+        synthetic_fleet(4),
+        algorithm=algorithm,
+        model=small,
+        rounds=rounds,
+        callbacks=callbacks,
+        **others,
+    )
 
 
 class Told:
     """Keeps what it was told; answers with what `answer` says."""
 
-    def __init__(self, answer: Callable[[shoal.Progress], shoal.Stop | None] = lambda _progress: None) -> None:
+    def __init__(
+        self, answer: Callable[[shoal.Progress], shoal.Stop | None] = lambda _progress: None
+    ) -> None:
         self.progress: list[shoal.Progress] = []
         self.answer = answer
 
@@ -74,18 +86,25 @@ def test_they_are_told_of_every_round_and_of_the_last_test() -> None:
 
 
 def test_what_is_no_callback_is_refused_before_the_first_round() -> None:
-    with pytest.raises(ConfigError, match=r"callbacks: a object has no method on_round\(progress\)"):
+    with pytest.raises(
+        ConfigError, match=r"callbacks: a object has no method on_round\(progress\)"
+    ):
         shoal.simulate("nowhere", callbacks=[object()])  # type: ignore[list-item]
 
 
 def test_preparations_are_rounds_too() -> None:
     told = Told()
     run(told, algorithm="dbe", rounds=1)
-    assert [(p.round, p.metrics.phase) for p in told.progress] == [(0, "preparing"), (1, "training"), (1, "evaluating")]
+    assert [(p.round, p.metrics.phase) for p in told.progress] == [
+        (0, "preparing"),
+        (1, "training"),
+        (1, "evaluating"),
+    ]
 
 
 def test_they_see_the_models_as_they_are_then() -> None:
-    """After a round the model is that of a run which ends there; a device's is what it would answer with."""
+    """After a round the model is that of a run which ends there; a device's is what it would answer
+    with."""
     seen: list[tuple[torch.nn.Module, torch.nn.Module]] = []
 
     def look(progress: shoal.Progress) -> None:
@@ -96,7 +115,9 @@ def test_they_see_the_models_as_they_are_then() -> None:
     assert len(seen) == 3
     for number, (of_group, of_device) in enumerate(seen, start=1):
         ended = run(rounds=number)
-        for value, other, own in zip(of_group.parameters(), ended.model().parameters(), of_device.parameters(), strict=True):
+        for value, other, own in zip(
+            of_group.parameters(), ended.model().parameters(), of_device.parameters(), strict=True
+        ):
             assert torch.equal(value, other)
             assert torch.equal(value, own)
 
@@ -108,7 +129,10 @@ def test_what_a_device_keeps_is_in_its_model_at_once() -> None:
         told.append(progress.model(device="d2"))
 
     result = run(Told(look), algorithm="fedper", rounds=2)
-    first, second, last = ([v.detach() for n, v in module.named_parameters() if n.startswith("head.")] for module in told)
+    first, second, last = (
+        [v.detach() for n, v in module.named_parameters() if n.startswith("head.")]
+        for module in told
+    )
     assert not torch.equal(first[0], second[0])
     assert torch.equal(second[0], last[0])
     with pytest.raises(shoal.ConfigError, match="so there is no whole model"):
@@ -119,7 +143,11 @@ class TestStopping:
     def test_a_run_ends_with_its_test_and_says_why(self) -> None:
         told = stop_after(2)
         result = run(told, rounds=9)
-        assert [(p.round, p.metrics.phase) for p in told.progress] == [(1, "training"), (2, "training"), (2, "evaluating")]
+        assert [(p.round, p.metrics.phase) for p in told.progress] == [
+            (1, "training"),
+            (2, "training"),
+            (2, "evaluating"),
+        ]
         assert result.summary.ended == "a callback stopped it"
         assert result.outcome.state.models == run(rounds=2).outcome.state.models
         assert run(rounds=2).summary.ended == ""
@@ -132,23 +160,40 @@ class TestStopping:
     def test_a_stopped_run_stays_stopped(self, tmp_path: Path) -> None:
         first = run(stop_after(1), rounds=5, checkpoint=tmp_path)
         again = run(Told(), rounds=5, checkpoint=tmp_path)
-        assert (again.outcome.state.models, again.summary.ended) == (first.outcome.state.models, "a callback stopped it")
+        assert (again.outcome.state.models, again.summary.ended) == (
+            first.outcome.state.models,
+            "a callback stopped it",
+        )
         assert again.rounds == first.rounds
 
     def test_patience_counts_rounds_without_gain(self) -> None:
         result = run(shoal.EarlyStopping(2, min_delta=1.0), rounds=9)
-        assert [(r.round, r.phase) for r in result.rounds] == [(1, "training"), (2, "training"), (3, "training"), (3, "evaluating")]
+        assert [(r.round, r.phase) for r in result.rounds] == [
+            (1, "training"),
+            (2, "training"),
+            (3, "training"),
+            (3, "evaluating"),
+        ]
         told = Told()
-        gaining = run(shoal.EarlyStopping(3, measure="accuracy_worst"), told, rounds=12, lr=0.05, local_epochs=3)
+        gaining = run(
+            shoal.EarlyStopping(3, measure="accuracy_worst"),
+            told,
+            rounds=12,
+            lr=0.05,
+            local_epochs=3,
+        )
         best, since = -1.0, 0
         for metrics in gaining.rounds[:-1]:
             assert since < 3
             assert metrics.accuracy_worst is not None
-            best, since = (metrics.accuracy_worst, 0) if metrics.accuracy_worst > best else (best, since + 1)
+            best, since = (
+                (metrics.accuracy_worst, 0) if metrics.accuracy_worst > best else (best, since + 1)
+            )
         assert since == 3 or len(gaining.rounds) == 13
 
     @pytest.mark.parametrize(
-        ("arguments", "said"), [((0,), "patience = 0"), ((1, 0.0, "median"), "measure 'median': expected accuracy_mean")]
+        ("arguments", "said"),
+        [((0,), "patience = 0"), ((1, 0.0, "median"), "measure 'median': expected accuracy_mean")],
     )
     def test_options_that_cannot_be_are_said(self, arguments: Any, said: str) -> None:
         with pytest.raises(shoal.ConfigError, match=said):
@@ -157,14 +202,19 @@ class TestStopping:
 
 class TestGoingOn:
     @pytest.mark.parametrize("algorithm", ["fedavg", "personal", "dbe"])
-    def test_it_ends_as_if_it_had_not_been_interrupted(self, algorithm: str, tmp_path: Path) -> None:
+    def test_it_ends_as_if_it_had_not_been_interrupted(
+        self, algorithm: str, tmp_path: Path
+    ) -> None:
         whole = run(shoal.CsvLog(tmp_path / "whole.csv"), algorithm=algorithm)
         options: dict[str, Any] = {"algorithm": algorithm, "checkpoint": tmp_path / "checkpoint"}
         with pytest.raises(Interrupted):
             run(shoal.CsvLog(tmp_path / "broken.csv"), interrupted_after(2), **options)
         told = Told()
         gone_on = run(shoal.CsvLog(tmp_path / "broken.csv"), told, **options)
-        assert [(p.round, p.metrics.phase) for p in told.progress] == [(3, "training"), (3, "evaluating")]
+        assert [(p.round, p.metrics.phase) for p in told.progress] == [
+            (3, "training"),
+            (3, "evaluating"),
+        ]
         assert gone_on.outcome.state.models == whole.outcome.state.models
         assert gone_on.rounds == whole.rounds
         assert (tmp_path / "broken.csv").read_text() == (tmp_path / "whole.csv").read_text()
@@ -186,7 +236,10 @@ def test_a_csv_file_has_a_line_for_each_round(tmp_path: Path) -> None:
     result = run(shoal.CsvLog(path))
     with path.open(newline="") as file:
         lines = list(csv.DictReader(file))
-    assert lines == [{name: "" if value is None else str(value) for name, value in asdict(metrics).items()} for metrics in result.rounds]
+    assert lines == [
+        {name: "" if value is None else str(value) for name, value in asdict(metrics).items()}
+        for metrics in result.rounds
+    ]
     with pytest.raises(shoal.ConfigError, match="Is a directory"):
         run(shoal.CsvLog(tmp_path), rounds=1)
 
@@ -201,8 +254,11 @@ def test_a_csv_file_has_a_line_for_each_round(tmp_path: Path) -> None:
         (lambda data: data, "reconstruction", set()),
     ],
 )
-def test_rounds_follow_the_task(labelled: Callable[[FleetData], FleetData], task: str, names: set[str], tmp_path: Path) -> None:
-    """The measures after the last round are those of the result, and the loss is the mean of what devices reported."""
+def test_rounds_follow_the_task(
+    labelled: Callable[[FleetData], FleetData], task: str, names: set[str], tmp_path: Path
+) -> None:
+    """The measures after the last round are those of the result, and the loss is the mean of what
+    devices reported."""
     told = Told()
     measured: list[dict[str, float]] = []
     look = Told(lambda progress: measured.append(progress.measures()))
@@ -217,7 +273,9 @@ def test_rounds_follow_the_task(labelled: Callable[[FleetData], FleetData], task
     for name in names & {"macro_f1", "auc"}:
         assert last[name] == pytest.approx(known(getattr(summary, name)).mean, abs=1e-5)
     for name in names - {"macro_f1", "auc"}:
-        assert last[name] == pytest.approx(known(summary.mae)[name.removeprefix("mae/")].mean, rel=1e-4)
+        assert last[name] == pytest.approx(
+            known(summary.mae)[name.removeprefix("mae/")].mean, rel=1e-4
+        )
     losses = [e.loss for e in result.evaluations if e.final]
     assert result.rounds[-1].test_loss == pytest.approx(sum(losses) / len(losses))
     assert told.progress[0].accuracy_is == task_of(read_algorithm(f"fedavg+{task}")).accuracy
@@ -226,7 +284,9 @@ def test_rounds_follow_the_task(labelled: Callable[[FleetData], FleetData], task
     assert [{name: float(line[name]) for name in names} for line in lines] == measured
 
 
-def test_nothing_answers_where_no_measures_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_answers_where_no_measures_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def never(*_: Any) -> None:
         raise AssertionError("a model has answered")
 
@@ -241,11 +301,16 @@ def test_patience_with_a_loss_counts_rounds_in_which_it_gets_no_smaller() -> Non
     losses = [known(r.test_loss) for r in falling.rounds if r.phase == "training"]
     assert losses[0] > losses[1], "a loss that falls does not end the run"
     assert all(before > after for before, after in pairwise(losses[:-1]))
-    assert len(run(shoal.EarlyStopping(1, min_delta=9.0, measure="test_loss"), rounds=9).rounds) == 3
+    assert (
+        len(run(shoal.EarlyStopping(1, min_delta=9.0, measure="test_loss"), rounds=9).rounds) == 3
+    )
 
 
 def test_tensorboard_has_the_numbers(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install 'shoal[tensorboard]' would run this")
+    pytest.importorskip(
+        "tensorboard",
+        reason="TensorBoard is not installed: pip install 'shoal[tensorboard]' would run this",
+    )
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     result = run(shoal.TensorBoard(tmp_path, measures=True))
@@ -259,7 +324,9 @@ def test_tensorboard_has_the_numbers(tmp_path: Path) -> None:
 
 
 def test_mlflow_has_the_numbers(tmp_path: Path) -> None:
-    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'shoal[mlflow]' would run this")
+    mlflow = pytest.importorskip(
+        "mlflow", reason="MLflow is not installed: pip install 'shoal[mlflow]' would run this"
+    )
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
     with mlflow.start_run() as active:
         result = run(shoal.MLflow(measures=True))
@@ -267,15 +334,22 @@ def test_mlflow_has_the_numbers(tmp_path: Path) -> None:
     assert about.tags["accuracy"] == "windows whose class is told rightly"
     assert about.metrics["macro_f1"] == pytest.approx(result.macro_f1.mean, abs=1e-5)
     history = mlflow.MlflowClient().get_metric_history(active.info.run_id, "accuracy_mean")
-    assert sorted((m.step, m.value) for m in history) == [(r.evaluated, r.accuracy_mean) for r in result.rounds]
+    assert sorted((m.step, m.value) for m in history) == [
+        (r.evaluated, r.accuracy_mean) for r in result.rounds
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "package", "arguments"),
     [("TensorBoard", "torch.utils.tensorboard", ("runs",)), ("MLflow", "mlflow", ())],
 )
-def test_a_missing_package_is_named_with_its_extra(name: str, package: str, arguments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(
+    name: str, package: str, arguments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     extra = name.lower()
-    with pytest.raises(shoal.ConfigError, match=rf"^shoal\.{name} needs the package {extra}: pip install 'shoal\[{extra}\]'$"):
+    with pytest.raises(
+        shoal.ConfigError,
+        match=rf"^shoal\.{name} needs the package {extra}: pip install 'shoal\[{extra}\]'$",
+    ):
         getattr(shoal, name)(*arguments)

@@ -33,7 +33,9 @@ class TestCompare:
         assert [row["algorithm"] for row in found.rows] == ALGORITHMS
         assert json.loads((tmp_path / "compare.json").read_text()) == found.rows
         assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
-        job = Job("watch", read_partition("user"), SimulationSettings(read_algorithm("local"), 1), 3)
+        job = Job(
+            "watch", read_partition("user"), SimulationSettings(read_algorithm("local"), 1), 3
+        )
         expected = run_job(job)
         assert found.runs[1]["devices"] == expected["devices"]
         kept = sorted((tmp_path / "runs").iterdir())
@@ -46,15 +48,26 @@ class TestCompare:
     def test_own_data_and_models_are_compared_over_seeds(self, tmp_path: Path) -> None:
         fleet = synthetic_fleet(3)
         found = shoal.compare(ALGORITHMS, fleet, model=small, rounds=2, seeds=2, out=tmp_path)
-        assert [(run["algorithm"], run["seed"]) for run in found.runs] == [(name, seed) for seed in (0, 1) for name in ALGORITHMS]
+        assert [(run["algorithm"], run["seed"]) for run in found.runs] == [
+            (name, seed) for seed in (0, 1) for name in ALGORITHMS
+        ]
         for run in found.runs:
-            single = shoal.simulate(fleet, algorithm=run["algorithm"], model=small, rounds=2, seed=run["seed"])
+            single = shoal.simulate(
+                fleet, algorithm=run["algorithm"], model=small, rounds=2, seed=run["seed"]
+            )
             assert run["devices"] == {d: s.accuracy for d, s in single.summary.devices.items()}
         assert found.rows[1]["against"]["reference"] == "fedavg"
-        assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "compare.csv", "compare.png", "report.html"}
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "compare.json",
+            "compare.csv",
+            "compare.png",
+            "report.html",
+        }
 
     def test_the_table_has_the_columns_of_the_file(self, tmp_path: Path) -> None:
-        pytest.importorskip("pandas", reason="pandas is not installed: pip install 'shoal[pandas]' would run this")
+        pytest.importorskip(
+            "pandas", reason="pandas is not installed: pip install 'shoal[pandas]' would run this"
+        )
         found = shoal.compare(["fedavg"], synthetic_fleet(2), rounds=1, out=tmp_path)
         with (tmp_path / "compare.csv").open(newline="") as file:
             assert list(found.table.columns) == next(csv.reader(file))
@@ -66,18 +79,40 @@ class TestCompare:
             ({"algorithms": []}, "expected different names"),
             ({"reference": "distfl"}, "reference distfl: expected one of fedavg,local"),
             ({"seeds": 0}, "seeds = 0: expected a whole number from 1"),
-            ({"workers": 2}, "workers = 2: a FleetData, a model of your own and a class that is in no file are compared in this process"),
+            (
+                {"workers": 2},
+                "workers = 2: a FleetData, a model of your own and a class that is in no file are "
+                "compared in this process",
+            ),
             ({"split": "session"}, "session"),
-            ({"labels": [1, 5]}, "several data, labels or splits are a grid: expected scenarios=True"),
-            ({"scenarios": True, "target": 0.5}, "target = 0.5: with scenarios no rounds are counted"),
-            ({"scenarios": True, "split": ["session"]}, "scenarios: the data allow no cell of the grid; split session"),
-            ({"algorithms": ["fedavg", "fedavg"]}, "algorithms fedavg, fedavg: expected different names"),
+            (
+                {"labels": [1, 5]},
+                "several data, labels or splits are a grid: expected scenarios=True",
+            ),
+            (
+                {"scenarios": True, "target": 0.5},
+                "target = 0.5: with scenarios no rounds are counted",
+            ),
+            (
+                {"scenarios": True, "split": ["session"]},
+                "scenarios: the data allow no cell of the grid; split session",
+            ),
+            (
+                {"algorithms": ["fedavg", "fedavg"]},
+                "algorithms fedavg, fedavg: expected different names",
+            ),
             ({"algorithms": [3]}, "3 is no class"),
             ({"data": []}, "data: expected a name, a path or a FleetData"),
         ],
     )
-    def test_options_that_cannot_be_are_one_clear_error(self, options: dict[str, Any], said: str) -> None:
-        asked: dict[str, Any] = {"algorithms": ALGORITHMS, "data": synthetic_fleet(2), "rounds": 1} | options
+    def test_options_that_cannot_be_are_one_clear_error(
+        self, options: dict[str, Any], said: str
+    ) -> None:
+        asked: dict[str, Any] = {
+            "algorithms": ALGORITHMS,
+            "data": synthetic_fleet(2),
+            "rounds": 1,
+        } | options
         with pytest.raises(shoal.ShoalError, match=said):
             shoal.compare(**asked)
 
@@ -92,44 +127,108 @@ class Heavier(FedAvg):
 class TestGrid:
     """`scenarios`, and what resuming needs."""
 
-    OPTIONS: ClassVar[dict[str, Any]] = {"labels": ["all", 2], "split": ["time", "session"], "rounds": 1, "seeds": 2, "scenarios": True}
+    OPTIONS: ClassVar[dict[str, Any]] = {
+        "labels": ["all", 2],
+        "split": ["time", "session"],
+        "rounds": 1,
+        "seeds": 2,
+        "scenarios": True,
+    }
 
     def test_a_grid_is_that_of_the_command(self, tmp_path: Path) -> None:
         told: list[shoal.CompareProgress] = []
-        found = shoal.compare(ALGORITHMS, "watch", devices=2, out=tmp_path / "python", on_progress=told.append, **self.OPTIONS)
-        options = ["--data", "watch", "--devices", "2", "--labels", "all,2", "--split", "time,session", "--rounds", "1", "--seeds", "2"]
+        found = shoal.compare(
+            ALGORITHMS,
+            "watch",
+            devices=2,
+            out=tmp_path / "python",
+            on_progress=told.append,
+            **self.OPTIONS,
+        )
+        options = [
+            "--data",
+            "watch",
+            "--devices",
+            "2",
+            "--labels",
+            "all,2",
+            "--split",
+            "time,session",
+            "--rounds",
+            "1",
+            "--seeds",
+            "2",
+        ]
         written = tmp_path / "command"
-        said = ["--scenarios", "--algorithms", ",".join(ALGORITHMS), *options, "--workers", "1", "--out", str(written)]
+        said = [
+            "--scenarios",
+            "--algorithms",
+            ",".join(ALGORITHMS),
+            *options,
+            "--workers",
+            "1",
+            "--out",
+            str(written),
+        ]
         application("compare")(["compare", *said], standalone_mode=False)
-        files = [json.loads((folder / "compare.json").read_text()) for folder in (tmp_path / "python", written)]
+        files = [
+            json.loads((folder / "compare.json").read_text())
+            for folder in (tmp_path / "python", written)
+        ]
         assert files[0] == files[1]
         assert files[0]["overall"] == found.rows
         assert files[0]["left_out"] == found.left_out
         assert [cell["split"] for cell in found.left_out] == ["session", "session"]
         assert [row for cell in files[0]["cells"] for row in cell["algorithms"]] == [
-            {key: value for key, value in row.items() if key not in ("data", "split", "labels")} for row in found.cells
+            {key: value for key, value in row.items() if key not in ("data", "split", "labels")}
+            for row in found.cells
         ]
-        assert (tmp_path / "python" / "compare.csv").read_text() == (written / "compare.csv").read_text()
+        assert (tmp_path / "python" / "compare.csv").read_text() == (
+            written / "compare.csv"
+        ).read_text()
         assert (told[-1].done, told[-1].total, len(told)) == (8, 8, 8)
         assert {(t.algorithm, t.seed, t.labels, t.split) for t in told} == {
-            (name, seed, labels, "time") for name in ALGORITHMS for seed in (0, 1) for labels in ("all", "2")
+            (name, seed, labels, "time")
+            for name in ALGORITHMS
+            for seed in (0, 1)
+            for labels in ("all", "2")
         }
 
     def test_data_and_classes_at_hand_are_compared_and_found_again(self, tmp_path: Path) -> None:
         fleets = [replace(synthetic_fleet(2), name="one"), replace(synthetic_fleet(3), name="two")]
-        asked: dict[str, Any] = {"rounds": 1, "seeds": 1, "labels": [2], "split": ["random"], "scenarios": True, "out": tmp_path}
-        algorithms: list[Given] = ["fedavg", Heavier, algorithm_of("fedavg", choice(FedAvgM, beta=0.5))]
+        asked: dict[str, Any] = {
+            "rounds": 1,
+            "seeds": 1,
+            "labels": [2],
+            "split": ["random"],
+            "scenarios": True,
+            "out": tmp_path,
+        }
+        algorithms: list[Given] = [
+            "fedavg",
+            Heavier,
+            algorithm_of("fedavg", choice(FedAvgM, beta=0.5)),
+        ]
         found = shoal.compare(algorithms, fleets, **asked)
-        assert [row["algorithm"].rpartition(":")[2] for row in found.rows] == ["fedavg", "Heavier", "beta=0.5"]
+        assert [row["algorithm"].rpartition(":")[2] for row in found.rows] == [
+            "fedavg",
+            "Heavier",
+            "beta=0.5",
+        ]
         assert [row["data"].partition("@")[0] for row in found.cells] == ["one"] * 3 + ["two"] * 3
         stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
         assert len(stamps) == 6
         assert shoal.compare(algorithms, fleets, **asked).rows == found.rows
         assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()} == stamps
         windows = fleets[0].devices["d0"]
-        changed = replace(fleets[0], devices={**fleets[0].devices, "d0": replace(windows, train_x=windows.train_x + 1)})
+        changed = replace(
+            fleets[0],
+            devices={**fleets[0].devices, "d0": replace(windows, train_x=windows.train_x + 1)},
+        )
         shoal.compare(["fedavg"], [changed], **asked)
-        assert len([*(tmp_path / "runs").iterdir()]) == 7, "other values are other data, whatever they are called"
+        assert len([*(tmp_path / "runs").iterdir()]) == 7, (
+            "other values are other data, whatever they are called"
+        )
 
     def test_runs_go_on_where_a_callback_ended_them(self, tmp_path: Path) -> None:
         def stop(told: shoal.CompareProgress) -> None:
@@ -144,7 +243,9 @@ class TestGrid:
         assert len(shoal.compare(ALGORITHMS, **asked).runs) == 2
         assert kept.stat().st_mtime_ns == stamp
 
-    def test_a_class_that_is_in_no_file_is_compared_and_its_runs_are_made_anew(self, tmp_path: Path) -> None:
+    def test_a_class_that_is_in_no_file_is_compared_and_its_runs_are_made_anew(
+        self, tmp_path: Path
+    ) -> None:
         class Local(Heavier):
             name: ClassVar[str] = "local-class"
 
@@ -154,12 +255,21 @@ class TestGrid:
         with pytest.raises(shoal.ConfigError, match="a class that is in no file"):
             shoal.compare([Local], "watch", workers=2)
         against = shoal.compare(["fedavg", Local], synthetic_fleet(2), rounds=1, reference=Local)
-        assert [row["against"]["reference"] for row in against.rows if row.get("against")] == ["python:Local"]
+        assert [row["against"]["reference"] for row in against.rows if row.get("against")] == [
+            "python:Local"
+        ]
 
-    def test_quantities_have_their_error_and_several_labels_the_area_under_the_curve(self, tmp_path: Path) -> None:
-        for make, task, column in ((quantities, "regression", "mae"), (several_labels, "multi-label", "auc")):
+    def test_quantities_have_their_error_and_several_labels_the_area_under_the_curve(
+        self, tmp_path: Path
+    ) -> None:
+        for make, task, column in (
+            (quantities, "regression", "mae"),
+            (several_labels, "multi-label", "auc"),
+        ):
             fleet = make(synthetic_fleet(2))
-            found = shoal.compare([f"fedavg+{task}", f"local+{task}"], fleet, rounds=1, out=tmp_path / task)
+            found = shoal.compare(
+                [f"fedavg+{task}", f"local+{task}"], fleet, rounds=1, out=tmp_path / task
+            )
             simulated = shoal.simulate(fleet, algorithm=f"fedavg+{task}", rounds=1).summary
             told = found.rows[0][column]
             if column == "auc":
@@ -172,11 +282,21 @@ class TestGrid:
 class TestExport:
     def test_a_bundle_is_written_for_a_model_of_ones_own(self, tmp_path: Path) -> None:
         told: list[str] = []
-        published = shoal.export(synthetic_fleet(2), tmp_path, algorithm="fedavg", model=small, on_progress=told.append)
-        assert {path.name for path in tmp_path.iterdir()} == {"device.shoal", "server.pt2", "trust.pem", "signing.key"}
+        published = shoal.export(
+            synthetic_fleet(2), tmp_path, algorithm="fedavg", model=small, on_progress=told.append
+        )
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "device.shoal",
+            "server.pt2",
+            "trust.pem",
+            "signing.key",
+        }
         bundle = unpack((tmp_path / "device.shoal").read_bytes())
         assert bundle.digest == published.bundle.digest
-        assert (bundle.manifest.algorithm, bundle.manifest.classes) == ("fedavg", ("slow", "middle", "fast"))
+        assert (bundle.manifest.algorithm, bundle.manifest.classes) == (
+            "fedavg",
+            ("slow", "middle", "fast"),
+        )
         assert "shared/extractor.0.weight" in {spec.key for spec in bundle.manifest.tensors}
         assert load_graph(bundle, "predict") is not None
         assert told[0] == "making the model"
@@ -188,7 +308,13 @@ class TestExport:
 
     def test_a_key_of_ones_own_signs_and_is_not_copied(self, tmp_path: Path) -> None:
         shoal.export(synthetic_fleet(2), tmp_path / "one", algorithm="fedavg", model=small)
-        again = shoal.export(synthetic_fleet(2), tmp_path / "two", algorithm="fedavg", model=small, key=tmp_path / "one" / "signing.key")
+        again = shoal.export(
+            synthetic_fleet(2),
+            tmp_path / "two",
+            algorithm="fedavg",
+            model=small,
+            key=tmp_path / "one" / "signing.key",
+        )
         assert again.trust == (tmp_path / "one" / "trust.pem").read_bytes()
         assert not (tmp_path / "two" / "signing.key").exists()
         with pytest.raises(shoal.ConfigError, match="there is no such file"):
@@ -199,9 +325,14 @@ class TestExport:
         [
             ({"max_batch": 2}, "max_batch = 2: expected a whole number from 8"),
             ({"runtimes": ["tpu"]}, "runtimes tpu: expected onnx"),
-            ({"model": lambda shape, classes: 3}, "is int: expected a torch.nn.Module whose last layer"),
+            (
+                {"model": lambda shape, classes: 3},
+                "is int: expected a torch.nn.Module whose last layer",
+            ),
         ],
     )
-    def test_options_that_cannot_be_are_one_clear_error(self, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    def test_options_that_cannot_be_are_one_clear_error(
+        self, options: dict[str, Any], said: str, tmp_path: Path
+    ) -> None:
         with pytest.raises(shoal.ConfigError, match=said):
             shoal.export(synthetic_fleet(2), tmp_path, **options)

@@ -25,7 +25,10 @@ PARTS = ("train_x", "train_y", "test_x", "test_y")
 def arrays(num: int = 3) -> tuple[Any, Any, Any]:
     """The training windows of a fleet, whose device each is by number."""
     held = [synthetic_fleet(num).devices[f"d{i}"] for i in range(num)]
-    x, y = (np.concatenate([getattr(windows, part) for windows in held]) for part in ("train_x", "train_y"))
+    x, y = (
+        np.concatenate([getattr(windows, part) for windows in held])
+        for part in ("train_x", "train_y")
+    )
     return x, y, np.repeat(np.arange(num), [windows.num_train for windows in held])
 
 
@@ -34,7 +37,9 @@ def same(one: shoal.FleetData, other: shoal.FleetData) -> None:
     assert list(one.devices) == list(other.devices)
     for device_id, windows in one.devices.items():
         for part in PARTS:
-            np.testing.assert_array_equal(getattr(windows, part), getattr(other.devices[device_id], part))
+            np.testing.assert_array_equal(
+                getattr(windows, part), getattr(other.devices[device_id], part)
+            )
 
 
 class Pairs(Dataset[Any]):
@@ -59,7 +64,11 @@ class Stream(IterableDataset[Any]):
 
 def test_names_and_partitions_are_those_of_the_command_line() -> None:
     same(shoal.load("watch"), load_data("watch"))
-    assert list(shoal.load("watch", partition="iid", devices=3, seed=1).devices) == ["d01", "d02", "d03"]
+    assert list(shoal.load("watch", partition="iid", devices=3, seed=1).devices) == [
+        "d01",
+        "d02",
+        "d03",
+    ]
 
 
 def test_arrays_are_what_a_file_of_them_is(tmp_path: Path) -> None:
@@ -75,9 +84,21 @@ def test_arrays_in_the_place_of_data_are_told_what_makes_data_of_them() -> None:
 
 def test_owners_and_everything_else_may_have_names() -> None:
     x, y, owner = arrays()
-    read = shoal.load(x, y, np.array(["ben", "anna", "carla"])[owner], classes=["slow", "middle", "fast"], channels=["ax", "ay"])
-    assert (list(read.devices), read.classes, read.window.channels) == (["anna", "ben", "carla"], ("slow", "middle", "fast"), ("ax", "ay"))
-    np.testing.assert_array_equal(read.devices["ben"].train_x, shoal.load(x, y, owner).devices["s00"].train_x)
+    read = shoal.load(
+        x,
+        y,
+        np.array(["ben", "anna", "carla"])[owner],
+        classes=["slow", "middle", "fast"],
+        channels=["ax", "ay"],
+    )
+    assert (list(read.devices), read.classes, read.window.channels) == (
+        ["anna", "ben", "carla"],
+        ("slow", "middle", "fast"),
+        ("ax", "ay"),
+    )
+    np.testing.assert_array_equal(
+        read.devices["ben"].train_x, shoal.load(x, y, owner).devices["s00"].train_x
+    )
     assert list(read.recordings) == ["anna", "ben", "carla"]
 
 
@@ -105,38 +126,60 @@ def test_a_folder_of_recordings_has_a_device_for_each(tmp_path: Path) -> None:
     (tmp_path / "own" / "one.csv").rename(tmp_path / "own" / "anna.csv")
     (tmp_path / "own" / "ben.csv").write_bytes((tmp_path / "own" / "anna.csv").read_bytes())
     read = shoal.load(tmp_path / "own")
-    assert (list(read.devices), read.classes, read.window.stride) == (["anna", "ben"], ("rest", "walk"), 64)
+    assert (list(read.devices), read.classes, read.window.stride) == (
+        ["anna", "ben"],
+        ("rest", "walk"),
+        64,
+    )
     assert read.devices["ben"].num_train == 6
     shorter = shoal.load(tmp_path / "own", length=64, stride=32)
-    assert (shorter.window.length, shorter.window.stride, shorter.devices["ben"].num_train) == (64, 32, 13)
+    assert (shorter.window.length, shorter.window.stride, shorter.devices["ben"].num_train) == (
+        64,
+        32,
+        13,
+    )
 
 
 def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'shoal[parquet]' would run this")
+    pyarrow = pytest.importorskip(
+        "pyarrow", reason="pyarrow is not installed: pip install 'shoal[parquet]' would run this"
+    )
     from pyarrow import csv, parquet
 
     rng = np.random.default_rng(0)
-    rows = [f"{i},{rng.normal():.9g},{rng.normal():.9g},{'walk' if i < 300 else 'rest'}" for i in range(600)]
+    rows = [
+        f"{i},{rng.normal():.9g},{rng.normal():.9g},{'walk' if i < 300 else 'rest'}"
+        for i in range(600)
+    ]
     for kind in ("csv", "parquet"):
         (tmp_path / kind / "a").mkdir(parents=True)
         (tmp_path / kind / "a" / "classes.txt").write_text("rest\nwalk\n")
     (tmp_path / "csv" / "a" / "one.csv").write_text("\n".join(["t,ax,ay,label", *rows]))
-    parquet.write_table(csv.read_csv(tmp_path / "csv" / "a" / "one.csv"), tmp_path / "parquet" / "a" / "one.parquet")
+    parquet.write_table(
+        csv.read_csv(tmp_path / "csv" / "a" / "one.csv"), tmp_path / "parquet" / "a" / "one.parquet"
+    )
     same(shoal.load(tmp_path / "csv"), shoal.load(tmp_path / "parquet"))
     table = pyarrow.table({"ax": [0.0, None], "label": ["walk", "rest"]})
     parquet.write_table(table, tmp_path / "parquet" / "a" / "one.parquet")
-    with pytest.raises(shoal.DataError, match=r"one\.parquet, line 3: \['', 'rest'\] does not fit the header"):
+    with pytest.raises(
+        shoal.DataError, match=r"one\.parquet, line 3: \['', 'rest'\] does not fit the header"
+    ):
         shoal.load(tmp_path / "parquet")
     (tmp_path / "parquet" / "a" / "one.parquet").write_bytes(b"nothing")
     with pytest.raises(shoal.DataError, match=r"one\.parquet: not readable as Parquet"):
         shoal.load(tmp_path / "parquet")
 
 
-def test_parquet_without_pyarrow_says_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_says_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(shoal.DataError, match=r"one\.parquet: Parquet needs the package pyarrow: pip install 'shoal\[parquet\]'"):
+    with pytest.raises(
+        shoal.DataError,
+        match=r"one\.parquet: Parquet needs the package pyarrow: pip install 'shoal\[parquet\]'",
+    ):
         shoal.load(tmp_path)
 
 
@@ -149,7 +192,9 @@ def test_a_recording_in_two_forms_is_refused(tmp_path: Path) -> None:
 
 def test_what_it_loads_is_trained_on() -> None:
     x, y, owner = arrays(4)
-    result = shoal.simulate(shoal.load(x, y, owner), algorithm="fedavg", rounds=6, local_epochs=4, lr=0.05)
+    result = shoal.simulate(
+        shoal.load(x, y, owner), algorithm="fedavg", rounds=6, local_epochs=4, lr=0.05
+    )
     assert result.accuracy.mean is not None
     assert result.accuracy.mean > 0.8
 
@@ -162,12 +207,22 @@ Y = np.arange(8) % 2
     ("source", "said"),
     [
         (({},), "the mapping is empty"),
-        (({"a": (X, Y[:7])},), r"device 'a': x is float32\[8, 2, 16\] and y int64\[7\], expected a label for each example"),
+        (
+            ({"a": (X, Y[:7])},),
+            r"device 'a': x is float32\[8, 2, 16\] and y int64\[7\], expected a label for each "
+            r"example",
+        ),
         (({"a": (X,)},), r"device 'a': a tuple of 1, expected \(x, y\)"),
         (({"a": X},), r"device 'a': ndarray, expected \(x, y\)"),
-        (({"a": (X, Y, X[:, :, :4], Y)},), r"training examples have shape \(2, 16\), test examples \(2, 4\)"),
+        (
+            ({"a": (X, Y, X[:, :, :4], Y)},),
+            r"training examples have shape \(2, 16\), test examples \(2, 4\)",
+        ),
         (({"a": Stream()},), "device 'a': Stream has no length, expected a map-style Dataset"),
-        (({"a": Pairs([X[0], X[0, 0]], [0, 1])},), r"device 'a': examples of shapes \(2, 16\), \(16,\), expected one shape, or"),
+        (
+            ({"a": Pairs([X[0], X[0, 0]], [0, 1])},),
+            r"device 'a': examples of shapes \(2, 16\), \(16,\), expected one shape, or",
+        ),
         (({"a": (X[:, 0], Y)},), r"X is float32\[8, 16\]: windows of one channel are"),
         ((X, Y), r"expected load\(x, y, owner\)"),
         ((X, Y, Y[:3]), r"subject is int64\[3\], expected int or str\[8\]"),
@@ -180,10 +235,14 @@ def test_what_is_wrong_is_said(source: tuple[Any, ...], said: str) -> None:
 
 
 def test_lengths_are_for_recordings(tmp_path: Path) -> None:
-    with pytest.raises(shoal.DataError, match="length, stride and steps are for a folder of recordings"):
+    with pytest.raises(
+        shoal.DataError, match="length, stride and steps are for a folder of recordings"
+    ):
         shoal.load("watch", length=64)
     recording(tmp_path / "a")
-    with pytest.raises(shoal.ConfigError, match=r"length = 0, stride = 64: expected numbers of samples from 1"):
+    with pytest.raises(
+        shoal.ConfigError, match=r"length = 0, stride = 64: expected numbers of samples from 1"
+    ):
         shoal.load(tmp_path, length=0)
 
 
@@ -198,7 +257,9 @@ class TestValidation:
             assert sorted(map(bytes, together)) == sorted(map(bytes, whole.train_x))
 
     def test_a_share_that_cannot_be_is_said(self) -> None:
-        with pytest.raises(shoal.ConfigError, match="share = 1: expected a number above 0 and below 1"):
+        with pytest.raises(
+            shoal.ConfigError, match="share = 1: expected a number above 0 and below 1"
+        ):
             shoal.validation(synthetic_fleet(2), 1)
 
 
@@ -209,11 +270,17 @@ def test_device_folders_are_those_of_boards(tmp_path: Path) -> None:
     same(shoal.load(tmp_path), load_data(str(tmp_path)))
 
 
-@pytest.mark.parametrize("window", [Window(tuple("abcdefghi"), 4, 4), Window(("word",), 6, 6, vocabulary=5)])
+@pytest.mark.parametrize(
+    "window", [Window(tuple("abcdefghi"), 4, 4), Window(("word",), 6, 6, vocabulary=5)]
+)
 def test_device_folders_say_what_an_array_cannot(tmp_path: Path, window: Window) -> None:
     """More channels than samples, and whole numbers that are ids."""
     draw, y = np.random.default_rng(0), np.arange(12) % 2
-    x = draw.integers(window.vocabulary, size=(12, *window.shape)) if window.vocabulary else draw.random((12, *window.shape), np.float32)
+    x = (
+        draw.integers(window.vocabulary, size=(12, *window.shape))
+        if window.vocabulary
+        else draw.random((12, *window.shape), np.float32)
+    )
     data = FleetData("mine", window, ("0", "1"), {"d0": Windows(x[:8], y[:8], x[8:], y[8:])})
     write_device_folder(data, "d0", tmp_path / "d0")
     found = shoal.load(tmp_path)
@@ -223,12 +290,17 @@ def test_device_folders_say_what_an_array_cannot(tmp_path: Path, window: Window)
 
 def test_devices_whose_examples_have_other_shapes_are_named() -> None:
     x, y = np.zeros((4, 3, 16), np.float32), np.zeros(4, int)
-    with pytest.raises(shoal.DataError, match=r"device 'b': examples of shape \[3, 8\]; those of device 'a' are \[3, 16\]"):
+    with pytest.raises(
+        shoal.DataError,
+        match=r"device 'b': examples of shape \[3, 8\]; those of device 'a' are \[3, 16\]",
+    ):
         shoal.load({"a": (x, y), "b": (x[..., :8], y)})
 
 
 def test_a_fleet_in_which_no_device_can_train_says_so() -> None:
     x = np.random.default_rng(0).normal(size=(12, 3, 16))
     fleet = shoal.load(x, np.arange(12) % 2, np.arange(12))
-    with pytest.raises(shoal.ShoalError, match="no device can train: each needs at least 2 examples with labels"):
+    with pytest.raises(
+        shoal.ShoalError, match="no device can train: each needs at least 2 examples with labels"
+    ):
         shoal.simulate(fleet, algorithm="fedavg", rounds=1)

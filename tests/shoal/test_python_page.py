@@ -27,7 +27,9 @@ def example(name: str) -> dict[str, Any]:
 
 
 def needs_pandas() -> None:
-    pytest.importorskip("pandas", reason="pandas is not installed: pip install 'shoal[pandas]' would run this")
+    pytest.importorskip(
+        "pandas", reason="pandas is not installed: pip install 'shoal[pandas]' would run this"
+    )
 
 
 def run_programs(text: str) -> dict[str, Any]:
@@ -38,7 +40,9 @@ def run_programs(text: str) -> dict[str, Any]:
     return made
 
 
-def test_the_programs_of_the_page_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_programs_of_the_page_run_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs_pandas()
     monkeypatch.chdir(tmp_path)
     made = run_programs(page("python"))
@@ -48,7 +52,11 @@ def test_the_programs_of_the_page_run_in_order(tmp_path: Path, monkeypatch: pyte
     assert made["logits"].shape == (5, 2)
     assert made["by_round"].loc["anna"].dropna().shape == (4,)
     assert (len(made["last"]), len(made["losses"])) == (3, 3)
-    assert {path.name for path in (tmp_path / "runs" / "models").iterdir()} >= {"models.json", "group-0.onnx", "device-anna.pt"}
+    assert {path.name for path in (tmp_path / "runs" / "models").iterdir()} >= {
+        "models.json",
+        "group-0.onnx",
+        "device-anna.pt",
+    }
     lines = (tmp_path / "runs" / "rounds.csv").read_text().splitlines()
     assert len(lines) == 1 + len(made["run"].rounds)
     assert (tmp_path / "runs" / "bundle" / "device.shoal").exists()
@@ -66,11 +74,16 @@ def test_the_program_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_pages_name_every_example() -> None:
     found = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
-    assert found == {name for of in ("python", "tutorial") for name in re.findall(r"\(\.\./examples/([\w.]+)\)", page(of))}
+    assert found == {
+        name
+        for of in ("python", "tutorial")
+        for name in re.findall(r"\(\.\./examples/([\w.]+)\)", page(of))
+    }
 
 
 ROUNDING = 1e-5
-"""Of float32 sums in another order, over three rounds: processors differ in it, and what is trained moves a hundred times as far."""
+"""Of float32 sums in another order, over three rounds: processors differ in it, and what is trained
+moves a hundred times as far."""
 
 
 class TestFedAvg:
@@ -78,19 +91,35 @@ class TestFedAvg:
     def test_it_gives_the_model_of_the_registered_one(self, batch_size: int, epochs: int) -> None:
         program, data = example("fedavg.py"), shoal.load("watch", devices=4)
         torch.manual_seed(1)
-        layers = (nn.Conv1d(6, 16, 5), nn.BatchNorm1d(16), nn.ReLU(), nn.AdaptiveAvgPool1d(8), nn.Flatten())
+        layers = (
+            nn.Conv1d(6, 16, 5),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool1d(8),
+            nn.Flatten(),
+        )
         start = nn.Sequential(*layers, nn.Linear(128, len(data.classes)))
         own = program["fedavg"](start, data, 3, epochs, batch_size, seed=5)
         registered = shoal.simulate(
-            data, algorithm="fedavg", model=start, rounds=3, local_epochs=epochs, batch_size=batch_size, seed=5
+            data,
+            algorithm="fedavg",
+            model=start,
+            rounds=3,
+            local_epochs=epochs,
+            batch_size=batch_size,
+            seed=5,
         ).model()
         moved = 0.0
-        for one, other, before in zip(own.parameters(), registered.parameters(), start.parameters(), strict=True):
+        for one, other, before in zip(
+            own.parameters(), registered.parameters(), start.parameters(), strict=True
+        ):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=ROUNDING)
             moved = max(moved, float((one - before).detach().abs().max()))
         assert moved > 1e-3
         kinds = (torch.nn.BatchNorm1d,)
-        norms = [[m for m in network.modules() if isinstance(m, kinds)] for network in (own, registered)]
+        norms = [
+            [m for m in network.modules() if isinstance(m, kinds)] for network in (own, registered)
+        ]
         for one, other in zip(*norms, strict=True):
             torch.testing.assert_close(one.running_var, other.running_var, rtol=1e-4, atol=ROUNDING)
 
@@ -100,7 +129,9 @@ class TestFedAvg:
         assert len((EXAMPLES / "fedavg.py").read_text().splitlines()) <= 60
 
 
-def test_adapters_are_trained_on_a_frozen_body_of_another_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_adapters_are_trained_on_a_frozen_body_of_another_data_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     program = example("adapters.py")
     bodies: list[dict[str, torch.Tensor]] = []
     trained = program["trained_body"]
@@ -114,7 +145,12 @@ def test_adapters_are_trained_on_a_frozen_body_of_another_data_set(capsys: pytes
     result = program["main"]("watch", synthetic_fleet(3, num_windows=60), rounds=3, epochs=1)
     state = result.model().state_dict()
     for name, value in bodies[0].items():
-        torch.testing.assert_close(next(v for key, v in state.items() if key.endswith(f"body.{name}")), value, rtol=0, atol=0)
+        torch.testing.assert_close(
+            next(v for key, v in state.items() if key.endswith(f"body.{name}")),
+            value,
+            rtol=0,
+            atol=0,
+        )
     sent = result.summary.bytes.up / 3 / 3
     told = capsys.readouterr().out
     found = re.search(r"sends ([\d,]+) bytes a round, the whole model would be ([\d,]+)", told)
@@ -124,8 +160,12 @@ def test_adapters_are_trained_on_a_frozen_body_of_another_data_set(capsys: pytes
     assert sent < whole, "the body does not travel"
 
 
-def test_the_sweep_finds_settings_without_the_test_part(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'shoal[sweep]' would run this")
+def test_the_sweep_finds_settings_without_the_test_part(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(
+        "optuna", reason="Optuna is not installed: pip install 'shoal[sweep]' would run this"
+    )
     met: list[shoal.FleetData] = []
     real = shoal.simulate
 
@@ -141,13 +181,19 @@ def test_the_sweep_finds_settings_without_the_test_part(capsys: pytest.CaptureFi
     whole = {d: {bytes(x) for x in windows.test_x} for d, windows in load_watch().devices.items()}
     for data in met[:-1]:
         for device_id, windows in data.devices.items():
-            assert whole[device_id].isdisjoint(bytes(x) for part in (windows.train_x, windows.test_x) for x in part)
+            assert whole[device_id].isdisjoint(
+                bytes(x) for part in (windows.train_x, windows.test_x) for x in part
+            )
 
 
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By nbclient where that and a kernel are installed; else its cells one after the other."""
     path = EXAMPLES / "first_run.ipynb"
-    cells = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        "".join(cell["source"])
+        for cell in json.loads(path.read_text())["cells"]
+        if cell["cell_type"] == "code"
+    ]
     try:
         import ipykernel  # type: ignore[import-not-found, import-untyped, unused-ignore]  # noqa: F401
         import nbclient
@@ -157,13 +203,20 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         made: dict[str, Any] = {"__name__": "notebook"}
         for cell in cells:
             exec(cell, made)
-        assert np.mean([e.accuracy for e in made["personal"].evaluations if e.final]) > made["plain"].accuracy.mean
+        assert (
+            np.mean([e.accuracy for e in made["personal"].evaluations if e.final])
+            > made["plain"].accuracy.mean
+        )
         return
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{':'.join(sys.path)}")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    nbclient.NotebookClient(
+        notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    outputs = [
+        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+    ]
     assert len(outputs) == len(cells)
 
 

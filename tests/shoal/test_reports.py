@@ -31,7 +31,9 @@ from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from wire.errors import ConfigError
 
-OUTSIDE = re.compile(r"""(?:src|href|action)=["'](?!#|data:|/[^/]|/["'])|@import|url\((?!data:)|<script""")
+OUTSIDE = re.compile(
+    r"""(?:src|href|action)=["'](?!#|data:|/[^/]|/["'])|@import|url\((?!data:)|<script"""
+)
 """What would load something, or run."""
 
 
@@ -61,35 +63,59 @@ def write(folder: Path, outcome: SimulationResult, command: str = "shoal simulat
 
 
 class TestRunPage:
-    def test_one_file_that_loads_nothing_has_every_part(self, outcome: SimulationResult, tmp_path: Path) -> None:
+    def test_one_file_that_loads_nothing_has_every_part(
+        self, outcome: SimulationResult, tmp_path: Path
+    ) -> None:
         page = write(tmp_path, outcome, "shoal simulate --data 'a b'").read_text()
         assert OUTSIDE.findall(page) == []
-        for title in ("Accuracy over rounds", "Accuracy over bytes", "Devices, worst first", "Confusion matrix", "Who holds what"):
+        for title in (
+            "Accuracy over rounds",
+            "Accuracy over bytes",
+            "Devices, worst first",
+            "Confusion matrix",
+            "Who holds what",
+        ):
             assert f">{title}</h2>" in page
         assert "What a phone would pay" in page
         assert "No phone was measured." in page
         assert "shoal simulate --data 'a b'" in unescape(page)
 
-    def test_devices_come_worst_first_and_those_without_test_windows_last(self, outcome: SimulationResult) -> None:
+    def test_devices_come_worst_first_and_those_without_test_windows_last(
+        self, outcome: SimulationResult
+    ) -> None:
         first, second, *_ = sorted(outcome.summary.devices)
         replaced = {
             first: msgspec.structs.replace(outcome.summary.devices[first], accuracy=None),
             second: msgspec.structs.replace(outcome.summary.devices[second], accuracy=0.001),
         }
-        order = [d for d, _ in worst_first(msgspec.structs.replace(outcome.summary, devices=outcome.summary.devices | replaced))]
+        order = [
+            d
+            for d, _ in worst_first(
+                msgspec.structs.replace(outcome.summary, devices=outcome.summary.devices | replaced)
+            )
+        ]
         assert (order[0], order[-1]) == (second, first)
 
-    def test_the_confusion_matrix_counts_every_test_window_once(self, outcome: SimulationResult) -> None:
+    def test_the_confusion_matrix_counts_every_test_window_once(
+        self, outcome: SimulationResult
+    ) -> None:
         extras = extras_of(outcome, read_algorithm("distfl"), outcome.data)
         assert extras.confusion is not None
         assert extras.confusion.sum() == sum(w.num_test for w in outcome.data.devices.values())
-        right = sum(w.num_test * (outcome.summary.devices[d].accuracy or 0) for d, w in outcome.data.devices.items())
+        right = sum(
+            w.num_test * (outcome.summary.devices[d].accuracy or 0)
+            for d, w in outcome.data.devices.items()
+        )
         assert extras.confusion.trace() == pytest.approx(right, abs=0.01)
 
     def test_what_devices_say_is_text(self, outcome: SimulationResult) -> None:
         bad = "<script>alert(1)</script>"
-        summary = msgspec.structs.replace(outcome.summary, devices={bad: next(iter(outcome.summary.devices.values()))}, data=bad)
-        page = run_page(summary, [], outcome.blobs, extras_of(outcome, read_algorithm("distfl"), outcome.data))
+        summary = msgspec.structs.replace(
+            outcome.summary, devices={bad: next(iter(outcome.summary.devices.values()))}, data=bad
+        )
+        page = run_page(
+            summary, [], outcome.blobs, extras_of(outcome, read_algorithm("distfl"), outcome.data)
+        )
         assert "<script" not in page
 
 
@@ -107,19 +133,25 @@ class TestNumbers:
         counted = count(outcome.records, verbs, outcome.models.objective, outcome.data.window.shape)
         assert counted is not None
         trained = [r for r in outcome.records if r.phase == "training"]
-        assert counted.windows == sum(r.trained.num_examples for r in trained) / sum(len(r.evaluated) for r in trained)
+        assert counted.windows == sum(r.trained.num_examples for r in trained) / sum(
+            len(r.evaluated) for r in trained
+        )
         assert counted.rounds == 2
         assert 0 < counted.step_s < 10
 
     def test_an_estimate_follows_from_the_counts_by_its_assumptions(self) -> None:
         same, slower, _ = estimates(Counted(100, 4, 32, 5e5, 1e6, 0.5, 10))
         assert (same.compute_s, same.transfer_s) == (2.0, 2.0)
-        assert same.battery_percent == pytest.approx(100 * (2 * COMPUTE_W + 2 * RADIO_W) / BATTERY_J)
+        assert same.battery_percent == pytest.approx(
+            100 * (2 * COMPUTE_W + 2 * RADIO_W) / BATTERY_J
+        )
         assert same.run_percent == pytest.approx(10 * same.battery_percent)
         assert (slower.compute_s, slower.transfer_s) == (6.0, 2.0)
 
     def test_a_chart_over_bytes_leaves_out_what_has_none(self) -> None:
-        rounds, sent = chart_pair({("a", "g0"): [(1, 0.0, 0.5)], ("b", "g1"): [(1, 1e6, 0.5), (2, 2e6, None)]})
+        rounds, sent = chart_pair(
+            {("a", "g0"): [(1, 0.0, 0.5)], ("b", "g1"): [(1, 1e6, 0.5), (2, 2e6, None)]}
+        )
         assert rounds is not None
         assert sent is not None
         assert [c.label for c in rounds.curves] == ["a", "b"]
@@ -130,10 +162,18 @@ class TestNumbers:
     def test_a_command_is_written_with_what_was_chosen_alone(self) -> None:
         told = describe(
             "shoal simulate",
-            [("--data", "a b.npz", "watch"), ("--rounds", 20, 20), ("--hyper", ["m=0", "n=1"], None), ("--bf16", True, False)],
+            [
+                ("--data", "a b.npz", "watch"),
+                ("--rounds", 20, 20),
+                ("--hyper", ["m=0", "n=1"], None),
+                ("--bf16", True, False),
+            ],
         )
         assert told.command == "shoal simulate --data 'a b.npz' --hyper m=0 --hyper n=1 --bf16"
-        assert [(s.option, s.is_default) for s in told.settings][:2] == [("--data", False), ("--rounds", True)]
+        assert [(s.option, s.is_default) for s in told.settings][:2] == [
+            ("--data", False),
+            ("--rounds", True),
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +189,9 @@ class TestSite:
             shutil.copytree(one_run, tmp_path / "runs" / name)
         compared = tmp_path / "runs" / "compared"
         compared.mkdir()
-        (compared / "compare.json").write_text(json.dumps([{"algorithm": "fedavg", "accuracy": {"mean": 0.5}}]))
+        (compared / "compare.json").write_text(
+            json.dumps([{"algorithm": "fedavg", "accuracy": {"mean": 0.5}}])
+        )
         (compared / "report.html").write_text("a report")
         broken = tmp_path / "runs" / "broken"
         broken.mkdir()
@@ -162,14 +204,18 @@ class TestSite:
     def client(self, root: Path) -> TestClient:
         return TestClient(Site(Library(root)).app, base_url="http://127.0.0.1:8099")
 
-    def test_the_list_has_runs_comparisons_and_what_cannot_be_read(self, client: TestClient) -> None:
+    def test_the_list_has_runs_comparisons_and_what_cannot_be_read(
+        self, client: TestClient
+    ) -> None:
         page = client.get("/").text
         for name in ("one", "deep/two", "compared"):
             assert f'<a href="/report/{name}">' in page
         assert "summary.json: expected a summary that `shoal simulate` wrote" in unescape(page)
         assert "deep/two" not in client.get("/?q=compared").text
 
-    def test_a_report_is_served_and_nothing_outside_of_the_folder(self, client: TestClient, root: Path) -> None:
+    def test_a_report_is_served_and_nothing_outside_of_the_folder(
+        self, client: TestClient, root: Path
+    ) -> None:
         assert client.get("/report/compared").text == "a report"
         assert "Confusion matrix" in client.get("/report/deep/two").text
         (root / "link").symlink_to(root.parent / "secret")
@@ -183,10 +229,18 @@ class TestSite:
         assert page.count('<path class="curve') == 4
         assert client.get("/compare?run=one", follow_redirects=False).status_code == 303
         assert client.get("/compare?run=one&run=compared").status_code == 404
-        assert client.get("/compare?" + "&".join(f"run={i}" for i in range(MOST + 1))).status_code == 422
+        assert (
+            client.get("/compare?" + "&".join(f"run={i}" for i in range(MOST + 1))).status_code
+            == 422
+        )
 
     def test_a_name_of_another_machine_is_not_answered(self, client: TestClient) -> None:
-        for host, status in (("127.0.0.1:8099", 200), ("localhost:1", 200), ("evil.example", 403), ("192.168.1.2", 403)):
+        for host, status in (
+            ("127.0.0.1:8099", 200),
+            ("localhost:1", 200),
+            ("evil.example", 403),
+            ("192.168.1.2", 403),
+        ):
             assert client.get("/", headers={"Host": host}).status_code == status
 
     def test_a_page_runs_no_script_and_loads_nothing(self, client: TestClient) -> None:
@@ -200,7 +254,9 @@ class TestSite:
         library = Library(root)
         before = library.entries()["one"]
         assert library.entries()["one"] is before
-        changed = msgspec.structs.replace(outcome.summary, accuracy=spread([0.25]), bytes_by_round=[Traffic(1, 1)])
+        changed = msgspec.structs.replace(
+            outcome.summary, accuracy=spread([0.25]), bytes_by_round=[Traffic(1, 1)]
+        )
         (root / "one" / "summary.json").write_bytes(msgspec.json.encode(changed))
         after = library.entries()["one"].summary
         assert after is not None
@@ -208,12 +264,18 @@ class TestSite:
 
 
 def test_the_command_refuses_what_is_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing: expected a folder with runs; `shoal simulate --out"):
+    with pytest.raises(
+        ConfigError, match="nothing: expected a folder with runs; `shoal simulate --out"
+    ):
         application("ui")(["ui", str(tmp_path / "nothing")], standalone_mode=False)
 
 
 def test_the_command_answers_on_this_machine_alone_until_ctrl_c(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "shoal", "ui", str(tmp_path), "--port", "0"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shoal", "ui", str(tmp_path), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     found = re.search(r"0 runs of .* at (http://127\.0\.0\.1:\d+);", process.stdout.readline())
     assert found is not None

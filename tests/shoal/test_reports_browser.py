@@ -1,4 +1,5 @@
-"""Reports and the pages of `shoal ui` in a real browser: dark and light, a phone's screen, the keyboard, no scripts, and axe."""
+"""Reports and the pages of `shoal ui` in a real browser: dark and light, a phone's screen, the
+keyboard, no scripts, and axe."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +33,19 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     for name, algorithm in (("one", "distfl"), ("two", "personal")):
         settings = SimulationSettings(read_algorithm(algorithm), 2, newcomers=1)
-        write(root / name, simulate(synthetic_fleet(6), settings), f"shoal simulate --algorithm {algorithm} --rounds 2 --newcomers 1")
+        write(
+            root / name,
+            simulate(synthetic_fleet(6), settings),
+            f"shoal simulate --algorithm {algorithm} --rounds 2 --newcomers 1",
+        )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compare, "_fleet", lambda *_: synthetic_fleet(4))
-        jobs = [compare.Job("synthetic", read_partition("user"), SimulationSettings(read_algorithm(a), 2)) for a in ("fedavg", "local")]
+        jobs = [
+            compare.Job(
+                "synthetic", read_partition("user"), SimulationSettings(read_algorithm(a), 2)
+            )
+            for a in ("fedavg", "local")
+        ]
         results = [compare.run_job(job) for job in jobs]
     (root / "compared").mkdir()
     write_comparison(root / "compared", results, tabulate(results))
@@ -49,16 +59,27 @@ def address(root: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.port}"
 
 
-PAGES = ("", "report/one", "report/two", "report/compared", "compare?run=one&run=two", "report/nothing")
+PAGES = (
+    "",
+    "report/one",
+    "report/two",
+    "report/compared",
+    "compare?run=one&run=two",
+    "report/nothing",
+)
 
 
 @pytest.mark.parametrize(("dark", "phone"), [(False, False), (True, True)])
-def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(address: str, browser: Browser, dark: bool, phone: bool) -> None:
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
+    address: str, browser: Browser, dark: bool, phone: bool
+) -> None:
     with watched(browser, dark, phone) as seen:
         for path in PAGES:
             seen.page.goto(f"{address}/{path}")
             assert seen.inaccessible() == [], path
-            assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+            assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (
+                path
+            )
         assert [told for told in seen.complaints if "404" not in told] == []
 
 
@@ -75,7 +96,9 @@ def test_a_report_is_whole_as_a_file_alone(root: Path, browser: Browser, tmp_pat
         assert seen.complaints == []
 
 
-def test_the_keyboard_alone_chooses_two_runs_and_compares_them(address: str, browser: Browser) -> None:
+def test_the_keyboard_alone_chooses_two_runs_and_compares_them(
+    address: str, browser: Browser
+) -> None:
     with watched(browser, script=False) as seen:
         seen.page.goto(address)
         seen.page.get_by_label("Choose one").focus()
@@ -94,7 +117,9 @@ def test_the_parts_of_a_page_are_links_to_what_is_on_it(address: str, browser: B
     with watched(browser, script=False) as seen:
         for path in ("report/one", "report/compared", "compare?run=one&run=two"):
             seen.page.goto(f"{address}/{path}")
-            links = [link.get_attribute("href") or "" for link in seen.page.locator(".side a").all()]
+            links = [
+                link.get_attribute("href") or "" for link in seen.page.locator(".side a").all()
+            ]
             inner = [link for link in links if link.startswith("#")]
             assert len(inner) >= 3, path
             assert [link for link in inner if seen.page.locator(link).count() != 1] == [], path

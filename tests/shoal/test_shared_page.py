@@ -1,4 +1,5 @@
-"""What docs/operate.md says to type for a database and blobs elsewhere is typed here, with a real database and a real bucket."""
+"""What docs/operate.md says to type for a database and blobs elsewhere is typed here, with a real
+database and a real bucket."""
 
 import secrets
 
@@ -9,11 +10,18 @@ from tests.shoal.test_operate_page import COMMANDS, Operator, operator
 __all__ = ["operator", "postgres", "s3", "s3_server"]
 
 
-def test_a_service_with_a_database_and_blobs_elsewhere(operator: Operator, postgres: Postgres, s3: S3Server) -> None:
-    places = {"postgresql://shoal@db.example/shoal": postgres.create(secrets.token_hex(6)), "s3://bucket": f"s3://{BUCKET}"}
+def test_a_service_with_a_database_and_blobs_elsewhere(
+    operator: Operator, postgres: Postgres, s3: S3Server
+) -> None:
+    places = {
+        "postgresql://shoal@db.example/shoal": postgres.create(secrets.token_hex(6)),
+        "s3://bucket": f"s3://{BUCKET}",
+    }
 
     def filled(start: str) -> str:
-        command = next(command for command in COMMANDS if command.startswith(start) and "s3://" in command)
+        command = next(
+            command for command in COMMANDS if command.startswith(start) and "s3://" in command
+        )
         for written, real in places.items():
             assert written in command
             command = command.replace(written, real)

@@ -1,4 +1,5 @@
-"""How a service starts: what it says when it cannot, and that a start which has to fail changes nothing and never comes to the broker."""
+"""How a service starts: what it says when it cannot, and that a start which has to fail changes
+nothing and never comes to the broker."""
 
 import json
 import logging
@@ -37,7 +38,13 @@ class AtTheBroker(Exception):
 def settings_of(folder: Path, bundle: Path, broker: str) -> ServeSettings:
     """Settings of a service that takes any free port."""
     address = BrokerAddress.parse(broker)
-    return ServeSettings(folder=folder, bundle=bundle, broker=address, algorithm=read_algorithm("distfl"), http_port=0)
+    return ServeSettings(
+        folder=folder,
+        bundle=bundle,
+        broker=address,
+        algorithm=read_algorithm("distfl"),
+        http_port=0,
+    )
 
 
 def begin(settings: ServeSettings, blobs: BlobFolder, others: tuple[bytes, ...] = ()) -> Started:
@@ -69,7 +76,11 @@ class TestStart:
     @pytest.mark.parametrize(
         ("name", "payload"),
         [
-            *((name, payload) for name in ("trust.pem", "device.shoal", "server.pt2") for payload in (None, b"", b"nothing")),
+            *(
+                (name, payload)
+                for name in ("trust.pem", "device.shoal", "server.pt2")
+                for payload in (None, b"", b"nothing")
+            ),
             ("signing.key", b"nothing"),  # it may be elsewhere
         ],
     )
@@ -85,7 +96,9 @@ class TestStart:
         with pytest.raises(ConfigError, match=f"bundle file .*{name}: "):
             serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
 
-    def test_without_the_root_key_it_says_how_to_vouch_and_leaves_the_public_half(self, tmp_path: Path, exported: Exported) -> None:
+    def test_without_the_root_key_it_says_how_to_vouch_and_leaves_the_public_half(
+        self, tmp_path: Path, exported: Exported
+    ) -> None:
         for name in ("trust.pem", "device.shoal", "server.pt2"):
             (tmp_path / name).write_bytes((exported.folder / name).read_bytes())
         with pytest.raises(ConfigError, match="there is none; `shoal vouch --service"):
@@ -93,7 +106,8 @@ class TestStart:
         assert (tmp_path / "served" / "service.pub").exists()
 
     def killed(self, folder: Path, bundle: Path, *others: bytes) -> ServeSettings:
-        """Settings of a start in a folder in which one was killed before it saved its first event, and which has other blobs besides."""
+        """Settings of a start in a folder in which one was killed before it saved its first event,
+        and which has other blobs besides."""
         settings = self.settings(folder, bundle)
         begin(settings, BlobFolder(folder / "blobs" / "run-1"), others)
         return settings
@@ -108,7 +122,9 @@ class TestStart:
         return settings
 
     @pytest.mark.parametrize("database", ["gone", "empty", "another"])
-    def test_a_run_whose_database_is_lost_is_not_begun_anew(self, tmp_path: Path, exported: Exported, database: str) -> None:
+    def test_a_run_whose_database_is_lost_is_not_begun_anew(
+        self, tmp_path: Path, exported: Exported, database: str
+    ) -> None:
         settings = self.killed(tmp_path, exported.folder, b"an update")
         before = blob_names(tmp_path / "blobs" / "run-1")
         path = tmp_path / ("typo.db" if database == "another" else "shoal.db")
@@ -117,7 +133,8 @@ class TestStart:
         if database == "another":
             settings = replace(settings, database=sqlite_url(path))
         told = (
-            rf"there is no run 'run-1' in sqlite:///{path}, but {tmp_path}/blobs/run-1 has its blobs: restore it, name the right --database"
+            rf"there is no run 'run-1' in sqlite:///{path}, but {tmp_path}/blobs/run-1 has its "
+            r"blobs: restore it, name the right --database"
         )
         with pytest.raises(ConfigError, match=told):
             serve(settings, lambda: True)
@@ -126,7 +143,9 @@ class TestStart:
         with pytest.raises(AtTheBroker):
             serve(replace(settings, run="run-2"), lambda: True)
 
-    def test_a_start_that_was_killed_before_its_first_event_is_begun_again(self, tmp_path: Path, exported: Exported) -> None:
+    def test_a_start_that_was_killed_before_its_first_event_is_begun_again(
+        self, tmp_path: Path, exported: Exported
+    ) -> None:
         with pytest.raises(AtTheBroker):
             serve(self.killed(tmp_path, exported.folder), lambda: True)
 
@@ -143,20 +162,40 @@ class TestStart:
             serve(replace(settings, local_epochs=7), lambda: True)
         assert "goes on with other settings" not in caplog.text, "nothing goes on yet"
         for change, error in (
-            ({"seed": 7}, "was started with other settings \\(seed 0, not 7\\); give it another --run"),
-            ({"algorithm": read_algorithm("dbe")}, "was exported for the objective 'fedavg', not for 'dbe'"),
+            (
+                {"seed": 7},
+                "was started with other settings \\(seed 0, not 7\\); give it another --run",
+            ),
+            (
+                {"algorithm": read_algorithm("dbe")},
+                "was exported for the objective 'fedavg', not for 'dbe'",
+            ),
             ({"hyper": {"nothing": 1.0}}, "hyper-parameter 'nothing'"),
         ):
             with pytest.raises(ConfigError, match=error):
                 serve(replace(settings, take_over=True, **change), lambda: True)
 
-    def test_the_port_is_taken_before_the_broker_is_touched(self, tmp_path: Path, exported: Exported) -> None:
+    def test_the_port_is_taken_before_the_broker_is_touched(
+        self, tmp_path: Path, exported: Exported
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
-            with pytest.raises(ConfigError, match=rf"HTTP on 127\.0\.0\.1:{port}: the address cannot be used \(is the port taken\?\)"):
-                serve(replace(self.settings(tmp_path, exported.folder), http_port=port, take_over=True), lambda: True)
+            with pytest.raises(
+                ConfigError,
+                match=rf"HTTP on 127\.0\.0\.1:{port}: the address cannot be used \(is the port "
+                r"taken\?\)",
+            ):
+                serve(
+                    replace(
+                        self.settings(tmp_path, exported.folder), http_port=port, take_over=True
+                    ),
+                    lambda: True,
+                )
 
-    @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("203.0.113.1", 0), ("nowhere.invalid", 0), ("a" * 70, 0)])
+    @pytest.mark.parametrize(
+        ("host", "port"),
+        [("127.0.0.1", 70_000), ("203.0.113.1", 0), ("nowhere.invalid", 0), ("a" * 70, 0)],
+    )
     def test_an_address_that_cannot_be_used_is_one_clear_error(self, host: str, port: int) -> None:
         with pytest.raises(ConfigError, match=f"HTTP on {host}:{port}: the address cannot be used"):
             HttpServer(host, port)
@@ -175,7 +214,10 @@ class TestStart:
                 path.unlink()
             caplog.clear()
             if refused and database == "stored":
-                with pytest.raises(ConfigError, match=r"secret\.key: it is not here, and the noise of run 'run-1' is drawn"):
+                with pytest.raises(
+                    ConfigError,
+                    match=r"secret\.key: it is not here, and the noise of run 'run-1' is drawn",
+                ):
                     serve(settings, lambda: True)
                 assert not path.exists()
                 continue
@@ -189,11 +231,21 @@ class TestRestart:
     """A service whose run has a closed round that was not aggregated when it was stopped."""
 
     @pytest.fixture
-    def settings(self, tmp_path: Path, exported: Exported, embedded_broker: EmbeddedBroker) -> ServeSettings:
-        settings = replace(settings_of(tmp_path / "served", exported.folder, embedded_broker.url), http_port=free_port(), min_devices=1)
+    def settings(
+        self, tmp_path: Path, exported: Exported, embedded_broker: EmbeddedBroker
+    ) -> ServeSettings:
+        settings = replace(
+            settings_of(tmp_path / "served", exported.folder, embedded_broker.url),
+            http_port=free_port(),
+            min_devices=1,
+        )
         started = begin(settings, BlobFolder(settings.folder / "blobs" / "run-1"))
         update = replace(RECEIVED, blob=started.memory)
-        events: list[Event] = [started, DeviceCheckedIn(1.0, "d0", 10, 4), UpdateAdmitted(2.0, "d0", 1, update)]
+        events: list[Event] = [
+            started,
+            DeviceCheckedIn(1.0, "d0", 10, 4),
+            UpdateAdmitted(2.0, "d0", 1, update),
+        ]
         store = SqlStore(sqlite_url(settings.folder / "shoal.db"), "run-1")
         store.commit(events)
         store.close()
@@ -201,7 +253,11 @@ class TestRestart:
         return settings
 
     def test_while_it_aggregates_it_answers_what_it_is_doing_and_is_not_ready(
-        self, settings: ServeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self,
+        settings: ServeSettings,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         notified.bind(str(tmp_path / "notify"))
@@ -236,14 +292,21 @@ class TestRestart:
         assert last is not None
         assert last.phase == "aggregating"
         doing = "opens campaign run-1, and aggregates the 1 updates of its round 1"
-        assert met.pop("/health") == (200, {"status": "starting", "run": "", "phase": "", "round": 0, "doing": doing})
+        assert met.pop("/health") == (
+            200,
+            {"status": "starting", "run": "", "phase": "", "round": 0, "doing": doing},
+        )
         assert {status for status, _ in met.values()} == {503}
         assert {body["detail"] for _, body in met.values()} == {f"the service is starting: {doing}"}
-        assert set(said) == {b"WATCHDOG=1\nEXTEND_TIMEOUT_USEC=120000000"}, "it is at work, and not ready"
+        assert set(said) == {b"WATCHDOG=1\nEXTEND_TIMEOUT_USEC=120000000"}, (
+            "it is at work, and not ready"
+        )
         steps = [r.getMessage() for r in caplog.records if r.getMessage().startswith("starting: ")]
         assert (steps[0], steps[-1]) == (f"starting: reads {settings.folder}", f"starting: {doing}")
 
-    def test_it_says_once_that_it_goes_on_with_other_settings(self, settings: ServeSettings, caplog: pytest.LogCaptureFixture) -> None:
+    def test_it_says_once_that_it_goes_on_with_other_settings(
+        self, settings: ServeSettings, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with caplog.at_level(logging.WARNING, "shoal.aggregator"):
             serve(replace(settings, local_epochs=7), lambda: True)
         assert caplog.text.count("goes on with other settings: it had local_epochs 1, not 7") == 1

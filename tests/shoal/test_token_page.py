@@ -1,4 +1,5 @@
-"""What docs/operate.md says to type about tokens is typed here, to a real service, and a real client uses them."""
+"""What docs/operate.md says to type about tokens is typed here, to a real service, and a real
+client uses them."""
 
 import json
 import shlex
@@ -16,7 +17,12 @@ READ, ORDER = (line.strip() for line in PAGE.splitlines() if line.startswith("  
 def asked(operator: Operator, command: str, token: str) -> tuple[int, dict[str, object]]:
     """The status and the answer of the page's curl with this token."""
     words = shlex.split(command.replace("8080", str(operator.port)).replace("TOKEN", token))
-    done = subprocess.run([*words, "--silent", "--write-out", "\n%{http_code}"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*words, "--silent", "--write-out", "\n%{http_code}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     body, _, status = done.stdout.rpartition("\n")
     return int(status), json.loads(body)
 
@@ -24,19 +30,35 @@ def asked(operator: Operator, command: str, token: str) -> tuple[int, dict[str, 
 def test_tokens_are_made_used_and_revoked_while_the_service_runs(operator: Operator) -> None:
     operator.serve()
     assert operator.get("/run")[0] == 200
-    viewer, jane = (operator.run(typed(f"shoal token new runs/served --name {name}")).stdout.strip() for name in ("grafana", "jane"))
+    viewer, jane = (
+        operator.run(typed(f"shoal token new runs/served --name {name}")).stdout.strip()
+        for name in ("grafana", "jane")
+    )
     assert (operator.get("/run")[0], operator.get("/health")[0]) == (401, 200)
-    assert (asked(operator, READ, viewer)[0], asked(operator, READ, "wrong")[0], asked(operator, ORDER, viewer)[0]) == (200, 401, 403)
+    assert (
+        asked(operator, READ, viewer)[0],
+        asked(operator, READ, "wrong")[0],
+        asked(operator, ORDER, viewer)[0],
+    ) == (200, 401, 403)
     status, said = asked(operator, ORDER, jane)
     assert (status, said["state"]) == (200, "done")
     assert asked(operator, READ, jane)[1]["paused"] == "the operator has paused it"
     listed = operator.run(typed("shoal token list")).stdout
-    assert [line.split()[:2] for line in listed.splitlines()] == [["grafana", "viewer"], ["jane", "operator"]]
+    assert [line.split()[:2] for line in listed.splitlines()] == [
+        ["grafana", "viewer"],
+        ["jane", "operator"],
+    ]
     assert viewer not in listed + operator.log()
     assert operator.run(typed("shoal token revoke")).stdout == "token grafana: revoked\n"
     assert (asked(operator, READ, viewer)[0], asked(operator, READ, jane)[0]) == (401, 200)
-    assert "there is none of this name; those that are: jane" in operator.run(typed("shoal token revoke")).stderr
-    audited = [json.loads(line) for line in (operator.folder / "runs" / "served" / "audit.log").read_text().splitlines()]
+    assert (
+        "there is none of this name; those that are: jane"
+        in operator.run(typed("shoal token revoke")).stderr
+    )
+    audited = [
+        json.loads(line)
+        for line in (operator.folder / "runs" / "served" / "audit.log").read_text().splitlines()
+    ]
     assert ("jane", "done") in [(line["by"], line["outcome"]) for line in audited]
     operator.stop()
     checked = operator.run(typed("shoal doctor"))

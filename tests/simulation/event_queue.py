@@ -1,4 +1,5 @@
-"""A queue of events on a virtual clock: the plain way to play what policies compute column by column."""
+"""A queue of events on a virtual clock: the plain way to play what policies compute column by
+column."""
 
 import heapq
 import math
@@ -23,12 +24,15 @@ class VirtualClock:
             ValueError: that is in the past, or no number.
         """
         if not to_s >= self.now_s:
-            raise ValueError(f"virtual time {to_s} s after {self.now_s} s: time does not run backwards")
+            raise ValueError(
+                f"virtual time {to_s} s after {self.now_s} s: time does not run backwards"
+            )
         self.now_s = to_s
 
 
 class EventQueue(Generic[Event]):
-    """Events by their virtual time; those of the same second in the order in which they were added."""
+    """Events by their virtual time; those of the same second in the order in which they were
+    added."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()

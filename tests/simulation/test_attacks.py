@@ -6,7 +6,14 @@ from sklearn.metrics import adjusted_rand_score
 
 from algorithms.registry import read_algorithm
 from shoal.choices import chosen
-from simulation.engine.workers.attacks import ATTACKS, flipped_classes, make_attack, read_attack, success_rate, told_apart
+from simulation.engine.workers.attacks import (
+    ATTACKS,
+    flipped_classes,
+    make_attack,
+    read_attack,
+    success_rate,
+    told_apart,
+)
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from tests.known import known
@@ -15,7 +22,10 @@ from wire.errors import ConfigError
 
 def test_who_attacks_is_decided_by_the_seed() -> None:
     data = synthetic_fleet(10)
-    one, two = make_attack(read_attack("label-flip:share=0.3"), data, 1), make_attack(read_attack("label-flip:share=0.3"), data, 1)
+    one, two = (
+        make_attack(read_attack("label-flip:share=0.3"), data, 1),
+        make_attack(read_attack("label-flip:share=0.3"), data, 1),
+    )
     assert one.attackers == two.attackers
     assert len(one.attackers) == 3
     other = make_attack(read_attack("label-flip:share=0.3"), data, 2)
@@ -63,12 +73,17 @@ def test_what_attackers_send(name: str) -> None:
     elif name == "gaussian":
         assert sent["delta/w"].std() == pytest.approx(1.5, rel=0.1)
     else:
-        np.testing.assert_allclose(sent["delta/w"], (-3 if name == "sign-flip" else 3) * honest["delta/w"])
+        np.testing.assert_allclose(
+            sent["delta/w"], (-3 if name == "sign-flip" else 3) * honest["delta/w"]
+        )
 
 
 def test_attackers_of_similar_names_send_other_noise() -> None:
     attack = make_attack(read_attack("gaussian:count=2"), synthetic_fleet(4), 0)
-    one, two = (attack.tamper({"delta/w": np.ones(100, np.float32)}, device_id, 1)["delta/w"] for device_id in ("p01", "p10"))
+    one, two = (
+        attack.tamper({"delta/w": np.ones(100, np.float32)}, device_id, 1)["delta/w"]
+        for device_id in ("p01", "p10")
+    )
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.5
 
 
@@ -86,7 +101,10 @@ def test_told_apart() -> None:
 
 def test_distfl_puts_label_flippers_into_groups_of_their_own() -> None:
     data = synthetic_fleet(20, num_windows=120)
-    summary = simulate(data, SimulationSettings(read_algorithm("distfl"), 2, attack=read_attack("label-flip:share=0.4"))).summary
+    summary = simulate(
+        data,
+        SimulationSettings(read_algorithm("distfl"), 2, attack=read_attack("label-flip:share=0.4")),
+    ).summary
     attack = known(summary.attack)
     attackers = set(attack.attackers)
     groups = [summary.devices[d].group for d in sorted(data.devices)]
@@ -98,7 +116,13 @@ def test_robust_means_withstand_what_the_weighted_mean_does_not() -> None:
     data = synthetic_fleet(10)
     found = {
         name: simulate(
-            data, SimulationSettings(read_algorithm(name), 8, hyper={"lr": 0.02}, attack=read_attack("sign-flip:count=2:scale=20"))
+            data,
+            SimulationSettings(
+                read_algorithm(name),
+                8,
+                hyper={"lr": 0.02},
+                attack=read_attack("sign-flip:count=2:scale=20"),
+            ),
         ).summary.attack
         for name in ("fedavg", "fedavg+median", "fedavg+multi-krum", "fedavg+irls")
     }
@@ -109,7 +133,9 @@ def test_robust_means_withstand_what_the_weighted_mean_does_not() -> None:
 
 def test_values_that_are_no_numbers_are_refused_and_the_round_goes_on_without_them() -> None:
     data = synthetic_fleet(6)
-    outcome = simulate(data, SimulationSettings(read_algorithm("fedavg"), 3, attack=read_attack("nan:count=2")))
+    outcome = simulate(
+        data, SimulationSettings(read_algorithm("fedavg"), 3, attack=read_attack("nan:count=2"))
+    )
     attack = known(outcome.summary.attack)
     attackers = set(attack.attackers)
     training = [r for r in outcome.records if r.phase == "training"]

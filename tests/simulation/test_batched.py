@@ -1,4 +1,5 @@
-"""Devices trained together: the same as one after the other within rounding, whatever their numbers of examples. On the processor."""
+"""Devices trained together: the same as one after the other within rounding, whatever their numbers
+of examples. On the processor."""
 
 import threading
 from concurrent.futures import CancelledError
@@ -37,7 +38,8 @@ OTHERS = sorted(OBJECTIVES.keys() - {"fedavg", "ditto", "dbe", "fedprox", "fedro
 
 
 def uneven_fleet(num_devices: int = 6) -> FleetData:
-    """Devices with 40, 35, 30 ... training windows: with batches of 8, last ones of 8, 3, 6, 9, 4, 7."""
+    """Devices with 40, 35, 30 ... training windows: with batches of 8, last ones of 8, 3, 6, 9, 4,
+    7."""
     whole = synthetic_fleet(num_devices, shift=1.0)
     cut = {
         d: Windows(w.train_x[: 40 - 5 * i], w.train_y[: 40 - 5 * i], w.test_x[i:], w.test_y[i:])
@@ -46,13 +48,16 @@ def uneven_fleet(num_devices: int = 6) -> FleetData:
     return replace(whole, devices=cut)
 
 
-def run(algorithm: str, engine: EngineOptions, fleet: FleetData | None = None, **others: Any) -> SimulationResult:
+def run(
+    algorithm: str, engine: EngineOptions, fleet: FleetData | None = None, **others: Any
+) -> SimulationResult:
     settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8, **others)
     return simulate(uneven_fleet() if fleet is None else fleet, settings, engine=engine)
 
 
 def assert_close(one: SimulationResult, two: SimulationResult) -> None:
-    """The same groups and models within rounding. A step of 0.005 moves a weight by about 0.01 in a round."""
+    """The same groups and models within rounding. A step of 0.005 moves a weight by about 0.01 in a
+    round."""
     assert one.summary.groups == two.summary.groups
     assert one.state.models.keys() == two.state.models.keys()
     for key in one.state.models:
@@ -81,7 +86,9 @@ def test_the_same_for_every_objective(algorithm: str) -> None:
 
 
 def test_the_same_bits_twice_and_nearly_the_same_however_many_are_together() -> None:
-    one, two, waves = (run("ditto", replace(TOGETHER, workers=n), local_epochs=2) for n in (0, 0, 4))
+    one, two, waves = (
+        run("ditto", replace(TOGETHER, workers=n), local_epochs=2) for n in (0, 0, 4)
+    )
     assert one.state.models == two.state.models
     assert_close(one, waves)
 
@@ -93,9 +100,14 @@ def test_devices_choose_among_models_together() -> None:
 def test_a_device_that_cannot_train_does_not_keep_the_others_waiting() -> None:
     fleet = uneven_fleet()
     lame = fleet.devices["d3"]
-    devices = {**fleet.devices, "d3": Windows(lame.train_x[:1], lame.train_y[:1], lame.test_x, lame.test_y)}
+    devices = {
+        **fleet.devices,
+        "d3": Windows(lame.train_x[:1], lame.train_y[:1], lame.test_x, lame.test_y),
+    }
     outcome = run("fedavg", TOGETHER, replace(fleet, devices=devices))
-    assert [sorted(r.evaluated) for r in outcome.records if r.phase == "training"] == [["d0", "d1", "d2", "d4", "d5"]] * 2
+    assert [sorted(r.evaluated) for r in outcome.records if r.phase == "training"] == [
+        ["d0", "d1", "d2", "d4", "d5"]
+    ] * 2
 
 
 class Failing(FedAvg):
@@ -111,11 +123,18 @@ def test_a_step_that_fails_ends_the_run_and_every_thread() -> None:
     fleet, before = uneven_fleet(), threading.active_count()
     objective = Failing(objective_for_fleet(fleet, read_algorithm("fedavg"), 0).model)
     with pytest.raises(RuntimeError, match="no step of six examples"):
-        simulate(fleet, SimulationSettings(read_algorithm("fedavg"), 1, batch_size=8), objective=objective, engine=TOGETHER)
+        simulate(
+            fleet,
+            SimulationSettings(read_algorithm("fedavg"), 1, batch_size=8),
+            objective=objective,
+            engine=TOGETHER,
+        )
     assert threading.active_count() == before
 
 
-def test_an_exception_in_one_plan_ends_the_run_and_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_one_plan_ends_the_run_and_every_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = threading.active_count()
     monkeypatch.setattr("simulation.engine.workers.device_host.check_tensors", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -136,7 +155,9 @@ def test_an_interruption_ends_every_thread(where: str, monkeypatch: pytest.Monke
     if where == "train":
         monkeypatch.setattr(BatchedGraphs, "_train", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        simulate(uneven_fleet(), SimulationSettings(read_algorithm("fedavg"), 2), tell, engine=TOGETHER)
+        simulate(
+            uneven_fleet(), SimulationSettings(read_algorithm("fedavg"), 2), tell, engine=TOGETHER
+        )
     assert threading.active_count() == before
 
 
@@ -145,7 +166,9 @@ def test_too_little_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(BatchedGraphs, "_train", allocate)
-    with pytest.raises(ConfigError, match="memory of cpu: too small for 6 devices at a time; ask for fewer workers"):
+    with pytest.raises(
+        ConfigError, match="memory of cpu: too small for 6 devices at a time; ask for fewer workers"
+    ):
         run("fedavg", TOGETHER)
 
 
@@ -172,8 +195,13 @@ def test_a_closed_meeting_keeps_nobody_waiting() -> None:
 
 
 @given(st.lists(st.lists(st.integers(1, 4), max_size=6), min_size=1, max_size=6))
-def test_turns_take_every_batch_once_in_order_and_only_batches_of_one_size(sizes: list[list[int]]) -> None:
-    trainings = [[np.full(size, 100 * row + i) for i, size in enumerate(own)] for row, own in enumerate(sizes)]
+def test_turns_take_every_batch_once_in_order_and_only_batches_of_one_size(
+    sizes: list[list[int]],
+) -> None:
+    trainings = [
+        [np.full(size, 100 * row + i) for i, size in enumerate(own)]
+        for row, own in enumerate(sizes)
+    ]
     seen: list[list[int]] = [[] for _ in sizes]
     for rows, batches in turns(trainings):
         assert len({len(batch) for batch in batches}) == 1
@@ -204,35 +232,62 @@ def test_examples_leave_the_accelerator_when_there_are_too_many() -> None:
     assert held.get(arrays[0]) is not first
 
 
-@pytest.mark.parametrize("algorithm", ["dbe", "ditto", "fedrod", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
-def test_no_tensor_is_left_on_the_processor(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a device other than the processor torch refuses tensors of both. ``meta`` is such a device; it has shapes, but no values."""
+@pytest.mark.parametrize(
+    "algorithm",
+    ["dbe", "ditto", "fedrod", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
+)
+def test_no_tensor_is_left_on_the_processor(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device other than the processor torch refuses tensors of both. ``meta`` is such a
+    device; it has shapes, but no values."""
     monkeypatch.setattr(
-        "simulation.engine.graphs.batched._adds_up", lambda *given: set(given[-1]) == {"metric/loss_sum", "metric/num_correct"}
+        "simulation.engine.graphs.batched._adds_up",
+        lambda *given: set(given[-1]) == {"metric/loss_sum", "metric/num_correct"},
     )
-    monkeypatch.setattr("simulation.engine.graphs.batched.unstack", lambda tensors, count: [tensors] * count)
+    monkeypatch.setattr(
+        "simulation.engine.graphs.batched.unstack", lambda tensors, count: [tensors] * count
+    )
     fleet = uneven_fleet(3)
     objective = objective_for_fleet(fleet, read_algorithm(algorithm), 0)
     graphs = BatchedGraphs(objective, fleet.window.shape, torch.device("meta"))
-    tensors, hyper = to_numpy(objective.initial()), {name: np.asarray(value, np.float32) for name, value in objective.hyper.items()}
+    tensors, hyper = (
+        to_numpy(objective.initial()),
+        {name: np.asarray(value, np.float32) for name, value in objective.hyper.items()},
+    )
     asked = [
-        Request(name, tensors, {"x": w.train_x, "y": w.train_y}, hyper) for name in ("evaluate", "survey") for w in fleet.devices.values()
+        Request(name, tensors, {"x": w.train_x, "y": w.train_y}, hyper)
+        for name in ("evaluate", "survey")
+        for w in fleet.devices.values()
     ]
-    asked += [replace(r, graph="step", batches=np.array_split(np.arange(len(r.batch["y"])), 5)) for r in asked[:3]]
+    asked += [
+        replace(r, graph="step", batches=np.array_split(np.arange(len(r.batch["y"])), 5))
+        for r in asked[:3]
+    ]
     assert len(graphs.together(asked)) == 9
 
 
 def test_bfloat16_rounds_more_coarsely_and_learns_the_same() -> None:
     fleet = synthetic_fleet(4)
-    exact, coarse = (run("fedavg", engine, fleet, model="cnn4") for engine in (TOGETHER, replace(TOGETHER, bf16=True)))
+    exact, coarse = (
+        run("fedavg", engine, fleet, model="cnn4")
+        for engine in (TOGETHER, replace(TOGETHER, bf16=True))
+    )
     assert exact.state.models != coarse.state.models
-    assert coarse.records[0].trained.loss_sum == pytest.approx(exact.records[0].trained.loss_sum, rel=0.05)
+    assert coarse.records[0].trained.loss_sum == pytest.approx(
+        exact.records[0].trained.loss_sum, rel=0.05
+    )
 
 
 def test_what_the_backend_cannot_do_is_said() -> None:
-    with pytest.raises(ConfigError, match="backend batched: cgau needs uniform/units1, uniform/units2 with every batch"):
+    with pytest.raises(
+        ConfigError,
+        match="backend batched: cgau needs uniform/units1, uniform/units2 with every batch",
+    ):
         run("cgau", TOGETHER)
-    with pytest.raises(ConfigError, match="device 'tpu': expected cpu, or cuda where torch finds one"):
+    with pytest.raises(
+        ConfigError, match="device 'tpu': expected cpu, or cuda where torch finds one"
+    ):
         EngineOptions("batched", device="tpu")
     with pytest.raises(ConfigError, match="device 'cpu': backend native has no choice of one"):
         EngineOptions("native", device="cpu")
@@ -240,13 +295,20 @@ def test_what_the_backend_cannot_do_is_said() -> None:
         EngineOptions(bf16=True)
 
 
-def test_an_accelerator_is_taken_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_is_taken_only_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("simulation.engine.graphs.batched._adds_up", lambda *_: False)
     monkeypatch.setattr(EngineOptions, "accelerator", torch.device("meta"))
     fleet = synthetic_fleet(2)
     objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
-    manifest = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window).manifest
-    named, chosen = (choose(objective, manifest, EngineOptions(name), ["step"], 8, 100) for name in ("batched", "auto"))
+    manifest = describe_bundle(
+        objective, name=fleet.name, classes=fleet.classes, window=fleet.window
+    ).manifest
+    named, chosen = (
+        choose(objective, manifest, EngineOptions(name), ["step"], 8, 100)
+        for name in ("batched", "auto")
+    )
     assert (named.name, named.reason) == ("batched", "")
     assert (chosen.name, chosen.reason) == ("native", "")
 

@@ -1,4 +1,5 @@
-"""Comparisons: every run once, resumed where they stopped, and a table that says what the runs say; newcomers."""
+"""Comparisons: every run once, resumed where they stopped, and a table that says what the runs say;
+newcomers."""
 
 import json
 from pathlib import Path
@@ -29,7 +30,11 @@ from wire.messages import Plan, Train
 @pytest.fixture
 def npz(tmp_path: Path) -> str:
     data = synthetic_fleet(4, shift=1.0)
-    parts = [(d, split, getattr(w, f"{split}_x"), getattr(w, f"{split}_y")) for d, w in data.devices.items() for split in ("train", "test")]
+    parts = [
+        (d, split, getattr(w, f"{split}_x"), getattr(w, f"{split}_y"))
+        for d, w in data.devices.items()
+        for split in ("train", "test")
+    ]
     np.savez(
         tmp_path / "small.npz",
         X=np.concatenate([x for _, _, x, _ in parts]),
@@ -41,15 +46,26 @@ def npz(tmp_path: Path) -> str:
 
 
 def asked(npz: str, **others: Any) -> Asked:
-    return Asked(npz, read_algorithms("fedavg,lg-net:fine_tune_epochs=1"), 2, settings=SimulationSettings(rounds=2, **others))
+    return Asked(
+        npz,
+        read_algorithms("fedavg,lg-net:fine_tune_epochs=1"),
+        2,
+        settings=SimulationSettings(rounds=2, **others),
+    )
 
 
-def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(npz: str, tmp_path: Path) -> None:
+def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(
+    npz: str, tmp_path: Path
+) -> None:
     jobs = asked(npz).jobs()
-    assert [(j.settings.algorithm, j.settings.seed) for j in jobs] == [(n, s) for s in (0, 1) for n in asked(npz).algorithms]
+    assert [(j.settings.algorithm, j.settings.seed) for j in jobs] == [
+        (n, s) for s in (0, 1) for n in asked(npz).algorithms
+    ]
     heard: list[tuple[str, int]] = []
     folder = tmp_path / "runs"
-    first = run_all(jobs[:1], folder, workers=1, on_round=lambda job, number: heard.append((job.key, number)))
+    first = run_all(
+        jobs[:1], folder, workers=1, on_round=lambda job, number: heard.append((job.key, number))
+    )
     assert [number for _, number in heard] == [1, 2]
     kept = (folder / f"{jobs[0].key}.json").stat().st_mtime_ns
     every = run_all(jobs, folder, workers=2)
@@ -59,7 +75,9 @@ def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(npz: str, 
     assert len({j.key for j in [*jobs, *asked(npz, local_epochs=2).jobs()]}) == 8
 
 
-def test_data_that_changed_and_a_result_that_is_damaged_are_other_runs(npz: str, tmp_path: Path) -> None:
+def test_data_that_changed_and_a_result_that_is_damaged_are_other_runs(
+    npz: str, tmp_path: Path
+) -> None:
     folder, (job, *_) = tmp_path / "runs", asked(npz).jobs()
     (first,) = run_all([job], folder, workers=1)
     kept = folder / f"{job.key}.json"
@@ -74,7 +92,10 @@ def test_data_that_changed_and_a_result_that_is_damaged_are_other_runs(npz: str,
     (changed,) = run_all([other], folder, workers=1)
     assert changed["accuracy"] != first["accuracy"]
     np.savez(npz, **arrays)
-    assert [asked(npz).jobs()[0].key, *run_all(asked(npz).jobs()[:1], folder, workers=1)] == [job.key, again | {"job": again["job"]}]
+    assert [asked(npz).jobs()[0].key, *run_all(asked(npz).jobs()[:1], folder, workers=1)] == [
+        job.key,
+        again | {"job": again["job"]},
+    ]
 
 
 def test_a_folder_of_devices_and_a_models_file_are_known_by_what_they_hold(tmp_path: Path) -> None:
@@ -82,7 +103,12 @@ def test_a_folder_of_devices_and_a_models_file_are_known_by_what_they_hold(tmp_p
     (tmp_path / "model.py").write_text("1")
     name, model = str(tmp_path / "fleet"), f"{tmp_path / 'model.py'}:make"
     seen = [content_of("watch"), content_of(name), content_of(name, model)]
-    for file, text in (("fleet/a/x.csv", "1"), ("fleet/a/x.csv", "22"), ("fleet/a/y.csv", "1"), ("model.py", "22")):
+    for file, text in (
+        ("fleet/a/x.csv", "1"),
+        ("fleet/a/x.csv", "22"),
+        ("fleet/a/y.csv", "1"),
+        ("model.py", "22"),
+    ):
         (tmp_path / file).write_text(text)
         seen.append(content_of(name, model))
     assert seen[:2] == ["", ""]
@@ -92,12 +118,16 @@ def test_a_folder_of_devices_and_a_models_file_are_known_by_what_they_hold(tmp_p
 def test_the_table_says_what_the_runs_say(npz: str, tmp_path: Path) -> None:
     results = run_all(asked(npz).jobs(), tmp_path, workers=1)
     rows = tabulate(results)
-    assert [row["algorithm"] for row in rows] == [str(algorithm) for algorithm in asked(npz).algorithms]
+    assert [row["algorithm"] for row in rows] == [
+        str(algorithm) for algorithm in asked(npz).algorithms
+    ]
     own = [r for r in results if r["algorithm"] == "fedavg"]
     means = [r["accuracy"]["mean"] for r in own]
     assert rows[0]["accuracy"]["mean"] == pytest.approx(np.mean(means), abs=1e-5)
     assert rows[0]["accuracy"]["std"] == pytest.approx(np.std(means, ddof=1), abs=1e-5)
-    assert rows[0]["accuracy"]["worst"] == pytest.approx(np.mean([r["accuracy"]["worst"] for r in own]), abs=1e-5)
+    assert rows[0]["accuracy"]["worst"] == pytest.approx(
+        np.mean([r["accuracy"]["worst"] for r in own]), abs=1e-5
+    )
     assert rows[0]["groups"] == {"count": 1, "ari": None}
     assert rows[0]["bytes"]["up"] > 0 < rows[0]["bytes"]["down"]
     assert rows[0]["epsilon"] is None
@@ -110,14 +140,23 @@ def test_the_table_says_what_the_runs_say(npz: str, tmp_path: Path) -> None:
 
 def test_time_to_the_target_is_that_of_the_virtual_clock(npz: str, tmp_path: Path) -> None:
     results = run_all(
-        asked(npz, profiles=read_profiles("boards:available=1:dropout=0"), policy=read_policy("sync")).jobs(), tmp_path, workers=1
+        asked(
+            npz, profiles=read_profiles("boards:available=1:dropout=0"), policy=read_policy("sync")
+        ).jobs(),
+        tmp_path,
+        workers=1,
     )
     own = [r["accuracy_over_time"] for r in results if r["algorithm"] == "fedavg"]
-    assert tabulate(results, target=0.0)[0]["time_to_target_s"] == pytest.approx(np.mean([points[0][0] for points in own]))
+    assert tabulate(results, target=0.0)[0]["time_to_target_s"] == pytest.approx(
+        np.mean([points[0][0] for points in own])
+    )
     last = [points[-1] for points in own]
     assert all(0 <= points[0][0] < end[0] for points, end in zip(own, last, strict=True))
     assert tabulate(results, target=1.01)[0]["time_to_target_s"] is None
-    assert tabulate(run_all(asked(npz).jobs(), tmp_path, workers=1), target=0.0)[0]["time_to_target_s"] is None
+    assert (
+        tabulate(run_all(asked(npz).jobs(), tmp_path, workers=1), target=0.0)[0]["time_to_target_s"]
+        is None
+    )
 
 
 def test_a_run_is_the_simulation_of_the_same_settings(npz: str) -> None:
@@ -130,16 +169,27 @@ def test_a_run_is_the_simulation_of_the_same_settings(npz: str) -> None:
     assert result["devices"] == {d: device.accuracy for d, device in summary.devices.items()}
 
 
-def test_a_run_that_cannot_be_made_is_one_error_and_what_is_finished_is_kept(npz: str, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_made_is_one_error_and_what_is_finished_is_kept(
+    npz: str, tmp_path: Path
+) -> None:
     good = asked(npz).jobs()[:1]
-    bad = Asked(npz, read_algorithms("fedavg"), 1, settings=SimulationSettings(rounds=2, hyper={"mu": 1.0})).jobs()
+    bad = Asked(
+        npz, read_algorithms("fedavg"), 1, settings=SimulationSettings(rounds=2, hyper={"mu": 1.0})
+    ).jobs()
     with pytest.raises(ConfigError, match="hyper-parameter 'mu'"):
         run_all([*good, *bad], tmp_path, workers=1)
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
-def test_an_error_in_one_of_several_processes_is_the_same_one_error(npz: str, tmp_path: Path) -> None:
-    jobs = Asked(npz, read_algorithms("fedavg,fedprox"), 1, settings=SimulationSettings(rounds=2, hyper={"nu": 1.0})).jobs()
+def test_an_error_in_one_of_several_processes_is_the_same_one_error(
+    npz: str, tmp_path: Path
+) -> None:
+    jobs = Asked(
+        npz,
+        read_algorithms("fedavg,fedprox"),
+        1,
+        settings=SimulationSettings(rounds=2, hyper={"nu": 1.0}),
+    ).jobs()
     with pytest.raises(ConfigError, match="hyper-parameter 'nu'"):
         run_all(jobs, tmp_path, workers=2)
 
@@ -155,10 +205,20 @@ def test_an_error_in_one_of_several_processes_is_the_same_one_error(npz: str, tm
     ],
 )
 def test_what_cannot_be_run_is_known_before_anything_is(
-    npz: str, tmp_path: Path, data: str, settings: dict[str, Any], error: str, monkeypatch: pytest.MonkeyPatch
+    npz: str,
+    tmp_path: Path,
+    data: str,
+    settings: dict[str, Any],
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("simulation.compare.simulate", None)
-    jobs = Asked(data or npz, read_algorithms("fedavg,fedprox"), 2, settings=SimulationSettings(rounds=2, **settings)).jobs()
+    jobs = Asked(
+        data or npz,
+        read_algorithms("fedavg,fedprox"),
+        2,
+        settings=SimulationSettings(rounds=2, **settings),
+    ).jobs()
     with pytest.raises(ShoalError, match=error):
         check_jobs(jobs, tmp_path)
 
@@ -184,7 +244,16 @@ class TestNewcomers:
         assert hold_out(data, 2, 3)[1].keys() == taken.keys()
 
     @pytest.mark.parametrize(
-        "algorithm", ["fedavg", "dbe", "ifca", "fedper", "individual", "autocfl", "feddisk:preparations=1:density_units=4"]
+        "algorithm",
+        [
+            "fedavg",
+            "dbe",
+            "ifca",
+            "fedper",
+            "individual",
+            "autocfl",
+            "feddisk:preparations=1:density_units=4",
+        ],
     )
     def test_they_are_received_and_change_nothing(self, algorithm: str) -> None:
         data = synthetic_fleet(5)
@@ -206,17 +275,27 @@ class TestNewcomers:
                 assert known(kept).candidate == "general, neighbours 0.5"
             else:
                 assert known(kept).candidate in known(summary.kept).candidates
-                assert {known(kept).candidate, *known(kept).others} == set(known(summary.kept).candidates)
+                assert {known(kept).candidate, *known(kept).others} == set(
+                    known(summary.kept).candidates
+                )
         assert all(device.kept is not None for device in told.values())
 
     def test_they_are_placed_in_the_group_that_fits_them(self) -> None:
         data = synthetic_fleet(14, shift=1.5)
-        summary = simulate(data, SimulationSettings(read_algorithm("distfl"), 6, newcomers=2, hyper={"lr": 0.02})).summary
+        summary = simulate(
+            data, SimulationSettings(read_algorithm("distfl"), 6, newcomers=2, hyper={"lr": 0.02})
+        ).summary
         assert summary.groups.count == 2
         assert known(known(summary.newcomers).mean) > 0.8
 
     @pytest.mark.parametrize(
-        ("algorithm", "epochs"), [("personal", {2}), ("personal:epochs=3", {3}), ("fedavg+none+recalibrated", set()), ("fedavg+none", {10})]
+        ("algorithm", "epochs"),
+        [
+            ("personal", {2}),
+            ("personal:epochs=3", {3}),
+            ("fedavg+none+recalibrated", set()),
+            ("fedavg+none", {10}),
+        ],
     )
     def test_they_train_as_a_device_that_joins_where_devices_keep_something_and_ten_epochs_elsewhere(
         self, algorithm: str, epochs: set[int], monkeypatch: pytest.MonkeyPatch
@@ -229,10 +308,15 @@ class TestNewcomers:
                 return super().execute(plan, *others)
 
         monkeypatch.setattr(newcomers, "Executor", Watched)
-        simulate(synthetic_fleet(6), SimulationSettings(read_algorithm(algorithm), 1, local_epochs=2, newcomers=1))
+        simulate(
+            synthetic_fleet(6),
+            SimulationSettings(read_algorithm(algorithm), 1, local_epochs=2, newcomers=1),
+        )
         assert {verb.epochs for verb in served[-1].verbs if isinstance(verb, Train)} == epochs
 
-    def test_newcomers_draw_from_the_seed_of_a_round_as_all_devices_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_newcomers_draw_from_the_seed_of_a_round_as_all_devices_do(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         plans: list[Plan] = []
 
         class Watched(Executor):
@@ -241,5 +325,9 @@ class TestNewcomers:
                 return super().execute(plan, *others)
 
         monkeypatch.setattr(newcomers, "Executor", Watched)
-        outcome = simulate(synthetic_fleet(6), SimulationSettings(read_algorithm("fedavg"), 1, newcomers=2, seed=3))
-        assert {plan.seed for plan in plans} == {round_seed(outcome.state.settings, outcome.state.round + 1)}
+        outcome = simulate(
+            synthetic_fleet(6), SimulationSettings(read_algorithm("fedavg"), 1, newcomers=2, seed=3)
+        )
+        assert {plan.seed for plan in plans} == {
+            round_seed(outcome.state.settings, outcome.state.round + 1)
+        }

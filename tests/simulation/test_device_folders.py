@@ -22,7 +22,9 @@ def test_what_devices_read_is_the_fleet_that_it_was_written_from(tmp_path: Path)
     assert (read.window.shape, read.classes) == (fleet.window.shape, ("0", "1", "2"))
     for device_id, windows in fleet.devices.items():
         for part in ("train_x", "train_y", "test_x", "test_y"):
-            np.testing.assert_array_equal(getattr(read.devices[device_id], part), getattr(windows, part))
+            np.testing.assert_array_equal(
+                getattr(read.devices[device_id], part), getattr(windows, part)
+            )
     settings = SimulationSettings(read_algorithm("fedavg"), 1)
     assert simulate(read, settings).summary.accuracy == simulate(fleet, settings).summary.accuracy
 
@@ -60,10 +62,15 @@ def test_a_folder_that_is_no_devices_is_named(tmp_path: Path) -> None:
     ("other", "error"),
     [
         ({"classes": "walk\nrest\n"}, "classes.txt differs between the devices a, b"),
-        ({"columns": "t,ax,ay,az,label"}, r"windows of device b have shape \(3, 128\), those of device a \(2, 128\)"),
+        (
+            {"columns": "t,ax,ay,az,label"},
+            r"windows of device b have shape \(3, 128\), those of device a \(2, 128\)",
+        ),
     ],
 )
-def test_devices_that_differ_are_one_clear_error(tmp_path: Path, other: dict[str, str], error: str) -> None:
+def test_devices_that_differ_are_one_clear_error(
+    tmp_path: Path, other: dict[str, str], error: str
+) -> None:
     recording(tmp_path / "a")
     recording(tmp_path / "b", **other)
     with pytest.raises(DataError, match=error):

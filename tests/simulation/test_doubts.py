@@ -43,12 +43,17 @@ def test_a_channel_that_is_always_zero_is_no_unit() -> None:
 def test_ids_have_no_unit() -> None:
     fleet = scaled(1000.0)
     window = Window(fleet.window.channels, fleet.window.length, 1, vocabulary=9)
-    ids = {d: replace(w, train_x=np.abs(w.train_x).astype(np.int64)) for d, w in fleet.devices.items()}
+    ids = {
+        d: replace(w, train_x=np.abs(w.train_x).astype(np.int64)) for d, w in fleet.devices.items()
+    }
     assert doubts(replace(fleet, window=window, devices=ids)) == []
 
 
 def test_one_class_is_a_doubt_where_labels_matter() -> None:
     fleet = synthetic_fleet(3)
-    same = replace(fleet, devices={d: replace(w, train_y=np.zeros_like(w.train_y)) for d, w in fleet.devices.items()})
+    same = replace(
+        fleet,
+        devices={d: replace(w, train_y=np.zeros_like(w.train_y)) for d, w in fleet.devices.items()},
+    )
     assert ["nothing to learn" in said for said in doubts(same)] == [True]
     assert doubts(same, of_classes=False) == []

@@ -1,4 +1,5 @@
-"""The fast engine against messages: the same bits, whatever the algorithm. Workers, checkpoints and cohorts change no result."""
+"""The fast engine against messages: the same bits, whatever the algorithm. Workers, checkpoints and
+cohorts change no result."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -64,13 +65,21 @@ def same(one: SimulationResult, two: SimulationResult) -> None:
     assert [record.groups for record in one.records] == [record.groups for record in two.records]
     timeless = [
         msgspec.structs.replace(
-            o.summary, wall_s=0.0, updates_per_s=0.0, bytes=Traffic(0, 0), bytes_by_round=[], backend="", backend_reason=""
+            o.summary,
+            wall_s=0.0,
+            updates_per_s=0.0,
+            bytes=Traffic(0, 0),
+            bytes_by_round=[],
+            backend="",
+            backend_reason="",
         )
         for o in (one, two)
     ]
     assert timeless[0] == timeless[1]
     for way in ("up", "down"):
-        assert getattr(one.summary.bytes, way) == pytest.approx(getattr(two.summary.bytes, way), rel=0.02)
+        assert getattr(one.summary.bytes, way) == pytest.approx(
+            getattr(two.summary.bytes, way), rel=0.02
+        )
 
 
 @pytest.mark.parametrize("algorithm", QUICK)
@@ -105,7 +114,10 @@ def test_a_record_has_every_device_that_has_been_in_a_group_also_those_outside_i
         assert record.groups.keys() == known
     assert len(known) > 3
     late = {d: held.group for d, held in outcome.records[-1].placed.items()}
-    assert outcome.records[-1].groups == {d: key for d, key in outcome.state.starts.items() if d} | late
+    assert (
+        outcome.records[-1].groups
+        == {d: key for d, key in outcome.state.starts.items() if d} | late
+    )
 
 
 def test_messages_refuse_a_checkpoint(tmp_path: Path) -> None:
@@ -113,7 +125,14 @@ def test_messages_refuse_a_checkpoint(tmp_path: Path) -> None:
         EngineOptions("messages", checkpoint=tmp_path)
 
 
-@pytest.mark.parametrize("others", [{"attack": read_attack("replace:count=2")}, {"attack": read_attack("nan:count=2")}, {"newcomers": 2}])
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"attack": read_attack("replace:count=2")},
+        {"attack": read_attack("nan:count=2")},
+        {"newcomers": 2},
+    ],
+)
 def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
     same(run("distfl", "messages", **others), run("distfl", "eager", **others))
 
@@ -132,7 +151,10 @@ def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
     ],
 )
 def test_same_bits_in_int8(algorithm: str, others: dict[str, Any]) -> None:
-    by_messages, fast = (run(algorithm, backend, update_encoding="int8", **others) for backend in ("messages", "eager"))
+    by_messages, fast = (
+        run(algorithm, backend, update_encoding="int8", **others)
+        for backend in ("messages", "eager")
+    )
     same(by_messages, fast)
     plain = run(algorithm, "eager", **others)
     assert plain.state.models != fast.state.models
@@ -149,24 +171,43 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path:
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    settings, fleet = SimulationSettings(read_algorithm(algorithm), 3, batch_size=8), synthetic_fleet(8, shift=1.0)
+    settings, fleet = (
+        SimulationSettings(read_algorithm(algorithm), 3, batch_size=8),
+        synthetic_fleet(8, shift=1.0),
+    )
     with pytest.raises(KeyboardInterrupt):
         simulate(fleet, settings, stop, engine=EngineOptions("eager", checkpoint=tmp_path))
     again: list[int] = []
-    resumed = simulate(fleet, settings, lambda told: again.append(told.trained), engine=EngineOptions("eager", checkpoint=tmp_path))
+    resumed = simulate(
+        fleet,
+        settings,
+        lambda told: again.append(told.trained),
+        engine=EngineOptions("eager", checkpoint=tmp_path),
+    )
     assert again[0] == seen[-1]
     same(whole, resumed)
-    finished = simulate(fleet, settings, lambda _: pytest.fail("nothing is left to do"), engine=EngineOptions("eager", checkpoint=tmp_path))
+    finished = simulate(
+        fleet,
+        settings,
+        lambda _: pytest.fail("nothing is left to do"),
+        engine=EngineOptions("eager", checkpoint=tmp_path),
+    )
     assert finished.state.models == whole.state.models
     with pytest.raises(ConfigError, match="a run with seed 0, this one has 1"):
-        simulate(fleet, msgspec.structs.replace(settings, seed=1), engine=EngineOptions("eager", checkpoint=tmp_path))
+        simulate(
+            fleet,
+            msgspec.structs.replace(settings, seed=1),
+            engine=EngineOptions("eager", checkpoint=tmp_path),
+        )
 
 
 def test_worker_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulation.engine.run.FORK_FROM", 0)
     for algorithm in ("distfl", "ditto"):
         settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8)
-        outcome = simulate(synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions("eager", workers=3))
+        outcome = simulate(
+            synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions("eager", workers=3)
+        )
         same(run(algorithm, "eager"), outcome)
 
 
@@ -176,29 +217,42 @@ def test_the_native_backend_gives_the_same_within_rounding(algorithm: str) -> No
     assert (eager.summary.backend, native.summary.backend) == ("eager", "native")
     assert native.summary.groups == eager.summary.groups
     for key, digest in eager.state.models.items():
-        expected, found = (decode_tensors(o.blobs.get(o.state.models[key]))[0] for o in (eager, native))
+        expected, found = (
+            decode_tensors(o.blobs.get(o.state.models[key]))[0] for o in (eager, native)
+        )
         for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, atol=2e-4, err_msg=f"{key} {name} {digest}")
+            np.testing.assert_allclose(
+                found[name], value, atol=2e-4, err_msg=f"{key} {name} {digest}"
+            )
     assert native.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.05)
 
 
 def of_images(fleet: FleetData) -> FleetData:
     """The same signals as images, of 8 lines with 4 pixels."""
     shape = lambda x: np.ascontiguousarray(x.reshape(len(x), 2, 8, 4))  # noqa: E731
-    devices = {d: Windows(shape(w.train_x), w.train_y, shape(w.test_x), w.test_y) for d, w in fleet.devices.items()}
+    devices = {
+        d: Windows(shape(w.train_x), w.train_y, shape(w.test_x), w.test_y)
+        for d, w in fleet.devices.items()
+    }
     return replace(fleet, window=Window(("a", "b"), 4, 1, height=8), devices=devices)
 
 
 @pytest.mark.parametrize(("model", "images"), [("cnn2-bn", True), ("tcn", False), ("tcn", True)])
 @pytest.mark.parametrize(("algorithm", "backend"), [("fedavg", "native"), ("dbe", "hybrid")])
-def test_images_dilation_and_sums_give_the_same_within_rounding(model: str, images: bool, algorithm: str, backend: str) -> None:
+def test_images_dilation_and_sums_give_the_same_within_rounding(
+    model: str, images: bool, algorithm: str, backend: str
+) -> None:
     settings = SimulationSettings(read_algorithm(algorithm), 1, batch_size=8, model=model)
     fleet = of_images(synthetic_fleet(3)) if images else synthetic_fleet(3)
-    eager, fast = (simulate(fleet, settings, engine=EngineOptions(name)) for name in ("eager", "auto"))
+    eager, fast = (
+        simulate(fleet, settings, engine=EngineOptions(name)) for name in ("eager", "auto")
+    )
     assert fast.summary.backend == backend
     expected, found = (decode_tensors(o.blobs.get(o.state.models["0"]))[0] for o in (eager, fast))
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, atol=5e-4 * max(1.0, float(np.abs(value).max())), err_msg=name)
+        np.testing.assert_allclose(
+            found[name], value, atol=5e-4 * max(1.0, float(np.abs(value).max())), err_msg=name
+        )
 
 
 def test_a_step_that_is_more_than_sgd_runs_half_in_the_engine_and_says_why() -> None:
@@ -225,7 +279,9 @@ def test_the_compiled_backend_gives_the_same_within_rounding(algorithm: str) -> 
     assert fast.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.05)
 
 
-def test_what_was_compiled_is_loaded_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_compiled_is_loaded_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     eager, _ = run("dbe", "eager", 1), run("dbe", "compiled", 1)
     monkeypatch.setattr(compiled, "_build", None)  # building once more would fail
@@ -236,7 +292,9 @@ def test_what_was_compiled_is_loaded_the_next_time(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = run("dbe", "compiled", 1)
     kept = sorted(cache_folder("compiled").iterdir())
@@ -257,7 +315,12 @@ def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
     whole = graphs.train("step", tensors, windows.train_x, windows.train_y, batches, hyper)
     loss = 0.0
     for chosen in batches:
-        outputs = graphs.run("step", tensors | {"batch/x": windows.train_x[chosen], "batch/y": windows.train_y[chosen]} | hyper)
+        outputs = graphs.run(
+            "step",
+            tensors
+            | {"batch/x": windows.train_x[chosen], "batch/y": windows.train_y[chosen]}
+            | hyper,
+        )
         tensors |= {k.removeprefix("next/"): v for k, v in outputs.items() if k.startswith("next/")}
         loss += float(outputs["metric/loss_sum"])
     assert float(whole.pop("metric/loss_sum")) == loss
@@ -267,15 +330,21 @@ def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
 
 
 def test_a_cohort_is_drawn_anew_every_round() -> None:
-    outcome = simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 4, cohort=3))
+    outcome = simulate(
+        synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 4, cohort=3)
+    )
     cohorts = [sorted(r.evaluated) for r in outcome.records if r.phase == "training"]
     assert [len(c) for c in cohorts] == [3, 3, 3, 3]
     assert len({tuple(c) for c in cohorts}) > 1
     assert len(outcome.records[-1].evaluated) == 8
 
 
-@pytest.mark.parametrize("policy", ["sync:cohort=3", "over-select:cohort=3:over=0.5", "buffered:concurrency=5:buffer=2"])
-def test_rounds_on_the_virtual_clock_go_on_after_an_interruption(policy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "policy", ["sync:cohort=3", "over-select:cohort=3:over=0.5", "buffered:concurrency=5:buffer=2"]
+)
+def test_rounds_on_the_virtual_clock_go_on_after_an_interruption(
+    policy: str, tmp_path: Path
+) -> None:
     settings = SimulationSettings(
         read_algorithm("distfl+fedadam"),
         5,
@@ -304,10 +373,18 @@ def test_rounds_on_the_virtual_clock_go_on_after_an_interruption(policy: str, tm
 
 
 def test_a_late_change_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = SimulationSettings(read_algorithm("fedavg"), 4, batch_size=8, policy=read_policy("buffered:concurrency=5:buffer=1"))
+    settings = SimulationSettings(
+        read_algorithm("fedavg"),
+        4,
+        batch_size=8,
+        policy=read_policy("buffered:concurrency=5:buffer=1"),
+    )
     fleet = synthetic_fleet(8)
     usual = simulate(fleet, settings, engine=EngineOptions("eager"))
-    monkeypatch.setattr("simulation.timing.policies.Batch.weights", property(lambda batch: np.ones(len(batch.devices))))
+    monkeypatch.setattr(
+        "simulation.timing.policies.Batch.weights",
+        property(lambda batch: np.ones(len(batch.devices))),
+    )
     unweighted = simulate(fleet, settings, engine=EngineOptions("eager"))
     assert known(usual.summary.time).staleness.max > 0
     assert usual.state.models != unweighted.state.models
@@ -315,28 +392,45 @@ def test_a_late_change_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cohort_is_not_for_a_policy_without_rounds() -> None:
     with pytest.raises(ConfigError, match="has no rounds; say concurrency="):
-        simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 1, cohort=3, policy=read_policy("buffered")))
+        simulate(
+            synthetic_fleet(8),
+            SimulationSettings(
+                read_algorithm("fedavg"), 1, cohort=3, policy=read_policy("buffered")
+            ),
+        )
 
 
 @pytest.mark.parametrize(
     "algorithm",
-    [*(name for name in OBJECTIVES if name != "cgau"), "ditto+sgd:nesterov=true:max_norm=1", "fedavg+classification:label_smoothing=0.1"],
+    [
+        *(name for name in OBJECTIVES if name != "cgau"),
+        "ditto+sgd:nesterov=true:max_norm=1",
+        "fedavg+classification:label_smoothing=0.1",
+    ],
 )
 def test_a_training_step_in_the_engine_and_by_torch_is_that_by_torch_alone(algorithm: str) -> None:
     fleet = synthetic_fleet(1)
     ((_, windows),) = fleet.devices.items()
     objective = objective_for_fleet(fleet, read_algorithm(algorithm), 0)
     eager = EagerGraphs(objective)
-    inputs = {name: value.numpy() for name, value in example_inputs(objective, fleet.window.shape, 8).items()}
+    inputs = {
+        name: value.numpy()
+        for name, value in example_inputs(objective, fleet.window.shape, 8).items()
+    }
     inputs |= {names.X: np.ascontiguousarray(windows.train_x[:8]), names.Y: windows.train_y[:8]}
     hybrid = HybridGraphs(objective, fleet.window.shape, objective.graphs())
     for graph in objective.graphs():
         expected, found = eager.run(graph, inputs), hybrid.run(graph, inputs)
-        inputs |= {names.response(graph, name): value for name, value in names.part(expected, names.METRIC).items()}
+        inputs |= {
+            names.response(graph, name): value
+            for name, value in names.part(expected, names.METRIC).items()
+        }
         assert expected.keys() == found.keys()
         for name, value in expected.items():
             scale = max(0.01, float(np.abs(value).max(initial=0.0)))
-            np.testing.assert_allclose(found[name], value, atol=2e-3 * scale, err_msg=f"{graph}: {name}")
+            np.testing.assert_allclose(
+                found[name], value, atol=2e-3 * scale, err_msg=f"{graph}: {name}"
+            )
 
 
 class TwiceDifferentiated(FedAvg):
@@ -352,8 +446,12 @@ class TwiceDifferentiated(FedAvg):
             gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
             long = loss + torch.stack([gradient.square().sum() for gradient in gradients]).sum()
             moved = torch.autograd.grad(long, list(weights.values()))
-        values = {key: tensors[key] - 0.01 * gradient for key, gradient in zip(keys, moved, strict=True)}
-        return following_values(values) | self.metrics(made.logits.detach(), batch, loss.detach() * batch["y"].shape[0])
+        values = {
+            key: tensors[key] - 0.01 * gradient for key, gradient in zip(keys, moved, strict=True)
+        }
+        return following_values(values) | self.metrics(
+            made.logits.detach(), batch, loss.detach() * batch["y"].shape[0]
+        )
 
 
 def test_a_step_that_differentiates_twice_is_left_to_torch() -> None:
@@ -373,14 +471,21 @@ def test_passes_that_are_not_the_usual_ones_are_torchs(change: str) -> None:
     fleet = synthetic_fleet(1)
     objective = objective_for_fleet(fleet, read_algorithm("ditto"), 0)
     hybrid, eager = HybridGraphs(objective, fleet.window.shape, ["step"]), EagerGraphs(objective)
-    inputs = {name: value.numpy() for name, value in example_inputs(objective, fleet.window.shape, 8).items()}
+    inputs = {
+        name: value.numpy()
+        for name, value in example_inputs(objective, fleet.window.shape, 8).items()
+    }
     usual = eager.run("step", inputs)
-    norm = next(layer for layer in objective.model.modules() if isinstance(layer, torch.nn.BatchNorm1d))
+    norm = next(
+        layer for layer in objective.model.modules() if isinstance(layer, torch.nn.BatchNorm1d)
+    )
     if change == "mode":  # as people freeze one
         norm.train = lambda mode=True: torch.nn.Module.train(norm, False)  # type: ignore[method-assign]
     else:
         norm.register_full_backward_hook(stopped)
     expected, found = eager.run("step", inputs), hybrid.run("step", inputs)
-    assert any((usual[name] != value).any() for name, value in expected.items()), "the change changes the step"
+    assert any((usual[name] != value).any() for name, value in expected.items()), (
+        "the change changes the step"
+    )
     for name, value in found.items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)

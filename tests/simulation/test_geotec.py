@@ -14,12 +14,17 @@ from wire.errors import DataError
 HEADER = ",".join((*CHANNELS, "timestamp", "label"))
 
 
-def write_walk(folder: Path, person: str, walk: int, side: str, samples: int, header: str = HEADER) -> Path:
+def write_walk(
+    folder: Path, person: str, walk: int, side: str, samples: int, header: str = HEADER
+) -> Path:
     """A file in which each activity lasts `samples`, and a sample's first channel is its number."""
     path = folder / "DATA" / person / f"{person}_{walk:02d}_{side}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     labels = [activity for activity in ACTIVITIES for _ in range(samples)]
-    rows = [f"{number},0.5,1.5,-2.5,3.5,4.5,{1_657_533_977_810 + 10 * number},{label}" for number, label in enumerate(labels)]
+    rows = [
+        f"{number},0.5,1.5,-2.5,3.5,4.5,{1_657_533_977_810 + 10 * number},{label}"
+        for number, label in enumerate(labels)
+    ]
     path.write_text("\n".join((header, *rows)) + "\n")
     return path
 
@@ -33,7 +38,11 @@ class TestLoadGeotec:
         phone, watch = load_geotec(tmp_path, "phone"), load_geotec(tmp_path, "watch")
         assert phone.classes == ACTIVITIES
         assert phone.window.channels == CHANNELS
-        assert (phone.window.length, phone.window.stride, phone.window.rate_hz) == (LENGTH, STRIDE, 100.0)
+        assert (phone.window.length, phone.window.stride, phone.window.rate_hz) == (
+            LENGTH,
+            STRIDE,
+            100.0,
+        )
         assert sorted(phone.devices) == sorted(watch.devices) == ["s01", "s02"]
         held = phone.recordings["s01"]
         # two walks of 5 * 320 samples: 9 whole windows of each activity fit, none across a change
@@ -48,11 +57,15 @@ class TestLoadGeotec:
     def test_no_sample_of_the_test_part_is_in_the_training_part(self, tmp_path: Path) -> None:
         write_walk(tmp_path, "s01", 1, "sp", 640)
         windows = load_geotec(tmp_path, "phone").devices["s01"]
-        train, test = (set(x[:, 0].astype(int).ravel().tolist()) for x in (windows.train_x, windows.test_x))
+        train, test = (
+            set(x[:, 0].astype(int).ravel().tolist()) for x in (windows.train_x, windows.test_x)
+        )
         assert windows.num_test >= len(ACTIVITIES)
         assert not train & test
 
-    def test_whole_walks_can_be_held_out(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_whole_walks_can_be_held_out(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         for walk in (1, 2, 3, 4):
             write_walk(tmp_path / FOLDER, "s01", walk, "sp", 320)
         monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
@@ -60,7 +73,9 @@ class TestLoadGeotec:
         windows = split.devices["s01"]
         assert windows.num_train
         assert windows.num_test
-        assert windows.num_train + windows.num_test == len(load_data("geotec-phone").recordings["s01"].x)
+        assert windows.num_train + windows.num_test == len(
+            load_data("geotec-phone").recordings["s01"].x
+        )
 
     @pytest.mark.parametrize(
         ("break_it", "message"),
@@ -69,23 +84,38 @@ class TestLoadGeotec:
                 lambda path: path.write_text(path.read_text().replace("z_gyro", "gyro")),
                 "header is x_acc,.*,gyro,timestamp,label, expected",
             ),
-            (lambda path: path.write_text(path.read_text().replace("WALKING", "RUNNING")), "RUNNING"),
+            (
+                lambda path: path.write_text(path.read_text().replace("WALKING", "RUNNING")),
+                "RUNNING",
+            ),
             (lambda path: path.write_text(path.read_text() + "1,2\n"), "s01_01_sp.csv: .*columns"),
-            (lambda path: path.write_bytes(b"\xff\xfe" + path.read_bytes()), "s01_01_sp.csv: .*utf-8"),
+            (
+                lambda path: path.write_bytes(b"\xff\xfe" + path.read_bytes()),
+                "s01_01_sp.csv: .*utf-8",
+            ),
             (lambda path: path.unlink(), r"expected files DATA/s01/s01_01_sp\.csv"),
         ],
     )
-    def test_a_file_of_another_layout_is_named(self, tmp_path: Path, break_it: Callable[[Path], object], message: str) -> None:
+    def test_a_file_of_another_layout_is_named(
+        self, tmp_path: Path, break_it: Callable[[Path], object], message: str
+    ) -> None:
         break_it(write_walk(tmp_path, "s01", 1, "sp", 64))
         with pytest.raises(DataError, match=message):
             load_geotec(tmp_path, "phone")
 
-    def test_what_to_do_where_it_is_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_to_do_where_it_is_missing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
-        with pytest.raises(DataError, match=f"has no {FOLDER}: git clone https://github.com/GeoTecINIT/{FOLDER} there"):
+        with pytest.raises(
+            DataError,
+            match=f"has no {FOLDER}: git clone https://github.com/GeoTecINIT/{FOLDER} there",
+        ):
             load_data("geotec-watch")
 
     def test_values_are_those_of_the_file(self, tmp_path: Path) -> None:
         write_walk(tmp_path, "s01", 1, "sp", 320)
         x = load_geotec(tmp_path, "phone").recordings["s01"].x
-        np.testing.assert_array_equal(x[:, 1:, 0], np.tile(np.array([0.5, 1.5, -2.5, 3.5, 4.5], np.float32), (len(x), 1)))
+        np.testing.assert_array_equal(
+            x[:, 1:, 0], np.tile(np.array([0.5, 1.5, -2.5, 3.5, 4.5], np.float32), (len(x), 1))
+        )

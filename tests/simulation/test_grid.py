@@ -23,13 +23,23 @@ def files(tmp_path: Path) -> tuple[str, str]:
     x = np.concatenate([np.concatenate([w.train_x, w.test_x]) for w in data.devices.values()])
     y = np.concatenate([np.concatenate([w.train_y, w.test_y]) for w in data.devices.values()])
     subject, place = np.repeat(np.arange(4), 36), np.tile(np.arange(36), 4)
-    np.savez(tmp_path / "named.npz", X=x, y=y, subject=subject, session=place // 18, start=place % 18 * 32)
+    np.savez(
+        tmp_path / "named.npz",
+        X=x,
+        y=y,
+        subject=subject,
+        session=place // 18,
+        start=place % 18 * 32,
+    )
     np.savez(tmp_path / "plain.npz", X=x, y=y, subject=subject)
     return str(tmp_path / "named.npz"), str(tmp_path / "plain.npz")
 
 
 def grid(data: str, labels: str = "all,2", splits: str = "random,session", seeds: int = 2) -> Grid:
-    return Grid(read_cells(data, labels, splits), Asked("", read_algorithms("fedavg,local"), seeds, settings=SimulationSettings(rounds=1)))
+    return Grid(
+        read_cells(data, labels, splits),
+        Asked("", read_algorithms("fedavg,local"), seeds, settings=SimulationSettings(rounds=1)),
+    )
 
 
 def test_cells_are_every_combination_and_the_usual_ones_where_nothing_is_asked() -> None:
@@ -65,7 +75,10 @@ def test_values_that_cannot_be_are_one_error(values: tuple[str, str, str], error
 def test_what_data_do_not_allow_is_left_out_by_name(files: tuple[str, str]) -> None:
     asked = grid(",".join(files))
     allowed, left_out = sort_out(asked)
-    assert [str(cell) for cell in left_out] == [f"{files[1]}, session, all labels", f"{files[1]}, session, 2 labels"]
+    assert [str(cell) for cell in left_out] == [
+        f"{files[1]}, session, all labels",
+        f"{files[1]}, session, 2 labels",
+    ]
     assert all("data plain do not say the session" in why for why in left_out.values())
     assert sorted(map(str, [*allowed, *left_out])) == sorted(map(str, asked.cells))
 
@@ -106,7 +119,9 @@ def test_runs_are_resumed_and_seeds_come_first(files: tuple[str, str], tmp_path:
     assert rows[0]["devices"] == 4
 
 
-def run(algorithm: str, seed: int, accuracies: list[float], f1: float = 0.5, **others: Any) -> dict[str, Any]:
+def run(
+    algorithm: str, seed: int, accuracies: list[float], f1: float = 0.5, **others: Any
+) -> dict[str, Any]:
     return {
         "algorithm": algorithm,
         "seed": seed,
@@ -120,7 +135,15 @@ def run(algorithm: str, seed: int, accuracies: list[float], f1: float = 0.5, **o
 
 
 def test_a_cell_says_who_is_best_and_by_how_much() -> None:
-    rows = cell_rows([run("a", 0, [0.5, 0.7]), run("b", 0, [0.9, 0.7]), run("a", 1, [0.5, 0.9], f1=0.7), run("b", 1, [0.8, 0.8])], "a")
+    rows = cell_rows(
+        [
+            run("a", 0, [0.5, 0.7]),
+            run("b", 0, [0.9, 0.7]),
+            run("a", 1, [0.5, 0.9], f1=0.7),
+            run("b", 1, [0.8, 0.8]),
+        ],
+        "a",
+    )
     assert [row["below_best"] for row in rows] == pytest.approx([0.15, 0.0])
     assert rows[0]["accuracy"]["mean"] == pytest.approx(0.65)
     assert rows[0]["accuracy"]["ci95"] == pytest.approx(12.7062 * 0.0707107 / 2**0.5, abs=1e-4)
@@ -132,12 +155,20 @@ def test_a_cell_says_who_is_best_and_by_how_much() -> None:
 
 
 def test_without_labels_a_cell_is_about_newcomers() -> None:
-    newcomers = {"mean": 0.3, "std": 0.1, "worst": 0.2, "worst_tenth": 0.2, "devices": {"n1": 0.2, "n2": 0.4}}
+    newcomers = {
+        "mean": 0.3,
+        "std": 0.1,
+        "worst": 0.2,
+        "worst_tenth": 0.2,
+        "devices": {"n1": 0.2, "n2": 0.4},
+    }
     (row,) = cell_rows([run("a", 0, [0.9, 0.9], labels="none", newcomers=newcomers)], "a")
     assert (row["accuracy"]["mean"], row["accuracy"]["worst"], row["devices"]) == (0.3, 0.2, 2)
     assert row["macro_f1"]["mean"] is None, "labels that are no classes have none"
     assert row["accuracy"]["std"] is None, "of one seed"
-    scored = newcomers | {"macro_f1": {"mean": 0.25, "std": 0.1, "worst": 0.15, "worst_tenth": 0.15}}
+    scored = newcomers | {
+        "macro_f1": {"mean": 0.25, "std": 0.1, "worst": 0.15, "worst_tenth": 0.15}
+    }
     (row,) = cell_rows([run("a", 0, [0.9, 0.9], labels="none", newcomers=scored)], "a")
     assert row["macro_f1"]["mean"] == 0.25
 
@@ -146,7 +177,11 @@ def test_over_all_cells_each_counts_the_same_and_those_without_a_model_are_left_
     results = {
         "one": [run("a", 0, [0.5, 0.5]), run("b", 0, [0.6, 0.6]), run("c", 0, [0.598, 0.598])],
         "two": [run("a", 0, [0.9]), run("b", 0, [0.7]), run("c", 0, [0.8])],
-        "broken": [run("a", 0, [1.0]), run("b", 0, [], failed="why", macro_f1=None), run("c", 0, [1.0])],
+        "broken": [
+            run("a", 0, [1.0]),
+            run("b", 0, [], failed="why", macro_f1=None),
+            run("c", 0, [1.0]),
+        ],
     }
     tables = {name: cell_rows(runs, "a") for name, runs in results.items()}
     rows = overall_rows(tables, results, "a")

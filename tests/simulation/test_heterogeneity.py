@@ -1,4 +1,5 @@
-"""Gamma by its equations, and that it falls when clients are mixed; skew of labels and sizes by hand."""
+"""Gamma by its equations, and that it falls when clients are mixed; skew of labels and sizes by
+hand."""
 
 import os
 import time
@@ -31,7 +32,13 @@ def blobs(train: int = 3000) -> Pool:
     for count in (train, 300):
         y = np.arange(count) % 2
         wide = rng.normal(0, 5, (count, 2, 1)) + y[:, None, None]
-        parts += [np.concatenate([wide + 0.1 * rng.normal(size=(count, 2, 4)), rng.normal(size=(count, 1, 4))], axis=1), y]
+        parts += [
+            np.concatenate(
+                [wide + 0.1 * rng.normal(size=(count, 2, 4)), rng.normal(size=(count, 1, 4))],
+                axis=1,
+            ),
+            y,
+        ]
     parts[0], parts[2] = parts[0].astype(np.float32), parts[2].astype(np.float32)
     return Pool("blobs", Window(("a", "b", "c"), 4, 4), ("one", "two"), *parts)
 
@@ -47,8 +54,12 @@ def test_frechet_distance_equals_equation_2_with_a_matrix_root(seed: int, size: 
     rng = np.random.default_rng(seed)
     (mean_1, mean_2), halves = rng.normal(size=(2, size)), rng.normal(size=(2, size, size))
     first, second = (h @ h.T + 0.1 * np.eye(size) for h in halves)
-    expected = np.square(mean_1 - mean_2).sum() + np.trace(first + second - 2 * sqrtm(first @ second).real)
-    assert float(squared_frechet(mean_1, first, mean_2, second)) == pytest.approx(expected, rel=1e-3, abs=1e-3)
+    expected = np.square(mean_1 - mean_2).sum() + np.trace(
+        first + second - 2 * sqrtm(first @ second).real
+    )
+    assert float(squared_frechet(mean_1, first, mean_2, second)) == pytest.approx(
+        expected, rel=1e-3, abs=1e-3
+    )
     assert float(squared_frechet(mean_1, first, mean_1, first)) == pytest.approx(0, abs=1e-4)
 
 
@@ -71,17 +82,26 @@ def test_gamma_of_nothing_to_compare() -> None:
 
 
 def test_gamma_falls_monotonically_with_shuffling() -> None:
-    values = [measure(partition(blobs(), read_partition(f"embedding:shuffle={s}:devices=5"), 0))["gamma"] for s in SHUFFLES]
+    values = [
+        measure(partition(blobs(), read_partition(f"embedding:shuffle={s}:devices=5"), 0))["gamma"]
+        for s in SHUFFLES
+    ]
     assert values == sorted(values, reverse=True)
     assert values[0] > 20 * values[-1]
 
 
-@pytest.mark.skipif(not MNIST.exists(), reason="SHOAL_DATA names no folder with mnist/mnist.npz; that would run this")
+@pytest.mark.skipif(
+    not MNIST.exists(),
+    reason="SHOAL_DATA names no folder with mnist/mnist.npz; that would run this",
+)
 def test_gamma_falls_monotonically_with_shuffling_on_mnist() -> None:
     pool = load("mnist")
     assert isinstance(pool, Pool)
     pool = replace(pool, train_x=pool.train_x[:5000], train_y=pool.train_y[:5000])
-    values = [measure(partition(pool, read_partition(f"embedding:shuffle={s}"), 0))["gamma"] for s in SHUFFLES[::2] + SHUFFLES[-1:]]
+    values = [
+        measure(partition(pool, read_partition(f"embedding:shuffle={s}"), 0))["gamma"]
+        for s in SHUFFLES[::2] + SHUFFLES[-1:]
+    ]
     assert values == sorted(values, reverse=True)
     assert values[0] > 5 * values[-1]
 
@@ -99,7 +119,9 @@ def test_example_imbalance_by_hand() -> None:
     windows = fleet.devices["d0"]
     cut = replace(windows, train_x=windows.train_x[:20], train_y=windows.train_y[:20])
     assert measure(fleet)["example_imbalance"] == 0
-    assert measure(replace(fleet, devices={"d0": cut, "d1": fleet.devices["d1"]}))["example_imbalance"] == pytest.approx(10 / 30)
+    assert measure(replace(fleet, devices={"d0": cut, "d1": fleet.devices["d1"]}))[
+        "example_imbalance"
+    ] == pytest.approx(10 / 30)
 
 
 def test_a_shift_between_devices_is_seen() -> None:
@@ -122,7 +144,9 @@ def test_devices_without_training_examples_do_not_count() -> None:
 def test_an_embedding_of_ones_own() -> None:
     fleet = synthetic_fleet(shift=3.0)
     found = measure(fleet, lambda x: x.mean((1, 2), keepdims=False)[:, None])["gamma"]
-    assert found == pytest.approx(2 * 4, rel=0.5)  # pairs of devices 3 apart: own mean to that of the others is 2
+    assert found == pytest.approx(
+        2 * 4, rel=0.5
+    )  # pairs of devices 3 apart: own mean to that of the others is 2
 
 
 def test_a_hundred_devices_take_seconds() -> None:

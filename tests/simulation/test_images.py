@@ -1,4 +1,5 @@
-"""Image sets and pools from files, what is wrong with them, downloads from a local server, and the picture of who holds what."""
+"""Image sets and pools from files, what is wrong with them, downloads from a local server, and the
+picture of who holds what."""
 
 import gzip
 import hashlib
@@ -19,7 +20,15 @@ from PIL import Image
 
 from shoal.pictures import draw_holdings
 from simulation.datasets.catalog import NAMES, load, load_data
-from simulation.datasets.download import SOURCES, Source, cifar_to_npz, download, idx_to_npz, inner_zip, read_idx
+from simulation.datasets.download import (
+    SOURCES,
+    Source,
+    cifar_to_npz,
+    download,
+    idx_to_npz,
+    inner_zip,
+    read_idx,
+)
 from simulation.datasets.images import CLOTHES, DIGITS, FILES
 from simulation.datasets.npz import load_npz
 from simulation.datasets.pool import Pool, assign_alike, pool_of
@@ -42,7 +51,11 @@ def write_images(path: Path, colours: bool = False, **changes: np.ndarray | None
         arrays[f"x_{part}"] = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
         arrays[f"y_{part}"] = (np.arange(count) % 10).astype(np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, allow_pickle=False, **{k: v for k, v in {**arrays, **changes}.items() if v is not None})
+    np.savez(
+        path,
+        allow_pickle=False,
+        **{k: v for k, v in {**arrays, **changes}.items() if v is not None},
+    )
 
 
 @pytest.fixture
@@ -56,7 +69,11 @@ class TestImages:
         write_images(folder / "mnist" / "mnist.npz")
         pool = load("mnist")
         assert isinstance(pool, Pool)
-        assert (pool.name, pool.classes, pool.window) == ("mnist", DIGITS, Window(("grey",), 5, 5, height=6))
+        assert (pool.name, pool.classes, pool.window) == (
+            "mnist",
+            DIGITS,
+            Window(("grey",), 5, 5, height=6),
+        )
         assert (pool.train_x.shape, pool.train_x.dtype) == ((40, 1, 6, 5), np.dtype(np.float32))
         with np.load(folder / "mnist" / "mnist.npz") as file:
             np.testing.assert_allclose(pool.test_x[:, 0] * 255, file["x_test"], rtol=1e-6)
@@ -70,7 +87,9 @@ class TestImages:
         assert pool.window.shape == pool.train_x.shape[1:] == (3, 6, 5)
         assert pool.train_x.flags.c_contiguous
         with np.load(folder / "cifar10.npz") as file:
-            np.testing.assert_allclose(pool.train_x[7, 2] * 255, file["x_train"][7, :, :, 2], rtol=1e-6)
+            np.testing.assert_allclose(
+                pool.train_x[7, 2] * 255, file["x_train"][7, :, :, 2], rtol=1e-6
+            )
 
     def test_load_data_assigns_a_pool_to_twenty_devices_alike(self, folder: Path) -> None:
         write_images(folder / "fashion_mnist" / "fashion_mnist.npz")
@@ -79,8 +98,12 @@ class TestImages:
         assert fleet.classes == CLOTHES
         assert [(w.num_train, w.num_test) for w in fleet.devices.values()] == [(2, 1)] * 20
         again = pool_of(fleet)
-        assert sorted(x.tobytes() for x in again.train_x) == sorted(x.tobytes() for x in pool.train_x)
-        np.testing.assert_allclose(fleet.channel_size(), [np.sqrt(np.square(pool.train_x).mean())], rtol=1e-5)
+        assert sorted(x.tobytes() for x in again.train_x) == sorted(
+            x.tobytes() for x in pool.train_x
+        )
+        np.testing.assert_allclose(
+            fleet.channel_size(), [np.sqrt(np.square(pool.train_x).mean())], rtol=1e-5
+        )
 
     def test_jpeg_files_in_one_array(self, folder: Path) -> None:
         rng = np.random.default_rng(0)
@@ -89,7 +112,9 @@ class TestImages:
             files = []
             for i in range(count):
                 buffer = io.BytesIO()
-                Image.fromarray(np.full((8, 8, 3), 20 * i, np.uint8)).save(buffer, "JPEG", quality=95)
+                Image.fromarray(np.full((8, 8, 3), 20 * i, np.uint8)).save(
+                    buffer, "JPEG", quality=95
+                )
                 files.append(buffer.getvalue())
             arrays[f"{part}_jpeg"] = np.frombuffer(b"".join(files), np.uint8)
             arrays[f"{part}_offsets"] = np.cumsum([0, *map(len, files)])
@@ -109,19 +134,29 @@ class TestImages:
         ("changes", "error"),
         [
             ({"y_test": None}, "array 'y_test' is missing"),
-            ({"x_train": np.zeros((40, 6, 5), np.float32)}, r"x_train is float32\[40, 6, 5\], expected uint8"),
-            ({"x_train": np.zeros((40, 6, 5, 4), np.uint8)}, r"x_train is uint8\[40, 6, 5, 4\], expected uint8"),
+            (
+                {"x_train": np.zeros((40, 6, 5), np.float32)},
+                r"x_train is float32\[40, 6, 5\], expected uint8",
+            ),
+            (
+                {"x_train": np.zeros((40, 6, 5, 4), np.uint8)},
+                r"x_train is uint8\[40, 6, 5, 4\], expected uint8",
+            ),
             ({"x_test": np.zeros((20, 7, 5), np.uint8)}, "expected one shape"),
             ({"y_train": np.full(40, 10)}, "expected 40 class numbers from 0 to 9"),
             ({"y_train": np.zeros(3, int)}, r"y_train is int64\[3\]"),
         ],
     )
-    def test_wrong_file_is_one_clear_error(self, folder: Path, changes: dict[str, np.ndarray | None], error: str) -> None:
+    def test_wrong_file_is_one_clear_error(
+        self, folder: Path, changes: dict[str, np.ndarray | None], error: str
+    ) -> None:
         write_images(folder / "mnist" / "mnist.npz", colours=False, **changes)
         with pytest.raises(DataError, match=error):
             load("mnist")
 
-    def test_file_that_is_not_there_or_no_npz(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_file_that_is_not_there_or_no_npz(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with pytest.raises(DataError, match=r"holds none of mnist/mnist\.npz"):
             load("mnist")
         (folder / "mnist.npz").write_bytes(b"junk")
@@ -132,7 +167,14 @@ class TestImages:
             load("mnist")
 
     def test_every_name_has_a_line(self) -> None:
-        assert set(NAMES) == {"watch", "watch-session", "uci-har", "geotec-phone", "geotec-watch", *FILES}
+        assert set(NAMES) == {
+            "watch",
+            "watch-session",
+            "uci-har",
+            "geotec-phone",
+            "geotec-watch",
+            *FILES,
+        }
 
     @pytest.mark.parametrize(
         ("name", "shape", "sizes"),
@@ -157,7 +199,11 @@ class TestPoolsFromNpz:
     def write(self, path: Path, images: bool, **changes: np.ndarray) -> None:
         rng = np.random.default_rng(0)
         shape = (40, 2, 6, 5) if images else (40, 2, 16)
-        arrays: dict[str, np.ndarray] = {"X": rng.normal(size=shape).astype(np.float32), "y": np.arange(40) % 4, **changes}
+        arrays: dict[str, np.ndarray] = {
+            "X": rng.normal(size=shape).astype(np.float32),
+            "y": np.arange(40) % 4,
+            **changes,
+        }
         np.savez(path, allow_pickle=False, **arrays)
 
     @pytest.mark.parametrize("images", [True, False])
@@ -213,19 +259,29 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def idx(array: np.ndarray) -> bytes:
-    return gzip.compress(b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes())
+    return gzip.compress(
+        b"\0\0\x08"
+        + bytes([array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 class TestDownload:
     def test_what_comes_is_what_is_loaded(self, server: tuple[str, Path], folder: Path) -> None:
         address, served = server
         rng = np.random.default_rng(0)
-        parts = [rng.integers(0, 10, shape, dtype=np.uint8) for shape in ((30, 4, 4), (30,), (10, 4, 4), (10,))]
+        parts = [
+            rng.integers(0, 10, shape, dtype=np.uint8)
+            for shape in ((30, 4, 4), (30,), (10, 4, 4), (10,))
+        ]
         files = {}
         for i, part in enumerate(parts):
             (served / f"{i}.gz").write_bytes(idx(part))
             files[f"{address}/{i}.gz"] = hashlib.sha256(idx(part)).hexdigest()
-        sources = {"mnist": Source(files, "mnist/mnist.npz", lambda payloads: idx_to_npz(payloads, DIGITS))}
+        sources = {
+            "mnist": Source(files, "mnist/mnist.npz", lambda payloads: idx_to_npz(payloads, DIGITS))
+        }
         path = download("mnist", folder, sources)
         assert path == folder / "mnist" / "mnist.npz"
         pool = load("mnist")
@@ -237,7 +293,9 @@ class TestDownload:
         assert download("mnist", folder, sources) == path  # what is there is not fetched again
         assert [p.name for p in path.parent.iterdir()] == ["mnist.npz"]
 
-    def test_another_file_than_was_published_is_refused(self, server: tuple[str, Path], folder: Path) -> None:
+    def test_another_file_than_was_published_is_refused(
+        self, server: tuple[str, Path], folder: Path
+    ) -> None:
         address, served = server
         (served / "x").write_bytes(b"something else")
         with pytest.raises(DataError, match=r"has SHA-256 [0-9a-f]{64}, expected 0000"):
@@ -249,11 +307,17 @@ class TestDownload:
         with pytest.raises(DataError, match=r"404.*put the set at"):
             download("x", folder, {"x": Source({f"{address}/x": "0" * 64}, "x.npz", b"".join)})
         with pytest.raises(DataError, match="without a connection, put the set at"):
-            download("x", folder, {"x": Source({"http://127.0.0.1:9/x": "0" * 64}, "x.npz", b"".join)})
-        with pytest.raises(DataError, match="expected one of uci-har, mnist, fashion-mnist, cifar10"):
+            download(
+                "x", folder, {"x": Source({"http://127.0.0.1:9/x": "0" * 64}, "x.npz", b"".join)}
+            )
+        with pytest.raises(
+            DataError, match="expected one of uci-har, mnist, fashion-mnist, cifar10"
+        ):
             download("imagenet", folder)
 
-    def test_layout_that_is_not_the_published_one(self, server: tuple[str, Path], folder: Path) -> None:
+    def test_layout_that_is_not_the_published_one(
+        self, server: tuple[str, Path], folder: Path
+    ) -> None:
         address, served = server
         (served / "x").write_bytes(b"junk")
         digest = hashlib.sha256(b"junk").hexdigest()
@@ -290,7 +354,9 @@ class TestDownload:
         assert {name: source.target for name, source in SOURCES.items() if name in FILES} == {
             name: FILES[name][0] for name in ("mnist", "fashion-mnist", "cifar10")
         }
-        assert all(len(digest) == 64 for source in SOURCES.values() for digest in source.files.values())
+        assert all(
+            len(digest) == 64 for source in SOURCES.values() for digest in source.files.values()
+        )
 
 
 class TestPicture:
@@ -301,7 +367,9 @@ class TestPicture:
     def test_picture_of_every_kind_of_fleet(self, tmp_path: Path) -> None:
         fleet = synthetic_fleet()
         small = partition(fleet, read_partition("dirichlet:devices=3"), 0)
-        large = partition(synthetic_fleet(30), read_partition("pathological:devices=90:classes=1"), 0)
+        large = partition(
+            synthetic_fleet(30), read_partition("pathological:devices=90:classes=1"), 0
+        )
         for i, one in enumerate([fleet, small, large]):
             width, height = self.size(draw_holdings(tmp_path / f"{i}.png", one))
             assert width > 200
@@ -309,5 +377,10 @@ class TestPicture:
 
     def test_classes_that_nobody_holds_leave_their_row_empty(self, tmp_path: Path) -> None:
         fleet = synthetic_fleet()
-        more = FleetData(fleet.name, fleet.window, (*fleet.classes, "never"), fleet.devices, fleet.truth)
-        assert self.size(draw_holdings(tmp_path / "more.png", more))[1] > self.size(draw_holdings(tmp_path / "plain.png", fleet))[1]
+        more = FleetData(
+            fleet.name, fleet.window, (*fleet.classes, "never"), fleet.devices, fleet.truth
+        )
+        assert (
+            self.size(draw_holdings(tmp_path / "more.png", more))[1]
+            > self.size(draw_holdings(tmp_path / "plain.png", fleet))[1]
+        )

@@ -17,12 +17,18 @@ pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, ma
 
 
 @given(pairs)
-def test_it_is_that_of_scikit_learn_over_the_classes_that_occur(drawn: list[tuple[int, int]]) -> None:
+def test_it_is_that_of_scikit_learn_over_the_classes_that_occur(
+    drawn: list[tuple[int, int]],
+) -> None:
     labels, predicted = np.array(drawn).T
-    assert macro_f1(labels, predicted) == pytest.approx(f1_score(labels, predicted, average="macro", zero_division=0))
+    assert macro_f1(labels, predicted) == pytest.approx(
+        f1_score(labels, predicted, average="macro", zero_division=0)
+    )
 
 
-def test_a_class_that_nobody_names_does_not_count_and_one_that_is_made_up_counts_as_nought() -> None:
+def test_a_class_that_nobody_names_does_not_count_and_one_that_is_made_up_counts_as_nought() -> (
+    None
+):
     assert macro_f1(np.array([0, 0, 4]), np.array([0, 0, 4])) == 1.0
     assert macro_f1(np.array([0, 0]), np.array([0, 3])) == pytest.approx((2 / 3 + 0) / 2)
 

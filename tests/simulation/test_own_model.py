@@ -1,4 +1,5 @@
-"""A user's model from a file, with dropout: in simulation, exported, and what is wrong with it said in a line."""
+"""A user's model from a file, with dropout: in simulation, exported, and what is wrong with it said
+in a line."""
 
 import re
 from pathlib import Path
@@ -25,13 +26,20 @@ from tests.known import known
 from wire.errors import ConfigError
 from wire.tensors import decode_tensors
 
-LINEAR = "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear"
+LINEAR = (
+    "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Flatten(), "
+    "nn.Linear"
+)
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def written_in_the_docs(folder: Path) -> Path:
-    programs = re.findall(r"^```python\n(.+?)^```$", (DOCS / "simulate.md").read_text(), re.MULTILINE | re.DOTALL)
-    (folder / "model.py").write_text("\n".join(program for program in programs if "from torch import nn" in program))
+    programs = re.findall(
+        r"^```python\n(.+?)^```$", (DOCS / "simulate.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    (folder / "model.py").write_text(
+        "\n".join(program for program in programs if "from torch import nn" in program)
+    )
     return folder / "model.py"
 
 
@@ -59,7 +67,9 @@ def make(shape, classes):
 
 
 def build(fleet: FleetData, name: str) -> Classifier:
-    return build_model(name, fleet.window, len(fleet.classes), torch.ones(len(fleet.window.channels)))
+    return build_model(
+        name, fleet.window, len(fleet.classes), torch.ones(len(fleet.window.channels))
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "dbe", "distfl"])
@@ -68,15 +78,22 @@ def test_the_model_of_the_docs_learns_in_simulation(algorithm: str, from_the_doc
 
 
 def test_a_model_with_dropout_learns_by_clipped_examples(tmp_path: Path) -> None:
-    layers = "nn.Flatten(), nn.Linear(shape[0] * shape[1], 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, classes)"
-    (tmp_path / "model.py").write_text(f"from torch import nn\ndef make(shape, classes):\n    return nn.Sequential({layers})\n")
+    layers = (
+        "nn.Flatten(), nn.Linear(shape[0] * shape[1], 64), nn.ReLU(), nn.Dropout(0.1), "
+        "nn.Linear(64, classes)"
+    )
+    (tmp_path / "model.py").write_text(
+        f"from torch import nn\ndef make(shape, classes):\n    return nn.Sequential({layers})\n"
+    )
     assert _learns("fedavg+dp-sgd:noise_multiplier=0.1:clip_norm=5", f"{tmp_path}/model.py:make")
 
 
 def _learns(algorithm: str, model: str) -> bool:
     run = simulate(
         synthetic_fleet(4, num_windows=60),
-        SimulationSettings(read_algorithm(algorithm), 5, local_epochs=5, model=model, hyper={"lr": 0.05}),
+        SimulationSettings(
+            read_algorithm(algorithm), 5, local_epochs=5, model=model, hyper={"lr": 0.05}
+        ),
     )
     return known(run.summary.accuracy.mean) > 0.8
 
@@ -84,7 +101,9 @@ def _learns(algorithm: str, model: str) -> bool:
 def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
     fleet = synthetic_fleet(3)
     settings = SimulationSettings(read_algorithm("fedavg"), 1, model=from_the_docs)
-    fast, through_messages = (simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages"))
+    fast, through_messages = (
+        simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages")
+    )
     assert fast.state.models == through_messages.state.models
 
 
@@ -108,17 +127,29 @@ class Encoder(nn.Module):
 """
 
 
-def test_an_encoder_with_dropout_is_trained_by_the_engine_and_drops_what_torch_drops(tmp_path: Path) -> None:
+def test_an_encoder_with_dropout_is_trained_by_the_engine_and_drops_what_torch_drops(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "encoder.py").write_text(ENCODER)
     fleet = synthetic_fleet(3, num_windows=20)
-    settings = SimulationSettings(read_algorithm("fedavg"), 2, model=f"{tmp_path}/encoder.py:Encoder", batch_size=8)
-    engine, eager = (simulate(fleet, settings, engine=EngineOptions(backend)) for backend in ("auto", "eager"))
+    settings = SimulationSettings(
+        read_algorithm("fedavg"), 2, model=f"{tmp_path}/encoder.py:Encoder", batch_size=8
+    )
+    engine, eager = (
+        simulate(fleet, settings, engine=EngineOptions(backend)) for backend in ("auto", "eager")
+    )
     assert (engine.summary.backend, eager.summary.backend) == ("native", "eager")
     assert engine.state.models.keys() == eager.state.models.keys()
     for group, name in eager.state.models.items():
         made = decode_tensors(engine.blobs.get(engine.state.models[group]))[0]
         for key, value in decode_tensors(eager.blobs.get(name))[0].items():
-            np.testing.assert_allclose(made[key], value, rtol=0, atol=1e-4 * max(1e-2, float(np.abs(value).max())), err_msg=key)
+            np.testing.assert_allclose(
+                made[key],
+                value,
+                rtol=0,
+                atol=1e-4 * max(1e-2, float(np.abs(value).max())),
+                err_msg=key,
+            )
 
 
 FROZEN = """
@@ -131,32 +162,58 @@ def make(shape, classes):
 """
 
 
-@pytest.mark.parametrize("algorithm", [*sorted(OBJECTIVES.keys() - {"cgau"}), "distfl", "distfl:signature=responses", "personal", "ifca"])
-def test_a_frozen_body_stays_on_the_device_with_every_objective(algorithm: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *sorted(OBJECTIVES.keys() - {"cgau"}),
+        "distfl",
+        "distfl:signature=responses",
+        "personal",
+        "ifca",
+    ],
+)
+def test_a_frozen_body_stays_on_the_device_with_every_objective(
+    algorithm: str, tmp_path: Path
+) -> None:
     (tmp_path / "model.py").write_text(FROZEN)
-    run = simulate(synthetic_fleet(3), SimulationSettings(read_algorithm(algorithm), 2, model=f"{tmp_path}/model.py:make"))
+    run = simulate(
+        synthetic_fleet(3),
+        SimulationSettings(read_algorithm(algorithm), 2, model=f"{tmp_path}/model.py:make"),
+    )
     models = [decode_tensors(run.blobs.get(digest))[0] for digest in run.state.models.values()]
     assert not [name for model in models for name in model if "extractor.0." in name]
     assert known(run.summary.accuracy.mean) > 0.2
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "personal"])
-def test_the_adapters_of_the_docs_train_over_messages_as_in_the_fast_path(algorithm: str, tmp_path: Path) -> None:
+def test_the_adapters_of_the_docs_train_over_messages_as_in_the_fast_path(
+    algorithm: str, tmp_path: Path
+) -> None:
     fleet, model = synthetic_fleet(3), f"{written_in_the_docs(tmp_path)}:adapted"
     settings = SimulationSettings(read_algorithm(algorithm), 1, model=model)
-    fast, messages = (simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages"))
+    fast, messages = (
+        simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages")
+    )
     assert fast.state.models == messages.state.models
     sent, _ = decode_tensors(fast.blobs.get(fast.state.models[fast.state.starts["d0"]]))
     assert {name for name in sent if "fixed" in name} == set()
     assert sent["shared/extractor.layers.0.up"].any()
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "distfl", "ifca", "scaffold", "fedavg+gaussian:noise_multiplier=0.01:clip_norm=9"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["fedavg", "distfl", "ifca", "scaffold", "fedavg+gaussian:noise_multiplier=0.01:clip_norm=9"],
+)
 @pytest.mark.parametrize("backend", ["eager", "messages"])
-def test_parameters_that_are_named_like_statistics_are_trained(algorithm: str, backend: BackendName, tmp_path: Path) -> None:
-    """By message, agents train and every update passes the aggregator's admission: nobody is refused for a negative parameter."""
+def test_parameters_that_are_named_like_statistics_are_trained(
+    algorithm: str, backend: BackendName, tmp_path: Path
+) -> None:
+    """By message, agents train and every update passes the aggregator's admission: nobody is
+    refused for a negative parameter."""
     (tmp_path / "model.py").write_text(NAMED_LIKE_STATISTICS)
-    settings = SimulationSettings(read_algorithm(algorithm), 1, model=f"{tmp_path}/model.py:make", hyper={"lr": 0.01})
+    settings = SimulationSettings(
+        read_algorithm(algorithm), 1, model=f"{tmp_path}/model.py:make", hyper={"lr": 0.01}
+    )
     run = simulate(synthetic_fleet(3), settings, engine=EngineOptions(backend))
     model, _ = decode_tensors(run.blobs.get(run.state.models[run.state.starts["d0"]]))
     for name in ("log_variance", "my_running_var"):
@@ -167,7 +224,9 @@ def test_parameters_that_are_named_like_statistics_are_trained(algorithm: str, b
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_every_objective_takes_its_random_numbers_from_the_batch(name: str, from_the_docs: str) -> None:
+def test_every_objective_takes_its_random_numbers_from_the_batch(
+    name: str, from_the_docs: str
+) -> None:
     """The step is a function of its inputs alone, and what it drops is one of them."""
     fleet = synthetic_fleet(2)
     torch.manual_seed(0)
@@ -176,11 +235,18 @@ def test_every_objective_takes_its_random_numbers_from_the_batch(name: str, from
         assert name in ("cgau", "feddisk"), "an extractor that is frozen drops nothing"
         return
     inputs = example_inputs(objective, fleet.window.shape)
-    inputs |= {key: torch.rand_like(value) for key, value in inputs.items() if key.startswith("received/")}
+    inputs |= {
+        key: torch.rand_like(value) for key, value in inputs.items() if key.startswith("received/")
+    }
     step = named(objective.graphs()["step"])
     first, again = step(inputs), step(inputs)
     assert all(torch.equal(first[key], again[key]) for key in first)
-    other = step({k: v.roll(1, 0).flip(-1) if k.startswith("batch/uniform/") else v for k, v in inputs.items()})
+    other = step(
+        {
+            k: v.roll(1, 0).flip(-1) if k.startswith("batch/uniform/") else v
+            for k, v in inputs.items()
+        }
+    )
     assert any(not torch.equal(first[key], other[key]) for key in first)
 
 
@@ -193,16 +259,26 @@ def test_the_exported_step_drops_what_eager_torch_drops(from_the_docs: str) -> N
     captured = capture_onnx(step, inputs)
     assert "batch/uniform/extractor.6" in captured.inputs
     session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
-    found = dict(zip(captured.outputs, session.run(None, {k: inputs[k].detach().numpy() for k in captured.inputs}), strict=True))
+    found = dict(
+        zip(
+            captured.outputs,
+            session.run(None, {k: inputs[k].detach().numpy() for k in captured.inputs}),
+            strict=True,
+        )
+    )
     for key, value in step(inputs).items():
-        np.testing.assert_allclose(found[key], value.detach().numpy(), rtol=2e-3, atol=2e-5, err_msg=key)
+        np.testing.assert_allclose(
+            found[key], value.detach().numpy(), rtol=2e-3, atol=2e-5, err_msg=key
+        )
 
 
 class TestDropout:
     def test_it_keeps_the_expected_share_and_the_mean(self) -> None:
         model = Classifier(nn.Identity(), nn.Sequential(nn.Dropout(0.25)), nn.Linear(1000, 3))
         layer = replace_dropouts(model, (1000,))["extractor.0"]
-        factors = layer.factors(torch.rand(50, *layer.shape, generator=torch.Generator().manual_seed(0)))
+        factors = layer.factors(
+            torch.rand(50, *layer.shape, generator=torch.Generator().manual_seed(0))
+        )
         assert sorted(factors.unique().tolist()) == pytest.approx([0, 4 / 3])
         assert float(factors.mean()) == pytest.approx(1, abs=0.02)
 
@@ -210,16 +286,23 @@ class TestDropout:
         model = Classifier(nn.Identity(), nn.Sequential(nn.Dropout(0.5)), nn.Linear(8, 3))
         model.shape = (8,)
         objective, x = FedAvg(model), torch.randn(4, 8)
-        assert torch.equal(objective.forward(objective.initial(), {"x": x}, training=False).features, x)
+        assert torch.equal(
+            objective.forward(objective.initial(), {"x": x}, training=False).features, x
+        )
 
     def test_channels_drop_whole(self) -> None:
-        model = Classifier(nn.Identity(), nn.Sequential(nn.Dropout2d(0.5), nn.Flatten()), nn.Linear(48, 3))
+        model = Classifier(
+            nn.Identity(), nn.Sequential(nn.Dropout2d(0.5), nn.Flatten()), nn.Linear(48, 3)
+        )
         assert replace_dropouts(model, (3, 4, 4))["extractor.0"].shape == (3, 1, 1)
 
     @pytest.mark.parametrize(
         ("layer", "said"),
         [
-            (nn.AlphaDropout(0.5), "'extractor.0' is AlphaDropout: expected Dropout, Dropout1d or Dropout2d"),
+            (
+                nn.AlphaDropout(0.5),
+                "'extractor.0' is AlphaDropout: expected Dropout, Dropout1d or Dropout2d",
+            ),
             (nn.Dropout(1.0), "'extractor.0' drops everything"),
         ],
     )
@@ -239,9 +322,15 @@ class TestDropout:
     [
         ("", "it has no function 'make'"),
         ("def make(shape, classes):\n    return 1 / 0\n", r"model.py, line 2: ZeroDivisionError"),
-        ("def make(shape, classes):\n    return 3\n", "is int: expected a torch.nn.Module whose last layer is torch.nn.Linear"),
+        (
+            "def make(shape, classes):\n    return 3\n",
+            "is int: expected a torch.nn.Module whose last layer is torch.nn.Linear",
+        ),
         (f"{LINEAR}(5, 3))\n", "cannot take examples"),
-        (f"{LINEAR}(shape[0] * shape[1], 1))\n", r"gives \[2, 1\] for two examples: expected \[2, \d+\]"),
+        (
+            f"{LINEAR}(shape[0] * shape[1], 1))\n",
+            r"gives \[2, 1\] for two examples: expected \[2, \d+\]",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(program: str, said: str, tmp_path: Path) -> None:

@@ -24,12 +24,17 @@ SPEEDS = {"d0": 80.0, "d1": 40.0, "d2": 20.0, "d3": 5.0}
 
 @pytest.mark.parametrize(
     ("policy", "rounds", "within"),
-    [("sync", 10, 0.1), ("buffered:buffer=2:concurrency=2", 60, 0.25)],  # who works next is drawn, on both sides by other draws
+    [
+        ("sync", 10, 0.1),
+        ("buffered:buffer=2:concurrency=2", 60, 0.25),
+    ],  # who works next is drawn, on both sides by other draws
 )
 def test_simulated_rounds_take_as_long_as_those_of_the_fleet(
     fleet: FleetData, tmp_path: Path, policy: str, rounds: int, within: float
 ) -> None:
-    measured = TimedFleet(fleet, SPEEDS, rounds=rounds, min_updates=2, **policy_settings(read_policy(policy)))
+    measured = TimedFleet(
+        fleet, SPEEDS, rounds=rounds, min_updates=2, **policy_settings(read_policy(policy))
+    )
     measured.run()
     made = profile_of(measured.runner.devices.state.devices)
     assert (made.devices, made.untrained) == (4, ())
@@ -59,8 +64,14 @@ def entry(training: Training | None = None, **others: Any) -> Entry:
 def test_what_is_not_known_of_a_device_is_the_median_of_the_others_and_is_said() -> None:
     fast, slow = Training(100, 1.0, 2.0, 500, 500), Training(100, 10.0, 10.0, 500, 500)
     left_out = {"never here": Entry(), "banned": entry(ban=Ban(0, ""))}
-    made = profile_of({"a": entry(fast, updates=3, declines=1), "b": entry(slow), "c": entry(), **left_out})
-    assert made.text.splitlines()[1:] == ["a,100,1000,1000,0.25", "b,10,1000,1000,0", "c,55,1000,1000,0"]
+    made = profile_of(
+        {"a": entry(fast, updates=3, declines=1), "b": entry(slow), "c": entry(), **left_out}
+    )
+    assert made.text.splitlines()[1:] == [
+        "a,100,1000,1000,0.25",
+        "b,10,1000,1000,0",
+        "c,55,1000,1000,0",
+    ]
     assert (made.untrained, made.unmeasured) == (("c",), ("b", "c"))
     assert f"{BYTES_PER_S:.6g}" in profile_of({"b": entry(slow)}).text
 

@@ -19,21 +19,32 @@ from wire.errors import ConfigError
 class TestLabels:
     def test_iid_assigns_as_it_always_did(self, watch: FleetData) -> None:
         pool, rng = pool_of(watch), np.random.default_rng([5, 0x11D])
-        train, test = (np.array_split(rng.permutation(len(y)), 20) for y in (pool.train_y, pool.test_y))
+        train, test = (
+            np.array_split(rng.permutation(len(y)), 20) for y in (pool.train_y, pool.test_y)
+        )
         fleet = partition(watch, "iid", 5)
         np.testing.assert_array_equal(fleet.devices["d03"].train_x, pool.train_x[train[2]])
         np.testing.assert_array_equal(fleet.devices["d20"].test_y, pool.test_y[test[19]])
         assert set(fleet.truth.values()) == {"all"}
 
     @settings(max_examples=40, deadline=None)
-    @given(alpha=st.sampled_from([0.001, 0.1, 1.0, 100.0]), devices=st.integers(1, 25), seed=st.integers(0, 2**32))
-    def test_dirichlet_gives_every_device_its_least(self, alpha: float, devices: int, seed: int) -> None:
+    @given(
+        alpha=st.sampled_from([0.001, 0.1, 1.0, 100.0]),
+        devices=st.integers(1, 25),
+        seed=st.integers(0, 2**32),
+    )
+    def test_dirichlet_gives_every_device_its_least(
+        self, alpha: float, devices: int, seed: int
+    ) -> None:
         fleet = partition(make_pool(), f"dirichlet:alpha={alpha}:devices={devices}:split=own", seed)
         assert min(w.num_train for w in fleet.devices.values()) >= 10
 
     def test_dirichlet_is_more_uneven_for_a_smaller_alpha(self) -> None:
         pool = make_pool(train=5000)
-        spread = [label_counts(partition(pool, f"dirichlet:alpha={a}", 0)).std() for a in (0.05, 0.5, 5, 500)]
+        spread = [
+            label_counts(partition(pool, f"dirichlet:alpha={a}", 0)).std()
+            for a in (0.05, 0.5, 5, 500)
+        ]
         assert spread == sorted(spread, reverse=True)
 
     def test_dirichlet_assigns_both_parts_by_one_rule(self) -> None:
@@ -47,8 +58,14 @@ class TestLabels:
 
     @settings(max_examples=20, deadline=None)
     @given(classes=st.integers(1, 10), devices=st.integers(1, 20), seed=st.integers(0, 2**32))
-    def test_pathological_devices_have_so_many_classes(self, classes: int, devices: int, seed: int) -> None:
-        fleet = partition(make_pool(train=6000), f"pathological:classes={classes}:devices={devices}:split=own", seed)
+    def test_pathological_devices_have_so_many_classes(
+        self, classes: int, devices: int, seed: int
+    ) -> None:
+        fleet = partition(
+            make_pool(train=6000),
+            f"pathological:classes={classes}:devices={devices}:split=own",
+            seed,
+        )
         for device_id, counts in zip(fleet.devices, label_counts(fleet), strict=True):
             own = np.flatnonzero(counts)
             assert "+".join(map(str, own)) == fleet.truth[device_id]
@@ -56,7 +73,9 @@ class TestLabels:
 
     def test_label_groups_of_ten_classes_are_autocfls(self) -> None:
         fleet = partition(make_pool(train=6000, test=2000), "label-groups", 0)
-        assert [fleet.truth[d] for d in fleet.devices] == ["0-2"] * 5 + ["3-6"] * 5 + ["4-9"] * 5 + ["0-9"] * 5
+        assert [fleet.truth[d] for d in fleet.devices] == ["0-2"] * 5 + ["3-6"] * 5 + [
+            "4-9"
+        ] * 5 + ["0-9"] * 5
         counts = label_counts(fleet)
         assert np.flatnonzero(counts[0]).tolist() == [0, 1, 2]
         assert np.flatnonzero(counts[10]).tolist() == [4, 5, 6, 7, 8, 9]
@@ -79,7 +98,12 @@ class TestLabels:
         fleet = partition(make_pool(train=8000, test=10_000), "category-imbalance", 0)
         assert {w.num_train for w in fleet.devices.values()} == {40}
         assert {w.num_test for w in fleet.devices.values()} == {100}
-        assert [fleet.truth[f"d{i:03d}"] for i in (1, 20, 21, 100)] == ["Type1", "Type1", "Type2", "Type5"]
+        assert [fleet.truth[f"d{i:03d}"] for i in (1, 20, 21, 100)] == [
+            "Type1",
+            "Type1",
+            "Type2",
+            "Type5",
+        ]
         assert np.flatnonzero(label_counts(fleet)[20:40].sum(0)).tolist() == [2, 3]
 
     def test_imbalance_cuts_nine_of_twenty(self) -> None:
@@ -94,12 +118,18 @@ class TestInputs:
         fleet = partition(make_pool(), "rotation:devices=8", 0)
         assert list(fleet.truth.values()) == ["0", "0", "90", "90", "180", "180", "270", "270"]
         plain = partition(make_pool(), "rotation:devices=8:groups=1", 0)
-        np.testing.assert_array_equal(fleet.devices["d03"].train_x, np.rot90(plain.devices["d03"].train_x, 1, axes=(2, 3)))
-        np.testing.assert_array_equal(fleet.devices["d08"].test_x, np.rot90(plain.devices["d08"].test_x, 3, axes=(2, 3)))
+        np.testing.assert_array_equal(
+            fleet.devices["d03"].train_x, np.rot90(plain.devices["d03"].train_x, 1, axes=(2, 3))
+        )
+        np.testing.assert_array_equal(
+            fleet.devices["d08"].test_x, np.rot90(plain.devices["d08"].test_x, 3, axes=(2, 3))
+        )
         assert set(partition(make_pool(), "rotation:groups=2", 0).truth.values()) == {"0", "180"}
 
     def test_sensors_are_turned_about_z(self) -> None:
-        window = Window(("body_acc_x", "body_acc_y", "body_acc_z", "temperature", "Wx", "Wy", "Wz"), 5, 5)
+        window = Window(
+            ("body_acc_x", "body_acc_y", "body_acc_z", "temperature", "Wx", "Wy", "Wz"), 5, 5
+        )
         assert three_axis_sensors(window) == [0, 4]
         assert three_axis_sensors(Window(("ax", "by", "cz"), 5, 5)) == []
         x = np.arange(7, dtype=np.float32).reshape(1, 7, 1)
@@ -113,7 +143,11 @@ class TestInputs:
         with pytest.raises(ConfigError, match="of the channels a, b, c, d no three"):
             partition(flat, "rotation", 0)
         pool = make_pool()
-        wide = replace(pool, window=Window(("grey",), 2, 2, height=8), train_x=pool.train_x.reshape(-1, 1, 8, 2))
+        wide = replace(
+            pool,
+            window=Window(("grey",), 2, 2, height=8),
+            train_x=pool.train_x.reshape(-1, 1, 8, 2),
+        )
         with pytest.raises(ConfigError, match="images of 8 x 2 cannot be turned by 90 degrees"):
             partition(wide, "rotation", 0)
 
@@ -139,8 +173,13 @@ class TestInputs:
         assert len(set(fleet.truth.values())) == 4
         np.testing.assert_array_equal(fleet.devices["d01"].train_x, plain.devices["d01"].train_x)
         for device_id in ("d06", "d11", "d20"):
-            np.testing.assert_array_equal(fleet.devices[device_id].train_y, plain.devices[device_id].train_y)
-            assert np.abs(fleet.devices[device_id].train_x - plain.devices[device_id].train_x).max() > 0.1
+            np.testing.assert_array_equal(
+                fleet.devices[device_id].train_y, plain.devices[device_id].train_y
+            )
+            assert (
+                np.abs(fleet.devices[device_id].train_x - plain.devices[device_id].train_x).max()
+                > 0.1
+            )
         assert same_bits(fleet, partition(pool, "privacy-protection", 0))
 
 
@@ -148,7 +187,10 @@ class TestEmbedding:
     def test_clusters_are_found(self) -> None:
         rng = np.random.default_rng(0)
         truth = np.repeat([[0, 0], [10, 0], [0, 10]], 50, axis=0)
-        at = nearest(truth + rng.normal(0, 0.5, truth.shape), cluster_centres(truth + rng.normal(0, 0.5, truth.shape), 3, rng))
+        at = nearest(
+            truth + rng.normal(0, 0.5, truth.shape),
+            cluster_centres(truth + rng.normal(0, 0.5, truth.shape), 3, rng),
+        )
         assert [len(set(at[i : i + 50])) for i in (0, 50, 100)] == [1, 1, 1]
         assert len(set(at)) == 3
 
@@ -157,7 +199,10 @@ class TestEmbedding:
         assert len(cluster_centres(np.zeros((9, 2)), 3, np.random.default_rng(0))) == 3
 
     def test_components_are_those_of_a_full_decomposition(self) -> None:
-        x = np.random.default_rng(0).normal(size=(200, 3, 8)).astype(np.float32) * np.array([1, 5, 0.1], np.float32)[:, None]
+        x = (
+            np.random.default_rng(0).normal(size=(200, 3, 8)).astype(np.float32)
+            * np.array([1, 5, 0.1], np.float32)[:, None]
+        )
         x[:, 1, :4] += np.linspace(-20, 20, 200)[:, None]
         found = fit_components(x, 2)(x)
         flat = ((x - x.mean((0, 2), keepdims=True)) / x.std((0, 2), keepdims=True)).reshape(200, -1)
@@ -172,14 +217,26 @@ class TestEmbedding:
         project = fit_components(pool.train_x, 2)
 
         def spread(fleet: FleetData) -> float:
-            return float(np.mean([project(w.train_x[w.train_y == c]).var(0).sum() for w in fleet.devices.values() for c in range(5)]))
+            return float(
+                np.mean(
+                    [
+                        project(w.train_x[w.train_y == c]).var(0).sum()
+                        for w in fleet.devices.values()
+                        for c in range(5)
+                    ]
+                )
+            )
 
-        apart = [spread(partition(pool, f"embedding:devices=4:shuffle={s}", 0)) for s in (0, 0.5, 1)]
+        apart = [
+            spread(partition(pool, f"embedding:devices=4:shuffle={s}", 0)) for s in (0, 0.5, 1)
+        ]
         assert apart == sorted(apart)
         assert apart[0] < 0.5 * apart[2]
 
     def test_class_without_training_examples(self) -> None:
         pool = make_pool()
         keep = pool.train_y != 3
-        fleet = partition(replace(pool, train_x=pool.train_x[keep], train_y=pool.train_y[keep]), "embedding", 0)
+        fleet = partition(
+            replace(pool, train_x=pool.train_x[keep], train_y=pool.train_y[keep]), "embedding", 0
+        )
         assert sum(w.num_test for w in fleet.devices.values()) == 200

@@ -1,4 +1,5 @@
-"""Every partition assigns what there is, once, and the same way for the same seed; options that are wrong."""
+"""Every partition assigns what there is, once, and the same way for the same seed; options that are
+wrong."""
 
 import re
 from dataclasses import replace
@@ -39,7 +40,10 @@ class TestEveryPartition:
         for windows in fleet.devices.values():
             assert windows.train_x.shape == (windows.num_train, *pool.window.shape)
             assert windows.test_x.shape == (windows.num_test, *pool.window.shape)
-            assert (windows.train_x.dtype, windows.train_y.dtype) == (np.dtype(np.float32), np.dtype(np.int64))
+            assert (windows.train_x.dtype, windows.train_y.dtype) == (
+                np.dtype(np.float32),
+                np.dtype(np.int64),
+            )
             assert windows.num_train > 0
             if images:
                 assert 0 <= windows.train_x.min() <= windows.train_x.max() <= 1
@@ -52,7 +56,9 @@ class TestEveryPartition:
         split=st.sampled_from(["own", "random"]),
         seed=st.integers(0, 2**32),
     )
-    def test_nothing_lost_and_nothing_duplicated(self, name: str, num_classes: int, devices: int, split: str, seed: int) -> None:
+    def test_nothing_lost_and_nothing_duplicated(
+        self, name: str, num_classes: int, devices: int, split: str, seed: int
+    ) -> None:
         pool = make_pool(num_classes)
         fleet = partition(pool, f"{name}:devices={devices}:split={split}", seed)
         assert len(fleet.devices) == devices
@@ -61,17 +67,31 @@ class TestEveryPartition:
         if split == "own":
             assert sorted(train) == list(range(600))
         y = np.concatenate([pool.train_y, pool.test_y])
-        assert y[train].tolist() == np.concatenate([w.train_y for w in fleet.devices.values()]).tolist()
-        assert y[test].tolist() == np.concatenate([w.test_y for w in fleet.devices.values()]).tolist()
+        assert (
+            y[train].tolist()
+            == np.concatenate([w.train_y for w in fleet.devices.values()]).tolist()
+        )
+        assert (
+            y[test].tolist() == np.concatenate([w.test_y for w in fleet.devices.values()]).tolist()
+        )
 
     @settings(max_examples=25, deadline=None)
     @given(
-        name=st.sampled_from(["label-groups", "pathological:classes=3", "category-imbalance", "attack-injection:devices=10"]),
+        name=st.sampled_from(
+            [
+                "label-groups",
+                "pathological:classes=3",
+                "category-imbalance",
+                "attack-injection:devices=10",
+            ]
+        ),
         examples=st.integers(1, 50),
         imbalance=st.sampled_from(["", "0.5", "0.1,0.3,0.6"]),
         seed=st.integers(0, 2**32),
     )
-    def test_cut_down_fleets_hold_nothing_twice(self, name: str, examples: int, imbalance: str, seed: int) -> None:
+    def test_cut_down_fleets_hold_nothing_twice(
+        self, name: str, examples: int, imbalance: str, seed: int
+    ) -> None:
         fleet = partition(make_pool(), f"{name}:examples={examples}:imbalance={imbalance}", seed)
         train, test = numbers(fleet, "train_x"), numbers(fleet, "test_x")
         assert len(set(train)) == len(train)
@@ -82,12 +102,19 @@ class TestEveryPartition:
     def test_users_are_pooled_first(self, watch: FleetData) -> None:
         fleet = partition(watch, "rotation:groups=1:devices=7", 0)
         for part in ("train_x", "test_x"):
-            before, after = (np.concatenate([getattr(w, part) for w in f.devices.values()]) for f in (watch, fleet))
+            before, after = (
+                np.concatenate([getattr(w, part) for w in f.devices.values()])
+                for f in (watch, fleet)
+            )
             assert sorted(x.tobytes() for x in before) == sorted(x.tobytes() for x in after)
 
-    def test_windows_keep_their_split_in_time_and_images_are_divided_anew(self, watch: FleetData) -> None:
+    def test_windows_keep_their_split_in_time_and_images_are_divided_anew(
+        self, watch: FleetData
+    ) -> None:
         fleet = partition(watch, "dirichlet", 0)
-        assert sum(w.num_test for w in fleet.devices.values()) == sum(w.num_test for w in watch.devices.values())
+        assert sum(w.num_test for w in fleet.devices.values()) == sum(
+            w.num_test for w in watch.devices.values()
+        )
         fleet = partition(make_pool(), "dirichlet:devices=5", 0)
         shares = [w.num_test / (w.num_test + w.num_train) for w in fleet.devices.values()]
         assert shares == pytest.approx([0.25] * 5, abs=0.05)
@@ -107,7 +134,11 @@ class TestUser:
             assert mixed.num_test == pytest.approx(0.3 * len(before), abs=1)
 
     def test_devices_are_the_first_by_id(self, watch: FleetData) -> None:
-        assert sorted(partition(watch, "user:devices=3", 0).devices) == ["p01-left", "p01-right", "p02-left"]
+        assert sorted(partition(watch, "user:devices=3", 0).devices) == [
+            "p01-left",
+            "p01-right",
+            "p02-left",
+        ]
         with pytest.raises(DataError, match="devices = 21: data watch has 20 devices"):
             partition(watch, "user:devices=21", 0)
 
@@ -125,7 +156,12 @@ class TestOptions:
         choice = read_partition("dirichlet:alpha=0.5:devices=7")
         options = choice.options
         assert choice.name == "dirichlet"
-        assert (options["alpha"], options["devices"], options["least"], options["split"]) == (0.5, 7, 10, "auto")
+        assert (options["alpha"], options["devices"], options["least"], options["split"]) == (
+            0.5,
+            7,
+            10,
+            "auto",
+        )
         assert read_partition("iid:").options == read_partition("iid").options
 
     def test_every_partition_and_option_says_what_it_is(self) -> None:

@@ -1,4 +1,5 @@
-"""The comparison with other systems: its table, its measure of memory, its environments. Nothing is installed here."""
+"""The comparison with other systems: its table, its measure of memory, its environments. Nothing is
+installed here."""
 
 import argparse
 import json
@@ -17,7 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmarks.peers.__main__ import describe, is_complete, last_line, read_options, read_result, run_once
+from benchmarks.peers.__main__ import (
+    describe,
+    is_complete,
+    last_line,
+    read_options,
+    read_result,
+    run_once,
+)
 from benchmarks.peers.environments import MARK, InstallationFailed, _run, install, python_of
 from benchmarks.peers.memory import Tree, parse_pss, read_pss
 from benchmarks.peers.nvflare_log import moments
@@ -41,7 +49,9 @@ from tests.known import known
 ROOT = Path(__file__).parents[2]
 
 
-def a_run(*rounds_s: float, loss: float = 1.0, wall_s: float = 20.0, peak: int = 500_000_000) -> dict[str, Any]:
+def a_run(
+    *rounds_s: float, loss: float = 1.0, wall_s: float = 20.0, peak: int = 500_000_000
+) -> dict[str, Any]:
     return {
         "rounds_s": list(rounds_s),
         "final_loss": loss,
@@ -60,7 +70,9 @@ SHOAL = System("shoal", "Shoal", "shoal", 2, 1)
 
 
 def test_a_row_holds_the_median_of_the_median_rounds() -> None:
-    row = summarize(A, [a_run(9.0, 2.0, 2.0), a_run(9.0, 4.0, 4.0), a_run(9.0, 5.0, 5.0)], [], asked=100)
+    row = summarize(
+        A, [a_run(9.0, 2.0, 2.0), a_run(9.0, 4.0, 4.0), a_run(9.0, 5.0, 5.0)], [], asked=100
+    )
     assert row["updates_per_s"] == 25.0
     assert row["updates_per_s_runs"] == [50.0, 25.0, 20.0]
     assert row["updates_per_s_with_start"] == pytest.approx(300 / 20)
@@ -82,7 +94,10 @@ def test_a_turn_that_failed_is_told_and_left_out_of_the_medians() -> None:
 
 
 def test_a_system_without_any_result_is_below_the_table_with_its_reason() -> None:
-    rows = [summarize(A, [{"reason": "not installed: no such version"}], [], 5), summarize(SHOAL, [a_run(1.0)], [a_run(1.0)], 5)]
+    rows = [
+        summarize(A, [{"reason": "not installed: no such version"}], [], 5),
+        summarize(SHOAL, [a_run(1.0)], [a_run(1.0)], 5),
+    ]
     assert rows[0]["updates_per_s"] is None
     text = markdown(rows)
     assert "| A" not in text
@@ -90,7 +105,10 @@ def test_a_system_without_any_result_is_below_the_table_with_its_reason() -> Non
 
 
 def test_the_table_is_sorted_by_speed_and_compares_with_shoal() -> None:
-    rows = [summarize(A, [a_run(4.0)], [a_run(1.0)], 10), summarize(SHOAL, [a_run(1.0)], [a_run(1.0)], 10)]
+    rows = [
+        summarize(A, [a_run(4.0)], [a_run(1.0)], 10),
+        summarize(SHOAL, [a_run(1.0)], [a_run(1.0)], 10),
+    ]
     lines = markdown(rows).splitlines()
     assert lines[2] == "| Shoal (thing 1.2) | 2 x 1 | 10.0 | 0.5 |  | 500 | 1.000 |"
     assert lines[3] == "| A (thing 1.2) | 1 x 1 | 2.5 | 0.5 | 4.00 x | 500 | 1.000 |"
@@ -98,7 +116,10 @@ def test_the_table_is_sorted_by_speed_and_compares_with_shoal() -> None:
 
 @pytest.mark.parametrize(("loss", "same"), [(1.0, True), (1.04, True), (1.06, False), (0.5, False)])
 def test_less_work_shows_in_the_loss(loss: float, same: bool) -> None:
-    rows = [summarize(System("plain-1", "P", "plain", 1, 1), [a_run(1.0)], [], 5), summarize(A, [a_run(1.0, loss=loss)], [], 5)]
+    rows = [
+        summarize(System("plain-1", "P", "plain", 1, 1), [a_run(1.0)], [], 5),
+        summarize(A, [a_run(1.0, loss=loss)], [], 5),
+    ]
     check_work(rows)
     assert rows[1]["same_work"] is same
     assert ("not the same work" in markdown(rows)) is not same
@@ -106,12 +127,17 @@ def test_less_work_shows_in_the_loss(loss: float, same: bool) -> None:
 
 def test_rows_can_be_kept_as_json() -> None:
     row = summarize(A, [a_run(1.0)], [a_run(1.0)], 5)
-    assert {"name", "updates_per_s", "wall_s", "peak_rss_bytes"} <= json.loads(json.dumps(row)).keys()
+    assert {"name", "updates_per_s", "wall_s", "peak_rss_bytes"} <= json.loads(
+        json.dumps(row)
+    ).keys()
 
 
 def test_a_system_with_fewer_devices_is_measured_by_its_own_number() -> None:
     small = System("small", "Small", "a", 0, 1, most_devices=5)
-    rows = [summarize(small, [a_run(1.0)], [a_run(1.0)], 10), summarize(SHOAL, [a_run(1.0)], [a_run(1.0)], 10)]
+    rows = [
+        summarize(small, [a_run(1.0)], [a_run(1.0)], 10),
+        summarize(SHOAL, [a_run(1.0)], [a_run(1.0)], 10),
+    ]
     assert (rows[0]["devices"], rows[0]["processes"], rows[0]["updates_per_s"]) == (5, 5, 5.0)
     assert rows[0]["shoal_is_times_as_fast"] == 2.0
     assert "| Small (thing 1.2), 5 devices |" in markdown(rows)
@@ -122,14 +148,18 @@ def test_a_system_with_fewer_devices_is_measured_by_its_own_number() -> None:
 
 
 def test_the_last_line_of_results_is_read_whatever_is_printed_around_it() -> None:
-    assert read_result('noise\n{"rounds_s": [1.0]}\n{"rounds_s": [2.0]}\n{"other": 1}\nbye') == {"rounds_s": [2.0]}
+    assert read_result('noise\n{"rounds_s": [1.0]}\n{"rounds_s": [2.0]}\n{"other": 1}\nbye') == {
+        "rounds_s": [2.0]
+    }
     assert read_result("noise") is None
     assert last_line("one\n two \n\n") == "two"
 
 
 def test_other_work_on_the_machine_is_told_of() -> None:
     assert "other work" not in describe(a_run(1.0), 5)
-    assert "other work kept 60 % of the cores busy" in describe(a_run(1.0) | {"busy_before": 60.0}, 5)
+    assert "other work kept 60 % of the cores busy" in describe(
+        a_run(1.0) | {"busy_before": 60.0}, 5
+    )
 
 
 def test_only_the_whole_comparison_is_kept() -> None:
@@ -150,10 +180,14 @@ def test_a_name_chooses_a_row_or_all_rows_of_a_system() -> None:
 
 @pytest.fixture
 def options(tmp_path: Path) -> argparse.Namespace:
-    return read_options(["--devices", "2", "--rounds", "1", "--timeout", "60", "--venvs", str(tmp_path)])
+    return read_options(
+        ["--devices", "2", "--rounds", "1", "--timeout", "60", "--venvs", str(tmp_path)]
+    )
 
 
-def test_a_runner_that_is_not_there_is_a_reason(options: argparse.Namespace, tmp_path: Path) -> None:
+def test_a_runner_that_is_not_there_is_a_reason(
+    options: argparse.Namespace, tmp_path: Path
+) -> None:
     run = run_once(System("x", "X", "nothing", 1, 1), options, tmp_path, tmp_path)
     assert "No module named benchmarks.peers.run_nothing" in run["reason"]
 
@@ -162,7 +196,9 @@ def test_a_runner_that_takes_too_long_is_ended(options: argparse.Namespace, tmp_
     options.timeout = 0.2
     run = run_once(System("plain-1", "P", "plain", 1, 1), options, tmp_path, tmp_path)
     assert run == {"reason": "no result after 0.2 s"}
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])
+    ]
 
 
 LOG = """2026-11-21 10:36:10,500 - FedAvg - INFO - [identity=server] -
@@ -238,7 +274,12 @@ def test_durations_add_up_to_the_whole(stamps: list[float]) -> None:
 
 
 def test_pss_is_read_from_the_kernels_text() -> None:
-    assert parse_pss("7f-7f ---p 00 00:00 0 [rollup]\nRss:   900 kB\nPss:      123 kB\nPss_Anon: 7 kB\n") == 123 * 1024
+    assert (
+        parse_pss(
+            "7f-7f ---p 00 00:00 0 [rollup]\nRss:   900 kB\nPss:      123 kB\nPss_Anon: 7 kB\n"
+        )
+        == 123 * 1024
+    )
     with pytest.raises(ValueError, match="no line 'Pss:'"):
         parse_pss("Rss: 1 kB")
 
@@ -250,19 +291,28 @@ def test_a_process_that_is_gone_has_no_memory() -> None:
     assert read_pss(os.getpid()) > 10e6
 
 
-HOLD = "import time; block = bytearray(b'x') * 60_000_000; print('ready', flush=True); time.sleep(60)"
-DAEMON = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {HOLD!r}], start_new_session=True); import time; time.sleep(60)"
+HOLD = (
+    "import time; block = bytearray(b'x') * 60_000_000; print('ready', flush=True); time.sleep(60)"
+)
+DAEMON = (
+    f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {HOLD!r}], "
+    "start_new_session=True); import time; time.sleep(60)"
+)
 
 
 def test_a_tree_counts_what_its_root_started_and_leaves_nothing_behind() -> None:
-    process = subprocess.Popen([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdout is not None
     with process.stdout:
         with Tree(process.pid) as tree:
             assert process.stdout.readline() == "ready\n"
             child = psutil.Process(process.pid).children()[0]
             end_s = time.monotonic() + 30
-            while tree.peak_bytes <= 60e6 and time.monotonic() < end_s:  # it looks less often where there are many processes
+            while (
+                tree.peak_bytes <= 60e6 and time.monotonic() < end_s
+            ):  # it looks less often where there are many processes
                 time.sleep(0.05)
             process.kill()  # the child is an orphan now, in a session of its own
         process.wait()
@@ -273,7 +323,9 @@ def test_a_tree_counts_what_its_root_started_and_leaves_nothing_behind() -> None
 # Environments
 
 
-def test_an_environment_that_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_is_there_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Path] = []
 
     def make(home: Path, **_options: object) -> None:
@@ -294,7 +346,10 @@ def test_an_environment_that_is_there_is_not_made_again(tmp_path: Path, monkeypa
 
 
 def test_an_installation_that_fails_says_what_pip_said() -> None:
-    script = "print('Collecting thing'); print('ERROR: No matching distribution found for thing'); raise SystemExit(1)"
+    script = (
+        "print('Collecting thing'); print('ERROR: No matching distribution found for thing'); "
+        "raise SystemExit(1)"
+    )
     told: list[str] = []
     with pytest.raises(InstallationFailed, match="ERROR: No matching distribution found for thing"):
         _run([sys.executable, "-c", script], told.append, 30)
@@ -305,10 +360,15 @@ def test_an_installation_that_fails_says_what_pip_said() -> None:
 
 @pytest.mark.parametrize("system", [s for s in SYSTEMS if s.environment], ids=lambda s: s.name)
 def test_every_version_of_a_peer_is_pinned(system: System) -> None:
-    lines = [line for line in system.requirements.read_text().splitlines() if not line.startswith("#")]
+    lines = [
+        line for line in system.requirements.read_text().splitlines() if not line.startswith("#")
+    ]
     assert all("==" in line for line in lines)
     assert not any(line.startswith(("torch==", "nvidia-cu", "triton")) for line in lines)
-    assert python_of(system, Path("here")) == Path("here") / f"venv-{system.environment}" / "bin" / "python"
+    assert (
+        python_of(system, Path("here"))
+        == Path("here") / f"venv-{system.environment}" / "bin" / "python"
+    )
 
 
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: s.name)

@@ -1,4 +1,5 @@
-"""Virtual time: the same seed gives the same run, nobody is in two places, and the battery and the counts add up."""
+"""Virtual time: the same seed gives the same run, nobody is in two places, and the battery and the
+counts add up."""
 
 import msgspec
 import numpy as np
@@ -18,11 +19,17 @@ from wire.errors import ConfigError, ShoalError
 
 class TestEveryPolicy:
     @settings(max_examples=20, deadline=None)
-    @given(text=st.sampled_from(POLICIES), kind=st.sampled_from(["phones", "boards"]), seed=st.integers(0, 2**63))
+    @given(
+        text=st.sampled_from(POLICIES),
+        kind=st.sampled_from(["phones", "boards"]),
+        seed=st.integers(0, 2**63),
+    )
     def test_same_seed_same_bits(self, text: str, kind: str, seed: int) -> None:
         one, two = (run(text, make_fleet(kind, 60, seed), 5)[1] for _ in range(2))
         assert [bits(b) for b in one] == [bits(b) for b in two]
-        assert [bits(b) for b in one] != [bits(b) for b in run(text, make_fleet(kind, 60, seed + 1), 5)[1]]
+        assert [bits(b) for b in one] != [
+            bits(b) for b in run(text, make_fleet(kind, 60, seed + 1), 5)[1]
+        ]
 
     @settings(max_examples=60, deadline=None)
     @given(text=st.sampled_from(POLICIES), fleet=fleets)
@@ -31,7 +38,9 @@ class TestEveryPolicy:
         jobs = fleet.jobs.take(np.lexsort((fleet.jobs.start_s, fleet.jobs.devices)))
         same = jobs.devices[1:] == jobs.devices[:-1]
         assert (jobs.start_s[1:] >= jobs.end_s[:-1])[same].all()
-        assert (jobs.end_s > jobs.start_s).mean() > 0.9  # a device may be lost in the second in which it starts
+        assert (
+            jobs.end_s > jobs.start_s
+        ).mean() > 0.9  # a device may be lost in the second in which it starts
 
     @settings(max_examples=60, deadline=None)
     @given(text=st.sampled_from(POLICIES), fleet=fleets)
@@ -46,7 +55,9 @@ class TestEveryPolicy:
             assert (batch.staleness >= 0).all()
             assert (batch.versions >= needed).all()
             assert (batch.end_s <= batch.at_s).all()
-            np.testing.assert_allclose(batch.end_s - batch.start_s, fleet.duration_s[batch.devices], atol=1e-6)
+            np.testing.assert_allclose(
+                batch.end_s - batch.start_s, fleet.duration_s[batch.devices], atol=1e-6
+            )
             np.testing.assert_allclose(batch.weights, (1 + batch.version - batch.versions) ** -0.5)
             assert needed <= policy.oldest_version_needed <= number + 1
             assert policy.now_s == batch.at_s
@@ -54,8 +65,16 @@ class TestEveryPolicy:
 
     @settings(max_examples=60, deadline=None)
     @given(
-        text=st.sampled_from(["sync:cohort=8:deadline=1e5", "over-select:cohort=8:deadline=1e5", "buffered:buffer=5:deadline=1e5"]),
-        kind=st.sampled_from(["phones", "phones:speed=0.2", "boards:available=0.5:ratio=2:speed=0.1"]),
+        text=st.sampled_from(
+            [
+                "sync:cohort=8:deadline=1e5",
+                "over-select:cohort=8:deadline=1e5",
+                "buffered:buffer=5:deadline=1e5",
+            ]
+        ),
+        kind=st.sampled_from(
+            ["phones", "phones:speed=0.2", "boards:available=0.5:ratio=2:speed=0.1"]
+        ),
         seed=st.integers(0, 2**63),
     )
     def test_availability_is_honoured(self, text: str, kind: str, seed: int) -> None:
@@ -74,8 +93,12 @@ class TestEveryPolicy:
         dropout=st.sampled_from([0, 0.4]),
         seed=st.integers(0, 1000),
     )
-    def test_battery_never_below_zero(self, text: str, battery: int, charging: float, dropout: float, seed: int) -> None:
-        fleet = make_fleet(f"always:battery={battery}:charging={charging}:dropout={dropout}:hour=21", 40, seed)
+    def test_battery_never_below_zero(
+        self, text: str, battery: int, charging: float, dropout: float, seed: int
+    ) -> None:
+        fleet = make_fleet(
+            f"always:battery={battery}:charging={charging}:dropout={dropout}:hour=21", 40, seed
+        )
         run(text, fleet, 5)
         for device in np.unique(fleet.jobs.devices):
             starts_s = np.sort(fleet.jobs.start_s[fleet.jobs.devices == device])
@@ -92,7 +115,9 @@ class TestEveryPolicy:
         assert (fleet.battery(everyone, last_s) >= 0).all()
         assert (fleet.battery(everyone, last_s) <= battery).all()
 
-    @pytest.mark.parametrize("text", ["sync:cohort=50", "over-select:cohort=50", "buffered:concurrency=50:buffer=25"])
+    @pytest.mark.parametrize(
+        "text", ["sync:cohort=50", "over-select:cohort=50", "buffered:concurrency=50:buffer=25"]
+    )
     def test_cost_does_not_grow_with_the_fleet(self, text: str) -> None:
         looks = []
         for devices in (5_000, 50_000, 500_000):
@@ -112,13 +137,21 @@ class TestEveryPolicy:
         assert 0.2 < tally.dropped / tally.invited < 0.4
         used = sum(int(fleet.work.examples[b.devices].sum()) for b in batches)
         assert tally.examples - tally.wasted_examples == pytest.approx(used)
-        assert tally.down_bytes + tally.up_bytes - tally.wasted_bytes == pytest.approx(400_000 * tally.completed)
-        assert tally.useful_s == pytest.approx(sum(float((b.end_s - b.start_s).sum()) for b in batches))
+        assert tally.down_bytes + tally.up_bytes - tally.wasted_bytes == pytest.approx(
+            400_000 * tally.completed
+        )
+        assert tally.useful_s == pytest.approx(
+            sum(float((b.end_s - b.start_s).sum()) for b in batches)
+        )
 
-    def test_batches_do_not_depend_on_how_many_were_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_batches_do_not_depend_on_how_many_were_looked_at(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         one = run(POLICIES[0], make_fleet("phones", 3000), 10)[1]
         monkeypatch.setattr("simulation.timing.fleet.SPARE", 7.0)
-        assert [bits(b) for b in run(POLICIES[0], make_fleet("phones", 3000), 10)[1]] == [bits(b) for b in one]
+        assert [bits(b) for b in run(POLICIES[0], make_fleet("phones", 3000), 10)[1]] == [
+            bits(b) for b in one
+        ]
 
     def test_gives_up_when_nobody_comes(self) -> None:
         for text in POLICIES:
@@ -138,7 +171,10 @@ class TestPolicyOptions:
         [
             ("async", "policy 'async': 'async' is none of sync, over-select, buffered"),
             ("sync:over=1", "policy 'sync:over=1': 'over' is no option of sync"),
-            ("sync:cohort=21", "policy 'sync:cohort=21': cohort is 21, expected no more than the 20 devices"),
+            (
+                "sync:cohort=21",
+                "policy 'sync:cohort=21': cohort is 21, expected no more than the 20 devices",
+            ),
             ("buffered:buffer=21", "buffer is 21, expected no more than the 20 devices"),
             ("buffered:buffer=0", "buffer is '0', expected a whole number from 1"),
             ("sync:deadline=0", "deadline is '0', expected a number from 0.001"),
@@ -153,7 +189,9 @@ class TestPolicyOptions:
         policy = make_policy(read_policy("over-select"), make_fleet("always", 20))
         assert isinstance(policy, Sync)
         assert (policy.cohort, policy.invited, policy.deadline_s) == (20, 20, 3600.0)
-        assert isinstance(make_policy(read_policy("buffered"), make_fleet("always", 20)), policies.Buffered)
+        assert isinstance(
+            make_policy(read_policy("buffered"), make_fleet("always", 20)), policies.Buffered
+        )
 
 
 class TestReport:

@@ -23,7 +23,9 @@ from wire.errors import ShoalError
 class TestSync:
     @settings(max_examples=40, deadline=None)
     @given(
-        seed=st.integers(0, 2**63), cohort=st.integers(1, 30), kind=st.sampled_from(["always", "uniform", "boards:available=1:dropout=0"])
+        seed=st.integers(0, 2**63),
+        cohort=st.integers(1, 30),
+        kind=st.sampled_from(["always", "uniform", "boards:available=1:dropout=0"]),
     )
     def test_takes_as_long_as_the_slowest(self, seed: int, cohort: int, kind: str) -> None:
         fleet = make_fleet(kind, 30, seed)
@@ -36,7 +38,8 @@ class TestSync:
 
     def test_a_round_by_hand(self) -> None:
         profiles = replace(
-            make_profiles(read_profiles("always:latency=0.5:down=1e5:up=5e4"), 3, 0), examples_per_s=np.array([10.0, 20.0, 40.0])
+            make_profiles(read_profiles("always:latency=0.5:down=1e5:up=5e4"), 3, 0),
+            examples_per_s=np.array([10.0, 20.0, 40.0]),
         )
         fleet = Fleet(profiles, Work(np.array([100, 100, 100]), 200_000, 100_000), 0)
         policy = make_policy(read_policy("sync:deadline=11"), fleet)
@@ -54,7 +57,10 @@ class TestSync:
             "staleness": {"mean": 0.0, "max": 0},
             "utilisation": {"useful": round(17.5 / 32.5, 6), "at_work": round(32.5 / 11, 6)},
         }
-        assert policy.next_batch().devices.tolist() == [1, 2]  # the slow one is back at 15 s: the server waits for it, until 71 s
+        assert policy.next_batch().devices.tolist() == [
+            1,
+            2,
+        ]  # the slow one is back at 15 s: the server waits for it, until 71 s
         assert policy.now_s == 11.0 + 60 + 11
 
     def test_nobody_waits_for_those_who_drop_out(self) -> None:
@@ -84,9 +90,13 @@ class TestOverSelect:
         cohort=st.integers(1, 40),
         over=st.floats(0, 2),
         devices=st.sampled_from([130, SMALL + 500]),
-        kind=st.sampled_from(["phones:dropout=0:available=1:ratio=1", "boards:dropout=0:available=1", "always"]),
+        kind=st.sampled_from(
+            ["phones:dropout=0:available=1:ratio=1", "boards:dropout=0:available=1", "always"]
+        ),
     )
-    def test_never_later_than_sync_on_the_same_draw(self, seed: int, cohort: int, over: float, devices: int, kind: str) -> None:
+    def test_never_later_than_sync_on_the_same_draw(
+        self, seed: int, cohort: int, over: float, devices: int, kind: str
+    ) -> None:
         sync, chosen = (make_fleet(kind, devices, seed) for _ in range(2))
         first = run(f"sync:cohort={cohort}:deadline=1e9", sync, 1)[1][0]
         batch = run(f"over-select:cohort={cohort}:over={over}:deadline=1e9", chosen, 1)[1][0]
@@ -105,14 +115,23 @@ class TestOverSelect:
 
     def test_no_more_updates_than_asked_for_where_several_arrive_at_once(self) -> None:
         profiles = make_profiles(read_profiles("always"), 100, 0)
-        batch = run("over-select:cohort=10", Fleet(profiles, Work(np.full(100, 50), 0, 0), 0), 1)[1][0]
+        batch = run("over-select:cohort=10", Fleet(profiles, Work(np.full(100, 50), 0, 0), 0), 1)[
+            1
+        ][0]
         assert len(batch.devices) == 10
 
 
 class TestBuffered:
     @settings(max_examples=20, deadline=None)
-    @given(fleet=fleets, concurrency=st.integers(1, 12), buffer=st.integers(1, 12), deadline=st.sampled_from([20.0, 900.0]))
-    def test_is_what_a_server_does_event_by_event(self, fleet: Watched, concurrency: int, buffer: int, deadline: float) -> None:
+    @given(
+        fleet=fleets,
+        concurrency=st.integers(1, 12),
+        buffer=st.integers(1, 12),
+        deadline=st.sampled_from([20.0, 900.0]),
+    )
+    def test_is_what_a_server_does_event_by_event(
+        self, fleet: Watched, concurrency: int, buffer: int, deadline: float
+    ) -> None:
         text = f"buffered:concurrency={concurrency}:buffer={buffer}:deadline={deadline}"
         try:
             policy, batches = run(text, fleet, 8)
@@ -123,7 +142,9 @@ class TestBuffered:
         leaves_s = np.minimum(jobs.end_s, jobs.start_s + deadline)
         for job in range(len(jobs)):
             queue.add(float(leaves_s[job]), ("leaves", job))
-        for job in range(len(jobs)):  # after those that leave in the same second: a start sees what was aggregated then
+        for job in range(
+            len(jobs)
+        ):  # after those that leave in the same second: a start sees what was aggregated then
             queue.add(float(jobs.start_s[job]), ("starts", job))
         at_work, started_from, waiting = 0, dict[int, int](), list[int]()
         seen: list[tuple[float, set[tuple[int, int]]]] = []
@@ -138,11 +159,15 @@ class TestBuffered:
             if jobs.finishes[job] and jobs.end_s[job] <= jobs.start_s[job] + deadline:
                 waiting.append(job)
                 if len(waiting) == buffer:
-                    seen.append((queue.clock(), {(int(jobs.devices[j]), started_from[j]) for j in waiting}))
+                    seen.append(
+                        (queue.clock(), {(int(jobs.devices[j]), started_from[j]) for j in waiting})
+                    )
                     waiting = []
         assert [at_s for at_s, _ in seen] == [b.at_s for b in batches]
         if len(set(leaves_s)) == len(leaves_s):
-            pairs = [set(zip(b.devices.tolist(), b.versions.tolist(), strict=True)) for b in batches]
+            pairs = [
+                set(zip(b.devices.tolist(), b.versions.tolist(), strict=True)) for b in batches
+            ]
             assert [updates for _, updates in seen] == pairs
 
     def test_every_place_is_filled_at_once(self) -> None:
@@ -153,16 +178,27 @@ class TestBuffered:
             assert ((fleet.jobs.start_s <= at_s) & (fleet.jobs.end_s > at_s) & started).sum() == 50
 
     def test_staleness_is_that_of_the_queue(self) -> None:
-        """Nearly alike: 100 updates arrive while one device trains, so 10 aggregations, or 9 where one begins with an aggregation."""
+        """Nearly alike: 100 updates arrive while one device trains, so 10 aggregations, or 9 where
+        one begins with an aggregation."""
         profiles = make_profiles(read_profiles("always"), 1000, 0)
-        fleet = Fleet(replace(profiles, examples_per_s=np.linspace(99, 101, 1000)), Work(np.full(1000, 1000), 0, 0), 0)
+        fleet = Fleet(
+            replace(profiles, examples_per_s=np.linspace(99, 101, 1000)),
+            Work(np.full(1000, 1000), 0, 0),
+            0,
+        )
         policy, batches = run("buffered:concurrency=100:buffer=10", fleet, 300)
         assert np.mean([b.staleness.mean() for b in batches[50:]]) == pytest.approx(9.9, abs=0.1)
-        assert describe(policy.tally, policy.now_s).utilisation.at_work == pytest.approx(100, rel=0.05)
+        assert describe(policy.tally, policy.now_s).utilisation.at_work == pytest.approx(
+            100, rel=0.05
+        )
 
     def test_slow_devices_are_given_up(self) -> None:
         profiles = make_profiles(read_profiles("always"), 20, 0)
-        fleet = Watched(replace(profiles, examples_per_s=np.where(np.arange(20) < 5, 1.0, 100.0)), Work(np.full(20, 100), 0, 0), 0)
+        fleet = Watched(
+            replace(profiles, examples_per_s=np.where(np.arange(20) < 5, 1.0, 100.0)),
+            Work(np.full(20, 100), 0, 0),
+            0,
+        )
         policy, batches = run("buffered:concurrency=10:buffer=5:deadline=30", fleet, 500)
         assert all((b.devices >= 5).all() for b in batches)
         assert policy.tally.late >= 3

@@ -30,17 +30,27 @@ def test_the_objective_starts_from_the_extractor_and_a_fresh_head(other: str) ->
         assert torch.equal(made.extractor.state_dict()[name], value)
     plain = objective_for_fleet(data, read_algorithm("fedavg"), 3).model
     assert torch.equal(made.linear_head("made").weight, plain.linear_head("plain").weight)
-    assert not torch.equal(made.extractor.state_dict()["conv1.weight"], plain.extractor.state_dict()["conv1.weight"])
+    assert not torch.equal(
+        made.extractor.state_dict()["conv1.weight"], plain.extractor.state_dict()["conv1.weight"]
+    )
 
 
 def test_cgau_learns_on_a_frozen_extractor_that_knows_something(other: str) -> None:
     data = synthetic_fleet(3)
-    summary = simulate(data, SimulationSettings(read_algorithm("cgau:units=16"), 15, hyper={"lr": 0.05}, pretrain=other)).summary
+    summary = simulate(
+        data,
+        SimulationSettings(read_algorithm("cgau:units=16"), 15, hyper={"lr": 0.05}, pretrain=other),
+    ).summary
     assert known(summary.accuracy.mean) > 0.6
     bundle_bytes = summary.bytes.up / (3 * 15)
-    assert bundle_bytes < 4 * (16 * 512 * 2 + 4000)  # two gated layers and a head leave the device, the extractor does not
+    assert bundle_bytes < 4 * (
+        16 * 512 * 2 + 4000
+    )  # two gated layers and a head leave the device, the extractor does not
 
 
 def test_examples_of_another_shape_are_one_clear_error() -> None:
-    with pytest.raises(DataError, match=r"--pretrain watch: its examples have shape \(6, 128\), those of the fleet \(2, 32\)"):
+    with pytest.raises(
+        DataError,
+        match=r"--pretrain watch: its examples have shape \(6, 128\), those of the fleet \(2, 32\)",
+    ):
         objective_for_fleet(synthetic_fleet(2), read_algorithm("cgau"), 0, pretrain="watch")

@@ -1,4 +1,5 @@
-"""What devices are like: speeds, links, hours in which they are there, and the draws behind them."""
+"""What devices are like: speeds, links, hours in which they are there, and the draws behind
+them."""
 
 from dataclasses import replace
 
@@ -19,7 +20,15 @@ class TestProfiles:
     def test_columns(self, text: str) -> None:
         one, two, other = (make_profiles(read_profiles(text), 50, seed) for seed in (3, 3, 4))
         assert len(one) == 50
-        for name in ("examples_per_s", "down_bytes_per_s", "up_bytes_per_s", "latency_s", "dropout", "battery_examples", "charge_s"):
+        for name in (
+            "examples_per_s",
+            "down_bytes_per_s",
+            "up_bytes_per_s",
+            "latency_s",
+            "dropout",
+            "battery_examples",
+            "charge_s",
+        ):
             column = getattr(one, name)
             assert (column.shape, column.dtype) == ((50,), np.float64)
             assert (column >= 0).all()
@@ -27,7 +36,9 @@ class TestProfiles:
         assert text == "always" or (one.examples_per_s != other.examples_per_s).any()
 
     def test_phones_are_what_the_options_say(self) -> None:
-        phones = make_profiles(read_profiles("phones:speed=50:spread=0.6:down=2e6:dropout=0.1"), 20_000, 0)
+        phones = make_profiles(
+            read_profiles("phones:speed=50:spread=0.6:down=2e6:dropout=0.1"), 20_000, 0
+        )
         assert np.median(phones.examples_per_s) == pytest.approx(50, rel=0.02)
         assert np.log(phones.examples_per_s).std() == pytest.approx(0.6, rel=0.02)
         assert np.median(phones.down_bytes_per_s) == pytest.approx(2e6, rel=0.03)
@@ -36,22 +47,38 @@ class TestProfiles:
     def test_four_times_as_many_at_night(self) -> None:
         phones = make_profiles(read_profiles("phones:zones=0:hour=0"), 20_000, 0)
         everyone = np.arange(20_000)
-        shares = [phones.availability.ask(everyone, np.full(20_000, 3600.0 * hour + 1800)).mean() for hour in range(48)]
+        shares = [
+            phones.availability.ask(everyone, np.full(20_000, 3600.0 * hour + 1800)).mean()
+            for hour in range(48)
+        ]
         np.testing.assert_allclose(shares[:24], [0.1 + 0.3 * night for night in NIGHT], atol=0.012)
         assert shares[:24] != shares[24:]
 
     def test_time_zones_flatten_the_day(self) -> None:
         phones = make_profiles(read_profiles("phones:zones=24"), 20_000, 0)
         everyone = np.arange(20_000)
-        shares = [phones.availability.ask(everyone, np.full(20_000, 3600.0 * hour)).mean() for hour in range(24)]
+        shares = [
+            phones.availability.ask(everyone, np.full(20_000, 3600.0 * hour)).mean()
+            for hour in range(24)
+        ]
         assert max(shares) - min(shares) < 0.03
 
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("tablets", "profiles 'tablets': 'tablets' is none of phones, boards, uniform, always, trace"),
-            ("phones:sped=3", "profiles 'phones:sped=3': 'sped' is no option of phones; it has speed=200, spread=0.6"),
-            ("phones:dropout=2", "profiles 'phones:dropout=2': dropout is '2', expected a number from 0 to 1"),
+            (
+                "tablets",
+                "profiles 'tablets': 'tablets' is none of phones, boards, uniform, always, trace",
+            ),
+            (
+                "phones:sped=3",
+                "profiles 'phones:sped=3': 'sped' is no option of phones; it has speed=200, "
+                "spread=0.6",
+            ),
+            (
+                "phones:dropout=2",
+                "profiles 'phones:dropout=2': dropout is '2', expected a number from 0 to 1",
+            ),
             ("phones:ratio=0", "ratio is '0', expected a number from 1"),
             ("phones:speed=fast", "speed is 'fast', expected a number"),
             ("uniform:spread=1", "spread and network are shares here, expected less than 1"),
@@ -66,7 +93,9 @@ class TestProfiles:
         profiles = make_profiles(read_profiles("phones:battery=100"), 3, 0)
         with pytest.raises(ConfigError, match="battery"):
             Fleet(profiles, Work(np.array([101, 0, 500]), 1, 1), 0)
-        with pytest.raises(ConfigError, match=r"examples of \(2,\) devices, expected one number for each of 3"):
+        with pytest.raises(
+            ConfigError, match=r"examples of \(2,\) devices, expected one number for each of 3"
+        ):
             Fleet(profiles, Work(np.array([1, 1]), 1, 1), 0)
         assert set(Fleet(profiles, Work(np.array([100, 0, 500]), 1, 1), 0).find(0.0, 3)) <= {0}
 
@@ -79,8 +108,12 @@ class TestAvailability:
         offset_h=st.floats(-12, 24),
         seed=st.integers(0, 99),
     )
-    def test_stays_until_the_hour_in_which_it_is_gone(self, start_s: float, lasts_s: float, offset_h: float, seed: int) -> None:
-        curve = Curve([0.1 + 0.8 * night for night in NIGHT], np.full(200, 3600.0 * round(offset_h)), seed)
+    def test_stays_until_the_hour_in_which_it_is_gone(
+        self, start_s: float, lasts_s: float, offset_h: float, seed: int
+    ) -> None:
+        curve = Curve(
+            [0.1 + 0.8 * night for night in NIGHT], np.full(200, 3600.0 * round(offset_h)), seed
+        )
         devices, at_s = np.arange(200), np.full(200, start_s)
         devices = devices[curve.ask(devices, at_s)]
         at_s, end_s = at_s[: len(devices)], at_s[: len(devices)] + lasts_s
@@ -105,7 +138,9 @@ class TestAvailability:
 
     def test_a_night_is_one_stretch(self) -> None:
         curve = Curve(NIGHT, np.zeros(1000), 0)
-        hours = np.stack([curve.ask(np.arange(1000), np.full(1000, 3600.0 * (12 + h))) for h in range(24)])
+        hours = np.stack(
+            [curve.ask(np.arange(1000), np.full(1000, 3600.0 * (12 + h))) for h in range(24)]
+        )
         changes = (hours[1:] != hours[:-1]).sum(0)
         assert changes.max() <= 2
 
@@ -115,7 +150,10 @@ class TestAvailability:
         assert found == ([False] * 120 + [True] * 48) * 2
 
     @settings(max_examples=100, deadline=None)
-    @given(st.lists(st.lists(st.integers(0, 400), max_size=8, unique=True), min_size=1, max_size=6), st.data())
+    @given(
+        st.lists(st.lists(st.integers(0, 400), max_size=8, unique=True), min_size=1, max_size=6),
+        st.data(),
+    )
     def test_intervals(self, ends: list[list[int]], data: st.DataObject) -> None:
         pieces = [sorted(own)[: len(own) // 2 * 2] for own in ends]
         starts, stops = ([float(v) for own in pieces for v in own[k::2]] for k in (0, 1))
@@ -143,10 +181,16 @@ class TestDraws:
 
     @pytest.mark.parametrize("size", [50, SMALL + 500, 100_000])
     def test_who_comes_first_is_uniform(self, size: int) -> None:
-        first = np.concatenate([Shuffled(make_key(seed), size).take(0, 40)[:10] for seed in range(1000)])
+        first = np.concatenate(
+            [Shuffled(make_key(seed), size).take(0, 40)[:10] for seed in range(1000)]
+        )
         counts = np.bincount(first * 10 // size, minlength=10)
-        assert ((counts - len(first) / 10) ** 2 / (len(first) / 10)).sum() < 27.9  # chi-square, 9 degrees of freedom: 1 in 1000
-        second = np.concatenate([np.diff(Shuffled(make_key(seed), size).take(0, 40)[:2]) for seed in range(2000)])
+        assert (
+            (counts - len(first) / 10) ** 2 / (len(first) / 10)
+        ).sum() < 27.9  # chi-square, 9 degrees of freedom: 1 in 1000
+        second = np.concatenate(
+            [np.diff(Shuffled(make_key(seed), size).take(0, 40)[:2]) for seed in range(2000)]
+        )
         assert abs((second > 0).mean() - 0.5) < 0.04
 
     def test_uniform(self) -> None:
@@ -155,5 +199,8 @@ class TestDraws:
         counts = np.histogram(numbers, 20, (0, 1))[0]
         assert ((counts - 5000) ** 2 / 5000).sum() < 43.8  # 19 degrees of freedom
         assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.01
-        assert uniform(make_key(1), np.arange(5)).tolist() == uniform(make_key(1), np.arange(9))[:5].tolist()
+        assert (
+            uniform(make_key(1), np.arange(5)).tolist()
+            == uniform(make_key(1), np.arange(9))[:5].tolist()
+        )
         assert make_key(1, 2) != make_key(2, 1) != make_key(3)

@@ -23,8 +23,16 @@ from wire.errors import ConfigError, ShoalError
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
 
-MACHINE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
-SOON_LOST = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
+MACHINE: dict[str, Any] = {
+    "num_cpus": 1,
+    "object_store_memory": 100 * 2**20,
+    "include_dashboard": False,
+}
+SOON_LOST = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +65,20 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def on_ray(address: str, algorithm: str, path: Any = "eager", num_workers: int = 0) -> SimulationResult:
+def on_ray(
+    address: str, algorithm: str, path: Any = "eager", num_workers: int = 0
+) -> SimulationResult:
     settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8)
-    return simulate(synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions(path, num_workers, cluster=address))
+    return simulate(
+        synthetic_fleet(8, shift=1.0),
+        settings,
+        engine=EngineOptions(path, num_workers, cluster=address),
+    )
 
 
 def in_second_round(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Act once, when the first device has something to keep after the second round, while others are at work."""
+    """Act once, when the first device has something to keep after the second round, while others
+    are at work."""
     put, acted = MappedStore.put, list[str]()
 
     def watched(arena: MappedStore, device_id: str, number: int, tensors: Any) -> None:
@@ -76,7 +91,11 @@ def in_second_round(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) ->
 
 
 def test_what_a_device_keeps_goes_with_the_plan_and_comes_back() -> None:
-    kept, first, second = TravellingStore(), {"private/a": synthetic_fleet(1).devices["d0"].train_x}, dict[str, Any]()
+    kept, first, second = (
+        TravellingStore(),
+        {"private/a": synthetic_fleet(1).devices["d0"].train_x},
+        dict[str, Any](),
+    )
     kept.load(first)
     assert kept.get("d0", 1) == first
     assert kept.after is None
@@ -91,14 +110,19 @@ def test_same_bits_as_in_one_process(cluster: Any, workers: list[Any]) -> None:
     assert not ray.is_initialized()
 
 
-def test_methods_of_a_users_own_file_go_to_machines_that_do_not_have_it(cluster: Any, workers: list[Any], tmp_path: Path) -> None:
+def test_methods_of_a_users_own_file_go_to_machines_that_do_not_have_it(
+    cluster: Any, workers: list[Any], tmp_path: Path
+) -> None:
     for name in ("mixup.py", "opposed.py"):
         shutil.copy(Path(__file__).parents[2] / "examples" / name, tmp_path)
     algorithm = read_algorithm(f"{tmp_path}/mixup.py:MixupHead+{tmp_path}/opposed.py:Opposed")
     for name in ("mixup.py", "opposed.py"):
         (tmp_path / name).unlink()
     settings, data = SimulationSettings(algorithm, 2, batch_size=8), synthetic_fleet(8, shift=1.0)
-    here, there = (simulate(data, settings, engine=EngineOptions("eager", cluster=c)) for c in ("", cluster.address))
+    here, there = (
+        simulate(data, settings, engine=EngineOptions("eager", cluster=c))
+        for c in ("", cluster.address)
+    )
     same(here, there)
 
 
@@ -111,7 +135,10 @@ def test_models_that_nobody_looks_at_are_summed_up_where_they_are_trained(
 
 
 def test_a_machine_lost_in_a_round_changes_no_bit(
-    cluster: Any, workers: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cluster: Any,
+    workers: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     second = next(iter(cluster.worker_nodes))
     try:
@@ -126,7 +153,10 @@ def test_a_machine_lost_in_a_round_changes_no_bit(
 
 @pytest.mark.slow
 def test_a_worker_that_ends_is_replaced(
-    cluster: Any, workers: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cluster: Any,
+    workers: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "shoal.simulation"):
         in_second_round(patch, lambda: ray.kill(workers[0]._members[0].actor))
@@ -161,7 +191,9 @@ def test_a_cluster_without_room_ends_the_run(cluster: Any, monkeypatch: pytest.M
     try:
         others = [ray.remote(num_cpus=1)(TravellingStore).remote() for _ in range(2)]
         ray.get([other.load.remote({}) for other in others])
-        with pytest.raises(ShoalError, match="no worker for 1 s; 0 of the cluster's 2 CPUs are free, one is needed"):
+        with pytest.raises(
+            ShoalError, match="no worker for 1 s; 0 of the cluster's 2 CPUs are free, one is needed"
+        ):
             on_ray(cluster.address, "fedavg")
         assert ray.is_initialized()
     finally:
@@ -183,7 +215,10 @@ def test_a_cluster_of_this_machine_alone(address: str) -> None:
 
 def refuse(address: str, **_: Any) -> None:
     """What `ray.init` does where no cluster runs."""
-    raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to by setting `--address` flag.")
+    raise ConnectionError(
+        "Could not find any running Ray instance. Please specify the one to connect to by setting "
+        "`--address` flag."
+    )
 
 
 def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,8 +230,14 @@ def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatc
         EngineOptions("messages", cluster="auto")
     with monkeypatch.context() as patch:  # another test's cluster may be up on this machine
         patch.setattr("ray.init", refuse)
-        with pytest.raises(ConfigError, match=r"^cluster 'auto': this machine is part of no Ray cluster; expected one .* local, or any$"):
+        with pytest.raises(
+            ConfigError,
+            match=r"^cluster 'auto': this machine is part of no Ray cluster; expected one .* "
+            r"local, or any$",
+        ):
             on_ray("auto", "fedavg")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"Ray is not installed: pip install 'shoal\[simulation,ray\]'"):
+    with pytest.raises(
+        ConfigError, match=r"Ray is not installed: pip install 'shoal\[simulation,ray\]'"
+    ):
         EngineOptions(cluster="auto")

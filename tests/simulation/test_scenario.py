@@ -1,4 +1,5 @@
-"""Scenarios: few labels, none, and newcomers; what goes with which partition; and that runs are made and told in them."""
+"""Scenarios: few labels, none, and newcomers; what goes with which partition; and that runs are
+made and told in them."""
 
 from itertools import pairwise
 from typing import Any
@@ -34,11 +35,15 @@ def numbered(*labels: list[int]) -> FleetData:
     return FleetData("numbered", Window(("a",), 4, 4), ("a", "b", "c"), devices)
 
 
-fleets = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), min_size=1, max_size=4).map(lambda labels: numbered(*labels))
+fleets = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), min_size=1, max_size=4).map(
+    lambda labels: numbered(*labels)
+)
 
 
 @given(fleets, st.integers(1, 12), st.integers(0, 99))
-def test_a_device_keeps_one_stretch_of_labels_of_each_class_and_all_windows(data: FleetData, count: int, seed: int) -> None:
+def test_a_device_keeps_one_stretch_of_labels_of_each_class_and_all_windows(
+    data: FleetData, count: int, seed: int
+) -> None:
     seen = set_scene(data, Scenario(labels=count), seed)
     for device_id, before in data.devices.items():
         after = seen.devices[device_id]
@@ -73,7 +78,9 @@ def test_labels_are_drawn_by_seed_and_device_and_from_all_over() -> None:
 
 
 @given(fleets.filter(lambda data: len(data.devices) > 1), st.integers(0, 9))
-def test_without_labels_newcomers_have_none_and_the_others_have_all(data: FleetData, seed: int) -> None:
+def test_without_labels_newcomers_have_none_and_the_others_have_all(
+    data: FleetData, seed: int
+) -> None:
     scenario = Scenario(labels="none")
     seen = set_scene(data, scenario, seed)
     count = scenario.num_newcomers(len(data.devices))
@@ -88,7 +95,9 @@ def test_without_labels_newcomers_have_none_and_the_others_have_all(data: FleetD
 
 def test_the_scale_of_channels_is_that_of_all_windows() -> None:
     data = synthetic_fleet(4)
-    assert set_scene(data, Scenario(labels=1), 0).channel_size() == pytest.approx(data.channel_size())
+    assert set_scene(data, Scenario(labels=1), 0).channel_size() == pytest.approx(
+        data.channel_size()
+    )
 
 
 def test_newcomers_are_as_many_as_asked() -> None:
@@ -101,7 +110,9 @@ def test_newcomers_are_as_many_as_asked() -> None:
         set_scene(synthetic_fleet(1), Scenario("none"), 0)
 
 
-@pytest.mark.parametrize(("text", "labels"), [("all", "all"), ("none", "none"), ("1", 1), ("20", 20)])
+@pytest.mark.parametrize(
+    ("text", "labels"), [("all", "all"), ("none", "none"), ("1", 1), ("20", 20)]
+)
 def test_labels_are_read(text: str, labels: Labels) -> None:
     assert read_labels(text) == labels
 
@@ -115,14 +126,24 @@ def test_labels_that_are_none_are_one_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("split", "assigned", "error"),
     [
-        ("session", "iid", "split session with partition iid: it puts the examples of all devices together"),
+        (
+            "session",
+            "iid",
+            "split session with partition iid: it puts the examples of all devices together",
+        ),
         ("time", "dirichlet:alpha=0.3", "split time with partition dirichlet"),
         ("random", "drawn", "split random with partition drawn"),
-        ("session", "real-world", "split session with partition real-world: it divides each person's windows at random"),
+        (
+            "session",
+            "real-world",
+            "split session with partition real-world: it divides each person's windows at random",
+        ),
         ("time", "user:split=random", "split time with partition user:split=random"),
     ],
 )
-def test_a_split_that_a_partition_leaves_no_room_for_is_refused_by_name(split: str, assigned: str, error: str) -> None:
+def test_a_split_that_a_partition_leaves_no_room_for_is_refused_by_name(
+    split: str, assigned: str, error: str
+) -> None:
     with pytest.raises(ConfigError, match=error):
         check_scenario(Scenario(split=read_split(split)), read_partition(assigned))
 
@@ -131,12 +152,16 @@ def test_a_split_that_a_partition_leaves_no_room_for_is_refused_by_name(split: s
 def test_labels_go_with_every_partition(assigned: str) -> None:
     check_scenario(Scenario(labels=2), read_partition(assigned))
     data = partition(synthetic_fleet(4), read_partition(f"{assigned.split(':')[0]}:devices=2"), 0)
-    counts = [np.bincount(w.train_y) for w in set_scene(data, Scenario(labels=2), 0).devices.values()]
+    counts = [
+        np.bincount(w.train_y) for w in set_scene(data, Scenario(labels=2), 0).devices.values()
+    ]
     assert [c.tolist() for c in counts] == [[2, 2, 2], [2, 2, 2]]
 
 
 def test_a_run_is_made_and_told_in_its_scenario() -> None:
-    settings = SimulationSettings(read_algorithm("fedavg"), 2, labels=3, split=read_split("random:test=0.5"), newcomers=1)
+    settings = SimulationSettings(
+        read_algorithm("fedavg"), 2, labels=3, split=read_split("random:test=0.5"), newcomers=1
+    )
     summary = simulate(synthetic_fleet(4), settings).summary
     assert [(d.num_train, d.num_test) for d in summary.devices.values()] == [(9, 26)] * 3
     assert (summary.labels, summary.split) == ("3", "random:test=0.5")
@@ -147,29 +172,47 @@ def test_a_run_has_the_same_bits_by_messages() -> None:
     from simulation.engine.options import EngineOptions
 
     settings = SimulationSettings(read_algorithm("fedavg"), 2, labels=3, split=read_split("random"))
-    runs = [simulate(synthetic_fleet(3), settings, engine=EngineOptions(backend=b)).summary for b in ("eager", "messages")]
+    runs = [
+        simulate(synthetic_fleet(3), settings, engine=EngineOptions(backend=b)).summary
+        for b in ("eager", "messages")
+    ]
     assert runs[0].devices == runs[1].devices
     assert runs[0].macro_f1 == runs[1].macro_f1
 
 
 def test_newcomers_without_labels_are_received_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the reception does with them is its own; it is given all their windows, and no label but those of the test part."""
+    """What the reception does with them is its own; it is given all their windows, and no label but
+    those of the test part."""
     seen: dict[str, Any] = {}
 
     def receive(_self: object, newcomers: dict[str, Windows]) -> dict[str, Received]:
         seen.update(newcomers)
-        metrics = {d: Metrics(w.num_test, 1.0, w.num_test // (1 + i)) for i, (d, w) in enumerate(newcomers.items())}
-        return {d: Received(Placement("0", 0.8), made, np.eye(4)[newcomers[d].test_y], {}) for d, made in metrics.items()}
+        metrics = {
+            d: Metrics(w.num_test, 1.0, w.num_test // (1 + i))
+            for i, (d, w) in enumerate(newcomers.items())
+        }
+        return {
+            d: Received(Placement("0", 0.8), made, np.eye(4)[newcomers[d].test_y], {})
+            for d, made in metrics.items()
+        }
 
     monkeypatch.setattr(Reception, "receive", receive)
-    summary = simulate(synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 1, labels="none")).summary
-    assert [(w.num_train, len(w.unlabelled_x), w.num_test) for w in seen.values()] == [(0, 40, 12)] * 2
+    summary = simulate(
+        synthetic_fleet(8), SimulationSettings(read_algorithm("fedavg"), 1, labels="none")
+    ).summary
+    assert [(w.num_train, len(w.unlabelled_x), w.num_test) for w in seen.values()] == [
+        (0, 40, 12)
+    ] * 2
     assert len(summary.devices) == 6
     assert all(d.num_train == 40 for d in summary.devices.values())
     newcomers = known(summary.newcomers)
     assert list(newcomers.devices.values()) == [1.0, 0.5]
     assert (newcomers.mean, newcomers.worst, newcomers.worst_tenth) == (0.75, 0.5, 0.5)
-    assert (known(newcomers.macro_f1).mean, set(newcomers.groups.values()), set(newcomers.sure.values())) == (1.0, {"0"}, {0.8})
+    assert (
+        known(newcomers.macro_f1).mean,
+        set(newcomers.groups.values()),
+        set(newcomers.sure.values()),
+    ) == (1.0, {"0"}, {0.8})
 
 
 def test_settings_are_checked_with_the_data() -> None:

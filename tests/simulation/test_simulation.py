@@ -1,4 +1,5 @@
-"""The fleet on one machine: same seed, same bits; the groups of the real watches; data sets and what is wrong with them."""
+"""The fleet on one machine: same seed, same bits; the groups of the real watches; data sets and
+what is wrong with them."""
 
 import os
 import zipfile
@@ -28,8 +29,12 @@ from wire.errors import ConfigError, DataError
 SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))]
 
 
-def run(data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int = 0, **others: Any) -> SimulationResult:
-    return simulate(data, SimulationSettings(read_algorithm(algorithm), rounds, seed=seed, **others))
+def run(
+    data: FleetData, algorithm: str = "distfl", rounds: int = 2, seed: int = 0, **others: Any
+) -> SimulationResult:
+    return simulate(
+        data, SimulationSettings(read_algorithm(algorithm), rounds, seed=seed, **others)
+    )
 
 
 def agreement(outcome: SimulationResult, data: FleetData) -> float:
@@ -49,7 +54,19 @@ def test_same_seed_same_bits(fleet: FleetData, algorithm: str) -> None:
 def test_summary_has_every_field(fleet: FleetData) -> None:
     summary = run(fleet).summary
     written = msgspec.to_builtins(summary)
-    expected = {"algorithm", "data", "rounds", "seed", "devices", "accuracy", "groups", "bytes", "wall_s", "updates_per_s", "versions"}
+    expected = {
+        "algorithm",
+        "data",
+        "rounds",
+        "seed",
+        "devices",
+        "accuracy",
+        "groups",
+        "bytes",
+        "wall_s",
+        "updates_per_s",
+        "versions",
+    }
     assert expected <= written.keys()
     assert written["devices"]["d0"].keys() == {
         "group",
@@ -63,7 +80,11 @@ def test_summary_has_every_field(fleet: FleetData) -> None:
         "mae",
         "kept",
     }
-    assert written["accuracy"].keys() == written["macro_f1"].keys() == {"mean", "std", "worst", "worst_tenth"}
+    assert (
+        written["accuracy"].keys()
+        == written["macro_f1"].keys()
+        == {"mean", "std", "worst", "worst_tenth"}
+    )
     assert (written["labels"], written["split"]) == ("all", "own")
     assert written["groups"] == {"count": 1, "by_round": [1, 1]}
     assert summary.bytes.up > 0 < summary.bytes.down
@@ -74,7 +95,9 @@ def test_summary_has_every_field(fleet: FleetData) -> None:
 
 
 def test_training_learns() -> None:
-    summary = simulate(synthetic_fleet(), SimulationSettings(read_algorithm("fedavg"), 12, hyper={"lr": 0.02})).summary
+    summary = simulate(
+        synthetic_fleet(), SimulationSettings(read_algorithm("fedavg"), 12, hyper={"lr": 0.02})
+    ).summary
     assert known(summary.accuracy.mean) > 0.9
     assert known(summary.accuracy_by_round[0].mean) < known(summary.accuracy.mean)
 
@@ -102,18 +125,25 @@ def test_watches_fall_into_the_two_arms(watch: FleetData, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_watch_windows_dealt_at_random_stay_one_group(watch: FleetData, seed: int) -> None:
-    assert run(partition(watch, read_partition("iid"), seed), seed=seed).summary.groups == Groups(count=1, by_round=[1, 1])
+    assert run(partition(watch, read_partition("iid"), seed), seed=seed).summary.groups == Groups(
+        count=1, by_round=[1, 1]
+    )
 
 
 @pytest.mark.parametrize("signature", ["responses", "noise", "statistics", "labels"])
 def test_every_signature_alone_runs(watch: FleetData, signature: str) -> None:
     outcome = run(watch, f"distfl:signature={signature}", rounds=1)
-    assert signature in {test["view"] for record in outcome.records for test in record.notes.get("tests", ())}
+    assert signature in {
+        test["view"] for record in outcome.records for test in record.notes.get("tests", ())
+    }
     assert signature != "statistics" or agreement(outcome, watch) == 1.0
 
 
 def test_distfl_is_well_above_fedavg_on_the_watches(watch: FleetData) -> None:
-    accuracies = {name: known(run(watch, name, rounds=20).summary.accuracy.mean) for name in ("distfl", "fedavg")}
+    accuracies = {
+        name: known(run(watch, name, rounds=20).summary.accuracy.mean)
+        for name in ("distfl", "fedavg")
+    }
     assert accuracies["distfl"] > accuracies["fedavg"] + 0.05, accuracies
 
 
@@ -121,19 +151,30 @@ def test_distfl_is_well_above_fedavg_on_the_watches(watch: FleetData) -> None:
 def test_distfl_is_eight_points_above_fedavg_over_five_seeds(watch: FleetData) -> None:
     gains = []
     for seed in range(5):
-        distfl, fedavg = (known(run(watch, name, rounds=20, seed=seed).summary.accuracy.mean) for name in ("distfl", "fedavg"))
+        distfl, fedavg = (
+            known(run(watch, name, rounds=20, seed=seed).summary.accuracy.mean)
+            for name in ("distfl", "fedavg")
+        )
         gains.append(distfl - fedavg)
     assert np.mean(gains) >= 0.08, gains
 
 
-HAS_UCI_HAR = (Path(os.environ.get("SHOAL_DATA", "/nonexistent")) / "uci_har" / "uci_har.npz").exists()
-needs_uci_har = pytest.mark.skipif(not HAS_UCI_HAR, reason="SHOAL_DATA names no folder with uci_har/uci_har.npz; that would run this")
+HAS_UCI_HAR = (
+    Path(os.environ.get("SHOAL_DATA", "/nonexistent")) / "uci_har" / "uci_har.npz"
+).exists()
+needs_uci_har = pytest.mark.skipif(
+    not HAS_UCI_HAR,
+    reason="SHOAL_DATA names no folder with uci_har/uci_har.npz; that would run this",
+)
 
 
 @needs_uci_har
 def test_uci_har_runs_and_distfl_is_not_below_fedavg() -> None:
     data = select_devices(load_data("uci-har"), 20)
-    accuracies = {name: known(run(data, name, rounds=3).summary.accuracy.mean) for name in ("distfl", "fedavg")}
+    accuracies = {
+        name: known(run(data, name, rounds=3).summary.accuracy.mean)
+        for name in ("distfl", "fedavg")
+    }
     assert accuracies["distfl"] >= accuracies["fedavg"] - 0.005, accuracies
 
 
@@ -147,10 +188,16 @@ class TestWatch:
     def test_no_window_is_shared_between_train_and_test(self, watch: FleetData) -> None:
         for windows in watch.devices.values():
             train = {
-                x.tobytes() for x in np.lib.stride_tricks.sliding_window_view(windows.train_x, 16, axis=2)[:, :, ::16].reshape(-1, 6 * 16)
+                x.tobytes()
+                for x in np.lib.stride_tricks.sliding_window_view(windows.train_x, 16, axis=2)[
+                    :, :, ::16
+                ].reshape(-1, 6 * 16)
             }
             test = {
-                x.tobytes() for x in np.lib.stride_tricks.sliding_window_view(windows.test_x, 16, axis=2)[:, :, ::16].reshape(-1, 6 * 16)
+                x.tobytes()
+                for x in np.lib.stride_tricks.sliding_window_view(windows.test_x, 16, axis=2)[
+                    :, :, ::16
+                ].reshape(-1, 6 * 16)
             }
             assert not train & test
 
@@ -158,7 +205,11 @@ class TestWatch:
 class TestNpz:
     def arrays(self, **changes: np.ndarray | None) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(0)
-        arrays = {"X": rng.normal(size=(24, 2, 16)).astype(np.float32), "y": np.tile([0, 1], 12), "subject": np.repeat([3, 7], 12)}
+        arrays = {
+            "X": rng.normal(size=(24, 2, 16)).astype(np.float32),
+            "y": np.tile([0, 1], 12),
+            "subject": np.repeat([3, 7], 12),
+        }
         return {k: v for k, v in {**arrays, **changes}.items() if v is not None}
 
     def load(self, tmp_path: Path, **changes: np.ndarray | None) -> FleetData:
@@ -167,7 +218,9 @@ class TestNpz:
         assert isinstance(data, FleetData)
         return data
 
-    def test_one_device_per_subject_and_the_last_quarter_of_each_class(self, tmp_path: Path) -> None:
+    def test_one_device_per_subject_and_the_last_quarter_of_each_class(
+        self, tmp_path: Path
+    ) -> None:
         data = self.load(tmp_path)
         assert sorted(data.devices) == ["s03", "s07"]
         windows = data.devices["s03"]
@@ -191,18 +244,26 @@ class TestNpz:
             ({"split": np.array(["dev"] * 24)}, "split"),
         ],
     )
-    def test_wrong_file_is_one_clear_error(self, tmp_path: Path, changes: dict[str, np.ndarray | None], error: str) -> None:
+    def test_wrong_file_is_one_clear_error(
+        self, tmp_path: Path, changes: dict[str, np.ndarray | None], error: str
+    ) -> None:
         with pytest.raises(DataError, match=error):
             self.load(tmp_path, **changes)
 
     def test_file_that_is_no_npz(self, tmp_path: Path) -> None:
         (tmp_path / "x.npz").write_bytes(b"not a zip")
-        with pytest.raises(DataError, match=r"x\.npz: not readable as \.npz: expected an archive of arrays, as numpy\.savez writes it$"):
+        with pytest.raises(
+            DataError,
+            match=r"x\.npz: not readable as \.npz: expected an archive of arrays, as numpy\.savez "
+            r"writes it$",
+        ):
             load_npz(tmp_path / "x.npz")
 
     def test_file_with_python_objects(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "x.npz", X=np.zeros((2, 2, 16)), y=np.array([None] * 2))
-        with pytest.raises(DataError, match="an array holds Python objects or is cut off, expected X ") as error:
+        with pytest.raises(
+            DataError, match="an array holds Python objects or is cut off, expected X "
+        ) as error:
             load_npz(tmp_path / "x.npz")
         assert "pickle" not in str(error.value)
 
@@ -221,7 +282,9 @@ class TestUciHarForms:
             folder = root / "UCI HAR Dataset" / split
             (folder / "Inertial Signals").mkdir(parents=True)
             for name in SIGNALS:
-                np.savetxt(folder / "Inertial Signals" / f"{name}_{split}.txt", rng.normal(size=(12, 128)))
+                np.savetxt(
+                    folder / "Inertial Signals" / f"{name}_{split}.txt", rng.normal(size=(12, 128))
+                )
             np.savetxt(folder / f"y_{split}.txt", np.repeat([1, 6], 6), fmt="%d")
             np.savetxt(folder / f"subject_{split}.txt", subjects, fmt="%d")
 
@@ -230,7 +293,10 @@ class TestUciHarForms:
         with zipfile.ZipFile(tmp_path / "uci.zip", "w") as archive:
             for path in (tmp_path / "UCI HAR Dataset").rglob("*.txt"):
                 archive.write(path, path.relative_to(tmp_path))
-        from_folder, from_zip = load_data(str(tmp_path / "UCI HAR Dataset")), load_data(str(tmp_path / "uci.zip"))
+        from_folder, from_zip = (
+            load_data(str(tmp_path / "UCI HAR Dataset")),
+            load_data(str(tmp_path / "uci.zip")),
+        )
         assert sorted(from_folder.devices) == sorted(from_zip.devices) == ["s01", "s02"]
         windows = from_folder.devices["s01"]
         np.testing.assert_array_equal(windows.train_x, from_zip.devices["s01"].train_x)
@@ -251,7 +317,15 @@ def test_cut_windows() -> None:
 
 
 def test_last_share_of_each_class() -> None:
-    assert last_share_of_each_class(np.array([0, 0, 0, 0, 1, 1, 2])).tolist() == [False, False, False, True, False, True, False]
+    assert last_share_of_each_class(np.array([0, 0, 0, 0, 1, 1, 2])).tolist() == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
     for count, share, expected in ((10, 0.04, 1), (10, 0.99, 9), (2, 0.9, 1), (1, 0.5, 0)):
         assert last_share_of_each_class(np.zeros(count), share).sum() == expected
 
@@ -267,12 +341,19 @@ def test_unknown_partition(fleet: FleetData) -> None:
         partition(fleet, read_partition("x"), 0)
 
 
-@pytest.mark.parametrize(("name", "meant"), [("subjects", "subject"), ("channel_name", "channel_names"), ("sessions", "session")])
-def test_a_mistyped_array_is_refused_and_others_may_be_there(tmp_path: Path, name: str, meant: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("subjects", "subject"), ("channel_name", "channel_names"), ("sessions", "session")],
+)
+def test_a_mistyped_array_is_refused_and_others_may_be_there(
+    tmp_path: Path, name: str, meant: str
+) -> None:
     x, y, path = np.zeros((8, 3, 16), np.float32), np.arange(8) % 2, tmp_path / "mine.npz"
     np.savez(path, X=x, y=y, sampling_hz=50)
     load_npz(path)
     arrays: dict[str, Any] = {"X": x, "y": y, name: np.arange(8)}
     np.savez(path, **arrays)
-    with pytest.raises(DataError, match=f"array '{name}' means nothing here; did you mean '{meant}'"):
+    with pytest.raises(
+        DataError, match=f"array '{name}' means nothing here; did you mean '{meant}'"
+    ):
         load_npz(path)

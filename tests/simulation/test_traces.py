@@ -14,7 +14,8 @@ from wire.errors import DataError
 
 class TestTraces:
     DEVICES = (
-        "device,examples_per_s,down_bytes_per_s,up_bytes_per_s,dropout,battery_examples,charge_from_h,charge_hours\n"
+        "device,examples_per_s,down_bytes_per_s,up_bytes_per_s,dropout,battery_examples,"
+        "charge_from_h,charge_hours\n"
         'pixel,120,1e6,5e5,0.1,20000,23,6\n"moto, g",30,2e5,1e5,,,,\npi,9.5,5e6,1e6,0,,,\n'
     )
     INTERVALS = "device,start_s,end_s\npi,0,86400\npixel,3600,7200\npixel,100,900.5\n"
@@ -39,28 +40,63 @@ class TestTraces:
         assert len(make_profiles(read_profiles(self.write(tmp_path, self.DEVICES)), 2, 0)) == 2
 
     def test_intervals(self, tmp_path: Path) -> None:
-        trace: Profiles = make_profiles(read_profiles(self.write(tmp_path, self.DEVICES, self.INTERVALS)), 3, 0)
-        for at_s, expected in ((0, "001"), (100, "101"), (900.5, "001"), (3600, "101"), (7200, "001"), (86400 + 3700, "101")):
-            assert trace.availability.ask(np.arange(3), np.full(3, float(at_s))).tolist() == [c == "1" for c in expected]
+        trace: Profiles = make_profiles(
+            read_profiles(self.write(tmp_path, self.DEVICES, self.INTERVALS)), 3, 0
+        )
+        for at_s, expected in (
+            (0, "001"),
+            (100, "101"),
+            (900.5, "001"),
+            (3600, "101"),
+            (7200, "001"),
+            (86400 + 3700, "101"),
+        ):
+            assert trace.availability.ask(np.arange(3), np.full(3, float(at_s))).tolist() == [
+                c == "1" for c in expected
+            ]
         fleet = Fleet(trace, Work(np.full(3, 60_000), 0, 0), 0)
-        until_s = stays_until(trace.availability, np.array([0, 2]), np.array([3600.0, 50.0]), np.array([1e4, 1e6]))
+        until_s = stays_until(
+            trace.availability, np.array([0, 2]), np.array([3600.0, 50.0]), np.array([1e4, 1e6])
+        )
         assert until_s.tolist() == [7200.0, 1e6]  # the board's intervals touch where they repeat
         assert not np.isin(1, fleet.find(100.0, 3))
 
     @pytest.mark.parametrize(
         ("devices", "message"),
         [
-            ("", "d.csv, line 1: columns none, expected device, examples_per_s, down_bytes_per_s, up_bytes_per_s and optionally latency_s"),
+            (
+                "",
+                "d.csv, line 1: columns none, expected device, examples_per_s, down_bytes_per_s, "
+                "up_bytes_per_s and optionally latency_s",
+            ),
             ("device,speed\n", "line 1: columns device, speed, expected device, examples_per_s"),
-            (DEVICES.replace("120", "fast"), "line 2: examples_per_s is 'fast', expected a number above 0"),
-            (DEVICES.replace("9.5", "0"), "line 4: examples_per_s is '0', expected a number above 0"),
-            (DEVICES.replace("0.1", "1.5"), "line 2: dropout is '1.5', expected a number from 0 to 1"),
+            (
+                DEVICES.replace("120", "fast"),
+                "line 2: examples_per_s is 'fast', expected a number above 0",
+            ),
+            (
+                DEVICES.replace("9.5", "0"),
+                "line 4: examples_per_s is '0', expected a number above 0",
+            ),
+            (
+                DEVICES.replace("0.1", "1.5"),
+                "line 2: dropout is '1.5', expected a number from 0 to 1",
+            ),
             (DEVICES.replace("120", ""), "line 2: examples_per_s is '', expected a number above 0"),
-            (DEVICES.replace("120", "nan"), "line 2: examples_per_s is 'nan', expected a number above 0"),
-            (DEVICES.replace(",23,6", ",23"), "line 2: 7 fields, expected 8: device,examples_per_s"),
+            (
+                DEVICES.replace("120", "nan"),
+                "line 2: examples_per_s is 'nan', expected a number above 0",
+            ),
+            (
+                DEVICES.replace(",23,6", ",23"),
+                "line 2: 7 fields, expected 8: device,examples_per_s",
+            ),
             (DEVICES.replace("pi,", "pixel,"), "line 4: device 'pixel' is in line 2 already"),
             (DEVICES.replace("pi,", ","), "line 4: no device, expected its name"),
-            (DEVICES.replace("pi,9.5,5e6,1e6,0,,,\n", ""), "d.csv: 2 devices, expected at least the 3 of the fleet"),
+            (
+                DEVICES.replace("pi,9.5,5e6,1e6,0,,,\n", ""),
+                "d.csv: 2 devices, expected at least the 3 of the fleet",
+            ),
         ],
     )
     def test_bad_devices(self, tmp_path: Path, devices: str, message: str) -> None:
@@ -71,12 +107,16 @@ class TestTraces:
     @pytest.mark.parametrize(
         ("intervals", "message"),
         [
-            ("device,start_s\n", "i.csv, line 1: columns device, start_s, expected device, start_s, end_s"),
+            (
+                "device,start_s\n",
+                "i.csv, line 1: columns device, start_s, expected device, start_s, end_s",
+            ),
             (INTERVALS + "pi3,0,1\n", "i.csv, line 5: device 'pi3' is not in"),
             (INTERVALS + "pixel,9,9\n", "line 5: from 9 to 9 s, expected an end after the start"),
             (
                 INTERVALS + "pixel,800,1000\n",
-                "line 5: from 800 to 1000 s, expected no overlap with line 4 of the same device, 100 to 900.5 s",
+                "line 5: from 800 to 1000 s, expected no overlap with line 4 of the same device, "
+                "100 to 900.5 s",
             ),
             (INTERVALS + "pixel,-1,2\n", "line 5: start_s is '-1', expected a number from 0"),
             ("device,start_s,end_s\n", "i.csv: none of the fleet's devices is ever available"),

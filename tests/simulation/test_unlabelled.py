@@ -1,4 +1,5 @@
-"""Devices without labels among others: a simulation's rounds place them as the service does, and they weigh nothing."""
+"""Devices without labels among others: a simulation's rounds place them as the service does, and
+they weigh nothing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,19 +24,34 @@ UNLABELLED = ("d0", "d5")
 
 
 def fleet() -> FleetData:
-    """Two groups of twelve devices, by an offset of their sensors; one device of each has no labels."""
+    """Two groups of twelve devices, by an offset of their sensors; one device of each has no
+    labels."""
     data = synthetic_fleet(24, shift=2.0)
-    return replace(data, devices={d: without_labels(w) if d in UNLABELLED else w for d, w in data.devices.items()})
+    return replace(
+        data,
+        devices={d: without_labels(w) if d in UNLABELLED else w for d, w in data.devices.items()},
+    )
 
 
 def without_labels(windows: Windows) -> Windows:
-    return Windows(windows.train_x[:0], windows.train_y[:0], windows.test_x, windows.test_y, windows.train_x)
+    return Windows(
+        windows.train_x[:0], windows.train_y[:0], windows.test_x, windows.test_y, windows.train_x
+    )
 
 
-def run(data: FleetData, algorithm: str = "distfl", engine: EngineOptions | None = None, rounds: int = 3) -> SimulationResult:
+def run(
+    data: FleetData, algorithm: str = "distfl", engine: EngineOptions | None = None, rounds: int = 3
+) -> SimulationResult:
     spec = read_algorithm(algorithm)
-    objective = objective_for_fleet(fleet(), spec, 0)  # the same for all fleets: inputs are scaled by what its devices hold
-    return simulate(data, SimulationSettings(spec, rounds, batch_size=16), objective=objective, engine=engine or EngineOptions("native"))
+    objective = objective_for_fleet(
+        fleet(), spec, 0
+    )  # the same for all fleets: inputs are scaled by what its devices hold
+    return simulate(
+        data,
+        SimulationSettings(spec, rounds, batch_size=16),
+        objective=objective,
+        engine=engine or EngineOptions("native"),
+    )
 
 
 def test_each_is_placed_among_those_with_inputs_like_its_own_and_weighs_nothing() -> None:
@@ -49,21 +65,38 @@ def test_each_is_placed_among_those_with_inputs_like_its_own_and_weighs_nothing(
     assert groups["d0"] != groups["d5"]
     assert done.summary.groups.count == 2
     for record in done.records[:-1]:
-        assert record.evaluated.keys().isdisjoint(UNLABELLED), "it has no part in a round of training"
+        assert record.evaluated.keys().isdisjoint(UNLABELLED), (
+            "it has no part in a round of training"
+        )
         assert sorted(record.placed) == sorted(UNLABELLED)
     assert set(UNLABELLED) < done.records[-1].evaluated.keys()
     others = run(data.only(d for d in data.devices if d not in UNLABELLED))
-    assert (done.state.models, done.state.memory) == (others.state.models, others.state.memory), "to the bit"
+    assert (done.state.models, done.state.memory) == (others.state.models, others.state.memory), (
+        "to the bit"
+    )
     told = sum(done.state.inputs[d].bytes_up for d in UNLABELLED)
-    assert done.records[0].bytes_up == others.records[0].bytes_up + told > others.records[0].bytes_up
+    assert (
+        done.records[0].bytes_up == others.records[0].bytes_up + told > others.records[0].bytes_up
+    )
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["distfl", "personal:memory=16", "fedavg+none", "ifca:k=2", "lg-net+distfl", "dbe+distfl", "individual"]
+    "algorithm",
+    [
+        "distfl",
+        "personal:memory=16",
+        "fedavg+none",
+        "ifca:k=2",
+        "lg-net+distfl",
+        "dbe+distfl",
+        "individual",
+    ],
 )
 def test_messages_place_it_in_the_same_group_and_give_it_the_same_model(algorithm: str) -> None:
     data = fleet().only(["d0", *(f"d{i}" for i in range(10, 18))])
-    fast, real = (run(data, algorithm, EngineOptions(backend), 2).summary for backend in ("eager", "messages"))
+    fast, real = (
+        run(data, algorithm, EngineOptions(backend), 2).summary for backend in ("eager", "messages")
+    )
     assert fast.devices["d0"].placed == real.devices["d0"].placed
     for device_id, device in fast.devices.items():
         assert (device.group, device.accuracy, device.kept) == (
@@ -88,9 +121,13 @@ def test_a_device_without_a_single_window_is_in_the_largest_group() -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "batched"])
-def test_a_run_that_goes_on_from_a_checkpoint_knows_where_they_belong(backend: BackendName, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_from_a_checkpoint_knows_where_they_belong(
+    backend: BackendName, tmp_path: Path
+) -> None:
     data = fleet()
-    engine = EngineOptions(backend, checkpoint=tmp_path, device="cpu" if backend == "batched" else "")
+    engine = EngineOptions(
+        backend, checkpoint=tmp_path, device="cpu" if backend == "batched" else ""
+    )
     whole = run(data, engine=replace(engine, checkpoint=None))
 
     class Interrupted(Exception):

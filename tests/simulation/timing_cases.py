@@ -10,7 +10,11 @@ from simulation.timing.policies import Batch, Policy, make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
 from wire.tensors import Array
 
-POLICIES = ("sync:cohort=8:deadline=900", "over-select:cohort=8:over=0.5:deadline=900", "buffered:concurrency=12:buffer=5:deadline=900")
+POLICIES = (
+    "sync:cohort=8:deadline=900",
+    "over-select:cohort=8:over=0.5:deadline=900",
+    "buffered:concurrency=12:buffer=5:deadline=900",
+)
 
 
 class Watched(Fleet):
@@ -26,7 +30,9 @@ class Watched(Fleet):
 
 def make_fleet(text: str, devices: int, seed: int = 0, examples: int = 400) -> Watched:
     counts = np.random.default_rng(seed).integers(1, 2 * examples, devices)
-    return Watched(make_profiles(read_profiles(text), devices, seed), Work(counts, 200_000, 200_000), seed)
+    return Watched(
+        make_profiles(read_profiles(text), devices, seed), Work(counts, 200_000, 200_000), seed
+    )
 
 
 def run(text: str, fleet: Fleet, count: int) -> tuple[Policy, list[Batch]]:
@@ -41,7 +47,16 @@ def bits(batch: Batch) -> tuple[bytes | float, ...]:
 
 fleets = st.builds(
     make_fleet,
-    text=st.sampled_from(["phones", "phones:available=1:battery=900", "boards", "uniform:dropout=0.3", "always", "always:dropout=0.5"]),
+    text=st.sampled_from(
+        [
+            "phones",
+            "phones:available=1:battery=900",
+            "boards",
+            "uniform:dropout=0.3",
+            "always",
+            "always:dropout=0.5",
+        ]
+    ),
     devices=st.sampled_from([12, 13, 40, 300, SMALL + 5]),
     seed=st.integers(0, 2**63),
 )

@@ -1,5 +1,6 @@
-"""The vectors of checkpoints, ``checkpoint.json``: what one must have been made of for work to go on from it (`usable`), which plans ask
-for the same work (`plans`), and how the random numbers of a plan go on from a state (`random`).
+"""The vectors of checkpoints, ``checkpoint.json``: what one must have been made of for work to go
+on from it (`usable`), which plans ask for the same work (`plans`), and how the random numbers of a
+plan go on from a state (`random`).
 """
 
 import json
@@ -15,7 +16,13 @@ from wire.codec import encode
 
 FILE = VECTORS / "checkpoint.json"
 
-BASIS = {"format": 1, "client": "shoal 0.1.0", "runtime": "executorch", "plan": "a" * 64, "windows": "b" * 64}
+BASIS = {
+    "format": 1,
+    "client": "shoal 0.1.0",
+    "runtime": "executorch",
+    "plan": "a" * 64,
+    "windows": "b" * 64,
+}
 CHANGES: list[tuple[str, dict[str, object]]] = [
     ("all is the same", {}),
     ("another format", {"format": 2}),
@@ -24,11 +31,25 @@ CHANGES: list[tuple[str, dict[str, object]]] = [
     ("another runtime", {"runtime": "onnxruntime"}),
     ("another plan", {"plan": "c" * 64}),
     ("other windows", {"windows": "c" * 64}),
-    ("all is another", {"format": 2, "client": "x", "runtime": "y", "plan": "c" * 64, "windows": "d" * 64}),
+    (
+        "all is another",
+        {"format": 2, "client": "x", "runtime": "y", "plan": "c" * 64, "windows": "d" * 64},
+    ),
 ]
 """What is there now, beside what the checkpoint was made of."""
 
-PLAN = m.Plan("r", 5, 3, 1, "d0", "a" * 64, "b" * 64, (m.Evaluate(), m.Train(8, 40, hyper={"lr": 0.1})), 7, 1000.0)
+PLAN = m.Plan(
+    "r",
+    5,
+    3,
+    1,
+    "d0",
+    "a" * 64,
+    "b" * 64,
+    (m.Evaluate(), m.Train(8, 40, hyper={"lr": 0.1})),
+    7,
+    1000.0,
+)
 PLANS: list[tuple[str, dict[str, Any], bool]] = [
     ("the same plan", {}, True),
     ("an aggregator that was started again", {"epoch": 6, "deadline_at_s": 2000.0}, True),
@@ -58,8 +79,19 @@ def _random() -> list[dict[str, Any]]:
             for draw in draws:
                 _ = rng.permutation(9) if draw == "p" else rng.random(3, np.float32)
             state = msgspec.to_builtins(Random.of(rng))
-            order, floats = rng.permutation(11).tolist(), rng.random(3, np.float32).astype(float).tolist()
-            made.append({"seeds": seeds, "drawn": draws, "state": state, "permutation": order, "floats": floats})
+            order, floats = (
+                rng.permutation(11).tolist(),
+                rng.random(3, np.float32).astype(float).tolist(),
+            )
+            made.append(
+                {
+                    "seeds": seeds,
+                    "drawn": draws,
+                    "state": state,
+                    "permutation": order,
+                    "floats": floats,
+                }
+            )
     return made
 
 
@@ -69,14 +101,26 @@ def text() -> str:
     def lines(rows: list[dict[str, Any]]) -> str:
         return ",\n  ".join(json.dumps(row) for row in rows)
 
-    usable = [{"name": name, "stored": BASIS, "now": {**BASIS, **change}, "used": not change} for name, change in CHANGES]
+    usable = [
+        {"name": name, "stored": BASIS, "now": {**BASIS, **change}, "used": not change}
+        for name, change in CHANGES
+    ]
     first = json.loads(encode(PLAN))
     plans = [
-        {"name": name, "plan": first, "other": json.loads(encode(msgspec.structs.replace(PLAN, **change))), "same": same}
+        {
+            "name": name,
+            "plan": first,
+            "other": json.loads(encode(msgspec.structs.replace(PLAN, **change))),
+            "same": same,
+        }
         for name, change, same in PLANS
     ]
     parts = {"usable": usable, "plans": plans, "random": _random()}
-    return "{\n" + ",\n".join(f' "{name}": [\n  {lines(rows)}\n ]' for name, rows in parts.items()) + "\n}\n"
+    return (
+        "{\n"
+        + ",\n".join(f' "{name}": [\n  {lines(rows)}\n ]' for name, rows in parts.items())
+        + "\n}\n"
+    )
 
 
 if __name__ == "__main__":

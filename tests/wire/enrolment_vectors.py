@@ -1,4 +1,5 @@
-"""Vectors of enrolment: tokens that are read and that are refused, messages and answers, and what a renewal signs."""
+"""Vectors of enrolment: tokens that are read and that are refused, messages and answers, and what a
+renewal signs."""
 
 import base64
 import hashlib
@@ -9,7 +10,17 @@ import msgspec
 
 from tests.wire.signed_vectors import VECTORS
 from wire.codec import digest
-from wire.enrolment import Enrol, Enrolled, Refused, Renew, Renewed, Token, Waiting, attestation_nonce, renewal_text
+from wire.enrolment import (
+    Enrol,
+    Enrolled,
+    Refused,
+    Renew,
+    Renewed,
+    Token,
+    Waiting,
+    attestation_nonce,
+    renewal_text,
+)
 
 FILE = VECTORS / "enrolment.json"
 SECRET, AUTHORITY = bytes(range(16)), hashlib.sha256(b"authority").hexdigest()
@@ -20,11 +31,28 @@ PUBLIC_KEY = b"SubjectPublicKeyInfo"
 def enrolment_vectors() -> dict[str, Any]:
     """What ``enrolment.json`` holds."""
     short = "shoal1." + base64.urlsafe_b64encode(SECRET).decode()
-    refused = [GOOD[:-1], GOOD + "A", GOOD.replace("shoal1.", "shoal2."), GOOD[:20] + ("A" if GOOD[20] != "A" else "B") + GOOD[21:]]
+    refused = [
+        GOOD[:-1],
+        GOOD + "A",
+        GOOD.replace("shoal1.", "shoal2."),
+        GOOD[:20] + ("A" if GOOD[20] != "A" else "B") + GOOD[21:],
+    ]
     request = "-----BEGIN CERTIFICATE REQUEST-----\nQQ==\n-----END CERTIFICATE REQUEST-----\n"
-    said = [Enrol(GOOD, request), Enrol(GOOD, request, "attestation"), Renew("certificate", request, "00ff")]
+    said = [
+        Enrol(GOOD, request),
+        Enrol(GOOD, request, "attestation"),
+        Renew("certificate", request, "00ff"),
+    ]
     answers = [
-        Enrolled("pi-1", "default", "mqtts://broker.example", "certificate", "authority", "trust", "max_epochs = 5.0\n"),
+        Enrolled(
+            "pi-1",
+            "default",
+            "mqtts://broker.example",
+            "certificate",
+            "authority",
+            "trust",
+            "max_epochs = 5.0\n",
+        ),
         Renewed("certificate"),
         Waiting("pi-1", 10.0),
         Refused("used", "another key has used this token, as pi-1"),
@@ -35,7 +63,14 @@ def enrolment_vectors() -> dict[str, Any]:
         "refused_tokens": [*refused, short, "", "shoal1." + "!" * 68],
         "said": [msgspec.json.encode(message).decode() for message in said],
         "answers": [msgspec.json.encode(message).decode() for message in answers],
-        "refused_answers": ["{}", '{"type":"enrolled"}', '{"type":"other"}', '{"type":"refused","reason":"unheard-of"}', "[]", ""],
+        "refused_answers": [
+            "{}",
+            '{"type":"enrolled"}',
+            '{"type":"other"}',
+            '{"type":"refused","reason":"unheard-of"}',
+            "[]",
+            "",
+        ],
         "renewal": {"request": request, "text": renewal_text(request).decode()},
         "attestation": {
             "token": GOOD,

@@ -1,4 +1,5 @@
-"""The vectors of how long an epoch is, ``epochs.json``: what a device has, what a plan's `train` asks for, and the sizes of the batches."""
+"""The vectors of how long an epoch is, ``epochs.json``: what a device has, what a plan's `train`
+asks for, and the sizes of the batches."""
 
 import json
 
@@ -34,7 +35,21 @@ def text() -> str:
     """The file, a case a line."""
     rows = []
     for labelled, unlabelled, train in CASES:
-        batches = training_batches(train, np.arange(labelled), unlabelled, 2, np.random.default_rng(0))
-        asked = {"batch_size": train.batch_size, "epochs": train.epochs, "steps": train.steps, "most_passes": train.most_passes}
-        rows.append({"labelled": labelled, "unlabelled": unlabelled, **asked, "sizes": [len(batch) for batch in batches]})
+        batches = training_batches(
+            train, np.arange(labelled), unlabelled, 2, np.random.default_rng(0)
+        )
+        asked = {
+            "batch_size": train.batch_size,
+            "epochs": train.epochs,
+            "steps": train.steps,
+            "most_passes": train.most_passes,
+        }
+        rows.append(
+            {
+                "labelled": labelled,
+                "unlabelled": unlabelled,
+                **asked,
+                "sizes": [len(batch) for batch in batches],
+            }
+        )
     return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]\n"

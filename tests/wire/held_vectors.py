@@ -1,4 +1,5 @@
-"""The vectors of held-out windows, ``held.json``: the windows' labels, the share, and the places of those that are held out."""
+"""The vectors of held-out windows, ``held.json``: the windows' labels, the share, and the places of
+those that are held out."""
 
 import json
 
@@ -18,7 +19,9 @@ LABELS = {
     "of each class one": list(range(18)),
     "of each class three": [i // 3 for i in range(36)],
     "a class of one window": [0] * 20 + [7] + [3] * 20,
-    "classes by chance": np.random.default_rng(4).choice(6, 255, p=(0.5, 0.2, 0.1, 0.1, 0.09, 0.01)).tolist(),
+    "classes by chance": np.random.default_rng(4)
+    .choice(6, 255, p=(0.5, 0.2, 0.1, 0.1, 0.09, 0.01))
+    .tolist(),
 }
 CASES = [([0] * n, share) for n in (0, 1, 2, 5, 11, 12, 40, 97, 255) for share in SHARES]
 CASES += [(y, share) for y in LABELS.values() for share in SHARES]
@@ -35,5 +38,8 @@ NO_CLASSES: list[Array] = [
 def text() -> str:
     """The file, a case a line."""
     cases = [(np.array(y, np.int64), share) for y, share in CASES] + [(y, 0.25) for y in NO_CLASSES]
-    rows = [{"y": said_of(y), "share": share, "held": np.flatnonzero(held_out(y, share)).tolist()} for y, share in cases]
+    rows = [
+        {"y": said_of(y), "share": share, "held": np.flatnonzero(held_out(y, share)).tolist()}
+        for y, share in cases
+    ]
     return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]\n"

@@ -1,4 +1,5 @@
-"""The vectors of windows of ids, ``ids.json``: a vocabulary, the values of some windows, and the first window that is refused, or none."""
+"""The vectors of windows of ids, ``ids.json``: a vocabulary, the values of some windows, and the
+first window that is refused, or none."""
 
 import json
 
@@ -34,5 +35,8 @@ def first_refused(vocabulary: int, x: list[list[int]]) -> int | None:
 
 def text() -> str:
     """The file, a case a line."""
-    rows = [{"vocabulary": vocabulary, "windows": x, "refused": first_refused(vocabulary, x)} for vocabulary, x in CASES]
+    rows = [
+        {"vocabulary": vocabulary, "windows": x, "refused": first_refused(vocabulary, x)}
+        for vocabulary, x in CASES
+    ]
     return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]\n"

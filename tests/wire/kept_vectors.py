@@ -1,7 +1,9 @@
-"""The vectors of what a device keeps, ``kept.json``: what it kept of which models, one after the other, and an offered model.
+"""The vectors of what a device keeps, ``kept.json``: what it kept of which models, one after the
+other, and an offered model.
 
-`held` is what of that it still holds, `used` what is used with the model, by their tensors' digests; `alone` is whether the device says
-that the model is used without what was kept. Runs are letters; bundles, models and tensors are named by one hexadecimal digit.
+`held` is what of that it still holds, `used` what is used with the model, by their tensors'
+digests; `alone` is whether the device says that the model is used without what was kept. Runs are
+letters; bundles, models and tensors are named by one hexadecimal digit.
 """
 
 import json
@@ -24,7 +26,8 @@ CASES: list[tuple[str, str, str, str, str, bool]] = [
     ("of four models: the second is there", "r0a1 r0b2 r0c3 r0d4", "r0b", "2 3 4", "2", False),
     ("one that was kept again stays", "r0a1 r0b2 r0c3 r0a5 r0d4", "r0a", "3 5 4", "5", False),
 ]
-"""A name; what was kept, each as run, bundle, model and tensors; the offered run, bundle and model; what is held, what is used, `alone`."""
+"""A name; what was kept, each as run, bundle, model and tensors; the offered run, bundle and model;
+what is held, what is used, `alone`."""
 
 
 def text() -> str:
@@ -32,7 +35,11 @@ def text() -> str:
     rows = []
     for name, made, offered, held, used, alone in CASES:
         kept = [_entry(one[:3]) | {"tensors": one[3] * 64} for one in made.split()]
-        expected = {"held": [digit * 64 for digit in held.split()], "used": used * 64, "alone": alone}
+        expected = {
+            "held": [digit * 64 for digit in held.split()],
+            "used": used * 64,
+            "alone": alone,
+        }
         rows.append({"name": name, "kept": kept, "offered": _entry(offered)} | expected)
     return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]\n"
 

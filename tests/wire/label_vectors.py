@@ -56,7 +56,20 @@ def steps_of(task: TaskName) -> int:
 def manifest_of(task: TaskName, num_names: int) -> Manifest:
     """A manifest of a task with so many names."""
     names = tuple("abcdefgh"[:num_names])
-    return Manifest("m", 1, "a", {}, names, Window(("c",), 4, 1, steps=steps_of(task)), 2, {}, (), {}, {}, task=task)
+    return Manifest(
+        "m",
+        1,
+        "a",
+        {},
+        names,
+        Window(("c",), 4, 1, steps=steps_of(task)),
+        2,
+        {},
+        (),
+        {},
+        {},
+        task=task,
+    )
 
 
 def fits(task: TaskName, num_names: int, y: np.ndarray) -> bool:
@@ -74,6 +87,12 @@ def text() -> str:
     rows = []
     for task, count, dtype, values, taken in CASES:
         y = np.array(values, dtype)
-        own = {"task": task, "names": list("abcdefgh"[:count]), "steps": steps_of(task), "dtype": dtype, "shape": list(y.shape)}
+        own = {
+            "task": task,
+            "names": list("abcdefgh"[:count]),
+            "steps": steps_of(task),
+            "dtype": dtype,
+            "shape": list(y.shape),
+        }
         rows.append(json.dumps(own | {"y": y.ravel().tolist(), "fits": taken}))
     return "[\n" + ",\n".join("  " + row for row in rows) + "\n]\n"

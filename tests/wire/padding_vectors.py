@@ -1,4 +1,5 @@
-"""The vectors of windows of different lengths, ``padding.json``: windows, and what they are padded to; windows, and what a bundle takes."""
+"""The vectors of windows of different lengths, ``padding.json``: windows, and what they are padded
+to; windows, and what a bundle takes."""
 
 import json
 from typing import Any
@@ -33,7 +34,8 @@ FITTED: list[tuple[tuple[int, ...], tuple[str, ...], int]] = [
     ((2, 2, 4), ("a", "b", PRESENCE), 6),
     ((2, 3, 8), ("a", "b", PRESENCE), 6),
 ]
-"""Shapes of windows, and the channels and the length of a bundle's: the first ones are padded, the others stay as they are."""
+"""Shapes of windows, and the channels and the length of a bundle's: the first ones are padded, the
+others stay as they are."""
 
 
 def padded(windows: list[Array], length: int) -> Array | None:
@@ -54,9 +56,22 @@ def text() -> str:
     for shapes, length in SHAPES:
         windows = [numbers(shape) for shape in shapes]
         found = padded(windows, length)
-        made.append({"windows": [said_of(w) for w in windows], "length": length, "padded": None if found is None else said_of(found)})
+        made.append(
+            {
+                "windows": [said_of(w) for w in windows],
+                "length": length,
+                "padded": None if found is None else said_of(found),
+            }
+        )
     for shape, channels, length in FITTED:
         x = numbers(shape)
         fitted = fitting(x, Window(channels, length, length), "here")
-        made.append({"x": said_of(x), "channels": list(channels), "length": length, "fitted": said_of(fitted)})
+        made.append(
+            {
+                "x": said_of(x),
+                "channels": list(channels),
+                "length": length,
+                "fitted": said_of(fitted),
+            }
+        )
     return "[\n" + ",\n".join("  " + json.dumps(row) for row in made) + "\n]\n"

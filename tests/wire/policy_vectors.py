@@ -1,4 +1,5 @@
-"""The vectors of policies: ``policy.json`` has policies, plans, and the rule that each plan breaks."""
+"""The vectors of policies: ``policy.json`` has policies, plans, and the rule that each plan
+breaks."""
 
 import json
 
@@ -7,17 +8,31 @@ from msgspec.structs import replace
 
 from tests.wire.signed_vectors import RUN, VECTORS, A, B
 from wire import messages as m
-from wire.messages import Annotate, Apply, Choose, Evaluate, Plan, Policy, Protect, Respond, Train, Verb
+from wire.messages import (
+    Annotate,
+    Apply,
+    Choose,
+    Evaluate,
+    Plan,
+    Policy,
+    Protect,
+    Respond,
+    Train,
+    Verb,
+)
 
 FILE = VECTORS / "policy.json"
 BUNDLE, MEASURING, LABELS, NUM_TEST = "watch", ["survey"], [i // 8 % 4 for i in range(40)], 10
-"""What every case is about: the bundle's name, its graphs with responses, the labels of the device's training windows, and how many it
-tests on."""
+"""What every case is about: the bundle's name, its graphs with responses, the labels of the
+device's training windows, and how many it tests on."""
 GUARDED = Policy(max_clip_norm=1.0, min_noise_multiplier=0.5)
 CHOOSY = Policy(min_windows=20)
 MEMORISED = Evaluate("windows", "memorise", holdout=0.25, report=False, most=256)
 TUNED = Train(32, report=False, holdout=0.6)
-GLANCE, GAUGE = Evaluate("unlabelled", "glance", report=False, most=64), Evaluate("windows", "gauge", report=False, most=256)
+GLANCE, GAUGE = (
+    Evaluate("unlabelled", "glance", report=False, most=64),
+    Evaluate("windows", "gauge", report=False, most=256),
+)
 ONE = replace(GAUGE, most=1)
 CLOSING: tuple[Verb, ...] = (
     GLANCE,
@@ -35,7 +50,12 @@ CLOSING: tuple[Verb, ...] = (
 SILENT = tuple(replace(verb, report=False) if isinstance(verb, Apply) else verb for verb in CLOSING)
 
 CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
-    ("the default permits what plans usually ask", Policy(), (Evaluate(), Train(32, 5), Protect(1.0, 0.1)), ""),
+    (
+        "the default permits what plans usually ask",
+        Policy(),
+        (Evaluate(), Train(32, 5), Protect(1.0, 0.1)),
+        "",
+    ),
     ("epochs", Policy(), (Train(32, 600), Train(32, 600)), "max_epochs"),
     ("as many epochs as permitted", Policy(max_epochs=2.0), (Train(32), Train(32)), ""),
     ("steps that are epochs", Policy(max_epochs=2.0), (Train(20, steps=5),), "max_epochs"),
@@ -60,70 +80,241 @@ CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [
         "min_noise_multiplier",
     ),
     ("training that is not reported", GUARDED, (Train(32, report=False),), ""),
-    ("a survey after training", GUARDED, (Train(32), Evaluate("train", "survey"), Protect(1.0, 0.5)), "max_clip_norm"),
-    ("a survey after training that is not reported", GUARDED, (Train(32, report=False), Evaluate("train", "survey")), "max_clip_norm"),
-    ("a survey that stays", GUARDED, (Train(32), Evaluate("train", "survey", report=False), Protect(1.0, 0.5)), ""),
-    ("a survey before training", GUARDED, (Evaluate("train", "survey"), Train(32), Protect(1.0, 0.5)), "max_clip_norm"),
+    (
+        "a survey after training",
+        GUARDED,
+        (Train(32), Evaluate("train", "survey"), Protect(1.0, 0.5)),
+        "max_clip_norm",
+    ),
+    (
+        "a survey after training that is not reported",
+        GUARDED,
+        (Train(32, report=False), Evaluate("train", "survey")),
+        "max_clip_norm",
+    ),
+    (
+        "a survey that stays",
+        GUARDED,
+        (Train(32), Evaluate("train", "survey", report=False), Protect(1.0, 0.5)),
+        "",
+    ),
+    (
+        "a survey before training",
+        GUARDED,
+        (Evaluate("train", "survey"), Train(32), Protect(1.0, 0.5)),
+        "max_clip_norm",
+    ),
     ("a survey alone", GUARDED, (Evaluate("train", "survey"),), "max_clip_norm"),
     ("a graph over the tensors alone", GUARDED, (Apply("conclude"),), "max_clip_norm"),
     ("a graph over the tensors alone that stays", GUARDED, (Apply("conclude", report=False),), ""),
-    ("a memory of all windows that stays", GUARDED, (Evaluate("windows", "survey", report=False),), ""),
+    (
+        "a memory of all windows that stays",
+        GUARDED,
+        (Evaluate("windows", "survey", report=False),),
+        "",
+    ),
     ("a survey of all windows", GUARDED, (Evaluate("windows", "survey"),), "max_clip_norm"),
-    ("a survey of all windows, of which few have labels", Policy(min_windows=41), (Evaluate("windows", "survey"),), "min_windows"),
-    ("a survey of the first windows", CHOOSY, (Evaluate("windows", "survey", most=39),), "min_windows"),
-    ("a survey of the first windows of an owner who permits any", Policy(), (Evaluate("windows", "survey", most=1),), ""),
-    ("scores over the first windows", CHOOSY, (replace(GAUGE, most=25), Apply("choose")), "min_windows"),
+    (
+        "a survey of all windows, of which few have labels",
+        Policy(min_windows=41),
+        (Evaluate("windows", "survey"),),
+        "min_windows",
+    ),
+    (
+        "a survey of the first windows",
+        CHOOSY,
+        (Evaluate("windows", "survey", most=39),),
+        "min_windows",
+    ),
+    (
+        "a survey of the first windows of an owner who permits any",
+        Policy(),
+        (Evaluate("windows", "survey", most=1),),
+        "",
+    ),
+    (
+        "scores over the first windows",
+        CHOOSY,
+        (replace(GAUGE, most=25), Apply("choose")),
+        "min_windows",
+    ),
     ("scores over enough first windows", CHOOSY, (replace(GAUGE, most=26), Apply("choose")), ""),
-    ("scores over the first ones held out", Policy(min_windows=10), (replace(MEMORISED, most=26), Apply("choose")), "min_windows"),
-    ("an answer after a look at one window", CHOOSY, (ONE, Apply("recalibrate", report=False), Respond(A)), "min_windows"),
-    ("training after a look at one window", CHOOSY, (ONE, Apply("recalibrate", report=False), Train(8)), "min_windows"),
-    ("a survey after a look at one window", CHOOSY, (ONE, Apply("recalibrate", report=False), Evaluate("train", "survey")), "min_windows"),
-    ("a survey of windows without labels", CHOOSY, (Evaluate("unlabelled", "survey"),), "min_windows"),
-    ("scores over one window without labels", CHOOSY, (replace(GLANCE, most=1), Apply("choose")), "min_windows"),
+    (
+        "scores over the first ones held out",
+        Policy(min_windows=10),
+        (replace(MEMORISED, most=26), Apply("choose")),
+        "min_windows",
+    ),
+    (
+        "an answer after a look at one window",
+        CHOOSY,
+        (ONE, Apply("recalibrate", report=False), Respond(A)),
+        "min_windows",
+    ),
+    (
+        "training after a look at one window",
+        CHOOSY,
+        (ONE, Apply("recalibrate", report=False), Train(8)),
+        "min_windows",
+    ),
+    (
+        "a survey after a look at one window",
+        CHOOSY,
+        (ONE, Apply("recalibrate", report=False), Evaluate("train", "survey")),
+        "min_windows",
+    ),
+    (
+        "a survey of windows without labels",
+        CHOOSY,
+        (Evaluate("unlabelled", "survey"),),
+        "min_windows",
+    ),
+    (
+        "scores over one window without labels",
+        CHOOSY,
+        (replace(GLANCE, most=1), Apply("choose")),
+        "min_windows",
+    ),
     ("scores over enough windows without labels", CHOOSY, (GLANCE, Apply("choose")), ""),
     ("epochs that are left out", Policy(max_epochs=2.0), (Train(32, 5, least=41),), ""),
     ("training that is left out", Policy(min_windows=20), (Train(32, holdout=0.6, least=40),), ""),
     ("accuracy after training", GUARDED, (Train(32), Evaluate(), Protect(1.0, 0.5)), ""),
-    ("an answer after training", GUARDED, (Train(32), Respond(A), Protect(1.0, 0.5)), "max_clip_norm"),
-    ("a graph over the tensors after training", GUARDED, (Train(32), Apply("conclude"), Protect(1.0, 0.5)), "max_clip_norm"),
-    ("a survey over three windows", Policy(min_windows=4), (Evaluate("holdout", "survey", holdout=0.075),), "min_windows"),
-    ("a survey over windows that are too few to be held out", Policy(min_windows=4), (Evaluate("holdout", "survey", holdout=0.05),), ""),
-    ("a survey over enough windows", Policy(min_windows=3), (Evaluate("holdout", "survey", holdout=0.1),), ""),
-    ("a survey over half a window more", Policy(min_windows=4), (Evaluate("holdout", "survey", holdout=0.0875),), "min_windows"),
-    ("a survey over few windows that stays", Policy(min_windows=4), (Evaluate("holdout", "survey", holdout=0.075, report=False),), ""),
-    ("training on what is left over", Policy(min_windows=20), (Train(32, holdout=0.6),), "min_windows"),
+    (
+        "an answer after training",
+        GUARDED,
+        (Train(32), Respond(A), Protect(1.0, 0.5)),
+        "max_clip_norm",
+    ),
+    (
+        "a graph over the tensors after training",
+        GUARDED,
+        (Train(32), Apply("conclude"), Protect(1.0, 0.5)),
+        "max_clip_norm",
+    ),
+    (
+        "a survey over three windows",
+        Policy(min_windows=4),
+        (Evaluate("holdout", "survey", holdout=0.075),),
+        "min_windows",
+    ),
+    (
+        "a survey over windows that are too few to be held out",
+        Policy(min_windows=4),
+        (Evaluate("holdout", "survey", holdout=0.05),),
+        "",
+    ),
+    (
+        "a survey over enough windows",
+        Policy(min_windows=3),
+        (Evaluate("holdout", "survey", holdout=0.1),),
+        "",
+    ),
+    (
+        "a survey over half a window more",
+        Policy(min_windows=4),
+        (Evaluate("holdout", "survey", holdout=0.0875),),
+        "min_windows",
+    ),
+    (
+        "a survey over few windows that stays",
+        Policy(min_windows=4),
+        (Evaluate("holdout", "survey", holdout=0.075, report=False),),
+        "",
+    ),
+    (
+        "training on what is left over",
+        Policy(min_windows=20),
+        (Train(32, holdout=0.6),),
+        "min_windows",
+    ),
     ("training on enough that is left over", Policy(min_windows=20), (Train(32, holdout=0.5),), ""),
     ("few test windows", Policy(min_windows=11), (Evaluate(),), "min_windows"),
     ("a choice over too few windows", Policy(min_windows=41), (Choose((A, B)),), "min_windows"),
     ("an answer over too few windows", Policy(min_windows=41), (Respond(A),), "min_windows"),
     ("scores over the windows held out", CHOOSY, (MEMORISED, Apply("choose")), "min_windows"),
-    ("scores over enough windows held out", Policy(min_windows=8), (MEMORISED, Apply("choose")), ""),
+    (
+        "scores over enough windows held out",
+        Policy(min_windows=8),
+        (MEMORISED, Apply("choose")),
+        "",
+    ),
     ("scores over few windows that stay", CHOOSY, (MEMORISED, Apply("choose", report=False)), ""),
-    ("scores after a report over enough windows", CHOOSY, (Evaluate("train", "survey"), Apply("conclude")), ""),
-    ("scores over held windows that there are not", CHOOSY, (Evaluate("holdout", "survey", report=False), Apply("conclude")), ""),
-    ("scores over all windows, which are too few", Policy(min_windows=41), (Apply("conclude"),), "min_windows"),
+    (
+        "scores after a report over enough windows",
+        CHOOSY,
+        (Evaluate("train", "survey"), Apply("conclude")),
+        "",
+    ),
+    (
+        "scores over held windows that there are not",
+        CHOOSY,
+        (Evaluate("holdout", "survey", report=False), Apply("conclude")),
+        "",
+    ),
+    (
+        "scores over all windows, which are too few",
+        Policy(min_windows=41),
+        (Apply("conclude"),),
+        "min_windows",
+    ),
     ("a closing that reports", CHOOSY, CLOSING, "min_windows"),
     ("a closing that does not report", Policy(min_windows=10), SILENT, ""),
     ("training that stays on few windows", Policy(min_windows=41), (Train(32, report=False),), ""),
     ("scores of training that stays", CHOOSY, (TUNED, Apply("conclude")), "min_windows"),
-    ("scores of training that is left out", CHOOSY, (Train(32, report=False, holdout=0.6, least=40), Apply("conclude")), ""),
+    (
+        "scores of training that is left out",
+        CHOOSY,
+        (Train(32, report=False, holdout=0.6, least=40), Apply("conclude")),
+        "",
+    ),
     ("training that stays in training that is reported", CHOOSY, (TUNED, Train(32)), "min_windows"),
-    ("training that stays in a survey", CHOOSY, (TUNED, Evaluate("train", "survey")), "min_windows"),
+    (
+        "training that stays in a survey",
+        CHOOSY,
+        (TUNED, Evaluate("train", "survey")),
+        "min_windows",
+    ),
     ("training that stays in an answer", CHOOSY, (TUNED, Respond(A)), "min_windows"),
     ("how well a model answers after training that stays", CHOOSY, (TUNED, Evaluate("train")), ""),
-    ("a survey of all windows, of which few are held out", CHOOSY, (Evaluate("windows", "survey", holdout=0.25),), "min_windows"),
+    (
+        "a survey of all windows, of which few are held out",
+        CHOOSY,
+        (Evaluate("windows", "survey", holdout=0.25),),
+        "min_windows",
+    ),
     ("an unreported graph that reports", Policy(unreported=("choose",)), CLOSING, "unreported"),
     ("an unreported graph", Policy(unreported=("choose",)), SILENT, ""),
-    ("an unreported survey", Policy(unreported=("survey",)), (Evaluate("train", "survey"),), "unreported"),
-    ("an unreported survey that stays", Policy(unreported=("survey",)), (Evaluate("train", "survey", report=False),), ""),
+    (
+        "an unreported survey",
+        Policy(unreported=("survey",)),
+        (Evaluate("train", "survey"),),
+        "unreported",
+    ),
+    (
+        "an unreported survey that stays",
+        Policy(unreported=("survey",)),
+        (Evaluate("train", "survey", report=False),),
+        "",
+    ),
     ("an unreported step", Policy(unreported=("step",)), (Train(32),), "unreported"),
     ("an unreported step that stays", Policy(unreported=("step",)), (Train(32, report=False),), ""),
     ("an unreported answer", Policy(unreported=("predict",)), (Respond(A),), "unreported"),
-    ("an unreported choice of a model", Policy(unreported=("evaluate",)), (Choose((A, B)),), "unreported"),
-    ("an unreported column stays", Policy(unreported=("ratio",)), (Annotate("ratio", "weight"),), ""),
+    (
+        "an unreported choice of a model",
+        Policy(unreported=("evaluate",)),
+        (Choose((A, B)),),
+        "unreported",
+    ),
+    (
+        "an unreported column stays",
+        Policy(unreported=("ratio",)),
+        (Annotate("ratio", "weight"),),
+        "",
+    ),
     ("a column is not a measurement", Policy(min_windows=41), (Annotate("ratio", "weight"),), ""),
 ]
-"""A name, a policy, a plan's verbs, and the rule that the plan breaks; empty where it breaks none."""
+"""A name, a policy, a plan's verbs, and the rule that the plan breaks; empty where it breaks
+none."""
 
 TOLD: list[tuple[str, Policy, list[int], tuple[int, ...] | None]] = [
     ("class counts stay on the device", Policy(), [0, 2, 2], None),
@@ -132,7 +323,8 @@ TOLD: list[tuple[str, Policy, list[int], tuple[int, ...] | None]] = [
     ("a class number that is too large", Policy(tell_classes=True), [0, 1000], None),
     ("the last class number", Policy(tell_classes=True), [999], (0,) * 999 + (1,)),
 ]
-"""A name, a policy, the classes of a device's training windows, and what a check-in says of them."""
+"""A name, a policy, the classes of a device's training windows, and what a check-in says of
+them."""
 
 
 def plan_of(verbs: tuple[Verb, ...]) -> Plan:
@@ -144,11 +336,24 @@ def text() -> str:
     """The file, a case a line."""
     about = {"bundle": BUNDLE, "measuring": MEASURING, "labels": LABELS, "num_test": NUM_TEST}
     rows = [
-        json.dumps({"name": name, "policy": msgspec.to_builtins(policy), "plan": msgspec.to_builtins(plan_of(verbs)), "rule": rule})
+        json.dumps(
+            {
+                "name": name,
+                "policy": msgspec.to_builtins(policy),
+                "plan": msgspec.to_builtins(plan_of(verbs)),
+                "rule": rule,
+            }
+        )
         for name, policy, verbs, rule in CASES
     ]
     told = [
-        json.dumps({"name": name, "policy": msgspec.to_builtins(policy), "y": y, "classes": classes}) for name, policy, y, classes in TOLD
+        json.dumps(
+            {"name": name, "policy": msgspec.to_builtins(policy), "y": y, "classes": classes}
+        )
+        for name, policy, y, classes in TOLD
     ]
     cases, classes = ",\n  ".join(rows), ",\n  ".join(told)
-    return f'{{\n "about": {json.dumps(about)},\n "cases": [\n  {cases}\n ],\n "told": [\n  {classes}\n ]\n}}\n'
+    return (
+        f'{{\n "about": {json.dumps(about)},\n "cases": [\n  {cases}\n ],\n "told": [\n  '
+        f"{classes}\n ]\n}}\n"
+    )

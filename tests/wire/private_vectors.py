@@ -1,5 +1,6 @@
-"""The vectors of what a device has stored in a run, ``private.json``: what a bundle's manifest says of private tensors, what is stored, and
-what of it a plan goes on from (`used`), by name. The device has `num_train` windows to train on."""
+"""The vectors of what a device has stored in a run, ``private.json``: what a bundle's manifest says
+of private tensors, what is stored, and what of it a plan goes on from (`used`), by name. The device
+has `num_train` windows to train on."""
 
 import json
 
@@ -7,7 +8,11 @@ from tests.wire.signed_vectors import VECTORS
 
 FILE = VECTORS / "private.json"
 NUM_TRAIN = 5
-SPECS: list[tuple[str, str, list[int]]] = [("b", "float32", [3]), ("w", "float32", [2, 3]), ("step", "int64", [])]
+SPECS: list[tuple[str, str, list[int]]] = [
+    ("b", "float32", [3]),
+    ("w", "float32", [2, 3]),
+    ("step", "int64", []),
+]
 
 CASES: list[tuple[str, str, str, list[int], bool]] = [
     ("as the manifest says it", "private/b", "float32", [3], True),
@@ -34,6 +39,15 @@ def text() -> str:
     for name, key, dtype, shape, is_used in CASES:
         stored = [{"name": key, "dtype": dtype, "shape": shape}]
         rows.append({"name": name, "stored": stored, "used": [key] if is_used else []})
-    specs = [{"name": name, "role": "private", "dtype": dtype, "shape": shape} for name, dtype, shape in SPECS]
+    specs = [
+        {"name": name, "role": "private", "dtype": dtype, "shape": shape}
+        for name, dtype, shape in SPECS
+    ]
     about = json.dumps({"num_train": NUM_TRAIN, "tensors": specs})
-    return '{"about": ' + about + ',\n "cases": [\n' + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]}\n"
+    return (
+        '{"about": '
+        + about
+        + ',\n "cases": [\n'
+        + ",\n".join("  " + json.dumps(row) for row in rows)
+        + "\n]}\n"
+    )

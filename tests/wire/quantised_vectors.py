@@ -1,8 +1,10 @@
 """The vectors of updates in int8, ``int8.json``.
 
-``encoded``: the changes of an update by their names, as the 32 bits of each number (no text loses one), a seed, a device id, and what the
-update holds of them: the values, and the 32 bits of each scale; or neither, where it stays in float32. ``refused``: what an update may
-hold in their place, and the reason for which it is refused; ``decoded``: what it holds, and the numbers that it stands for.
+``encoded``: the changes of an update by their names, as the 32 bits of each number (no text loses
+one), a seed, a device id, and what the update holds of them: the values, and the 32 bits of each
+scale; or neither, where it stays in float32. ``refused``: what an update may hold in their place,
+and the reason for which it is refused; ``decoded``: what it holds, and the numbers that it stands
+for.
 """
 
 import json
@@ -32,7 +34,12 @@ def cases() -> dict[str, Tensors]:
     nan[2, 199], infinite[0, 0] = np.nan, -np.inf
     return {
         "one-number": {"w": np.array(-0.25, F32)},
-        "blocks-end-with-tensors": {"b": some[0, :3], "a.weight": some, "\uffff": some[1:, :1], "\U0001f600": some[2, :2]},
+        "blocks-end-with-tensors": {
+            "b": some[0, :3],
+            "a.weight": some,
+            "\uffff": some[1:, :1],
+            "\U0001f600": some[2, :2],
+        },
         "exactly-one-block": {"w": rng.normal(size=BLOCK).astype(F32)},
         "one-more-than-a-block": {"w": spread},
         "only-zeros": {"w": np.zeros(BLOCK + 1, F32)},
@@ -45,7 +52,8 @@ def cases() -> dict[str, Tensors]:
 
 
 def hostile() -> dict[str, tuple[dict[str, tuple[str, list[int], list[Any]]], str]]:
-    """By name, tensors in place of those of a change of 300 numbers, each with its dtype, shape and numbers, and why they are refused."""
+    """By name, tensors in place of those of a change of 300 numbers, each with its dtype, shape and
+    numbers, and why they are refused."""
     values, scales = ("int8", [300], [1] * 300), ("float32", [2], [0.5, 0.5])
 
     def made(values: Any = values, scales: Any = scales, **others: Any) -> dict[str, Any]:
@@ -55,8 +63,14 @@ def hostile() -> dict[str, tuple[dict[str, tuple[str, list[int], list[Any]]], st
     return {
         "scale-not-a-number": (made(scales=("float32", [2], [0.5, "nan"])), "not-finite"),
         "scale-infinite": (made(scales=("float32", [2], ["inf", 0.5])), "not-finite"),
-        "scale-infinite-of-zeros": (made(("int8", [300], [0] * 300), ("float32", [2], [0.5, "inf"])), "not-finite"),
-        "product-overflows": (made(("int8", [300], [127] * 300), ("float32", [2], [3e38, 0.5])), "not-finite"),
+        "scale-infinite-of-zeros": (
+            made(("int8", [300], [0] * 300), ("float32", [2], [0.5, "inf"])),
+            "not-finite",
+        ),
+        "product-overflows": (
+            made(("int8", [300], [127] * 300), ("float32", [2], [3e38, 0.5])),
+            "not-finite",
+        ),
         "scales-missing": (made(scales=None), "wrong-layout"),
         "values-missing": (made(values=None), "wrong-layout"),
         "one-value-less": (made(("int8", [299], [1] * 299)), "wrong-layout"),
@@ -67,7 +81,10 @@ def hostile() -> dict[str, tuple[dict[str, tuple[str, list[int], list[Any]]], st
         "one-scale-less": (made(scales=("float32", [1], [0.5])), "wrong-layout"),
         "one-scale-more": (made(scales=("float32", [3], [0.5] * 3)), "wrong-layout"),
         "scales-int32": (made(scales=("int32", [2], [1, 1])), "wrong-layout"),
-        "the-change-as-well": (made(**{"delta/w": ("float32", [300], [0.0] * 300)}), "wrong-layout"),
+        "the-change-as-well": (
+            made(**{"delta/w": ("float32", [300], [0.0] * 300)}),
+            "wrong-layout",
+        ),
         "another-name": (made(**{"int8/w": ("int8", [300], [1] * 300)}), "wrong-layout"),
     }
 
@@ -85,17 +102,29 @@ def _bits(value: Array) -> list[int]:
 def _case(name: str, changes: Tensors, seed: int, device_id: str) -> dict[str, Any]:
     tensors = {names.delta(key): value for key, value in changes.items()}
     sent = encoded(tensors, "int8", seed, device_id)
-    given = {key: {"shape": list(value.shape), "bits": _bits(value)} for key, value in changes.items()}
+    given = {
+        key: {"shape": list(value.shape), "bits": _bits(value)} for key, value in changes.items()
+    }
     case = {"name": name, "seed": seed, "device_id": device_id, "changes": given}
     if not is_encoded(sent):
         return case | {"values": None, "scales": None, "decoded": None}
     back = decoded(sent, [(key, "float32", value.shape) for key, value in tensors.items()])
     stands_for = {names.name_of(key): _bits(value) for key, value in back.items()}
-    return case | {"values": sent[names.INT8_VALUES].tolist(), "scales": _bits(sent[names.INT8_SCALES]), "decoded": stands_for}
+    return case | {
+        "values": sent[names.INT8_VALUES].tolist(),
+        "scales": _bits(sent[names.INT8_SCALES]),
+        "decoded": stands_for,
+    }
 
 
 def text() -> str:
     """The file."""
-    made = [_case(name, changes, 3_000_012 + i, f"phone.{i}") for i, (name, changes) in enumerate(cases().items())]
-    refused = [{"name": name, "tensors": held, "reason": reason} for name, (held, reason) in hostile().items()]
+    made = [
+        _case(name, changes, 3_000_012 + i, f"phone.{i}")
+        for i, (name, changes) in enumerate(cases().items())
+    ]
+    refused = [
+        {"name": name, "tensors": held, "reason": reason}
+        for name, (held, reason) in hostile().items()
+    ]
     return json.dumps({"encoded": made, "refused": refused}) + "\n"

@@ -1,4 +1,5 @@
-"""The vectors of the order in which windows are preferred, ``ranks.json``: how many have labels, how many have not, the rank of each."""
+"""The vectors of the order in which windows are preferred, ``ranks.json``: how many have labels,
+how many have not, the rank of each."""
 
 import json
 
@@ -6,7 +7,19 @@ from edge_client.core.ranks import ranks
 from tests.wire.signed_vectors import VECTORS
 
 FILE = VECTORS / "ranks.json"
-CASES = [(0, 0), (1, 0), (0, 1), (2, 3), (7, 0), (0, 12), (40, 5), (6, 2), (5, 40), (100, 300), (300, 10)]
+CASES = [
+    (0, 0),
+    (1, 0),
+    (0, 1),
+    (2, 3),
+    (7, 0),
+    (0, 12),
+    (40, 5),
+    (6, 2),
+    (5, 40),
+    (100, 300),
+    (300, 10),
+]
 
 
 def text() -> str:

@@ -1,4 +1,5 @@
-"""The vectors of recordings, ``recordings.json``: files of a device's folder, the windows cut of them, or that they are refused."""
+"""The vectors of recordings, ``recordings.json``: files of a device's folder, the windows cut of
+them, or that they are refused."""
 
 import json
 import tempfile
@@ -23,39 +24,76 @@ def _rows(header: str, *columns: list[Any], end: str = "\n") -> str:
 
 
 def _said(kind: str, count: int, rng: np.random.Generator) -> tuple[str, list[list[Any]]]:
-    """Columns that say something of samples: classes, their names, names that are there, or quantities; of some samples nothing."""
+    """Columns that say something of samples: classes, their names, names that are there, or
+    quantities; of some samples nothing."""
     runs = np.repeat(rng.integers(-1, 2, count), 9)[:count].tolist()
     if kind in ("classes", "named"):
-        return "label", [[("rest", "walk")[at] if kind == "named" else at if at >= 0 else "" for at in runs]]
+        return "label", [
+            [("rest", "walk")[at] if kind == "named" else at if at >= 0 else "" for at in runs]
+        ]
     if kind == "names":
-        return "label.load,label.fault", [[("", 0, 1)[at] for at in rng.integers(0, 3, count)] for _ in range(2)]
+        return "label.load,label.fault", [
+            [("", 0, 1)[at] for at in rng.integers(0, 3, count)] for _ in range(2)
+        ]
     eighths = (rng.integers(-80, 80, count) / 8).tolist()
-    return "target.speed,target.heat", [[v if i % 4 == 0 or kind == "targets" else "" for i, v in enumerate(eighths)], runs]
+    return "target.speed,target.heat", [
+        [v if i % 4 == 0 or kind == "targets" else "" for i, v in enumerate(eighths)],
+        runs,
+    ]
 
 
 def _cases() -> list[dict[str, Any]]:
     rng, made = np.random.default_rng(16), list[dict[str, Any]]()
 
-    def add(name: str, files: dict[str, str], length: int = 4, stride: int = 4, steps: int = 0) -> None:
-        made.append({"name": name, "files": files, "length": length, "stride": stride, "steps": steps})
+    def add(
+        name: str, files: dict[str, str], length: int = 4, stride: int = 4, steps: int = 0
+    ) -> None:
+        made.append(
+            {"name": name, "files": files, "length": length, "stride": stride, "steps": steps}
+        )
 
-    for kind, steps in (("classes", 0), ("classes", 4), ("named", 0), ("named", 2), ("names", 0), ("targets", 0), ("seldom", 0)):
+    for kind, steps in (
+        ("classes", 0),
+        ("classes", 4),
+        ("named", 0),
+        ("named", 2),
+        ("names", 0),
+        ("targets", 0),
+        ("seldom", 0),
+    ):
         for length, stride in ((8, 4), (4, 7), (1, 1) if not steps else (12, 5)):
             files = {"classes.txt": NAMES} if kind == "named" else {}
             for name, count in (("a.csv", 21), ("b.csv", 30)):
                 numbers = [(rng.integers(-99, 99, count) / 4).tolist() for _ in range(2)]
                 header, columns = _said(kind, count, rng)
-                files[name] = _rows(f"t,ax,{header},ay", list(range(count)), numbers[0], *columns, numbers[1])
+                files[name] = _rows(
+                    f"t,ax,{header},ay", list(range(count)), numbers[0], *columns, numbers[1]
+                )
             add(f"{kind}, {length} every {stride}, {steps} steps", files, length, stride, steps)
     n = list(range(16))
     spreadsheet = "\ufeff" + _rows("t , ax, label", n, n, ["1.0"] * 16, end=" \r\n")
     add("a mark, blanks, carriage returns, whole numbers with a point", {"a.csv": spreadsheet})
-    add("quotation marks and empty lines", {"a.csv": _rows('"ax","label"', [f'"{i}.5"' for i in n], [0] * 16, end="\n\n"), ".b.csv": "x"})
+    add(
+        "quotation marks and empty lines",
+        {
+            "a.csv": _rows('"ax","label"', [f'"{i}.5"' for i in n], [0] * 16, end="\n\n"),
+            ".b.csv": "x",
+        },
+    )
     add("no labels at all", {"a.csv": _rows("ax,ay", n, n)})
-    add("cells that a row lacks at its end are of a column that is no channel", {"a.csv": "ax,label,t" + "\n1.5,0" * 16})
-    add("numbers with exponents", {"a.csv": _rows("ax,label", ["1e-3", "+.5", "2.", "-1E2"] * 4, [1] * 16)})
+    add(
+        "cells that a row lacks at its end are of a column that is no channel",
+        {"a.csv": "ax,label,t" + "\n1.5,0" * 16},
+    )
+    add(
+        "numbers with exponents",
+        {"a.csv": _rows("ax,label", ["1e-3", "+.5", "2.", "-1E2"] * 4, [1] * 16)},
+    )
     classes = {"classes.txt": NAMES.replace("\n", "\r\n")}
-    add("names of classes with carriage returns", classes | {"a.csv": _rows("ax,label", n, ["walk"] * 16)})
+    add(
+        "names of classes with carriage returns",
+        classes | {"a.csv": _rows("ax,label", n, ["walk"] * 16)},
+    )
     for header, row in (
         ("ax,label", "1,walk"),
         ("ax,label", "1,-1"),
@@ -90,7 +128,10 @@ def _cases() -> list[dict[str, Any]]:
         add(f"{header}: {row}", {"a.csv": "\n".join([header, *[row] * 16])})
     plain = "\n".join(["ax,label", *["1,0"] * 16])
     add("a name that is none of the classes", classes | {"a.csv": plain})
-    add("a class listed twice", {"classes.txt": NAMES + "rest\n", "a.csv": _rows("ax,label", n, ["rest"] * 16)})
+    add(
+        "a class listed twice",
+        {"classes.txt": NAMES + "rest\n", "a.csv": _rows("ax,label", n, ["rest"] * 16)},
+    )
     add("other channels", {"a.csv": plain, "b.csv": plain.replace("ax", "ay")})
     add("another kind of label", {"a.csv": plain, "b.csv": plain.replace("label", "target.speed")})
     add("too short", {"a.csv": "\n".join(["ax,label", *["1,0"] * 3])})
@@ -114,7 +155,11 @@ def windows_of(case: dict[str, Any]) -> Windows | None:
 
 def said_of(array: Array) -> dict[str, Any]:
     """An array as the file has it."""
-    return {"dtype": str(array.dtype), "shape": list(array.shape), "numbers": array.ravel().tolist()}
+    return {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "numbers": array.ravel().tolist(),
+    }
 
 
 def text() -> str:
@@ -122,6 +167,8 @@ def text() -> str:
     rows = []
     for case in _cases():
         windows = windows_of(case)
-        cut = windows and {"names": list(windows.names)} | {part: said_of(getattr(windows, part)) for part in ARRAYS}
+        cut = windows and {"names": list(windows.names)} | {
+            part: said_of(getattr(windows, part)) for part in ARRAYS
+        }
         rows.append(json.dumps(case | {"windows": cut}))
     return "[\n" + ",\n".join("  " + row for row in rows) + "\n]\n"

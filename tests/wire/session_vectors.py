@@ -1,10 +1,13 @@
-"""The vectors of a device's memory, ``session.json``: what happens to it, and what it does, step by step.
+"""The vectors of a device's memory, ``session.json``: what happens to it, and what it does, step by
+step.
 
-A step is an event, its arguments, and the action that follows (with a decline: its reason). Plans are (epoch, round, attempt, run,
-deadline); updates and models are named by one hexadecimal digit. A release, or an offer of a finished run, is followed by the action
-"try" if it is to be taken into use. "try" is the beginning of that, after which comes "taken", "failed", "broken off", or, if it ended
-the client, nothing. "again" is a new start of the client, or the end of a while: what failed is tried again. "kept" is what the device
-keeps of a model, followed by "try" if that is the model in use. "report" has what the device says of its releases; a problem is one word.
+A step is an event, its arguments, and the action that follows (with a decline: its reason). Plans
+are (epoch, round, attempt, run, deadline); updates and models are named by one hexadecimal digit. A
+release, or an offer of a finished run, is followed by the action "try" if it is to be taken into
+use. "try" is the beginning of that, after which comes "taken", "failed", "broken off", or, if it
+ended the client, nothing. "again" is a new start of the client, or the end of a while: what failed
+is tried again. "kept" is what the device keeps of a model, followed by "try" if that is the model
+in use. "report" has what the device says of its releases; a problem is one word.
 """
 
 import json
@@ -16,8 +19,23 @@ FILE = VECTORS / "session.json"
 Step = tuple[str, dict[str, object], str]
 
 
-def plan(epoch: int, number: int, action: str, attempt: int = 0, run: str = "r", deadline_at_s: float = 1000.0, now_s: float = 0.0) -> Step:
-    arguments = {"epoch": epoch, "round": number, "attempt": attempt, "run": run, "deadline_at_s": deadline_at_s, "now_s": now_s}
+def plan(
+    epoch: int,
+    number: int,
+    action: str,
+    attempt: int = 0,
+    run: str = "r",
+    deadline_at_s: float = 1000.0,
+    now_s: float = 0.0,
+) -> Step:
+    arguments = {
+        "epoch": epoch,
+        "round": number,
+        "attempt": attempt,
+        "run": run,
+        "deadline_at_s": deadline_at_s,
+        "now_s": now_s,
+    }
     return "plan", arguments, action
 
 
@@ -39,9 +57,16 @@ def kept(of: str, tensors: str, action: str = "none") -> Step:
     return "kept", {"of": of, "tensors": tensors}, action
 
 
-def report(number: int, offered: int, problem: str = "", used: str = "", alone: bool = False) -> Step:
-    """What the device says of its releases; what it uses of what it has kept; and whether it says that the model in use answers without."""
-    return "report", {"number": number, "offered": offered, "problem": problem, "used": used, "alone": alone}, "none"
+def report(
+    number: int, offered: int, problem: str = "", used: str = "", alone: bool = False
+) -> Step:
+    """What the device says of its releases; what it uses of what it has kept; and whether it says
+    that the model in use answers without."""
+    return (
+        "report",
+        {"number": number, "offered": offered, "problem": problem, "used": used, "alone": alone},
+        "none",
+    )
 
 
 TRY, DID = event("start", "work"), event("executed", update="1")
@@ -66,16 +91,45 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
         "a later plan while working",
         [FIRST, plan(1, 2, "work"), DID, ACKNOWLEDGED],
     ),
-    ("the round is opened again", [FIRST, *DONE, plan(1, 1, "work", attempt=1), *DONE, plan(1, 1, "none")]),
+    (
+        "the round is opened again",
+        [FIRST, *DONE, plan(1, 1, "work", attempt=1), *DONE, plan(1, 1, "none")],
+    ),
     (
         "the aggregator was started again while working",
         [FIRST, TRY, plan(2, 1, "none"), DID, plan(2, 1, "send")],
     ),
-    ("the aggregator was started again and lost an update", [FIRST, *DONE, plan(2, 1, "work"), *DONE]),
-    ("a backup two rounds old", [plan(1, 3, "work"), *DONE, plan(2, 1, "work"), *DONE, plan(2, 2, "work"), *DONE]),
-    ("a backup, and a clock that went back", [plan(5, 3, "work"), *DONE, plan(4, 1, "decline stale"), plan(6, 1, "work"), *DONE]),
-    ("an epoch that is over", [plan(5, 3, "work"), plan(4, 4, "decline stale"), plan(4, 1, "decline stale", run="s"), *DONE]),
-    ("another run", [plan(1, 9, "work"), *DONE, plan(2, 1, "work", run="s"), *DONE, plan(2, 2, "work", run="s")]),
+    (
+        "the aggregator was started again and lost an update",
+        [FIRST, *DONE, plan(2, 1, "work"), *DONE],
+    ),
+    (
+        "a backup two rounds old",
+        [plan(1, 3, "work"), *DONE, plan(2, 1, "work"), *DONE, plan(2, 2, "work"), *DONE],
+    ),
+    (
+        "a backup, and a clock that went back",
+        [plan(5, 3, "work"), *DONE, plan(4, 1, "decline stale"), plan(6, 1, "work"), *DONE],
+    ),
+    (
+        "an epoch that is over",
+        [
+            plan(5, 3, "work"),
+            plan(4, 4, "decline stale"),
+            plan(4, 1, "decline stale", run="s"),
+            *DONE,
+        ],
+    ),
+    (
+        "another run",
+        [
+            plan(1, 9, "work"),
+            *DONE,
+            plan(2, 1, "work", run="s"),
+            *DONE,
+            plan(2, 2, "work", run="s"),
+        ],
+    ),
     ("refused", [FIRST, TRY, DID, event("refuse", "drop", update="1"), plan(1, 1, "none")]),
     (
         "an answer to something else",
@@ -94,12 +148,22 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ),
     (
         "a plan whose time is over",
-        [plan(1, 1, "decline expired", now_s=1001.0), plan(1, 1, "decline expired", now_s=1002.0), plan(1, 2, "work")],
+        [
+            plan(1, 1, "decline expired", now_s=1001.0),
+            plan(1, 1, "decline expired", now_s=1002.0),
+            plan(1, 2, "work"),
+        ],
     ),
     ("its time is over now", [plan(1, 1, "work", now_s=1000.0)]),
     (
         "declined",
-        [FIRST, TRY, event("declined", "decline policy", reason="policy"), plan(1, 1, "decline policy"), plan(1, 2, "work")],
+        [
+            FIRST,
+            TRY,
+            event("declined", "decline policy", reason="policy"),
+            plan(1, 1, "decline policy"),
+            plan(1, 2, "work"),
+        ],
     ),
     (
         "declined, and the aggregator was started again",
@@ -107,12 +171,29 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ),
     (
         "work that ends the client",
-        [FIRST, *[TRY] * 5, event("start", "decline quarantined"), plan(1, 1, "decline quarantined"), plan(1, 2, "work"), TRY],
+        [
+            FIRST,
+            *[TRY] * 5,
+            event("start", "decline quarantined"),
+            plan(1, 1, "decline quarantined"),
+            plan(1, 2, "work"),
+            TRY,
+        ],
     ),
-    ("work that ends the client but comes further each time", [FIRST, *[step for n in range(1, 8) for step in (TRY, further(n))], *DONE]),
+    (
+        "work that ends the client but comes further each time",
+        [FIRST, *[step for n in range(1, 8) for step in (TRY, further(n))], *DONE],
+    ),
     (
         "work that ends the client at one place, wherever it began",
-        [FIRST, TRY, further(9), *[TRY, further(4), TRY, further(9)] * 2, TRY, event("start", "decline quarantined")],
+        [
+            FIRST,
+            TRY,
+            further(9),
+            *[TRY, further(4), TRY, further(9)] * 2,
+            TRY,
+            event("start", "decline quarantined"),
+        ],
     ),
     (
         "work that goes on from further than it was noted to have come",
@@ -123,10 +204,22 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
         [FIRST, TRY, further(9), plan(1, 2, "work"), *[TRY, further(3)] * 2, *[TRY] * 4, OVER],
     ),
     ("work that is stopped in good order", [FIRST, *[TRY, event("stopped")] * 7, *DONE]),
-    ("a finished run", [plan(2, 1, "work"), *DONE, event("finish", "try", epoch=2, offered="a"), plan(3, 1, "work", run="s")]),
+    (
+        "a finished run",
+        [
+            plan(2, 1, "work"),
+            *DONE,
+            event("finish", "try", epoch=2, offered="a"),
+            plan(3, 1, "work", run="s"),
+        ],
+    ),
     (
         "a finish of an epoch that is over",
-        [event("finish", "try", epoch=3, offered="a"), event("finish", epoch=2, offered="b"), event("finish", "try", epoch=3, offered="c")],
+        [
+            event("finish", "try", epoch=3, offered="a"),
+            event("finish", epoch=2, offered="b"),
+            event("finish", "try", epoch=3, offered="c"),
+        ],
     ),
     (
         "a finish while working",
@@ -134,22 +227,62 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ),
     (
         "a finish of another run while working",
-        [FIRST, TRY, event("finish", epoch=1, offered="a", run="s", releases=True), DID, plan(1, 1, "send"), ACKNOWLEDGED],
+        [
+            FIRST,
+            TRY,
+            event("finish", epoch=1, offered="a", run="s", releases=True),
+            DID,
+            plan(1, 1, "send"),
+            ACKNOWLEDGED,
+        ],
     ),
     (
         "a finish beside releases, while working",
         [FIRST, TRY, event("finish", epoch=1, offered="a", releases=True), DID, plan(1, 1, "none")],
     ),
-    ("a release", [release(1, "a", "try"), event("taken"), report(1, 1), release(1, "a"), release(2, "b", "try"), report(1, 2)]),
-    ("a release twice", [release(3, "a", "try"), release(3, "b"), event("taken"), release(3, "a"), report(3, 3)]),
-    ("a release that comes late", [release(3, "a", "try"), event("taken"), release(2, "b"), report(3, 3)]),
+    (
+        "a release",
+        [
+            release(1, "a", "try"),
+            event("taken"),
+            report(1, 1),
+            release(1, "a"),
+            release(2, "b", "try"),
+            report(1, 2),
+        ],
+    ),
+    (
+        "a release twice",
+        [release(3, "a", "try"), release(3, "b"), event("taken"), release(3, "a"), report(3, 3)],
+    ),
+    (
+        "a release that comes late",
+        [release(3, "a", "try"), event("taken"), release(2, "b"), report(3, 3)],
+    ),
     ("back to an older model", [*taken(1, "a"), *taken(2, "b"), *taken(3, "a"), report(3, 3)]),
-    ("the same model under another number", [*taken(1, "a"), release(2, "a", "try"), event("taken"), report(2, 2)]),
+    (
+        "the same model under another number",
+        [*taken(1, "a"), release(2, "a", "try"), event("taken"), report(2, 2)],
+    ),
     (
         "a release of an epoch that is over",
-        [*taken(1, "a", epoch=5), release(2, "b", epoch=4), report(1, 1), release(2, "b", "try", epoch=5)],
+        [
+            *taken(1, "a", epoch=5),
+            release(2, "b", epoch=4),
+            report(1, 1),
+            release(2, "b", "try", epoch=5),
+        ],
     ),
-    ("a release that fails", [*taken(1, "a"), release(2, "b", "try"), event("failed"), report(1, 2, "failed"), release(2, "b")]),
+    (
+        "a release that fails",
+        [
+            *taken(1, "a"),
+            release(2, "b", "try"),
+            event("failed"),
+            report(1, 2, "failed"),
+            release(2, "b"),
+        ],
+    ),
     (
         "what was in the way of a release has passed",
         [
@@ -192,13 +325,27 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
             release(2, "b", "try"),
         ],
     ),
-    ("taking a release that is broken off in good order", [release(1, "a", "try"), *[event("try", "try"), event("broken off")] * 7]),
-    ("a release while working", [FIRST, TRY, release(1, "a", "try"), event("taken"), DID, ACKNOWLEDGED, report(1, 1)]),
+    (
+        "taking a release that is broken off in good order",
+        [release(1, "a", "try"), *[event("try", "try"), event("broken off")] * 7],
+    ),
+    (
+        "a release while working",
+        [FIRST, TRY, release(1, "a", "try"), event("taken"), DID, ACKNOWLEDGED, report(1, 1)],
+    ),
     (
         "a finished run after a release",
-        [*taken(1, "a"), event("finish", "try", epoch=2, offered="b"), event("taken"), report(0, 1)],
+        [
+            *taken(1, "a"),
+            event("finish", "try", epoch=2, offered="b"),
+            event("taken"),
+            report(0, 1),
+        ],
     ),
-    ("a finished run with the model that is released", [*taken(1, "a"), event("finish", epoch=2, offered="a"), report(1, 1)]),
+    (
+        "a finished run with the model that is released",
+        [*taken(1, "a"), event("finish", epoch=2, offered="a"), report(1, 1)],
+    ),
     (
         "what is kept of a model is used with it, and with no other one",
         [
@@ -243,7 +390,8 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
         ],
     ),
     (
-        "what is said to be alone is the model in use, also where another one failed or is not tried yet",
+        "what is said to be alone is the model in use, also where another one failed or is not "
+        "tried yet",
         [
             kept("a", "c"),
             *taken(1, "b"),
@@ -264,7 +412,13 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ),
     (
         "what is kept of a model that failed is not tried before that is",
-        [*taken(1, "a"), release(2, "b", "try"), event("failed"), kept("b", "c"), report(1, 2, "failed", alone=True)],
+        [
+            *taken(1, "a"),
+            release(2, "b", "try"),
+            event("failed"),
+            kept("b", "c"),
+            report(1, 2, "failed", alone=True),
+        ],
     ),
 ]
 """A name and its steps."""
@@ -292,7 +446,10 @@ OFFERED = {
     "a release comes before the device keeps something of it": "a",
     "what is kept of another model than that in use waits for it": "b",
     "what is kept of the model in use is kept of newer ones as well": "b",
-    "what is said to be alone is the model in use, also where another one failed or is not tried yet": "b",
+    (
+        "what is said to be alone is the model in use, also where another one failed or is not "
+        "tried yet"
+    ): "b",
     "what is kept of another model after a release is not in use": "a",
     "what is kept of a model that failed is not tried before that is": "b",
 }
@@ -303,6 +460,12 @@ def text() -> str:
     """The file, a step a line."""
     scenarios = []
     for name, steps in SCENARIOS:
-        rows = ",\n   ".join(json.dumps({"event": kind, **arguments, "action": action}) for kind, arguments, action in steps)
-        scenarios.append(f'  {{"name": {json.dumps(name)}, "offered": {json.dumps(OFFERED.get(name, ""))}, "steps": [\n   {rows}\n  ]}}')
+        rows = ",\n   ".join(
+            json.dumps({"event": kind, **arguments, "action": action})
+            for kind, arguments, action in steps
+        )
+        scenarios.append(
+            f'  {{"name": {json.dumps(name)}, "offered": {json.dumps(OFFERED.get(name, ""))}, '
+            f'"steps": [\n   {rows}\n  ]}}'
+        )
     return "[\n" + ",\n".join(scenarios) + "\n]\n"

@@ -1,4 +1,5 @@
-"""The vectors of what a device trains and tests on where a task needs no labels, ``without-labels.json``."""
+"""The vectors of what a device trains and tests on where a task needs no labels,
+``without-labels.json``."""
 
 import json
 
@@ -6,7 +7,18 @@ from tests.wire.signed_vectors import VECTORS
 from wire.tasks import split_unlabelled
 
 FILE = VECTORS / "without-labels.json"
-CASES = [(0, 0, 132), (0, 0, 3), (0, 0, 1), (40, 0, 7), (40, 12, 100), (0, 12, 100), (40, 0, 0), (40, 12, 0), (0, 0, 0), (1, 0, 1)]
+CASES = [
+    (0, 0, 132),
+    (0, 0, 3),
+    (0, 0, 1),
+    (40, 0, 7),
+    (40, 12, 100),
+    (0, 12, 100),
+    (40, 0, 0),
+    (40, 12, 0),
+    (0, 0, 0),
+    (1, 0, 1),
+]
 """Windows with labels for training, those set apart for testing, and those without labels."""
 
 

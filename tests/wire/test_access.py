@@ -1,4 +1,5 @@
-"""Who gets through a Mosquitto that is set up as in `deploy/mosquitto`, with certificates of a fleet's own authority."""
+"""Who gets through a Mosquitto that is set up as in `deploy/mosquitto`, with certificates of a
+fleet's own authority."""
 
 import json
 import re
@@ -42,7 +43,9 @@ def concrete(kind: str, device_id: str) -> str:
     return TOPICS.of_kind(kind, device_id).replace("+", DIGEST)  # type: ignore[arg-type]
 
 
-EVERY = sorted({concrete(row.kind, device_id) for row in TABLE for device_id in ("device-1", "device-2")})
+EVERY = sorted(
+    {concrete(row.kind, device_id) for row in TABLE for device_id in ("device-1", "device-2")}
+)
 READ = {concrete(row.kind, "device-1") for row in TABLE if "device" in row.readers}
 WRITTEN = {concrete(row.kind, "device-1") for row in TABLE if row.writer == "device"}
 
@@ -56,8 +59,11 @@ class Guarded:
     folder: Path
     links: list[MqttLink] = field(default_factory=list)
 
-    def address(self, name: str, authority: trustme.CA | None = None, version: str = "5") -> BrokerAddress:
-        """The broker's address with a certificate of this common name; with none if the name is empty."""
+    def address(
+        self, name: str, authority: trustme.CA | None = None, version: str = "5"
+    ) -> BrokerAddress:
+        """The broker's address with a certificate of this common name; with none if the name is
+        empty."""
         authority = authority or self.authority
         authority.cert_pem.write_to_path(self.folder / "own-ca.pem")
         own: tuple[Path | None, Path | None] = (None, None)
@@ -66,7 +72,9 @@ class Guarded:
             issued.private_key_pem.write_to_path(self.folder / f"{name}.key")
             issued.cert_chain_pems[0].write_to_path(self.folder / f"{name}.pem")
             own = (self.folder / f"{name}.pem", self.folder / f"{name}.key")
-        return BrokerAddress.parse(f"mqtts://localhost:{self.port}?version={version}", self.folder / "own-ca.pem", *own)
+        return BrokerAddress.parse(
+            f"mqtts://localhost:{self.port}?version={version}", self.folder / "own-ca.pem", *own
+        )
 
     def connect(
         self,
@@ -80,13 +88,16 @@ class Guarded:
     ) -> MqttLink:
         """A link of the client with this certificate, which calls itself `client_id`."""
         address = self.address(name, version=version)
-        self.links.append(MqttLink(address, client_id or name, will, confirmed=confirmed, persistent=persistent))
+        self.links.append(
+            MqttLink(address, client_id or name, will, confirmed=confirmed, persistent=persistent)
+        )
         return self.links[-1]
 
 
 @pytest.fixture
 def guard(tmp_path: Path) -> Iterator[Callable[[str], Guarded]]:
-    """Starts Mosquitto with the deployed configuration, but for paths and the port, and what is added to it."""
+    """Starts Mosquitto with the deployed configuration, but for paths and the port, and what is
+    added to it."""
     binary = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin")
     if binary is None:
         pytest.skip("Mosquitto is not installed: apt-get install mosquitto would run this")
@@ -100,12 +111,18 @@ def guard(tmp_path: Path) -> Iterator[Callable[[str], Guarded]]:
         server.private_key_pem.write_to_path(tmp_path / "broker.key")
         server.cert_chain_pems[0].write_to_path(tmp_path / "broker.pem")
         text = (DEPLOYED / "mosquitto.conf").read_text()
-        text = text.replace("/etc/mosquitto/certs/", f"{tmp_path}/").replace("/var/lib/mosquitto/", f"{tmp_path}/")
+        text = text.replace("/etc/mosquitto/certs/", f"{tmp_path}/").replace(
+            "/var/lib/mosquitto/", f"{tmp_path}/"
+        )
         text = text.replace("listener 8883", f"listener {port} 127.0.0.1")
-        text = text.replace("acl_file /etc/mosquitto/shoal.acl", f"acl_file {access_list}" if access_list else "")
+        text = text.replace(
+            "acl_file /etc/mosquitto/shoal.acl", f"acl_file {access_list}" if access_list else ""
+        )
         (tmp_path / "m.conf").write_text(f"user root\n{text}\n{added}\n")
         with (tmp_path / "m.log").open("wb") as log:
-            processes.append(subprocess.Popen([binary, "-c", str(tmp_path / "m.conf")], stdout=log, stderr=log))
+            processes.append(
+                subprocess.Popen([binary, "-c", str(tmp_path / "m.conf")], stdout=log, stderr=log)
+            )
         wait_for_port(port)
         return Guarded(port, authority, tmp_path, links)
 
@@ -122,9 +139,18 @@ def guarded(guard: Callable[[], Guarded]) -> Guarded:
 
 def test_the_table_is_that_of_the_specification() -> None:
     section = (ROOT / "wire" / "SPEC.md").read_text().split("\n## Topics\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| `(?:device/ID/)?([a-z-]+)(?:/SHA256)?` \| ([^|]+) \| ([^|]+) \|", section, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(?:device/ID/)?([a-z-]+)(?:/SHA256)?` \| ([^|]+) \| ([^|]+) \|",
+        section,
+        re.MULTILINE,
+    )
     told = [
-        (kind, "aggregator" if "aggregator" in writer else "device", re.findall("device|aggregator", readers), "retained" in writer)
+        (
+            kind,
+            "aggregator" if "aggregator" in writer else "device",
+            re.findall("device|aggregator", readers),
+            "retained" in writer,
+        )
         for kind, writer, readers in rows
     ]
     assert told == [(row.kind, row.writer, list(row.readers), row.retained) for row in TABLE]
@@ -142,7 +168,9 @@ def test_no_name_of_a_fleet_gets_rules_of_its_own(fleet: str) -> None:
 
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
-def test_a_hostile_device_writes_only_what_the_table_allows(guarded: Guarded, retain: bool, version: str) -> None:
+def test_a_hostile_device_writes_only_what_the_table_allows(
+    guarded: Guarded, retain: bool, version: str
+) -> None:
     watchers = {name: guarded.connect(name) for name in (AGGREGATOR, "device-2")}
     for watcher in watchers.values():
         watcher.subscribe("#")
@@ -152,7 +180,10 @@ def test_a_hostile_device_writes_only_what_the_table_allows(guarded: Guarded, re
     for topic in EVERY:
         hostile.publish(topic, topic.encode(), retain=retain)
     expected = [Delivery(topic, topic.encode()) for topic in sorted(WRITTEN)]
-    assert sorted(deliveries(watchers[AGGREGATOR], len(EVERY), patience_s=1.5), key=lambda d: d.topic) == expected
+    assert (
+        sorted(deliveries(watchers[AGGREGATOR], len(EVERY), patience_s=1.5), key=lambda d: d.topic)
+        == expected
+    )
     assert deliveries(watchers["device-2"], 1, patience_s=0.3) == []
     later = guarded.connect("device-2", version=version)
     later.subscribe(*EVERY)
@@ -161,8 +192,14 @@ def test_a_hostile_device_writes_only_what_the_table_allows(guarded: Guarded, re
 
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
-def test_a_hostile_device_reads_only_what_the_table_allows(guarded: Guarded, retain: bool, version: str) -> None:
-    aggregator, other, hostile = guarded.connect(AGGREGATOR), guarded.connect("device-2"), guarded.connect("device-1", version=version)
+def test_a_hostile_device_reads_only_what_the_table_allows(
+    guarded: Guarded, retain: bool, version: str
+) -> None:
+    aggregator, other, hostile = (
+        guarded.connect(AGGREGATOR),
+        guarded.connect("device-2"),
+        guarded.connect("device-1", version=version),
+    )
     if not retain:
         hostile.subscribe("#", *EVERY)
     settle(aggregator, other, hostile)
@@ -180,7 +217,9 @@ def test_a_hostile_device_reads_only_what_the_table_allows(guarded: Guarded, ret
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
 @pytest.mark.parametrize("victim", [AGGREGATOR, "device-2"])
-def test_nobody_takes_a_session_by_its_client_id(guarded: Guarded, version: str, victim: str) -> None:
+def test_nobody_takes_a_session_by_its_client_id(
+    guarded: Guarded, version: str, victim: str
+) -> None:
     topic = concrete("check-in" if victim == AGGREGATOR else "plan", "device-2")
     writer = guarded.connect("device-2" if victim == AGGREGATOR else AGGREGATOR)
     owner = guarded.connect(victim)
@@ -190,12 +229,16 @@ def test_nobody_takes_a_session_by_its_client_id(guarded: Guarded, version: str,
     hostile.subscribe(topic)
     settle(hostile)
     writer.publish(topic, b"for the owner")
-    assert owner.receive(timeout_s=3) == Delivery(topic, b"for the owner"), "it was never disconnected"
+    assert owner.receive(timeout_s=3) == Delivery(topic, b"for the owner"), (
+        "it was never disconnected"
+    )
     assert deliveries(hostile, 1, patience_s=0.5) == []
     owner.close()
     writer.publish(topic, b"while it was away")
     settle(writer)
-    assert deliveries(guarded.connect("device-1", victim, version=version), 1, patience_s=0.5) == [], "a session is not taken over either"
+    assert (
+        deliveries(guarded.connect("device-1", victim, version=version), 1, patience_s=0.5) == []
+    ), "a session is not taken over either"
     assert deliveries(guarded.connect(victim), 1) == [Delivery(topic, b"while it was away")]
 
 
@@ -203,7 +246,11 @@ def test_no_will_says_what_its_client_may_not(guarded: Guarded) -> None:
     watcher = guarded.connect(AGGREGATOR)
     watcher.subscribe(TOPICS.aggregator, *TOPICS.from_devices)
     settle(watcher)
-    for topic in (TOPICS.aggregator, concrete("status", "device-2"), concrete("status", "device-1")):
+    for topic in (
+        TOPICS.aggregator,
+        concrete("status", "device-2"),
+        concrete("status", "device-1"),
+    ):
         try:
             hostile = guarded.connect("device-1", will=Will(topic, b"gone"))
         except LinkError:
@@ -212,7 +259,9 @@ def test_no_will_says_what_its_client_may_not(guarded: Guarded) -> None:
         hostile._closing = True
         hostile._client.loop_stop()
         known(hostile._client.socket()).close()
-    assert deliveries(watcher, 3, patience_s=1.5) == [Delivery(concrete("status", "device-1"), b"gone")]
+    assert deliveries(watcher, 3, patience_s=1.5) == [
+        Delivery(concrete("status", "device-1"), b"gone")
+    ]
 
 
 def test_a_publication_that_is_denied_is_told_on_mqtt_5(guarded: Guarded) -> None:
@@ -225,12 +274,22 @@ def test_a_publication_that_is_denied_is_told_on_mqtt_5(guarded: Guarded) -> Non
 
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
-def test_a_subscription_that_is_denied_is_told(guard: Callable[..., Guarded], tmp_path: Path, version: str) -> None:
-    """Mosquitto's access list filters what is read; its dynamic security denies the subscription itself."""
+def test_a_subscription_that_is_denied_is_told(
+    guard: Callable[..., Guarded], tmp_path: Path, version: str
+) -> None:
+    """Mosquitto's access list filters what is read; its dynamic security denies the subscription
+    itself."""
     plugin = next(Path("/usr/lib").rglob("mosquitto_dynamic_security.so"), None)
     if plugin is None:
-        pytest.skip("Mosquitto has no dynamic security here: apt-get install mosquitto would run this")
-    rule = {"acltype": "subscribeLiteral", "topic": TOPICS.aggregator, "priority": 0, "allow": False}
+        pytest.skip(
+            "Mosquitto has no dynamic security here: apt-get install mosquitto would run this"
+        )
+    rule = {
+        "acltype": "subscribeLiteral",
+        "topic": TOPICS.aggregator,
+        "priority": 0,
+        "allow": False,
+    }
     rights = ("publishClientSend", "publishClientReceive", "subscribe", "unsubscribe")
     settings = {
         "defaultACLAccess": dict.fromkeys(rights, True),
@@ -256,16 +315,26 @@ def test_wrong_authority_is_refused_at_once(guarded: Guarded) -> None:
 
 
 def test_without_a_certificate_there_is_no_connection(guarded: Guarded) -> None:
-    with pytest.raises(LinkError, match=r"does it ask for a certificate \(--cert, --key\)\?|TLS failed"):
+    with pytest.raises(
+        LinkError, match=r"does it ask for a certificate \(--cert, --key\)\?|TLS failed"
+    ):
         MqttLink(guarded.address(""), "a", wait_s=1)
 
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
-def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_alive(guarded: Guarded, version: str) -> None:
-    """To look, it has to take over the first one's session for a moment: no will is published, and what waits in the session stays."""
+def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_alive(
+    guarded: Guarded, version: str
+) -> None:
+    """To look, it has to take over the first one's session for a moment: no will is published, and
+    what waits in the session stays."""
     root, key = new_key(), new_key()
     sign = Signer(key, vouch(root, "default", key.public_key(), time.time() + 1000))
-    live = guarded.connect(AGGREGATOR, version=version, confirmed=True, will=Will(TOPICS.aggregator, sign(status("live", online=False))))
+    live = guarded.connect(
+        AGGREGATOR,
+        version=version,
+        confirmed=True,
+        will=Will(TOPICS.aggregator, sign(status("live", online=False))),
+    )
     live.subscribe(*TOPICS.from_devices, TOPICS.aggregator)
     device, over = guarded.connect("device-1"), threading.Event()
     seen: list[Delivery] = []
@@ -289,19 +358,34 @@ def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_al
         verifier = Verifier("default", (root.public_key(),))
         with pytest.raises(OtherAggregator, match=r"another aggregator is at work \(epoch 7"):
             find_epoch(
-                lambda: guarded.connect(AGGREGATOR, version=version, confirmed=True), TOPICS, verifier, 0, ["other"], time.time(), False
+                lambda: guarded.connect(AGGREGATOR, version=version, confirmed=True),
+                TOPICS,
+                verifier,
+                0,
+                ["other"],
+                time.time(),
+                False,
             )
         time.sleep(2.5)
     finally:
         over.set()
         worker.join()
-    statuses = [verifier.open(d.payload, AggregatorStatus, time.time()) for d in seen if d.topic == TOPICS.aggregator]
+    statuses = [
+        verifier.open(d.payload, AggregatorStatus, time.time())
+        for d in seen
+        if d.topic == TOPICS.aggregator
+    ]
     assert {s.online for s in statuses} == {True}
-    assert seen.count(Delivery(concrete("update", "device-1"), b"not confirmed yet")) >= 2, "it came again"
+    assert seen.count(Delivery(concrete("update", "device-1"), b"not confirmed yet")) >= 2, (
+        "it came again"
+    )
 
 
-def test_a_service_with_another_fleets_certificate_ends(guarded: Guarded, exported: Exported, tmp_path: Path) -> None:
-    """Its client id on the broker is its certificate's name: the connection that it takes is that of the other fleet's aggregator."""
+def test_a_service_with_another_fleets_certificate_ends(
+    guarded: Guarded, exported: Exported, tmp_path: Path
+) -> None:
+    """Its client id on the broker is its certificate's name: the connection that it takes is that
+    of the other fleet's aggregator."""
     live = guarded.connect(AGGREGATOR)
     settle(live)
     settings = ServeSettings(
@@ -313,7 +397,10 @@ def test_a_service_with_another_fleets_certificate_ends(guarded: Guarded, export
         http_port=free_port(),
     )
     end_s = time.monotonic() + 60
-    with pytest.raises(WrongFleet, match=r"does not let this client publish shoal/2/other/aggregator\. Is --fleet other right"):
+    with pytest.raises(
+        WrongFleet,
+        match=r"does not let this client publish shoal/2/other/aggregator\. Is --fleet other right",
+    ):
         serve(settings, lambda: time.monotonic() > end_s)
     settle(live)
 

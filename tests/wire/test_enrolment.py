@@ -19,7 +19,9 @@ def test_the_vectors_are_those_that_are_made() -> None:
 
 def test_tokens_are_read_and_others_are_refused() -> None:
     for vector in HELD["tokens"]:
-        assert read_token(vector["token"]) == Token(bytes.fromhex(vector["secret"]), vector["authority"])
+        assert read_token(vector["token"]) == Token(
+            bytes.fromhex(vector["secret"]), vector["authority"]
+        )
     for text in HELD["refused_tokens"]:
         with pytest.raises(ConfigError, match="token"):
             read_token(text)

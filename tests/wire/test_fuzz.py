@@ -1,4 +1,5 @@
-"""100,000 messages changed at random: each is read or refused with a `WireError`. Kotlin's FuzzTest does the same."""
+"""100,000 messages changed at random: each is read or refused with a `WireError`. Kotlin's FuzzTest
+does the same."""
 
 import random
 from collections.abc import Callable
@@ -10,14 +11,40 @@ from wire.errors import WireError
 from wire.tensors import decode_tensors
 
 TOKENS = [
-    *(b"{", b"}", b"[", b"]", b'"', b":", b",", b"null", b"true", b"-1", b"1e999", b"9" * 400, b"\\u0000", b"\\ud800", b"0.5"),
-    *(b'"type":"plan",', b"[[[[[[[[", b"-0", b"1E-400", b"\0", b"\xc3\xa9", b"18446744073709551616", b"2147483649"),
+    *(
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b'"',
+        b":",
+        b",",
+        b"null",
+        b"true",
+        b"-1",
+        b"1e999",
+        b"9" * 400,
+        b"\\u0000",
+        b"\\ud800",
+        b"0.5",
+    ),
+    *(
+        b'"type":"plan",',
+        b"[[[[[[[[",
+        b"-0",
+        b"1E-400",
+        b"\0",
+        b"\xc3\xa9",
+        b"18446744073709551616",
+        b"2147483649",
+    ),
     b'"shape":[4294967296,4294967296],',
 ]
 
 
 def changed(original: bytes, rng: random.Random) -> bytes:
-    """The bytes with one to four changes: a byte, a bit, a cut, a piece of it doubled, removed or overwritten, a token put in."""
+    """The bytes with one to four changes: a byte, a bit, a cut, a piece of it doubled, removed or
+    overwritten, a token put in."""
     payload = bytearray(original)
     for _ in range(rng.randint(1, 4)):
         if not payload:
@@ -54,7 +81,9 @@ def refuses(read: Callable[..., object], *arguments: object) -> bool:
 def test_changed_messages_are_read_or_refused() -> None:
     rng = random.Random(7)
     seeds = [path.read_bytes() for path in sorted(GOLDEN.glob("*.json"))]
-    refused = sum(refuses(decode, changed(seeds[i % len(seeds)], rng), m.Message) for i in range(70_000))
+    refused = sum(
+        refuses(decode, changed(seeds[i % len(seeds)], rng), m.Message) for i in range(70_000)
+    )
     assert 35_000 < refused < 70_000
 
 
@@ -62,5 +91,7 @@ def test_changed_tensor_files_are_read_or_refused() -> None:
     rng = random.Random(8)
     seeds = [path.read_bytes() for path in sorted(GOLDEN.glob("*.safetensors"))]
     readers = (decode_tensors, decode_update)
-    refused = sum(refuses(readers[i % 2], changed(seeds[i // 2 % len(seeds)], rng)) for i in range(30_000))
+    refused = sum(
+        refuses(readers[i % 2], changed(seeds[i // 2 % len(seeds)], rng)) for i in range(30_000)
+    )
     assert 10_000 < refused < 30_000

@@ -37,7 +37,9 @@ class OverMqtt(LinkContract):
         link._client.loop_stop()
         cut(link).close()
 
-    def test_what_was_not_confirmed_comes_again_after_a_new_connection(self, connect: Connect) -> None:
+    def test_what_was_not_confirmed_comes_again_after_a_new_connection(
+        self, connect: Connect
+    ) -> None:
         link, sender = connect("careful", confirmed=True), connect("sender")
         link.subscribe("c/#")
         settle(link)
@@ -67,9 +69,13 @@ class OverMqtt(LinkContract):
         link.confirm(deliveries(link, 2)[:1])
         settle(link)
         link.close()
-        assert [d.payload for d in deliveries(connect("careful", confirmed=True), 2, patience_s=2)] == [b"not yet"]
+        assert [
+            d.payload for d in deliveries(connect("careful", confirmed=True), 2, patience_s=2)
+        ] == [b"not yet"]
 
-    def test_what_waits_to_be_read_is_bounded(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_waits_to_be_read_is_bounded(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("wire.links.mqtt.MOST_BYTES", 2**20)
         link, sender = connect("slow"), connect("sender")
         assert isinstance(link, MqttLink)
@@ -81,7 +87,9 @@ class OverMqtt(LinkContract):
         assert 2**19 <= link._inbox._num_bytes <= 2**20
         assert [d.payload[0] for d in deliveries(link, 40)] == [*range(40)]
         sender.publish("b", bytes(3 * 2**20))
-        assert len(deliveries(link, 1)[0].payload) == 3 * 2**20, "one that is larger alone still comes"
+        assert len(deliveries(link, 1)[0].payload) == 3 * 2**20, (
+            "one that is larger alone still comes"
+        )
 
 
 def cut(link: Link) -> socket.socket:
@@ -147,7 +155,9 @@ def test_no_broker_is_one_clear_error() -> None:
         MqttLink(BrokerAddress.parse(f"mqtt://127.0.0.1:{port}"), "a", wait_s=0.3)
 
 
-def test_a_broker_that_closes_the_connection_without_an_answer_makes_the_error_ask_for_tls() -> None:
+def test_a_broker_that_closes_the_connection_without_an_answer_makes_the_error_ask_for_tls() -> (
+    None
+):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def close() -> None:
@@ -160,12 +170,16 @@ def test_a_broker_that_closes_the_connection_without_an_answer_makes_the_error_a
         threading.Thread(target=close, daemon=True).start()
         address = BrokerAddress.parse(f"mqtt://127.0.0.1:{server.getsockname()[1]}")
         with pytest.raises(
-            LinkError, match=r"closed the connection without an answer to MQTT .*; is the port one for TLS \(mqtts://.*--cert"
+            LinkError,
+            match=r"closed the connection without an answer to MQTT .*; is the port one for TLS "
+            r"\(mqtts://.*--cert",
         ):
             MqttLink(address, "a", wait_s=0.1)
 
 
-def test_comes_back_after_a_broker_restart_and_renews_its_subscriptions(embedded_broker: EmbeddedBroker) -> None:
+def test_comes_back_after_a_broker_restart_and_renews_its_subscriptions(
+    embedded_broker: EmbeddedBroker,
+) -> None:
     link = MqttLink(BrokerAddress.parse(embedded_broker.url), "a")
     link.subscribe("t")
     settle(link)
@@ -205,7 +219,9 @@ def test_text_that_paho_does_not_take_does_not_end_the_connection(mosquitto: str
     link.close()
 
 
-@pytest.mark.parametrize("url", ["localhost", "http://x", "mqtt://", "mqtt://h:notaport", "mqtt://h?version=4"])
+@pytest.mark.parametrize(
+    "url", ["localhost", "http://x", "mqtt://", "mqtt://h:notaport", "mqtt://h?version=4"]
+)
 def test_bad_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="broker address"):
         BrokerAddress.parse(url)
@@ -218,7 +234,14 @@ def test_certificates_need_tls() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "topic", "matches"),
-    [("a/+/c", "a/b/c", True), ("a/+", "a/b/c", False), ("a/#", "a", True), ("a/#", "a/b/c", True), ("a", "a/b", False), ("+", "a", True)],
+    [
+        ("a/+/c", "a/b/c", True),
+        ("a/+", "a/b/c", False),
+        ("a/#", "a", True),
+        ("a/#", "a/b/c", True),
+        ("a", "a/b", False),
+        ("+", "a", True),
+    ],
 )
 def test_topic_matches(pattern: str, topic: str, matches: bool) -> None:
     assert topic_matches(pattern, topic) is matches

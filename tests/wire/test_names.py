@@ -1,4 +1,5 @@
-"""The grammar of tensor names: the vectors that every implementation is held to, and that nobody else spells a name."""
+"""The grammar of tensor names: the vectors that every implementation is held to, and that nobody
+else spells a name."""
 
 import ast
 import inspect
@@ -33,7 +34,11 @@ OTHERS = (
 @pytest.mark.parametrize("vector", VECTORS["parsed"], ids=lambda v: v["key"])
 def test_a_name_is_parsed(vector: dict[str, Any]) -> None:
     key = vector["key"]
-    assert names.split(key) == (names.role_of(key), names.name_of(key)) == (vector["role"], vector["name"])
+    assert (
+        names.split(key)
+        == (names.role_of(key), names.name_of(key))
+        == (vector["role"], vector["name"])
+    )
     assert names.key_of(vector["role"], vector["name"]) == key
     assert names.without_next(key) == vector["without_next"]
     assert names.without_next(names.following(key)) == key
@@ -49,14 +54,24 @@ def test_a_name_is_built(vector: dict[str, Any]) -> None:
 def test_the_vectors_are_written_and_have_every_kind() -> None:
     assert FILE.read_text() == text()
     assert {v["role"] for v in VECTORS["parsed"]} == {*KINDS.split("|"), "statistics"}
-    built = {name for name, value in vars(names).items() if inspect.isfunction(value) and inspect.signature(value).return_annotation is str}
-    assert built - {"key_of", "role_of", "name_of", "without_next"} == {v["function"] for v in VECTORS["built"]}
+    built = {
+        name
+        for name, value in vars(names).items()
+        if inspect.isfunction(value) and inspect.signature(value).return_annotation is str
+    }
+    assert built - {"key_of", "role_of", "name_of", "without_next"} == {
+        v["function"] for v in VECTORS["built"]
+    }
 
 
 def test_start_copies_and_rows() -> None:
     assert names.is_start("received/start.w")
     assert not names.is_start("received/started.w")
-    assert [k for k in ("batch/x", "batch/weight", "batch/uniform/u", "batch/normal/z", "hyper/lr") if names.has_rows(k)] == [
+    assert [
+        k
+        for k in ("batch/x", "batch/weight", "batch/uniform/u", "batch/normal/z", "hyper/lr")
+        if names.has_rows(k)
+    ] == [
         "batch/x",
         "batch/weight",
         "batch/uniform/u",
@@ -65,7 +80,11 @@ def test_start_copies_and_rows() -> None:
 
 def test_entries_of_a_role_keep_their_order() -> None:
     tensors = {"statistic/b": 1, "shared/z": 2, "share/x": 3, "shared/a": 4, "shared": 5}
-    assert list(names.of_role(tensors, names.SHARED, names.STATISTIC)) == ["statistic/b", "shared/z", "shared/a"]
+    assert list(names.of_role(tensors, names.SHARED, names.STATISTIC)) == [
+        "statistic/b",
+        "shared/z",
+        "shared/a",
+    ]
     assert list(names.part(tensors, names.SHARED).items()) == [("z", 2), ("a", 4)]
 
 
@@ -75,25 +94,49 @@ def test_a_name_without_a_role_is_an_error() -> None:
 
 
 def spelled(source: str) -> list[tuple[int, str]]:
-    """Line and text of each string that spells a tensor's name (of an f-string each part that is text; docstrings are none), and of each
-    cut at a slash."""
+    """Line and text of each string that spells a tensor's name (of an f-string each part that is
+    text; docstrings are none), and of each cut at a slash."""
     nodes = list(ast.walk(ast.parse(source)))
     said = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    texts = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said]
+    texts = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
+    ]
     found = [(node.lineno, str(node.value)) for node in texts if SPELLED.search(str(node.value))]
-    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CUTS]
-    return found + [(call.lineno, ast.unparse(call)) for call in calls if call.args and ast.unparse(call.args[0]) == "'/'"]
+    calls = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in CUTS
+    ]
+    return found + [
+        (call.lineno, ast.unparse(call))
+        for call in calls
+        if call.args and ast.unparse(call.args[0]) == "'/'"
+    ]
 
 
 def product_files() -> list[str]:
     """The tracked Python files that are no tests."""
-    tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    return [name for name in tracked if not name.startswith(("tests/", "android_bridge/")) and name != "wire/names.py"]
+    tracked = subprocess.run(
+        ["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    return [
+        name
+        for name in tracked
+        if not name.startswith(("tests/", "android_bridge/")) and name != "wire/names.py"
+    ]
 
 
 @pytest.mark.parametrize("name", product_files())
 def test_no_other_module_spells_a_name(name: str) -> None:
-    found = [(line, text) for line, text in spelled((ROOT / name).read_text()) if name not in OTHERS or SPELLED.search(text)]
+    found = [
+        (line, text)
+        for line, text in spelled((ROOT / name).read_text())
+        if name not in OTHERS or SPELLED.search(text)
+    ]
     assert found == []
 
 
@@ -116,4 +159,13 @@ def test_a_name_that_is_spelled_is_found(source: str) -> None:
 
 def test_docstrings_and_other_words_are_not_names() -> None:
     said = 'def f():\n    """``shared/NAME``"""\n'
-    assert spelled(said + '    return {"shared": 1, "a/shared/": 2, "batches/": 3, f"{group}/x": 4, "a,b".split(","): 5}\n') == []
+    assert (
+        spelled(
+            said
+            + (
+                '    return {"shared": 1, "a/shared/": 2, "batches/": 3, f"{group}/x": 4, '
+                '"a,b".split(","): 5}\n'
+            )
+        )
+        == []
+    )

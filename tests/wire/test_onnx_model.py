@@ -28,20 +28,37 @@ def test_the_onnx_library_reads_what_was_written() -> None:
     for name, array in TENSORS.items():
         assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(read[name], array)
-    assert {entry.key: entry.value for entry in model.metadata_props} == {"classes": "é", "empty": ""}
+    assert {entry.key: entry.value for entry in model.metadata_props} == {
+        "classes": "é",
+        "empty": "",
+    }
 
 
 def test_the_whole_is_a_valid_model_with_one_input(exported: Exported) -> None:
-    model = onnx.load_model_from_string(whole_model(exported.bundle, exported.bundle.initial, {"a": "b"}))
+    model = onnx.load_model_from_string(
+        whole_model(exported.bundle, exported.bundle.initial, {"a": "b"})
+    )
     onnx.checker.check_model(model, full_check=True)
-    assert ([value.name for value in model.graph.input], [value.name for value in model.graph.output]) == (["x"], ["probabilities"])
+    assert (
+        [value.name for value in model.graph.input],
+        [value.name for value in model.graph.output],
+    ) == (["x"], ["probabilities"])
 
 
 def test_a_bundle_without_a_template_gives_none(exported: Exported) -> None:
-    assert whole_model(unpack(with_graph(exported.bundle, "predict", template="")), exported.bundle.initial, {}) == b""
+    assert (
+        whole_model(
+            unpack(with_graph(exported.bundle, "predict", template="")), exported.bundle.initial, {}
+        )
+        == b""
+    )
 
 
 def test_a_tensor_that_is_missing_is_named(exported: Exported) -> None:
-    tensors = {key: value for key, value in exported.bundle.initial.items() if not key.startswith("statistic/")}
+    tensors = {
+        key: value
+        for key, value in exported.bundle.initial.items()
+        if not key.startswith("statistic/")
+    }
     with pytest.raises(BundleError, match="reads 'statistic/"):
         whole_model(exported.bundle, tensors, {})

@@ -29,7 +29,10 @@ def numbers(bits: list[int], shape: Any = (-1,)) -> Array:
 
 @pytest.mark.parametrize("case", VECTORS["encoded"], ids=lambda case: case["name"])
 def test_the_change_of_a_vector_has_its_values_and_scales(case: dict[str, Any]) -> None:
-    tensors = {names.delta(name): numbers(held["bits"], held["shape"]) for name, held in case["changes"].items()}
+    tensors = {
+        names.delta(name): numbers(held["bits"], held["shape"])
+        for name, held in case["changes"].items()
+    }
     sent = encoded(tensors, "int8", case["seed"], case["device_id"])
     if case["values"] is None:
         assert sent is tensors
@@ -38,12 +41,16 @@ def test_the_change_of_a_vector_has_its_values_and_scales(case: dict[str, Any]) 
     assert sent[names.INT8_VALUES].tolist() == case["values"]
     assert sent[names.INT8_SCALES].view(np.uint32).tolist() == case["scales"]
     back = decoded(sent, layout(tensors))
-    assert {names.name_of(name): value.ravel().view(np.uint32).tolist() for name, value in back.items()} == case["decoded"]
+    assert {
+        names.name_of(name): value.ravel().view(np.uint32).tolist() for name, value in back.items()
+    } == case["decoded"]
     assert layout(back) == sorted(layout(tensors))
 
 
 @pytest.mark.parametrize("case", VECTORS["refused"], ids=lambda case: case["name"])
-def test_hostile_tensors_of_a_vector_have_another_layout_or_are_not_finite(case: dict[str, Any]) -> None:
+def test_hostile_tensors_of_a_vector_have_another_layout_or_are_not_finite(
+    case: dict[str, Any],
+) -> None:
     tensors = {name: quantised_vectors.array(held) for name, held in case["tensors"].items()}
     if case["reason"] == "wrong-layout":
         with pytest.raises(WrongLayout):
@@ -61,7 +68,9 @@ def test_only_changes_of_float32_are_encoded() -> None:
     }
     change = {"delta/w": rng.normal(size=(4, 5)).astype(F32)}
     sent = encoded({**others, **change}, "int8", 1, "a")
-    assert {name: value for name, value in sent.items() if names.role_of(name) != names.INT8} == others
+    assert {
+        name: value for name, value in sent.items() if names.role_of(name) != names.INT8
+    } == others
     back = decoded(sent, layout({**others, **change}))
     assert list(back) == sorted({**others, **change})
     assert all(back[name] is value for name, value in others.items())
@@ -70,34 +79,52 @@ def test_only_changes_of_float32_are_encoded() -> None:
 
 
 @given(
-    hnp.arrays(F32, st.integers(1, 700), elements=st.floats(-(2.0**96), 2.0**96, width=32, allow_subnormal=False)),
+    hnp.arrays(
+        F32,
+        st.integers(1, 700),
+        elements=st.floats(-(2.0**96), 2.0**96, width=32, allow_subnormal=False),
+    ),
     st.integers(0, 2**53),
 )
 def test_a_number_is_off_by_less_than_a_step_of_its_block(change: Array, seed: int) -> None:
-    back = decoded(encoded({"delta/w": change}, "int8", seed, "a"), [("delta/w", "float32", change.shape)])["delta/w"]
+    back = decoded(
+        encoded({"delta/w": change}, "int8", seed, "a"), [("delta/w", "float32", change.shape)]
+    )["delta/w"]
     peaks = [np.abs(change[at : at + BLOCK]).max() for at in range(0, len(change), BLOCK)]
     step = np.repeat(peaks, BLOCK)[: len(change)].astype(np.float64) / LARGEST
-    assert (np.abs(back - change.astype(np.float64)) <= step * (1 + 1e-4) + 2.0**-149 * LARGEST).all()
+    assert (
+        np.abs(back - change.astype(np.float64)) <= step * (1 + 1e-4) + 2.0**-149 * LARGEST
+    ).all()
 
 
 def test_the_mean_over_many_roundings_is_the_number() -> None:
     change = {"delta/w": np.linspace(-1, 1, 500, dtype=F32) ** 3}
-    rounds = [decoded(encoded(change, "int8", seed, "a"), layout(change))["delta/w"].astype(np.float64) for seed in range(2000)]
+    rounds = [
+        decoded(encoded(change, "int8", seed, "a"), layout(change))["delta/w"].astype(np.float64)
+        for seed in range(2000)
+    ]
     off = np.abs(np.mean(rounds, axis=0) - change["delta/w"])
-    assert off.max() < 5 * 0.5 / LARGEST / 2000**0.5  # a rounding is off by at most half a step in the root of the mean square
+    assert (
+        off.max() < 5 * 0.5 / LARGEST / 2000**0.5
+    )  # a rounding is off by at most half a step in the root of the mean square
     assert np.abs(rounds[0] - change["delta/w"]).max() > 10 * off.max()
 
 
 def test_another_seed_or_device_rounds_otherwise() -> None:
     change = {"delta/w": np.random.default_rng(0).normal(size=400).astype(F32)}
-    made = [encoded(change, "int8", *drawn)[names.INT8_VALUES].tobytes() for drawn in ((1, "a"), (2, "a"), (1, "b"), (1, "a"))]
+    made = [
+        encoded(change, "int8", *drawn)[names.INT8_VALUES].tobytes()
+        for drawn in ((1, "a"), (2, "a"), (1, "b"), (1, "a"))
+    ]
     assert len(set(made)) == 3
     assert made[0] == made[3]
 
 
 def test_a_small_payload_cannot_stand_for_a_large_change() -> None:
     sent: Tensors = {names.INT8_VALUES: np.zeros(4, np.int8), names.INT8_SCALES: np.ones(1, F32)}
-    with pytest.raises(WrongLayout, match=r"'int8/scales' is float32\[1\], expected float32\[1000\]"):
+    with pytest.raises(
+        WrongLayout, match=r"'int8/scales' is float32\[1\], expected float32\[1000\]"
+    ):
         decoded(sent, [("delta/w", "float32", (1000, BLOCK))])
 
 
@@ -106,6 +133,8 @@ def test_change_bytes_is_what_the_tensors_of_an_update_take(size: int) -> None:
     change: Tensors = {"delta/w": np.ones(size, F32), "delta/b": np.ones(3, F32)}
     for encoding in ("float32", "int8"):
         sent = encoded(change, encoding, 0, "a")
-        assert change_bytes(layout(change), encoding) == sum(value.nbytes for value in sent.values())
+        assert change_bytes(layout(change), encoding) == sum(
+            value.nbytes for value in sent.values()
+        )
         assert len(encode_tensors(sent)) - change_bytes(layout(change), encoding) < 400
     assert is_encoded(sent)

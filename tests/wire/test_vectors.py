@@ -14,9 +14,26 @@ from edge_client.core.own import usable
 from edge_client.core.policy import broken_rule
 from edge_client.core.ports import Current
 from edge_client.core.time import AggregatorTime
-from tests.wire import kept_vectors, policy_vectors, private_vectors, session_vectors, signed_vectors, time_vectors
+from tests.wire import (
+    kept_vectors,
+    policy_vectors,
+    private_vectors,
+    session_vectors,
+    signed_vectors,
+    time_vectors,
+)
 from tests.wire.signed_vectors import A
-from tests.wire.write_vectors import FILES, GOLDEN, HOSTILE, HOSTILE_MESSAGES, HOSTILE_TENSORS, MESSAGES, NEWER, UPDATE, UPDATE_TENSORS
+from tests.wire.write_vectors import (
+    FILES,
+    GOLDEN,
+    HOSTILE,
+    HOSTILE_MESSAGES,
+    HOSTILE_TENSORS,
+    MESSAGES,
+    NEWER,
+    UPDATE,
+    UPDATE_TENSORS,
+)
 from wire import messages as m
 from wire.codec import decode, decode_update, encode, encode_update
 from wire.errors import Untrusted, WireError
@@ -33,24 +50,43 @@ def test_golden_message_is_read_and_written_to_the_same_bytes(name: str) -> None
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_message_of_a_later_minor_version_is_read_as_this_version_would_have_written_it(name: str) -> None:
+def test_a_message_of_a_later_minor_version_is_read_as_this_version_would_have_written_it(
+    name: str,
+) -> None:
     payload = (NEWER / f"{name}.json").read_bytes()
     assert payload.count(b'"later"') >= 1
     assert decode(payload, m.Message) == MESSAGES[name]
 
 
 class TestSigned:
-    VERIFIER = Verifier(signed_vectors.FLEET, read_public((signed_vectors.FOLDER / "TRUST.pem").read_bytes()))
+    VERIFIER = Verifier(
+        signed_vectors.FLEET, read_public((signed_vectors.FOLDER / "TRUST.pem").read_bytes())
+    )
 
-    @pytest.mark.parametrize("name", [name for name in signed_vectors.FILES if name.startswith("good")])
+    @pytest.mark.parametrize(
+        "name", [name for name in signed_vectors.FILES if name.startswith("good")]
+    )
     def test_a_signed_message_is_believed(self, name: str) -> None:
         expected = m.Acknowledge("p01-left", A) if "acknowledge" in name else signed_vectors.PLAN
-        assert self.VERIFIER.open((signed_vectors.FOLDER / name).read_bytes(), m.Plan | m.Acknowledge, signed_vectors.NOW_S) == expected
+        assert (
+            self.VERIFIER.open(
+                (signed_vectors.FOLDER / name).read_bytes(),
+                m.Plan | m.Acknowledge,
+                signed_vectors.NOW_S,
+            )
+            == expected
+        )
 
-    @pytest.mark.parametrize("name", [name for name in signed_vectors.FILES if name.startswith("bad")])
+    @pytest.mark.parametrize(
+        "name", [name for name in signed_vectors.FILES if name.startswith("bad")]
+    )
     def test_a_forged_message_is_not(self, name: str) -> None:
         with pytest.raises(WireError):
-            self.VERIFIER.open((signed_vectors.FOLDER / name).read_bytes(), m.Plan | m.Acknowledge, signed_vectors.NOW_S)
+            self.VERIFIER.open(
+                (signed_vectors.FOLDER / name).read_bytes(),
+                m.Plan | m.Acknowledge,
+                signed_vectors.NOW_S,
+            )
 
     def test_a_voucher_is_looked_at_again_when_its_time_is_over(self) -> None:
         good = (signed_vectors.FOLDER / "good-plan").read_bytes()
@@ -63,36 +99,75 @@ class TestSigned:
         assert Verifier("default", ()).open(unsigned, m.Plan, 0.0) == signed_vectors.PLAN
 
     def test_the_files_are_those_of_this_version(self) -> None:
-        assert {path.name: path.read_bytes() for path in signed_vectors.FOLDER.iterdir()} == signed_vectors.FILES
+        assert {
+            path.name: path.read_bytes() for path in signed_vectors.FOLDER.iterdir()
+        } == signed_vectors.FILES
         for vectors in FILES:
-            assert vectors.FILE.read_text() == vectors.text(), "run python -m tests.wire.write_vectors"
+            assert vectors.FILE.read_text() == vectors.text(), (
+                "run python -m tests.wire.write_vectors"
+            )
 
 
-@pytest.mark.parametrize("case", json.loads(policy_vectors.FILE.read_text())["cases"], ids=lambda case: case["name"])
+@pytest.mark.parametrize(
+    "case", json.loads(policy_vectors.FILE.read_text())["cases"], ids=lambda case: case["name"]
+)
 def test_policy(case: dict[str, Any]) -> None:
     about = json.loads(policy_vectors.FILE.read_text())["about"]
     plan = msgspec.convert(case["plan"], m.Plan)
     rule = broken_rule(
-        msgspec.convert(case["policy"], m.Policy), plan, about["bundle"], about["measuring"], np.array(about["labels"]), about["num_test"]
+        msgspec.convert(case["policy"], m.Policy),
+        plan,
+        about["bundle"],
+        about["measuring"],
+        np.array(about["labels"]),
+        about["num_test"],
     )
     assert (rule or "").partition(":")[0] == case["rule"]
 
 
 def test_the_page_for_other_clients_has_every_event_and_every_action_of_the_scenarios() -> None:
-    page = (session_vectors.FILE.parents[2] / "docs" / "other-clients.md").read_text().partition("### How to play `session.json`")[2]
-    steps = [step for scenario in json.loads(session_vectors.FILE.read_text()) for step in scenario["steps"]]
-    rows = {name: row for row in re.findall(r"^\| (`.+)$", page, re.MULTILINE) for name in re.findall(r"`([\w ]+)`", row.partition("|")[0])}
+    page = (
+        (session_vectors.FILE.parents[2] / "docs" / "other-clients.md")
+        .read_text()
+        .partition("### How to play `session.json`")[2]
+    )
+    steps = [
+        step
+        for scenario in json.loads(session_vectors.FILE.read_text())
+        for step in scenario["steps"]
+    ]
+    rows = {
+        name: row
+        for row in re.findall(r"^\| (`.+)$", page, re.MULTILINE)
+        for name in re.findall(r"`([\w ]+)`", row.partition("|")[0])
+    }
     assert [step for step in steps if step["event"] not in rows] == []
     for step in steps:
-        assert [name for name in step.keys() - {"event", "action"} if f"`{name}`" not in rows[step["event"]]] == [], step
+        assert [
+            name
+            for name in step.keys() - {"event", "action"}
+            if f"`{name}`" not in rows[step["event"]]
+        ] == [], step
         assert step["action"].partition(" ")[0] in {name.partition(" ")[0] for name in rows}, step
 
 
-@pytest.mark.parametrize("scenario", json.loads(session_vectors.FILE.read_text()), ids=lambda scenario: scenario["name"])
+@pytest.mark.parametrize(
+    "scenario", json.loads(session_vectors.FILE.read_text()), ids=lambda scenario: scenario["name"]
+)
 def test_session(scenario: dict[str, Any]) -> None:
     session, current = core.Session(), None
     for number, step in enumerate(scenario["steps"]):
-        if step["event"] in ("release", "finish", "try", "taken", "failed", "broken off", "again", "kept", "report"):
+        if step["event"] in (
+            "release",
+            "finish",
+            "try",
+            "taken",
+            "failed",
+            "broken off",
+            "again",
+            "kept",
+            "report",
+        ):
             session, current, said = _play_offer(session, current, dict(step))
         else:
             session, action = _play(session, dict(step))
@@ -102,7 +177,9 @@ def test_session(scenario: dict[str, Any]) -> None:
     assert (session.offer.model if session.offer else "") == 64 * scenario["offered"]
 
 
-@pytest.mark.parametrize("case", json.loads(kept_vectors.FILE.read_text()), ids=lambda case: case["name"])
+@pytest.mark.parametrize(
+    "case", json.loads(kept_vectors.FILE.read_text()), ids=lambda case: case["name"]
+)
 def test_kept(case: dict[str, Any]) -> None:
     held: tuple[kept.Kept, ...] = ()
     for made in case["kept"]:
@@ -114,31 +191,62 @@ def test_kept(case: dict[str, Any]) -> None:
     assert bool(kept.why_alone(held, offered["bundle"], offered["model"])) == case["alone"]
 
 
-@pytest.mark.parametrize("case", json.loads(private_vectors.FILE.read_text())["cases"], ids=lambda case: case["name"])
+@pytest.mark.parametrize(
+    "case", json.loads(private_vectors.FILE.read_text())["cases"], ids=lambda case: case["name"]
+)
 def test_private(case: dict[str, Any]) -> None:
     about = json.loads(private_vectors.FILE.read_text())["about"]
     stored = {one["name"]: np.zeros(one["shape"], one["dtype"]) for one in case["stored"]}
-    assert list(usable(msgspec.convert(about["tensors"], list[TensorSpec]), stored, about["num_train"])) == case["used"]
+    assert (
+        list(
+            usable(msgspec.convert(about["tensors"], list[TensorSpec]), stored, about["num_train"])
+        )
+        == case["used"]
+    )
 
 
-def _play_offer(session: core.Session, current: Current | None, step: dict[str, Any]) -> tuple[core.Session, Current | None, str]:
+def _play_offer(
+    session: core.Session, current: Current | None, step: dict[str, Any]
+) -> tuple[core.Session, Current | None, str]:
     """Play a step that is about models in use: the session, the model in use, and the action."""
     before, offer = session, session.offer
     match step["event"]:
         case "release":
-            release = m.Release("d", step["epoch"], step["number"], "", "r", A, step["offered"] * 64)
+            release = m.Release(
+                "d", step["epoch"], step["number"], "", "r", A, step["offered"] * 64
+            )
             session = offers.on_release(session, release)
         case "finish":
-            finish = m.Finish("d", step.get("run", "r"), step["epoch"], A, step["offered"] * 64, step.get("releases", False))
+            finish = m.Finish(
+                "d",
+                step.get("run", "r"),
+                step["epoch"],
+                A,
+                step["offered"] * 64,
+                step.get("releases", False),
+            )
             session = core.on_reply(session, finish)[0]
         case "try":
             session = offers.on_trying(session)
-            return session, current, "try" if offers.open_offer(session, current) is not None else "none"
+            return (
+                session,
+                current,
+                "try" if offers.open_offer(session, current) is not None else "none",
+            )
         case "taken":
             assert offer is not None
             session = offers.on_taken(offers.on_measured(session, offers.Trial(), "b", 1))
             own = kept.kept_of(session.kept, offer.bundle, offer.model)
-            taken = Current(offer.bundle, offer.model, "", offer.run_id, offer.epoch, 0.0, offer.number, kept=own.tensors if own else "")
+            taken = Current(
+                offer.bundle,
+                offer.model,
+                "",
+                offer.run_id,
+                offer.epoch,
+                0.0,
+                offer.number,
+                kept=own.tensors if own else "",
+            )
             return session, taken, "none"
         case "failed":
             return offers.on_failed(session, "failed"), current, "none"
@@ -147,12 +255,22 @@ def _play_offer(session: core.Session, current: Current | None, step: dict[str, 
         case "again":
             session = offers.on_again(session)
         case "kept":
-            session = core.on_kept(session, kept.Kept("r", A, step["of"] * 64, step["tensors"] * 64))
-            return session, current, "try" if offers.open_offer(session, current) is not None else "none"
+            session = core.on_kept(
+                session, kept.Kept("r", A, step["of"] * 64, step["tensors"] * 64)
+            )
+            return (
+                session,
+                current,
+                "try" if offers.open_offer(session, current) is not None else "none",
+            )
         case "report":
             assert (current.kept if current else "") == step["used"] * 64
             said = offers.in_use(session, "d", current)
-            assert (said.number, said.offered, bool(said.problem)) == (step["number"], step["offered"], bool(step["problem"]))
+            assert (said.number, said.offered, bool(said.problem)) == (
+                step["number"],
+                step["offered"],
+                bool(step["problem"]),
+            )
             assert bool(said.alone) == step["alone"]
     begins = session.offer != before.offer and offers.open_offer(session, current) is not None
     return session, current, "try" if begins else "none"
@@ -161,7 +279,18 @@ def _play_offer(session: core.Session, current: Current | None, step: dict[str, 
 def _play(session: core.Session, step: dict[str, Any]) -> tuple[core.Session, core.Action]:
     match step.pop("event"):
         case "plan":
-            plan = m.Plan(step["run"], step["epoch"], step["round"], step["attempt"], "d", A, A, (), 0, step["deadline_at_s"])
+            plan = m.Plan(
+                step["run"],
+                step["epoch"],
+                step["round"],
+                step["attempt"],
+                "d",
+                A,
+                A,
+                (),
+                0,
+                step["deadline_at_s"],
+            )
             return core.on_plan(session, plan, encode(plan).decode(), step["now_s"])
         case "start":
             return core.on_start(session)
@@ -182,20 +311,26 @@ def _play(session: core.Session, step: dict[str, Any]) -> tuple[core.Session, co
         case "busy":
             return core.on_reply(session, m.Busy("d", step["update"] * 64, 1.0))
         case "refuse":
-            return core.on_reply(session, m.Refuse("d", "not-finite", "", "update", step["update"] * 64))
+            return core.on_reply(
+                session, m.Refuse("d", "not-finite", "", "update", step["update"] * 64)
+            )
         case "acknowledge":
             return core.on_reply(session, m.Acknowledge("d", step["update"] * 64))
         case other:
             raise AssertionError(other)
 
 
-@pytest.mark.parametrize("scenario", json.loads(time_vectors.FILE.read_text()), ids=lambda scenario: scenario["name"])
+@pytest.mark.parametrize(
+    "scenario", json.loads(time_vectors.FILE.read_text()), ids=lambda scenario: scenario["name"]
+)
 def test_time(scenario: dict[str, Any]) -> None:
     clock_s = 50.0
     time = AggregatorTime(lambda: clock_s)
     for step in scenario["steps"]:
         clock_s += step["after_s"]
-        assert time.hear(m.AggregatorStatus(True, "boot", step["epoch"], step["at_s"])) == step["acts"]
+        assert (
+            time.hear(m.AggregatorStatus(True, "boot", step["epoch"], step["at_s"])) == step["acts"]
+        )
         assert time.now_s == step["now_s"]
 
 
@@ -203,7 +338,9 @@ def test_golden_update() -> None:
     payload = (GOLDEN / "update.safetensors").read_bytes()
     update, tensors = decode_update(payload)
     assert update == UPDATE
-    assert {k: v.tolist() for k, v in tensors.items()} == {k: v.tolist() for k, v in UPDATE_TENSORS.items()}
+    assert {k: v.tolist() for k, v in tensors.items()} == {
+        k: v.tolist() for k, v in UPDATE_TENSORS.items()
+    }
     assert encode_update(UPDATE, UPDATE_TENSORS) == payload
 
 

@@ -44,7 +44,11 @@ arrays = hnp.arrays(
 
 
 class TestTopics:
-    @given(fleet=names, device=names, kind=st.sampled_from(["check-in", "update", "fetch", "status", "plan", "reply"]))
+    @given(
+        fleet=names,
+        device=names,
+        kind=st.sampled_from(["check-in", "update", "fetch", "status", "plan", "reply"]),
+    )
     def test_device_topics_parse_back(self, fleet: str, device: str, kind: Any) -> None:
         topics = Topics(fleet)
         assert topics.parse(topics.device(device, kind)) == Address(kind, device_id=device)
@@ -76,14 +80,18 @@ class TestTensors:
             np.testing.assert_array_equal(back[name], array)
 
     @given(st.dictionaries(names, arrays, max_size=6), st.text(max_size=50))
-    def test_bytes_are_those_of_the_safetensors_library(self, tensors: dict[str, np.ndarray], message: str) -> None:
+    def test_bytes_are_those_of_the_safetensors_library(
+        self, tensors: dict[str, np.ndarray], message: str
+    ) -> None:
         ours = encode_tensors(tensors, message.encode())
         assert ours == safetensors.numpy.save(tensors, {"shoal": message} if message else None)
         for name, array in safetensors.numpy.load(ours).items():
             np.testing.assert_array_equal(array, tensors[name])
 
     def test_arrays_of_other_types_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="tensor 'a' is float64, expected one of int64, float32"):
+        with pytest.raises(
+            ValueError, match="tensor 'a' is float64, expected one of int64, float32"
+        ):
             encode_tensors({"a": np.zeros(2)})
 
     def test_non_contiguous_arrays_are_written_in_row_order(self) -> None:
@@ -91,7 +99,9 @@ class TestTensors:
         np.testing.assert_array_equal(decode_tensors(encode_tensors({"a": array}))[0]["a"], array)
 
     def test_limits_are_checked_on_the_header_alone(self) -> None:
-        promise = json.dumps({"a": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4 * 10**18]}}).encode()
+        promise = json.dumps(
+            {"a": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4 * 10**18]}}
+        ).encode()
         with pytest.raises(Malformed, match="only 0 bytes"):
             decode_tensors(struct.pack("<Q", len(promise)) + promise)
 
@@ -106,7 +116,12 @@ class TestTensors:
     )
     def test_over_a_limit(self, limits: Limits, error: str) -> None:
         with pytest.raises(LimitExceeded, match=error):
-            decode_tensors(encode_tensors({"a": np.zeros((2, 2), np.float32), "b": np.zeros((2, 2), np.float32)}), limits)
+            decode_tensors(
+                encode_tensors(
+                    {"a": np.zeros((2, 2), np.float32), "b": np.zeros((2, 2), np.float32)}
+                ),
+                limits,
+            )
 
     @given(st.binary(max_size=300))
     def test_garbage_raises_wire_errors_only(self, payload: bytes) -> None:
@@ -118,9 +133,14 @@ class TestTensors:
         st.dictionaries(
             st.sampled_from(["a", "b", "__metadata__"]),
             st.recursive(
-                st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+                st.one_of(
+                    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)
+                ),
                 lambda inner: st.one_of(
-                    st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["dtype", "shape", "data_offsets", "shoal"]), inner)
+                    st.lists(inner, max_size=3),
+                    st.dictionaries(
+                        st.sampled_from(["dtype", "shape", "data_offsets", "shoal"]), inner
+                    ),
                 ),
                 max_leaves=8,
             ),
@@ -135,7 +155,12 @@ class TestTensors:
     @settings(max_examples=400)
     @given(st.data())
     def test_a_mutated_file_is_read_or_refused(self, data: st.DataObject) -> None:
-        payload = bytearray(encode_tensors({"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.int64)}, b'{"x":1}'))
+        payload = bytearray(
+            encode_tensors(
+                {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.int64)},
+                b'{"x":1}',
+            )
+        )
         for _ in range(data.draw(st.integers(1, 4))):
             payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
         cut = data.draw(st.integers(0, len(payload)))
@@ -150,10 +175,25 @@ class TestTensors:
         with pytest.raises(WrongLayout, match=r"'a' is float64\[2\], expected float32\[2\]"):
             check_layout({"a": np.zeros(2), "b": np.zeros(1, np.float32)}, expected, "update")
         with pytest.raises(WrongLayout, match="'c' was not expected"):
-            check_layout({"a": np.zeros(2, np.float32), "b": np.zeros(1, np.float32), "c": np.zeros(1)}, expected, "update")
+            check_layout(
+                {"a": np.zeros(2, np.float32), "b": np.zeros(1, np.float32), "c": np.zeros(1)},
+                expected,
+                "update",
+            )
 
 
-PLAN = m.Plan("r", 1, 1, 0, "d1", "0" * 64, "1" * 64, (m.Evaluate(), m.Train(32, 2, hyper={"lr": 0.01}), m.Respond("2" * 64)), 7, 12.5)
+PLAN = m.Plan(
+    "r",
+    1,
+    1,
+    0,
+    "d1",
+    "0" * 64,
+    "1" * 64,
+    (m.Evaluate(), m.Train(32, 2, hyper={"lr": 0.01}), m.Respond("2" * 64)),
+    7,
+    12.5,
+)
 
 
 class TestMessages:
@@ -202,7 +242,20 @@ class TestMessages:
                 decode(payload, kind)
 
     def test_update_with_its_tensors(self) -> None:
-        update = m.Update("r", 1, 1, 0, "d1", "0" * 64, 10, 3, m.Metrics(4, 1.5, 2), m.Metrics(10, 9.0, 5), 100, 0.5)
+        update = m.Update(
+            "r",
+            1,
+            1,
+            0,
+            "d1",
+            "0" * 64,
+            10,
+            3,
+            m.Metrics(4, 1.5, 2),
+            m.Metrics(10, 9.0, 5),
+            100,
+            0.5,
+        )
         back, tensors = decode_update(encode_update(update, {"delta/w": np.ones(3, np.float32)}))
         assert back == update
         assert tensors["delta/w"].tolist() == [1, 1, 1]
@@ -221,43 +274,69 @@ class TestBundle:
     def test_the_same_content_has_the_same_bytes(self, exported: Exported) -> None:
         bundle = exported.bundle
         files = {name: data for name, data in bundle.files.items() if name.endswith(".onnx")}
-        assert pack(bundle.manifest, files, bundle.initial) == pack(bundle.manifest, files, bundle.initial)
+        assert pack(bundle.manifest, files, bundle.initial) == pack(
+            bundle.manifest, files, bundle.initial
+        )
 
     @pytest.mark.parametrize("keep", [(), ("memory/labels",), ("memory/labels", "slot/before.w")])
     def test_tensors_that_start_at_zero_are_not_in_the_file_and_are_there_all_the_same(
         self, exported: Exported, keep: tuple[str, ...]
     ) -> None:
-        """A bundle decodes alike with and without them; only the roles private and slot are left out."""
-        shapes = {"shared/w": (3,), "statistic/w": (2,), "memory/labels": (4, 3), "slot/before.w": (3,), "private/a": ()}
+        """A bundle decodes alike with and without them; only the roles private and slot are left
+        out."""
+        shapes = {
+            "shared/w": (3,),
+            "statistic/w": (2,),
+            "memory/labels": (4, 3),
+            "slot/before.w": (3,),
+            "private/a": (),
+        }
         tensors = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()} | {
             "private/a": np.float32(2) * np.ones((), np.float32)
         }
         manifest = self._of(exported, tensors)
         payload = pack(manifest, {}, tensors)
         bundle = unpack(payload)
-        assert set(decode_tensors(bundle.files["initial.safetensors"])[0]) == {"shared/w", "statistic/w", "private/a"}
+        assert set(decode_tensors(bundle.files["initial.safetensors"])[0]) == {
+            "shared/w",
+            "statistic/w",
+            "private/a",
+        }
         said = {
             "initial.safetensors": encode_tensors(
-                {k: v for k, v in tensors.items() if k in keep or not k.startswith(("private/m", "slot"))}
+                {
+                    k: v
+                    for k, v in tensors.items()
+                    if k in keep or not k.startswith(("private/m", "slot"))
+                }
             )
         }
         for found in (bundle.initial, Bundle(manifest, said, "", b"").initial):
             assert found.keys() == tensors.keys()
-            assert all(np.array_equal(found[k], v) and found[k].dtype == v.dtype for k, v in tensors.items())
+            assert all(
+                np.array_equal(found[k], v) and found[k].dtype == v.dtype
+                for k, v in tensors.items()
+            )
 
     def test_tensors_that_start_at_zero_are_bounded(self, exported: Exported) -> None:
-        """A manifest may ask for any shape; nothing is allocated before it is held against the limit of a tensor file."""
+        """A manifest may ask for any shape; nothing is allocated before it is held against the
+        limit of a tensor file."""
         most = BUNDLE_BYTES // 4
         manifest = self._of(exported, {"slot/w": np.zeros(1, np.float32)})
         (spec,) = manifest.tensors
         for shapes in (((most + 1,),), ((2**40,),), ((most,), (1,))):
-            specs = tuple(msgspec.structs.replace(spec, name=f"w{i}", shape=shape) for i, shape in enumerate(shapes))
+            specs = tuple(
+                msgspec.structs.replace(spec, name=f"w{i}", shape=shape)
+                for i, shape in enumerate(shapes)
+            )
             bundle = unpack(pack(msgspec.structs.replace(manifest, tensors=specs), {}, {}))
             with pytest.raises(LimitExceeded, match="its tensors that start at zero take"):
                 _ = bundle.initial
 
     @pytest.mark.parametrize("shape", [(-1,), (2**40, -(2**40)), (1,) * 100, (2**62, 2**62, 0)])
-    def test_a_tensor_that_starts_at_zero_with_a_shape_that_none_has_is_refused(self, exported: Exported, shape: tuple[int, ...]) -> None:
+    def test_a_tensor_that_starts_at_zero_with_a_shape_that_none_has_is_refused(
+        self, exported: Exported, shape: tuple[int, ...]
+    ) -> None:
         manifest = self._of(exported, {"slot/w": np.zeros(1, np.float32)})
         specs = (msgspec.structs.replace(manifest.tensors[0], shape=shape),)
         bundle = unpack(pack(msgspec.structs.replace(manifest, tensors=specs), {}, {}))
@@ -268,7 +347,13 @@ class TestBundle:
     def _of(exported: Exported, tensors: dict[str, Any]) -> Manifest:
         """A manifest of these tensors, without graphs."""
         said = [
-            {"name": names_of.name_of(k), "role": names_of.role_of(k), "dtype": str(v.dtype), "shape": v.shape} for k, v in tensors.items()
+            {
+                "name": names_of.name_of(k),
+                "role": names_of.role_of(k),
+                "dtype": str(v.dtype),
+                "shape": v.shape,
+            }
+            for k, v in tensors.items()
         ]
         specs = msgspec.convert(said, tuple[TensorSpec, ...])
         return msgspec.structs.replace(exported.bundle.manifest, tensors=specs, graphs={})
@@ -279,22 +364,35 @@ class TestBundle:
         with pytest.raises(TamperedBundle, match="not made with a trusted key"):
             unpack(exported.bundle.payload, (new_key().public_key(),))
         unsigned = pack(
-            exported.bundle.manifest, {n: d for n, d in exported.bundle.files.items() if n.endswith(".onnx")}, exported.bundle.initial
+            exported.bundle.manifest,
+            {n: d for n, d in exported.bundle.files.items() if n.endswith(".onnx")},
+            exported.bundle.initial,
         )
         with pytest.raises(TamperedBundle, match="not signed"):
             unpack(unsigned, trusted)
 
-    def test_a_private_or_slot_tensor_without_a_value_starts_at_zero_within_bounds(self, exported: Exported) -> None:
-        files = {name: data for name, data in exported.bundle.files.items() if name.endswith(".onnx")}
-        small, huge = TensorSpec("more", "slot", "float32", (2, 3)), TensorSpec("more", "slot", "float32", (2**20, 2**20))
+    def test_a_private_or_slot_tensor_without_a_value_starts_at_zero_within_bounds(
+        self, exported: Exported
+    ) -> None:
+        files = {
+            name: data for name, data in exported.bundle.files.items() if name.endswith(".onnx")
+        }
+        small, huge = (
+            TensorSpec("more", "slot", "float32", (2, 3)),
+            TensorSpec("more", "slot", "float32", (2**20, 2**20)),
+        )
         for spec, initial in (
             (small, exported.bundle.initial | {"slot/more": np.ones((2, 3), np.float32)}),
             (small, exported.bundle.initial),
         ):
-            manifest = msgspec.structs.replace(exported.bundle.manifest, tensors=(*exported.bundle.manifest.tensors, spec))
+            manifest = msgspec.structs.replace(
+                exported.bundle.manifest, tensors=(*exported.bundle.manifest.tensors, spec)
+            )
             more = unpack(pack(manifest, files, initial)).initial["slot/more"]
             assert np.array_equal(more, initial.get("slot/more", np.zeros((2, 3), np.float32)))
-        manifest = msgspec.structs.replace(exported.bundle.manifest, tensors=(*exported.bundle.manifest.tensors, huge))
+        manifest = msgspec.structs.replace(
+            exported.bundle.manifest, tensors=(*exported.bundle.manifest.tensors, huge)
+        )
         with pytest.raises(LimitExceeded, match="start at zero"):
             _ = unpack(pack(manifest, files, exported.bundle.initial)).initial
 
@@ -335,15 +433,22 @@ class TestBundle:
 
     def test_manifest_names_inputs_and_outputs_by_role(self, exported: Exported) -> None:
         step = exported.bundle.manifest.graphs["step"]
-        assert {"shared/head.weight", "statistic/extractor.norm1.running_mean", "slot/momentum.head.weight", "batch/x", "hyper/lr"} <= set(
-            step.inputs
-        )
+        assert {
+            "shared/head.weight",
+            "statistic/extractor.norm1.running_mean",
+            "slot/momentum.head.weight",
+            "batch/x",
+            "hyper/lr",
+        } <= set(step.inputs)
         assert {"next/shared/head.weight", "metric/loss_sum"} <= set(step.outputs)
         assert isinstance(exported.bundle.manifest, Manifest)
 
     def _with(self, exported: Exported, changes: dict[str, bytes | None]) -> bytes:
         buffer = io.BytesIO()
-        with zipfile.ZipFile(io.BytesIO(exported.bundle.payload)) as old, zipfile.ZipFile(buffer, "w") as new:
+        with (
+            zipfile.ZipFile(io.BytesIO(exported.bundle.payload)) as old,
+            zipfile.ZipFile(buffer, "w") as new,
+        ):
             content = {name: old.read(name) for name in old.namelist()} | changes
             for name, data in content.items():
                 if data is not None:
@@ -355,6 +460,8 @@ def test_every_error_is_drawn_in_the_tree() -> None:
     import wire.errors
 
     drawn = wire.errors.__doc__ or ""
-    classes = [v for v in vars(wire.errors).values() if isinstance(v, type) and issubclass(v, ShoalError)]
+    classes = [
+        v for v in vars(wire.errors).values() if isinstance(v, type) and issubclass(v, ShoalError)
+    ]
     assert len(classes) > 8
     assert all(c.__name__ in drawn for c in classes)

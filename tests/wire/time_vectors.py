@@ -1,7 +1,9 @@
-"""The vectors of what a device knows of the aggregator's clock, ``time.json``: a status that comes, whether the device acts on it or
-ignores it, and what the aggregator's clock shows then, as far as the device knows.
+"""The vectors of what a device knows of the aggregator's clock, ``time.json``: a status that comes,
+whether the device acts on it or ignores it, and what the aggregator's clock shows then, as far as
+the device knows.
 
-A step is (seconds since the step before, epoch, `at_s`, whether it is acted on, what the clock shows).
+A step is (seconds since the step before, epoch, `at_s`, whether it is acted on, what the clock
+shows).
 """
 
 import json
@@ -15,13 +17,27 @@ Step = tuple[float, int, float, bool, float]
 SCENARIOS: list[tuple[str, list[Step]]] = [
     ("the first status", [(0.0, 5, 1000.0, True, 1000.0)]),
     ("time goes on between two", [(0.0, 5, 1000.0, True, 1000.0), (5.0, 5, 1005.5, True, 1005.5)]),
-    ("one that was under way for long", [(0.0, 5, 1000.0, True, 1000.0), (10.0, 5, 1002.0, True, 1010.0)]),
+    (
+        "one that was under way for long",
+        [(0.0, 5, 1000.0, True, 1000.0), (10.0, 5, 1002.0, True, 1010.0)],
+    ),
     ("an epoch that is over", [(0.0, 5, 1000.0, True, 1000.0), (10.0, 4, 9000.0, False, 1010.0)]),
-    ("an epoch that is over, as late as the other", [(0.0, 5, 1000.0, True, 1000.0), (0.0, 4, 1000.0, False, 1000.0)]),
-    ("a later epoch, whose clock was set back", [(0.0, 5, 1000.0, True, 1000.0), (10.0, 6, 900.0, True, 900.0)]),
+    (
+        "an epoch that is over, as late as the other",
+        [(0.0, 5, 1000.0, True, 1000.0), (0.0, 4, 1000.0, False, 1000.0)],
+    ),
+    (
+        "a later epoch, whose clock was set back",
+        [(0.0, 5, 1000.0, True, 1000.0), (10.0, 6, 900.0, True, 900.0)],
+    ),
     (
         "back to an epoch that is over",
-        [(0.0, 5, 1000.0, True, 1000.0), (1.0, 6, 900.0, True, 900.0), (1.0, 5, 1002.0, False, 901.0), (1.0, 6, 902.0, True, 902.0)],
+        [
+            (0.0, 5, 1000.0, True, 1000.0),
+            (1.0, 6, 900.0, True, 900.0),
+            (1.0, 5, 1002.0, False, 901.0),
+            (1.0, 6, 902.0, True, 902.0),
+        ],
     ),
     ("the first epoch of all", [(0.0, 0, 1.0, True, 1.0), (1.0, 0, 2.0, True, 2.0)]),
 ]

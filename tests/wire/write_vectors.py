@@ -1,4 +1,5 @@
-"""Writes ``wire/schema.json`` and the vectors: run ``python -m tests.wire.write_vectors`` after a change of the protocol."""
+"""Writes ``wire/schema.json`` and the vectors: run ``python -m tests.wire.write_vectors`` after a
+change of the protocol."""
 
 import json
 import struct
@@ -34,7 +35,13 @@ from wire.tensors import encode_tensors
 
 SCHEMA = ROOT / "schema.json"
 GOLDEN, HOSTILE, NEWER = (VECTORS / name for name in ("golden", "hostile", "newer"))
-POLICY = m.Policy(verbs=("train", "evaluate", "protect"), max_epochs=5.5, max_clip_norm=1.0, min_noise_multiplier=0.5, min_windows=20)
+POLICY = m.Policy(
+    verbs=("train", "evaluate", "protect"),
+    max_epochs=5.5,
+    max_clip_norm=1.0,
+    min_noise_multiplier=0.5,
+    min_windows=20,
+)
 PIECES = m.Pieces(A, 1_048_577, 524_288, (A, B, A))
 
 MESSAGES: dict[str, m.Message] = {
@@ -56,8 +63,25 @@ MESSAGES: dict[str, m.Message] = {
     "check-in-kept": m.CheckIn("p01-left", 160, 63, kept=(A, B)),
     "check-in-policy": m.CheckIn("p01-left", 160, 63, policy=POLICY),
     "check-in-unreported": m.CheckIn("p01-left", 160, 63, policy=m.Policy(unreported=("choose",))),
-    "decline": m.Decline(RUN, 1795305600, 3, 0, "p01-left", "bundle", "bundle watch: version 1 offered, version 2 was loaded before"),
-    "decline-stale": m.Decline(RUN, 1795305600, 3, 1, "p01-left", "stale", "epoch 1795305600, 1795305601 was here", "{}\nQQ==\n{}\nQQ=="),
+    "decline": m.Decline(
+        RUN,
+        1795305600,
+        3,
+        0,
+        "p01-left",
+        "bundle",
+        "bundle watch: version 1 offered, version 2 was loaded before",
+    ),
+    "decline-stale": m.Decline(
+        RUN,
+        1795305600,
+        3,
+        1,
+        "p01-left",
+        "stale",
+        "epoch 1795305600, 1795305601 was here",
+        "{}\nQQ==\n{}\nQQ==",
+    ),
     "fetch": m.Fetch("p01-left", A),
     "fetch-pieces": m.Fetch("p01-left", A, True),
     "pieces": PIECES,
@@ -67,8 +91,12 @@ MESSAGES: dict[str, m.Message] = {
     "status": m.DeviceStatus("p01-left", False),
     "status-withdrawn": m.DeviceStatus("p01-left", False, "00112233445566778899aabbccddeeff"),
     "aggregator": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN),
-    "aggregator-pieces": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, pieces=True),
-    "aggregator-paused": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, "the disk is full"),
+    "aggregator-pieces": m.AggregatorStatus(
+        True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, pieces=True
+    ),
+    "aggregator-paused": m.AggregatorStatus(
+        True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, "the disk is full"
+    ),
     "plan": m.Plan(
         RUN,
         1795305600,
@@ -77,28 +105,73 @@ MESSAGES: dict[str, m.Message] = {
         "p01-left",
         A,
         B,
-        (m.Evaluate(), m.Evaluate("train", "survey", "initial"), m.Train(32, 1, hyper={"lr": 0.01})),
+        (
+            m.Evaluate(),
+            m.Evaluate("train", "survey", "initial"),
+            m.Train(32, 1, hyper={"lr": 0.01}),
+        ),
         3000012,
         1.5e9,
     ),
     "plan-steps": m.Plan(
-        RUN, 1795305600, 4, 2, "p01-left", A, B, (m.Train(16, 1, 100), m.Annotate("ratio", "weight"), m.Respond(A)), 1, 0.25
+        RUN,
+        1795305600,
+        4,
+        2,
+        "p01-left",
+        A,
+        B,
+        (m.Train(16, 1, 100), m.Annotate("ratio", "weight"), m.Respond(A)),
+        1,
+        0.25,
     ),
-    "plan-int8": m.Plan(RUN, 1795305600, 4, 0, "p01-left", A, B, (m.Train(16, 1),), 3000013, 1.5e9, "int8"),
+    "plan-int8": m.Plan(
+        RUN, 1795305600, 4, 0, "p01-left", A, B, (m.Train(16, 1),), 3000013, 1.5e9, "int8"
+    ),
     "acknowledge": m.Acknowledge("p01-left", A),
-    "refuse": m.Refuse("p01-left", "not-finite", "tensor 'delta/head.bias' holds values that are not finite", "update", A),
-    "refuse-status": m.Refuse("p01-left", "unknown-device", "it has not checked in: it is to do so", "status"),
-    "refuse-fetch": m.Refuse("p01-left", "unknown-blob", "blob aaaaaaaaaaaa is not on offer", "fetch"),
+    "refuse": m.Refuse(
+        "p01-left",
+        "not-finite",
+        "tensor 'delta/head.bias' holds values that are not finite",
+        "update",
+        A,
+    ),
+    "refuse-status": m.Refuse(
+        "p01-left", "unknown-device", "it has not checked in: it is to do so", "status"
+    ),
+    "refuse-fetch": m.Refuse(
+        "p01-left", "unknown-blob", "blob aaaaaaaaaaaa is not on offer", "fetch"
+    ),
     "busy": m.Busy("p01-left", A, 30.0),
     "finish": m.Finish("p01-left", RUN, 1795305600, A, B),
     "finish-releases": m.Finish("p01-left", RUN, 1795305600, A, B, True),
-    "in-use": m.InUse("p01-left", 7, 7, "", m.Metrics(63, 41.25, 50), m.Metrics(63, 52.5, 44), 1.25, 0),
-    "in-use-alone": m.InUse("p01-left", 7, 7, alone="what is kept of run r was made of model bbbbbbbbbbbb, not of this one"),
+    "in-use": m.InUse(
+        "p01-left", 7, 7, "", m.Metrics(63, 41.25, 50), m.Metrics(63, 52.5, 44), 1.25, 0
+    ),
+    "in-use-alone": m.InUse(
+        "p01-left",
+        7,
+        7,
+        alone="what is kept of run r was made of model bbbbbbbbbbbb, not of this one",
+    ),
     "in-use-failed": m.InUse("p01-left", 6, 7, "bundle watch: signed by no trusted key"),
     "release": m.Release("p01-left", 1795305600, 7, "1", RUN, A, B),
     "voucher": m.Voucher("default", A, 1826841600.0),
 }
-UPDATE = m.Update(RUN, 1795305600, 3, 0, "p01-left", B, 160, 5, m.Metrics(63, 41.25, 50), m.Metrics(160, 80.5, 120), 101_234, 0.125)
+UPDATE = m.Update(
+    RUN,
+    1795305600,
+    3,
+    0,
+    "p01-left",
+    B,
+    160,
+    5,
+    m.Metrics(63, 41.25, 50),
+    m.Metrics(160, 80.5, 120),
+    101_234,
+    0.125,
+)
 UPDATE_TENSORS = {
     "delta/head.weight": np.array([[0.5, -0.25], [1.0, 0.0]], np.float32),
     "statistic/norm.running_mean": np.array([1.5], np.float32),
@@ -121,7 +194,10 @@ def _f32(shape: list[int], start: int, end: int) -> dict[str, object]:
 
 
 def _decline(number: bytes) -> bytes:
-    return b'{"type":"decline","run_id":"r","epoch":1,"round":%b,"attempt":0,"device_id":"d","reason":"data","detail":""}' % number
+    return (
+        b'{"type":"decline","run_id":"r","epoch":1,"round":%b,"attempt":0,"device_id":"d",'
+        b'"reason":"data","detail":""}'
+    ) % number
 
 
 _ONE = b'{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
@@ -137,17 +213,23 @@ HOSTILE_TENSORS = {
     "dtype-a-list": _raw({"a": {"dtype": [], "shape": [], "data_offsets": [0, 0]}}),
     "dtype-unknown": _raw({"a": {"dtype": "Q77", "shape": [1], "data_offsets": [0, 4]}}, b"\0" * 4),
     "shape-negative": _raw({"a": _f32([-1], 0, 4)}, b"\0" * 4),
-    "shape-of-floats": _raw({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}}, b"\0" * 4),
+    "shape-of-floats": _raw(
+        {"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}}, b"\0" * 4
+    ),
     "shape-a-lone-surrogate": _raw(b'{"a":{"dtype":"F32","shape":"\\ud800","data_offsets":[0,0]}}'),
     "dtype-a-lone-surrogate": _raw(b'{"a":{"dtype":"\\ud800","shape":[],"data_offsets":[0,0]}}'),
     "name-a-lone-surrogate": _raw(b'{"\\ud800":%b}' % _ONE, b"\0" * 4),
     "message-a-lone-surrogate": _raw(
-        b'{"__metadata__":{"shoal":"\\ud800"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"\0" * 4
+        b'{"__metadata__":{"shoal":"\\ud800"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,'
+        b"4]}}",
+        b"\0" * 4,
     ),
     "shape-promises-a-terabyte": _raw({"a": _f32([2**20, 2**20], 0, 4)}, b"\0" * 4),
     "shape-empty-and-endless": _raw({"a": _f32([0, 2**40, 2**40], 0, 0)}),
     "offsets-missing": _raw({"a": {"dtype": "F32", "shape": [1]}}, b"\0" * 4),
-    "offsets-three": _raw({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 8]}}, b"\0" * 8),
+    "offsets-three": _raw(
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 8]}}, b"\0" * 8
+    ),
     "offsets-overlap": _raw({"a": _f32([2], 0, 8), "b": _f32([2], 4, 12)}, b"\0" * 12),
     "offsets-backwards": _raw({"a": _f32([1], 4, 0)}, b"\0" * 4),
     "offsets-leave-a-hole": _raw({"a": _f32([1], 0, 4), "b": _f32([1], 8, 12)}, b"\0" * 12),
@@ -167,17 +249,27 @@ HOSTILE_MESSAGES = {
     "round-huge": _decline(b"99999999999999999999"),
     "round-a-float": _decline(b"1.5"),
     "lone-surrogate": b'{"type":"refuse","device_id":"d","reason":"malformed","detail":"\\ud800"}',
-    "policy-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"policy":{"max_epochs":-1}}',
-    "charging-a-number": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"charging":1}',
-    "classes-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[3,-1]}',
-    "classes-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[%b0]}' % (b"0," * 1000),
-    "temperature-of-the-sun": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"temperature_c":5500}',
-    "encodings-no-name": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"encodings":["in t8"]}',
-    "encodings-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"encodings":[%b"a"]}' % (b'"a",' * 16),
-    "encoding-unknown": b'{"type":"plan","run_id":"r","epoch":1,"round":1,"attempt":0,"device_id":"d","bundle":"%b","model":"%b",'
+    "policy-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
+    b'"policy":{"max_epochs":-1}}',
+    "charging-a-number": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
+    b'"charging":1}',
+    "classes-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
+    b'"classes":[3,-1]}',
+    "classes-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[%b0]}'
+    % (b"0," * 1000),
+    "temperature-of-the-sun": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
+    b'"temperature_c":5500}',
+    "encodings-no-name": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
+    b'"encodings":["in t8"]}',
+    "encodings-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"encodings":[%b"a"]}'
+    % (b'"a",' * 16),
+    "encoding-unknown": b'{"type":"plan","run_id":"r","epoch":1,"round":1,"attempt":0,'
+    b'"device_id":"d","bundle":"%b","model":"%b",'
     b'"verbs":[],"seed":1,"deadline_at_s":1.0,"encoding":"int4"}' % (b"a" * 64, b"a" * 64),
-    "pieces-none": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":65536,"pieces":[]}' % (b"a" * 64),
-    "pieces-too-small": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":1,"pieces":["%b"]}' % (b"a" * 64, b"a" * 64),
+    "pieces-none": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":65536,"pieces":[]}'
+    % (b"a" * 64),
+    "pieces-too-small": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":1,"pieces":["%b"]}'
+    % (b"a" * 64, b"a" * 64),
     "pieces-too-many": b'{"type":"pieces","digest":"%b","num_bytes":9,"piece_bytes":65536,"pieces":[%b]}'
     % (b"a" * 64, b",".join([b'"%b"' % (b"a" * 64)] * 513)),
     "want-negative": b'{"type":"want","device_id":"d","update":"%b","pieces":[-1]}' % (b"a" * 64),
@@ -187,12 +279,20 @@ HOSTILE_MESSAGES = {
     "name-with-line-feed": b'{"type":"fetch","device_id":"d\\n","digest":"' + b"a" * 64 + b'"}',
     "name-a-line-feed": b'{"type":"fetch","device_id":"\\n","digest":"' + b"a" * 64 + b'"}',
     "digest-with-line-feed": b'{"type":"fetch","device_id":"d","digest":"' + b"a" * 64 + b'\\n"}',
-    "no-digest-but-a-line-feed": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"bundle":"\\n"}',
-    "refused-digest-with-line-feed": b'{"type":"refuse","device_id":"d","reason":"malformed","detail":"","update":"' + b"a" * 64 + b'\\n"}',
-    "policy-name-with-line-feed": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"policy":{"graphs":["step\\n"]}}',
+    "no-digest-but-a-line-feed": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
+    b'"bundle":"\\n"}',
+    "refused-digest-with-line-feed": b'{"type":"refuse","device_id":"d","reason":"malformed","detail":"","update":"'
+    + b"a" * 64
+    + b'\\n"}',
+    "policy-name-with-line-feed": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
+    b'"policy":{"graphs":["step\\n"]}}',
     "reason-unknown": b'{"type":"refuse","device_id":"d","reason":"too-many","detail":""}',
     "deeply-nested": b'{"type":' * 3000 + b"1" + b"}" * 3000,
-    "too-long": b'{"type":"fetch","device_id":"d","digest":"' + b"a" * 64 + b'","x":"' + b"x" * 70_000 + b'"}',
+    "too-long": b'{"type":"fetch","device_id":"d","digest":"'
+    + b"a" * 64
+    + b'","x":"'
+    + b"x" * 70_000
+    + b'"}',
 }
 
 
@@ -220,11 +320,14 @@ FILES = (
 
 
 def newer(message: m.Message) -> bytes:
-    """A message as a later minor version may write it: with fields that this one does not know, also inside of others."""
+    """A message as a later minor version may write it: with fields that this one does not know,
+    also inside of others."""
 
     def add(value: object) -> object:
         if isinstance(value, dict):
-            return {k: add(v) if k not in ("hyper",) else v for k, v in value.items()} | {"later": {"a": [1, None]}}
+            return {k: add(v) if k not in ("hyper",) else v for k, v in value.items()} | {
+                "later": {"a": [1, None]}
+            }
         return [add(v) for v in value] if isinstance(value, list) else value
 
     return json.dumps(add(json.loads(encode(message))), separators=(",", ":")).encode()
@@ -245,7 +348,12 @@ def main() -> None:
     (GOLDEN / "update.safetensors").write_bytes(encode_update(UPDATE, UPDATE_TENSORS))
     (GOLDEN / "tensors.safetensors").write_bytes(
         encode_tensors(
-            {"a": np.arange(3, dtype=np.int64), "b": np.array(True), "c": np.array([-128, 127], np.int8), "d": np.array([255], np.uint8)}
+            {
+                "a": np.arange(3, dtype=np.int64),
+                "b": np.array(True),
+                "c": np.array([-128, 127], np.int8),
+                "d": np.array([255], np.uint8),
+            }
         )
     )
     for name, payload in HOSTILE_TENSORS.items():

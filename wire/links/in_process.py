@@ -1,4 +1,5 @@
-"""A broker and its links inside one process, for simulation and tests: the same rules as MQTT, and nothing random or timed."""
+"""A broker and its links inside one process, for simulation and tests: the same rules as MQTT, and
+nothing random or timed."""
 
 import queue
 import threading
@@ -82,7 +83,11 @@ class InProcessLink:
 
     def receive(self, timeout_s: float | None = None) -> LinkEvent | None:
         try:
-            return self._session.inbox.get(timeout=timeout_s) if timeout_s != 0 else self._session.inbox.get_nowait()
+            return (
+                self._session.inbox.get(timeout=timeout_s)
+                if timeout_s != 0
+                else self._session.inbox.get_nowait()
+            )
         except queue.Empty:
             return None
 

@@ -1,7 +1,8 @@
-"""A link over MQTT by paho: version 5, falling back to 3.1.1; QoS 1, a persistent session, a last will, TLS.
+"""A link over MQTT by paho: version 5, falling back to 3.1.1; QoS 1, a persistent session, a last
+will, TLS.
 
-The only module that knows paho. The protocol uses nothing of MQTT 5 that 3.1.1 lacks; 5 only bounds how long the broker keeps
-a session (`SESSION_S`).
+The only module that knows paho. The protocol uses nothing of MQTT 5 that 3.1.1 lacks; 5 only bounds
+how long the broker keeps a session (`SESSION_S`).
 """
 
 import logging
@@ -35,12 +36,14 @@ KEEPALIVE_S = 30
 CONNACK_S = 5.0
 _VERSIONS = {"5": mqtt.MQTTv5, "3.1.1": mqtt.MQTTv311}
 MOST_BYTES = 128 * 2**20
-"""Deliveries of so many bytes wait to be read, at most; then the connection is not read from, until some have been."""
+"""Deliveries of so many bytes wait to be read, at most; then the connection is not read from, until
+some have been."""
 
 
 def _read_text(buffer: bytes, most: int) -> tuple[str, int]:
-    """A text in a publication's properties, which nobody here reads. paho ends the connection over a U+FEFF, which brokers pass on: so any
-    device could keep the aggregator off the broker for as long as its session lasts."""
+    """A text in a publication's properties, which nobody here reads. paho ends the connection over
+    a U+FEFF, which brokers pass on: so any device could keep the aggregator off the broker for as
+    long as its session lasts."""
     end = 2 + int.from_bytes(buffer[:2], "big")
     return bytes(buffer[2 : min(end, most)]).decode(errors="replace"), end
 
@@ -58,7 +61,8 @@ class _Receipt:
 
 
 class _Asked:
-    """Topics of requests to the broker by their numbers, until they are answered; the answer may be there before the number is known."""
+    """Topics of requests to the broker by their numbers, until they are answered; the answer may be
+    there before the number is known."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -99,7 +103,14 @@ class _Inbox:
         """Add an event; a delivery waits until there is room."""
         size = len(event.payload) if isinstance(event, Delivery) else 0
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not size or not self._num_bytes or self._num_bytes + size <= MOST_BYTES)
+            self._changed.wait_for(
+                lambda: (
+                    self._closed
+                    or not size
+                    or not self._num_bytes
+                    or self._num_bytes + size <= MOST_BYTES
+                )
+            )
             self._events.append(event)
             self._num_bytes += size
             self._changed.notify_all()
@@ -138,7 +149,13 @@ class BrokerAddress:
     versions: tuple[str, ...] = ("5", "3.1.1")
 
     @classmethod
-    def parse(cls, url: str, ca: Path | None = None, certificate: Path | None = None, key: Path | None = None) -> "BrokerAddress":
+    def parse(
+        cls,
+        url: str,
+        ca: Path | None = None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+    ) -> "BrokerAddress":
         """Read ``mqtt://[USER:PASSWORD@]HOST[:PORT][?version=5|3.1.1]``, or ``mqtts://`` for TLS.
 
         Raises:
@@ -150,15 +167,29 @@ class BrokerAddress:
         except ValueError as error:
             raise ConfigError(f"broker address {url!r}: {error}") from None
         if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
-            raise ConfigError(f"broker address {url!r}: expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+            raise ConfigError(
+                f"broker address {url!r}: expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"
+            )
         versions = tuple(parse_qs(parts.query).get("version", ["5", "3.1.1"]))
         if unknown := [v for v in versions if v not in _VERSIONS]:
-            raise ConfigError(f"broker address {url!r}: MQTT version {unknown[0]!r}, expected 5 or 3.1.1")
+            raise ConfigError(
+                f"broker address {url!r}: MQTT version {unknown[0]!r}, expected 5 or 3.1.1"
+            )
         tls = parts.scheme == "mqtts"
         if not tls and (ca or certificate or key):
             raise ConfigError(f"broker address {url!r}: certificates need mqtts://")
         username, password = unquote(parts.username or ""), unquote(parts.password or "")
-        return cls(parts.hostname, port or (8883 if tls else 1883), username, password, tls, ca, certificate, key, versions)
+        return cls(
+            parts.hostname,
+            port or (8883 if tls else 1883),
+            username,
+            password,
+            tls,
+            ca,
+            certificate,
+            key,
+            versions,
+        )
 
     def __str__(self) -> str:
         return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
@@ -178,9 +209,11 @@ class MqttLink:
         confirmed: bool = False,
         persistent: bool = True,
     ) -> None:
-        """Connect; keep trying for `wait_s` seconds (None: for ever, or until `give_up`), so that a device may start before its broker.
+        """Connect; keep trying for `wait_s` seconds (None: for ever, or until `give_up`), so that a
+        device may start before its broker.
 
-        `confirmed`: whether the broker keeps a delivery until it is passed to `confirm`. `persistent`: whether it keeps the session.
+        `confirmed`: whether the broker keeps a delivery until it is passed to `confirm`.
+        `persistent`: whether it keeps the session.
 
         Raises:
             LinkError: no broker in that time, or the broker refuses this client.
@@ -218,7 +251,10 @@ class MqttLink:
 
     def confirm(self, deliveries: Iterable[Delivery]) -> None:
         for delivery in deliveries:
-            if isinstance(delivery.receipt, _Receipt) and delivery.receipt.connection == self._connection:
+            if (
+                isinstance(delivery.receipt, _Receipt)
+                and delivery.receipt.connection == self._connection
+            ):
                 self._client.ack(delivery.receipt.mid, delivery.receipt.qos)
 
     def close(self, patience_s: float = 5.0) -> None:
@@ -231,7 +267,8 @@ class MqttLink:
         self._client.loop_stop()
 
     def renew_certificate(self) -> None:
-        """Read the certificate and its key again, and connect anew with them; the broker keeps the session. Any thread may call it.
+        """Read the certificate and its key again, and connect anew with them; the broker keeps the
+        session. Any thread may call it.
 
         Raises:
             ConfigError: they cannot be read, or do not fit together; the connection stays as it is.
@@ -242,9 +279,13 @@ class MqttLink:
             cast(Any, self._client.socket()).shutdown(socket.SHUT_RDWR)
 
     def _unsent(self) -> bool:
-        return bool(self._client._out_messages)  # paho offers no public count of publications without a PUBACK
+        return bool(
+            self._client._out_messages
+        )  # paho offers no public count of publications without a PUBACK
 
-    def _connect(self, wait_s: float | None, give_up: Callable[[], bool]) -> tuple[str, mqtt.Client]:
+    def _connect(
+        self, wait_s: float | None, give_up: Callable[[], bool]
+    ) -> tuple[str, mqtt.Client]:
         end_s = float("inf") if wait_s is None else time.monotonic() + wait_s
         pause_s, problem = 0.2, "no attempt was made"
         while True:
@@ -261,14 +302,22 @@ class MqttLink:
                 if answered.wait(CONNACK_S) and client.is_connected():
                     return version, client
                 client.loop_stop()
-                problem = (
-                    getattr(client, "refusal", "") or f"it closed the connection without an answer to MQTT {version}; {self._question()}"
+                problem = getattr(client, "refusal", "") or (
+                    f"it closed the connection without an answer to MQTT {version}; "
+                    f"{self._question()}"
                 )
                 if problem.startswith("Not authorized") or problem.startswith("Bad user"):
-                    raise LinkError(f"broker {self._address}: refused client {self._client_id!r}: {problem}")
+                    raise LinkError(
+                        f"broker {self._address}: refused client {self._client_id!r}: {problem}"
+                    )
             if time.monotonic() + pause_s > end_s or give_up():
                 raise LinkError(f"broker {self._address}: no connection: {problem}")
-            log.info("no connection to broker %s, trying again in %.1f s: %s", self._address, pause_s, problem)
+            log.info(
+                "no connection to broker %s, trying again in %.1f s: %s",
+                self._address,
+                pause_s,
+                problem,
+            )
             wake_s = time.monotonic() + pause_s
             while time.monotonic() < wake_s and not give_up():
                 time.sleep(min(0.5, pause_s))
@@ -277,14 +326,24 @@ class MqttLink:
     def _question(self) -> str:
         """What to ask somebody whose connection is closed at once."""
         if not self._address.tls:
-            return "is the port one for TLS (mqtts://, with --cert and --key where the broker asks for a certificate)?"
-        return f"{'is the certificate right' if self._address.certificate else 'does it ask for a certificate'} (--cert, --key)?"
+            return (
+                "is the port one for TLS (mqtts://, with --cert and --key where the broker asks "
+                "for a certificate)?"
+            )
+        return (
+            f"{'is the certificate right' if self._address.certificate else 'does it ask for a certificate'} "
+            "(--cert, --key)?"
+        )
 
     def _new_client(self, version: str) -> tuple[mqtt.Client, threading.Event]:
         address, answered = self._address, threading.Event()
         session: dict[str, Any] = {} if version == "5" else {"clean_session": not self._persistent}
         client = mqtt.Client(
-            CallbackAPIVersion.VERSION2, self._client_id, protocol=_VERSIONS[version], manual_ack=self._confirmed, **session
+            CallbackAPIVersion.VERSION2,
+            self._client_id,
+            protocol=_VERSIONS[version],
+            manual_ack=self._confirmed,
+            **session,
         )
         client.reconnect_delay_set(1, 30)
         client.max_queued_messages_set(0)
@@ -296,7 +355,13 @@ class MqttLink:
         if self._will:
             client.will_set(self._will.topic, self._will.payload, qos=1, retain=True)
 
-        def on_connect(client: mqtt.Client, _data: object, flags: mqtt.ConnectFlags, code: Any, _properties: object) -> None:
+        def on_connect(
+            client: mqtt.Client,
+            _data: object,
+            flags: mqtt.ConnectFlags,
+            code: Any,
+            _properties: object,
+        ) -> None:
             if code.is_failure:
                 client.refusal = str(code)  # type: ignore[attr-defined]
             else:
@@ -308,7 +373,9 @@ class MqttLink:
                 self._inbox.put(LinkUp(bool(flags.session_present)))
             answered.set()
 
-        def on_disconnect(_client: mqtt.Client, _data: object, _flags: object, code: Any, _properties: object) -> None:
+        def on_disconnect(
+            _client: mqtt.Client, _data: object, _flags: object, code: Any, _properties: object
+        ) -> None:
             if not answered.is_set():
                 answered.set()
             elif not self._closing:
@@ -317,18 +384,31 @@ class MqttLink:
         def on_message(_client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
             try:
                 topic = message.topic
-            except UnicodeDecodeError:  # paho decodes when it is asked: such a topic is none of ours
+            except (
+                UnicodeDecodeError
+            ):  # paho decodes when it is asked: such a topic is none of ours
                 topic = "\N{REPLACEMENT CHARACTER}"
             receipt = _Receipt(self._connection, message.mid, message.qos)
             self._inbox.put(Delivery(topic, bytes(message.payload), message.retain, receipt))
 
-        def on_subscribe(_client: mqtt.Client, _data: object, mid: int, codes: list[Any], _properties: object) -> None:
-            self._report("subscribe", self._subscribing.answer(mid, [bool(code.is_failure) for code in codes]))
+        def on_subscribe(
+            _client: mqtt.Client, _data: object, mid: int, codes: list[Any], _properties: object
+        ) -> None:
+            self._report(
+                "subscribe",
+                self._subscribing.answer(mid, [bool(code.is_failure) for code in codes]),
+            )
 
-        def on_publish(_client: mqtt.Client, _data: object, mid: int, code: Any, _properties: object) -> None:
+        def on_publish(
+            _client: mqtt.Client, _data: object, mid: int, code: Any, _properties: object
+        ) -> None:
             self._report("publish", self._publishing.answer(mid, [bool(code.is_failure)]))
 
-        client.on_connect, client.on_disconnect, client.on_message = on_connect, on_disconnect, on_message
+        client.on_connect, client.on_disconnect, client.on_message = (
+            on_connect,
+            on_disconnect,
+            on_message,
+        )
         client.on_subscribe, client.on_publish = on_subscribe, on_publish
         return client, answered
 
@@ -345,6 +425,12 @@ class MqttLink:
         if version == "5":
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = SESSION_S if self._persistent else 0
-            client.connect(self._address.host, self._address.port, KEEPALIVE_S, clean_start=not self._persistent, properties=properties)
+            client.connect(
+                self._address.host,
+                self._address.port,
+                KEEPALIVE_S,
+                clean_start=not self._persistent,
+                properties=properties,
+            )
         else:
             client.connect(self._address.host, self._address.port, KEEPALIVE_S)

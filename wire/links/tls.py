@@ -7,8 +7,9 @@ from wire.errors import ConfigError
 
 
 def client_context(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
-    """What a connection is opened with: it trusts the authorities in `ca` (None: the system's), and shows a certificate if there is one. A
-    key of its own is not needed where the certificate's file has it.
+    """What a connection is opened with: it trusts the authorities in `ca` (None: the system's), and
+    shows a certificate if there is one. A key of its own is not needed where the certificate's file
+    has it.
 
     Raises:
         ConfigError: a file cannot be read, or two do not fit together.
@@ -18,7 +19,9 @@ def client_context(ca: Path | None, certificate: Path | None, key: Path | None) 
     return context
 
 
-def load_files(context: ssl.SSLContext, ca: Path | None, certificate: Path | None, key: Path | None) -> None:
+def load_files(
+    context: ssl.SSLContext, ca: Path | None, certificate: Path | None, key: Path | None
+) -> None:
     """Read the files again, for the connections that are opened from now on.
 
     Raises:
@@ -32,4 +35,6 @@ def load_files(context: ssl.SSLContext, ca: Path | None, certificate: Path | Non
         if certificate is not None:
             context.load_cert_chain(certificate, key)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"TLS files {', '.join(str(file) for file in (ca, certificate, key) if file)}: {error}") from None
+        raise ConfigError(
+            f"TLS files {', '.join(str(file) for file in (ca, certificate, key) if file)}: {error}"
+        ) from None

@@ -1,4 +1,5 @@
-"""How good models are where they are used: per group and per device, with what each device keeps. Pure."""
+"""How good models are where they are used: per group and per device, with what each device keeps.
+Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -53,9 +54,17 @@ class AccuracyPage(NamedTuple):
     slice: Slice
 
 
-def accuracy_page(run: RunState, record: RoundRecord | None, words: str, sort: Sort, number: int, by_loss: bool = False) -> AccuracyPage:
-    """Accuracies and losses as devices told them in the round of `record`, of the models that they received in it; one page of the devices
-    whose ids hold all the words. `by_loss`: the worst devices are those with the largest loss."""
+def accuracy_page(
+    run: RunState,
+    record: RoundRecord | None,
+    words: str,
+    sort: Sort,
+    number: int,
+    by_loss: bool = False,
+) -> AccuracyPage:
+    """Accuracies and losses as devices told them in the round of `record`, of the models that they
+    received in it; one page of the devices whose ids hold all the words. `by_loss`: the worst
+    devices are those with the largest loss."""
     told, kept = (accuracy_of(record), record.kept) if record is not None else ({}, {})
     evaluated = record.evaluated if record is not None else {}
     placed = all_placed(run)
@@ -65,7 +74,15 @@ def accuracy_page(run: RunState, record: RoundRecord | None, words: str, sort: S
         members[groups.get(device_id)].append(device_id)
     wanted = words.casefold().split()
     devices = [
-        DeviceAccuracy(d, groups.get(d), told.get(d), _loss(evaluated.get(d)), device.num_test, kept.get(d), str(placed.get(d, "")))
+        DeviceAccuracy(
+            d,
+            groups.get(d),
+            told.get(d),
+            _loss(evaluated.get(d)),
+            device.num_test,
+            kept.get(d),
+            str(placed.get(d, "")),
+        )
         for d, device in run.devices.items()
         if all(word in d.casefold() for word in wanted)
     ]
@@ -77,7 +94,12 @@ def accuracy_page(run: RunState, record: RoundRecord | None, words: str, sort: S
         spread(told[d] for d in run.devices if d in told),
         mean_loss(evaluated[d] for d in run.devices if d in evaluated),
         [
-            GroupAccuracy(g, len(own), spread(told[d] for d in own if d in told), mean_loss(evaluated[d] for d in own if d in evaluated))
+            GroupAccuracy(
+                g,
+                len(own),
+                spread(told[d] for d in own if d in told),
+                mean_loss(evaluated[d] for d in own if d in evaluated),
+            )
             for g, own in sorted(members.items(), key=lambda item: _number(item[0]))
         ],
         {name: counts.count(name) for name in run.settings.candidates},

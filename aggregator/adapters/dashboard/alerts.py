@@ -1,4 +1,5 @@
-"""What an operator should know now: what does not go on, what was refused, and who has declined. Pure."""
+"""What an operator should know now: what does not go on, what was refused, and who has declined.
+Pure."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -27,7 +28,11 @@ class Alert(NamedTuple):
 def service_alerts(now: Conditions) -> Iterator[Alert]:
     """Of the service itself."""
     if not now.connected:
-        yield Alert("bad", "No connection to the broker", "Nothing reaches devices, and nothing of them comes.")
+        yield Alert(
+            "bad",
+            "No connection to the broker",
+            "Nothing reaches devices, and nothing of them comes.",
+        )
     if now.unvouched:
         yield Alert("bad", "Devices do not believe this service", now.unvouched)
     if now.paused:
@@ -41,14 +46,31 @@ def campaign_alerts(name: str, run: RunState, paused: str) -> Iterator[Alert]:
         yield Alert("bad", f"Campaign {name} is paused", paused, page)
     if run.phase == "waiting":
         need = run.settings.min_devices
-        yield Alert("warn", f"Campaign {name} waits for devices", f"{run.num_online} online; it begins with {need} that can train.", page)
+        yield Alert(
+            "warn",
+            f"Campaign {name} waits for devices",
+            f"{run.num_online} online; it begins with {need} that can train.",
+            page,
+        )
     elif run.devices and not run.num_online and not run.ended:
-        known = "The one device" if len(run.devices) == 1 else f"None of the {len(run.devices):,} devices"
+        known = (
+            "The one device"
+            if len(run.devices) == 1
+            else f"None of the {len(run.devices):,} devices"
+        )
         is_here = "is not here" if len(run.devices) == 1 else "is here"
-        yield Alert("warn", f"{known} of {name} {is_here}", "Phones are away between their jobs; boards stay connected.", page)
+        yield Alert(
+            "warn",
+            f"{known} of {name} {is_here}",
+            "Phones are away between their jobs; boards stay connected.",
+            page,
+        )
     if run.attempt:
         yield Alert(
-            "warn", f"Round {run.round} of {name} was opened again", f"Attempt {run.attempt + 1}: too few updates came before.", page
+            "warn",
+            f"Round {run.round} of {name} was opened again",
+            f"Attempt {run.attempt + 1}: too few updates came before.",
+            page,
         )
     if not run.ended and (why := why_ended(run)):
         yield Alert("warn", f"Campaign {name}", why, page)
@@ -61,14 +83,29 @@ def round_alerts(name: str, past: Past) -> Iterator[Alert]:
         where = f"Round {line.round} of {name}"
         if "rolled_back" in line.notes:
             said = line.notes["rolled_back"]
-            yield Alert("warn", f"{where} returned to the models of round {said['to']}", said["reason"], page)
+            yield Alert(
+                "warn",
+                f"{where} returned to the models of round {said['to']}",
+                said["reason"],
+                page,
+            )
         if "set_aside" in line.notes:
             yield Alert("warn", f"{where} changed nothing", str(line.notes["set_aside"]), page)
         if left_out := line.notes.get("left_out"):
-            yield Alert("warn", f"{where} left updates out", f"Not within bounds: {len(left_out)}.", page)
-        for note, text in (("too_small", "had too few devices"), ("too_far", "had models too far from the last")):
+            yield Alert(
+                "warn", f"{where} left updates out", f"Not within bounds: {len(left_out)}.", page
+            )
+        for note, text in (
+            ("too_small", "had too few devices"),
+            ("too_far", "had models too far from the last"),
+        ):
             if groups := line.notes.get(note):
-                yield Alert("warn", f"{where} kept models as they were", f"{len(groups)} of its groups {text}.", f"{page}/groups")
+                yield Alert(
+                    "warn",
+                    f"{where} kept models as they were",
+                    f"{len(groups)} of its groups {text}.",
+                    f"{page}/groups",
+                )
 
 
 def release_alerts(state: FleetState) -> Iterator[Alert]:

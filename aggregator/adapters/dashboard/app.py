@@ -1,4 +1,5 @@
-"""The dashboard: pages for people on the HTTP API's port, which read what the API reads and order what it orders, by the same rights."""
+"""The dashboard: pages for people on the HTTP API's port, which read what the API reads and order
+what it orders, by the same rights."""
 
 import queue
 from collections.abc import Mapping
@@ -47,7 +48,8 @@ NO_PAGE = "There is no page at this address."
 
 
 class Dashboard:
-    """The application for everything below `PAGES`, and what a refused request for a page is shown."""
+    """The application for everything below `PAGES`, and what a refused request for a page is
+    shown."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources, pages = sources, Pages(sources)
@@ -66,16 +68,27 @@ class Dashboard:
             "/audit": pages.audit,
             "/api": pages.reference,
         }
-        acts: dict[str, Any] = {SIGN_IN: self._sign_in, SIGN_OUT: self._sign_out, f"{PAGES}orders": self._order}
+        acts: dict[str, Any] = {
+            SIGN_IN: self._sign_in,
+            SIGN_OUT: self._sign_out,
+            f"{PAGES}orders": self._order,
+        }
         self.app = Starlette(
             routes=[
                 static_files(),
                 Route("/", lambda _request: RedirectResponse(HOME, 303)),
                 Route("/sign-in", self._ask_for_token),
                 *(Route(path, handler) for path, handler in shown.items()),
-                *(Route(f"/{path.removeprefix(PAGES)}", handler, methods=["POST"]) for path, handler in acts.items()),
+                *(
+                    Route(f"/{path.removeprefix(PAGES)}", handler, methods=["POST"])
+                    for path, handler in acts.items()
+                ),
             ],
-            exception_handlers={HTTPException: _failed, StorageFailed: _not_stored, Exception: _defect},
+            exception_handlers={
+                HTTPException: _failed,
+                StorageFailed: _not_stored,
+                Exception: _defect,
+            },
         )
 
     def refuse(self, scope: Scope, status: int, told: str, headers: Mapping[str, str]) -> Response:
@@ -85,7 +98,9 @@ class Dashboard:
             refused = _problem(request, status, told)
         else:
             refused = self._sign_in_page(request, told, status)
-            if kept_token(request.scope):  # a page that a link of another site leads to is asked for without it
+            if kept_token(
+                request.scope
+            ):  # a page that a link of another site leads to is asked for without it
                 drop_cookie(refused, request.scope, COOKIE)
         refused.headers.update(headers)
         return refused
@@ -97,14 +112,18 @@ class Dashboard:
         required = self._sources.access is not None and self._sources.access.required()
         asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
         after = request.query_params.get("next", asked if request.method == "GET" else "")
-        return answer(request, render("sign_in.html", told=told, required=required, next=_own(after)), status)
+        return answer(
+            request, render("sign_in.html", told=told, required=required, next=_own(after)), status
+        )
 
     async def _sign_in(self, request: Request) -> Response:
         """Have the browser keep a token. Whether it is of use, the next request finds out."""
         fields = await _form(request)
         token = fields.get("token", "").strip()
         if not 0 < len(token) <= LONGEST or not token.isascii() or not token.isprintable():
-            return self._sign_in_page(request, "expected a token, as `shoal token new` prints it", 422)
+            return self._sign_in_page(
+                request, "expected a token, as `shoal token new` prints it", 422
+            )
         response = RedirectResponse(_own(fields.get("next", "")), 303, HEADERS)
         keep_cookie(response, request.scope, COOKIE, token)
         return response
@@ -116,8 +135,13 @@ class Dashboard:
         return response
 
     async def _order(self, request: Request) -> Response:
-        """Give an order, and go back to the page that it came from, which says what became of it."""
-        fields, orders, caller = await _form(request), self._sources.orders, getattr(request.state, "caller", None)
+        """Give an order, and go back to the page that it came from, which says what became of
+        it."""
+        fields, orders, caller = (
+            await _form(request),
+            self._sources.orders,
+            getattr(request.state, "caller", None),
+        )
         if orders is None or caller is None:
             raise HTTPException(403, "this service takes no orders")
         back = RedirectResponse(_own(fields.pop("back", "")), 303, HEADERS)
@@ -133,7 +157,8 @@ class Dashboard:
 
 
 def starting(request: Request, doing: str) -> Response:
-    """What a page shows while the service starts: what it is doing. The browser asks again by itself."""
+    """What a page shows while the service starts: what it is doing. The browser asks again by
+    itself."""
     page = answer(request, render("starting.html", doing=doing), 503)
     page.headers["Refresh"] = str(AGAIN_S)
     return page
@@ -150,7 +175,9 @@ class _Static(StaticFiles):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_headed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS | {"Cache-Control": f"public, max-age={YEAR_S}, immutable"})
+                MutableHeaders(scope=message).update(
+                    HEADERS | {"Cache-Control": f"public, max-age={YEAR_S}, immutable"}
+                )
             await send(message)
 
         await super().__call__(scope, receive, send_headed)
@@ -172,18 +199,37 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _own(address: str) -> str:
-    """An address of the dashboard's own, to go to next: this one if it is one, else the first page."""
+    """An address of the dashboard's own, to go to next: this one if it is one, else the first
+    page."""
     try:
-        parts = urlsplit(address) if address.isprintable() and "\\" not in address and len(address) <= LONGEST_ADDRESS else urlsplit("")
+        parts = (
+            urlsplit(address)
+            if address.isprintable() and "\\" not in address and len(address) <= LONGEST_ADDRESS
+            else urlsplit("")
+        )
     except ValueError:
         return HOME
-    is_own = not parts.scheme and not parts.netloc and is_page(parts.path) and parts.path not in (SIGN_IN, SIGN_OUT, f"{PAGES}orders")
+    is_own = (
+        not parts.scheme
+        and not parts.netloc
+        and is_page(parts.path)
+        and parts.path not in (SIGN_IN, SIGN_OUT, f"{PAGES}orders")
+    )
     return address if is_own else HOME
 
 
 def _problem(request: Request, status: int, text: str) -> Response:
     told = NO_PAGE if text == HTTPStatus.NOT_FOUND.phrase else text
-    return answer(request, render("problem.html", status=status, heading=HEADINGS.get(status, "That did not work"), text=told), status)
+    return answer(
+        request,
+        render(
+            "problem.html",
+            status=status,
+            heading=HEADINGS.get(status, "That did not work"),
+            text=told,
+        ),
+        status,
+    )
 
 
 def _failed(request: Request, error: Any) -> Response:
@@ -197,4 +243,6 @@ def _not_stored(request: Request, error: Any) -> Response:
 
 
 def _defect(request: Request, error: Exception) -> Response:
-    return _problem(request, 500, f"a defect of Shoal, which the service's log has: {type(error).__name__}")
+    return _problem(
+        request, 500, f"a defect of Shoal, which the service's log has: {type(error).__name__}"
+    )

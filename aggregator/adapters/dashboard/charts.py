@@ -55,8 +55,14 @@ class BarChart(NamedTuple):
     y: list[Tick]
 
 
-def line_chart(rounds: Sequence[int], curves: Mapping[tuple[str, str], Sequence[float | None]], most: float, percent: bool) -> LineChart:
-    """Curves by label and kind, with a value or None for each round; values are from 0 to `most`."""
+def line_chart(
+    rounds: Sequence[int],
+    curves: Mapping[tuple[str, str], Sequence[float | None]],
+    most: float,
+    percent: bool,
+) -> LineChart:
+    """Curves by label and kind, with a value or None for each round; values are from 0 to
+    `most`."""
     first, last = rounds[0], max(rounds[-1], rounds[0] + 1)
 
     def place(number: int, value: float) -> tuple[float, float]:
@@ -65,17 +71,36 @@ def line_chart(rounds: Sequence[int], curves: Mapping[tuple[str, str], Sequence[
 
     drawn = []
     for (label, kind), values in curves.items():
-        known = [(number, value) for number, value in zip(rounds, values, strict=True) if value is not None]
+        known = [
+            (number, value)
+            for number, value in zip(rounds, values, strict=True)
+            if value is not None
+        ]
         points = [place(number, value) for number, value in known]
         path = "".join(f"{'L' if i else 'M'}{x} {y}" for i, (x, y) in enumerate(points))
-        drawn.append(Curve(label, kind, path, points if len(points) < 40 else [], _text(known[-1][1], percent) if known else "none"))
+        drawn.append(
+            Curve(
+                label,
+                kind,
+                path,
+                points if len(points) < 40 else [],
+                _text(known[-1][1], percent) if known else "none",
+            )
+        )
     ticks = [Tick(place(number, 0)[0], str(number)) for number in _some(rounds, 8)]
-    return LineChart(drawn, ticks, [Tick(round(_y(value, most), 1), _text(value, percent)) for value in _steps(most)])
+    return LineChart(
+        drawn,
+        ticks,
+        [Tick(round(_y(value, most), 1), _text(value, percent)) for value in _steps(most)],
+    )
 
 
-def xy_chart(curves: Mapping[tuple[str, str], Sequence[tuple[float, float | None]]], x_text: Callable[[float], str]) -> LineChart | None:
-    """Shares of one over any numbers from 0 on, by label and kind; their axis begins below the least. `x_text`: what stands at a mark,
-    empty where there is none. None: nothing is known."""
+def xy_chart(
+    curves: Mapping[tuple[str, str], Sequence[tuple[float, float | None]]],
+    x_text: Callable[[float], str],
+) -> LineChart | None:
+    """Shares of one over any numbers from 0 on, by label and kind; their axis begins below the
+    least. `x_text`: what stands at a mark, empty where there is none. None: nothing is known."""
     known = {key: [(x, y) for x, y in points if y is not None] for key, points in curves.items()}
     values = [y for points in known.values() for _, y in points]
     if not values:
@@ -91,9 +116,21 @@ def xy_chart(curves: Mapping[tuple[str, str], Sequence[tuple[float, float | None
     for (label, kind), points in known.items():
         places = [place(x, y) for x, y in points]
         path = "".join(f"{'L' if i else 'M'}{x} {y}" for i, (x, y) in enumerate(places))
-        drawn.append(Curve(label, kind, path, places if len(places) < 40 else [], _text(points[-1][1], True) if points else "none"))
-    y = [Tick(round(_y(step, 1 - least), 1), _text(least + step, True)) for step in _steps(1 - least)]
-    return LineChart(drawn, [Tick(place(x, least)[0], x_text(x)) for x in _steps(end) if x and x_text(x)], y)
+        drawn.append(
+            Curve(
+                label,
+                kind,
+                path,
+                places if len(places) < 40 else [],
+                _text(points[-1][1], True) if points else "none",
+            )
+        )
+    y = [
+        Tick(round(_y(step, 1 - least), 1), _text(least + step, True)) for step in _steps(1 - least)
+    ]
+    return LineChart(
+        drawn, [Tick(place(x, least)[0], x_text(x)) for x in _steps(end) if x and x_text(x)], y
+    )
 
 
 def bar_chart(columns: Mapping[int, Mapping[int, int]]) -> BarChart:
@@ -107,10 +144,25 @@ def bar_chart(columns: Mapping[int, Mapping[int, int]]) -> BarChart:
         for group, count in sizes.items():
             top = _y(below + count, most)
             text = f"round {number}, group {group}: {count} devices"
-            bars.append(Bar(round(x, 1), round(top, 1), round(width, 1), round(_y(below, most) - top, 1), group, text))
+            bars.append(
+                Bar(
+                    round(x, 1),
+                    round(top, 1),
+                    round(width, 1),
+                    round(_y(below, most) - top, 1),
+                    group,
+                    text,
+                )
+            )
             below += count
-    steps = [Tick(round(_y(value, most), 1), f"{value:,.0f}") for value in _steps(most) if value == int(value)]
-    return BarChart(bars, [Tick(middles[number], str(number)) for number in _some(list(columns), 12)], steps)
+    steps = [
+        Tick(round(_y(value, most), 1), f"{value:,.0f}")
+        for value in _steps(most)
+        if value == int(value)
+    ]
+    return BarChart(
+        bars, [Tick(middles[number], str(number)) for number in _some(list(columns), 12)], steps
+    )
 
 
 def _y(value: float, most: float) -> float:

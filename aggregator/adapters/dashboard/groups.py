@@ -1,4 +1,5 @@
-"""Which devices are grouped together: after each round, who moved, and how far apart devices are. Pure."""
+"""Which devices are grouped together: after each round, who moved, and how far apart devices are.
+Pure."""
 
 import json
 import struct
@@ -14,7 +15,8 @@ from aggregator.core.summary import group_number
 from wire.tensors import Array, decode_tensors
 
 MOST = 400
-"""Devices in a picture, at most: of more, so many are taken that are evenly spread over the groups."""
+"""Devices in a picture, at most: of more, so many are taken that are evenly spread over the
+groups."""
 LABELLED = 40
 """Devices in a matrix whose names stand beside it, at most."""
 PALETTE = ((8, 48, 64), (27, 127, 121), (130, 201, 167), (250, 245, 214))
@@ -38,7 +40,8 @@ class Compared(NamedTuple):
     matrix: Array
     """(devices, devices), float32."""
     all: int
-    """How many devices were compared; more than there are here where there were too many for a picture."""
+    """How many devices were compared; more than there are here where there were too many for a
+    picture."""
 
     @property
     def bounds(self) -> list[int]:
@@ -69,7 +72,8 @@ class Seen(NamedTuple):
 
 
 def moves(registry: Registry, campaign: str) -> list[Move]:
-    """The changes of group that the registry remembers of this campaign, but for the first of each device; the latest first."""
+    """The changes of group that the registry remembers of this campaign, but for the first of each
+    device; the latest first."""
     found = []
     for device_id, entry in registry.devices.items():
         own = [change for change in entry.groups if change.campaign == campaign]
@@ -78,7 +82,8 @@ def moves(registry: Registry, campaign: str) -> list[Move]:
 
 
 def read_views(payload: bytes) -> tuple[dict[str, Array], list[str]]:
-    """The distance matrices of a round by name, and whose they are (`aggregator.aggregation.encode_views`).
+    """The distance matrices of a round by name, and whose they are
+    (`aggregator.aggregation.encode_views`).
 
     Raises:
         ShoalError: these are none.
@@ -88,23 +93,32 @@ def read_views(payload: bytes) -> tuple[dict[str, Array], list[str]]:
 
 
 def compare(matrix: Array, device_ids: Sequence[str], starts: Mapping[str, str]) -> Compared:
-    """A distance matrix of these devices in the order of their groups (`starts`: by device, the key of its model), without those that are
-    not known any more."""
+    """A distance matrix of these devices in the order of their groups (`starts`: by device, the key
+    of its model), without those that are not known any more."""
     known = [(group_number(starts[d]), d, i) for i, d in enumerate(device_ids) if d in starts]
     known.sort(key=lambda found: (-1 if found[0] is None else found[0], found[1]))
     chosen = [known[i] for i in np.linspace(0, len(known) - 1, min(MOST, len(known))).astype(int)]
     order = [i for _, _, i in chosen]
-    return Compared(tuple(d for _, d, _ in chosen), tuple(group for group, _, _ in chosen), matrix[np.ix_(order, order)], len(known))
+    return Compared(
+        tuple(d for _, d, _ in chosen),
+        tuple(group for group, _, _ in chosen),
+        matrix[np.ix_(order, order)],
+        len(known),
+    )
 
 
 class Distances:
-    """Keeps what was made of the last distances of each campaign: a page that is looked at every second makes it once a round."""
+    """Keeps what was made of the last distances of each campaign: a page that is looked at every
+    second makes it once a round."""
 
     def __init__(self) -> None:
         self._held: dict[str, tuple[str, Mapping[str, str], dict[str, Seen]]] = {}
 
-    def seen(self, run_id: str, digest: str, starts: Mapping[str, str], read: Callable[[], bytes]) -> dict[str, Seen]:
-        """The distance matrices of the blob `digest`, by name. `read` reads it; `starts` as in `compare`.
+    def seen(
+        self, run_id: str, digest: str, starts: Mapping[str, str], read: Callable[[], bytes]
+    ) -> dict[str, Seen]:
+        """The distance matrices of the blob `digest`, by name. `read` reads it; `starts` as in
+        `compare`.
 
         Raises:
             ShoalError: it cannot be read.
@@ -114,38 +128,55 @@ class Distances:
             return held[2]
         matrices, device_ids = read_views(read())
         compared = {name: compare(matrix, device_ids, starts) for name, matrix in matrices.items()}
-        made = {name: Seen(seen, in_two_dimensions(seen)) for name, seen in compared.items() if seen.ids}
+        made = {
+            name: Seen(seen, in_two_dimensions(seen)) for name, seen in compared.items() if seen.ids
+        }
         self._held[run_id] = digest, starts, made
         return made
 
 
 def in_two_dimensions(compared: Compared) -> list[Dot]:
-    """Devices in a plane, as far apart as their distances are, as well as that goes: classical scaling.
+    """Devices in a plane, as far apart as their distances are, as well as that goes: classical
+    scaling.
 
     W. S. Torgerson. Multidimensional scaling: I. Theory and method. Psychometrika 17, 1952.
     """
     size = len(compared.ids)
     if size < 2:
-        return [Dot(0.5, 0.5, device_id, group) for device_id, group in zip(compared.ids, compared.groups, strict=True)]
+        return [
+            Dot(0.5, 0.5, device_id, group)
+            for device_id, group in zip(compared.ids, compared.groups, strict=True)
+        ]
     squared = compared.matrix.astype(np.float64) ** 2
     centred = squared - squared.mean(0) - squared.mean(1)[:, None] + squared.mean()
     values, vectors = np.linalg.eigh(-0.5 * centred)
     places = vectors[:, [-1, -2]] * np.sqrt(np.maximum(values[[-1, -2]], 0))
-    places *= np.where(places[np.abs(places).argmax(0), [0, 1]] < 0, -1, 1)  # a reflection is as good: always the same one is taken
+    places *= np.where(
+        places[np.abs(places).argmax(0), [0, 1]] < 0, -1, 1
+    )  # a reflection is as good: always the same one is taken
     low, span = places.min(0), max(float(np.ptp(places, axis=0).max()), 1e-12)
     spread = (places - low) / span
-    return [Dot(round(x, 4), round(y, 4), d, g) for (x, y), d, g in zip(spread.tolist(), compared.ids, compared.groups, strict=True)]
+    return [
+        Dot(round(x, 4), round(y, 4), d, g)
+        for (x, y), d, g in zip(spread.tolist(), compared.ids, compared.groups, strict=True)
+    ]
 
 
 def picture(compared: Compared) -> bytes:
-    """The matrix as a PNG, a pixel for each pair: dark pairs are close. The scale ends where 98 % of the distances do."""
+    """The matrix as a PNG, a pixel for each pair: dark pairs are close. The scale ends where 98 %
+    of the distances do."""
     matrix = np.nan_to_num(compared.matrix.astype(np.float64), posinf=0.0, neginf=0.0)
     apart = matrix[~np.eye(len(matrix), dtype=bool)]
     high = float(np.quantile(apart, 0.98)) if apart.size else 1.0
     levels = np.clip(np.rint(255 * matrix / (high or 1.0)), 0, 255).astype(np.uint8)
     at = np.linspace(0, len(PALETTE) - 1, 256)
-    colours = np.stack([np.interp(at, range(len(PALETTE)), [colour[i] for colour in PALETTE]) for i in range(3)], axis=1)
-    rows = np.concatenate([np.zeros((len(levels), 1), np.uint8), levels], axis=1)  # each row begins with its filter: none
+    colours = np.stack(
+        [np.interp(at, range(len(PALETTE)), [colour[i] for colour in PALETTE]) for i in range(3)],
+        axis=1,
+    )
+    rows = np.concatenate(
+        [np.zeros((len(levels), 1), np.uint8), levels], axis=1
+    )  # each row begins with its filter: none
     size = struct.pack(">IIBBBBB", len(levels), len(levels), 8, 3, 0, 0, 0)
     parts = (
         (b"IHDR", size),

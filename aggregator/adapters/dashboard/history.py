@@ -1,6 +1,8 @@
-"""What closed rounds have to say for charts, kept between requests: a record of 10,000 devices takes many milliseconds to read.
+"""What closed rounds have to say for charts, kept between requests: a record of 10,000 devices
+takes many milliseconds to read.
 
-No request reads for longer than `BUDGET_S`. The latest rounds are read first; what a long campaign has before these, later requests read.
+No request reads for longer than `BUDGET_S`. The latest rounds are read first; what a long campaign
+has before these, later requests read.
 """
 
 import math
@@ -34,7 +36,8 @@ class RoundLine(NamedTuple):
     devices: int
     accuracy: Spread
     loss: float | None
-    """The mean over devices of the mean loss on their test windows; None where none has told one."""
+    """The mean over devices of the mean loss on their test windows; None where none has told
+    one."""
     sizes: dict[int, int]
     """By group, how many devices are in it after this round."""
     bytes_up: int
@@ -65,7 +68,8 @@ class Past:
 
 
 class History:
-    """Reads of each campaign the rounds that it has not read yet; the last one again, since devices may add to it."""
+    """Reads of each campaign the rounds that it has not read yet; the last one again, since devices
+    may add to it."""
 
     def __init__(self) -> None:
         self._held: dict[str, tuple[RunState, Past]] = {}
@@ -93,12 +97,16 @@ class History:
 
 
 def _may_differ(before: RunState, now: RunState) -> bool:
-    return (before.round, before.phase) != (now.round, now.phase) or (now.phase == "finished" and before.received is not now.received)
+    return (before.round, before.phase) != (now.round, now.phase) or (
+        now.phase == "finished" and before.received is not now.received
+    )
 
 
 def _has_forgotten(before: RunState, now: RunState) -> bool:
     """Whether a device is known no more, so that what was read may speak of it."""
-    return before.devices is not now.devices and any(device_id not in now.devices for device_id in before.devices)
+    return before.devices is not now.devices and any(
+        device_id not in now.devices for device_id in before.devices
+    )
 
 
 def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
@@ -110,8 +118,13 @@ def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
 
 
 def mean_loss(told: Iterable[Metrics]) -> float | None:
-    """The mean over devices of their mean losses; None where no device has a loss that is a number."""
-    losses = [metrics.mean_loss for metrics in told if metrics.num_examples and math.isfinite(metrics.loss_sum)]
+    """The mean over devices of their mean losses; None where no device has a loss that is a
+    number."""
+    losses = [
+        metrics.mean_loss
+        for metrics in told
+        if metrics.num_examples and math.isfinite(metrics.loss_sum)
+    ]
     return sum(losses) / len(losses) if losses else None
 
 

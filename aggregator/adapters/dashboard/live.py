@@ -1,4 +1,5 @@
-"""A campaign as it goes: who of the open round's devices is in, who is late, until when it waits, and what it has cost. Pure."""
+"""A campaign as it goes: who of the open round's devices is in, who is late, until when it waits,
+and what it has cost. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ from aggregator.core.state import Received, RunState
 from aggregator.core.summary import Spread, group_number
 
 LATE_TIMES = 2.0
-"""A device is late when it takes so many times as long as it did last, or, of one that has not trained yet, as the median of the others."""
+"""A device is late when it takes so many times as long as it did last, or, of one that has not
+trained yet, as the median of the others."""
 RECENT = 5
 """Rounds by which it is told how long a campaign still takes."""
 Standing = Literal["late", "away", "declined", "working", "in"]
@@ -68,15 +70,22 @@ class LiveCampaign(NamedTuple):
     rounds_left: int
     """Rounds of training that the campaign still has."""
     ends_in_s: float | None
-    """Seconds until it is over, if each round takes as long as the last ones did; None where that is not known."""
+    """Seconds until it is over, if each round takes as long as the last ones did; None where that
+    is not known."""
 
 
-def live_campaign(run: RunState, registry: Registry, past: Past, now_s: float, number: int) -> LiveCampaign:
-    """The standing of a campaign; of the devices of its latest round one page, those that are waited for first."""
+def live_campaign(
+    run: RunState, registry: Registry, past: Past, now_s: float, number: int
+) -> LiveCampaign:
+    """The standing of a campaign; of the devices of its latest round one page, those that are
+    waited for first."""
     usual_s = _usual_s(run, registry)
     going = run.phase in ("preparing", "training", "evaluating")
     cohort = run.cohort if going or run.phase == "aggregating" else {}
-    members = [_member(run, device_id, registry.devices.get(device_id, NOBODY), usual_s, now_s) for device_id in cohort]
+    members = [
+        _member(run, device_id, registry.devices.get(device_id, NOBODY), usual_s, now_s)
+        for device_id in cohort
+    ]
     order = list(STANDINGS)
     members.sort(key=lambda member: (order.index(member.standing), member.id))
     part = slice_of(len(members), number)
@@ -84,7 +93,10 @@ def live_campaign(run: RunState, registry: Registry, past: Past, now_s: float, n
     received = run.received.values() if cohort else ()
     told = [line for line in past.rounds if line.accuracy.mean is not None]
     left = 0 if run.phase == "finished" else max(0, run.next_settings.rounds - run.trained)
-    up, down = sum(update.bytes_up for update in received), sum(update.bytes_down for update in received)
+    up, down = (
+        sum(update.bytes_up for update in received),
+        sum(update.bytes_down for update in received),
+    )
     days, began_s = run.next_settings.days, run.started_at_s
     return LiveCampaign(
         {standing: counts[standing] for standing in STANDINGS},
@@ -119,9 +131,17 @@ def _goal(run: RunState, asked: int) -> int:
 
 
 def _usual_s(run: RunState, registry: Registry) -> float:
-    """The median over the round's devices of the seconds from question to answer, as far as that is known; 0: of none."""
+    """The median over the round's devices of the seconds from question to answer, as far as that is
+    known; 0: of none."""
     known = (registry.devices.get(device_id) for device_id in run.cohort)
-    return median([entry.training.answer_s for entry in known if entry and entry.training and entry.training.answer_s] or [0.0])
+    return median(
+        [
+            entry.training.answer_s
+            for entry in known
+            if entry and entry.training and entry.training.answer_s
+        ]
+        or [0.0]
+    )
 
 
 def _member(run: RunState, device_id: str, entry: Entry, usual_s: float, now_s: float) -> Member:
@@ -136,11 +156,26 @@ def _member(run: RunState, device_id: str, entry: Entry, usual_s: float, now_s: 
     elif device is None or not device.online:
         standing = "away"
     else:
-        expected_s = entry.training.answer_s if entry.training and entry.training.answer_s else usual_s
+        expected_s = (
+            entry.training.answer_s if entry.training and entry.training.answer_s else usual_s
+        )
         if expected_s and now_s - asked_s > LATE_TIMES * expected_s:
-            standing, why = "late", f"it took {expected_s:.0f} s last" if entry.training else f"others take {expected_s:.0f} s"
+            standing, why = (
+                "late",
+                f"it took {expected_s:.0f} s last"
+                if entry.training
+                else f"others take {expected_s:.0f} s",
+            )
     group = group_number(run.cohort[device_id])
-    return Member(device_id, group, standing, asked_s, _train_s(entry, update), update.bytes_up if update else 0, why)
+    return Member(
+        device_id,
+        group,
+        standing,
+        asked_s,
+        _train_s(entry, update),
+        update.bytes_up if update else 0,
+        why,
+    )
 
 
 def _train_s(entry: Entry, update: Received | None) -> float:
@@ -148,7 +183,8 @@ def _train_s(entry: Entry, update: Received | None) -> float:
 
 
 def versions_of(run: RunState) -> Mapping[int, float | None]:
-    """The rounds whose models can be returned to, and the mean accuracy that devices found, the latest first."""
+    """The rounds whose models can be returned to, and the mean accuracy that devices found, the
+    latest first."""
     versions = {}
     for version in reversed(run.history):
         known = [metrics.accuracy for metrics in version.evaluated.values() if metrics.num_examples]

@@ -1,4 +1,5 @@
-"""What follows from the name of a campaign's algorithm: how its models are measured, and what protects devices' updates. Pure."""
+"""What follows from the name of a campaign's algorithm: how its models are measured, and what
+protects devices' updates. Pure."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -26,7 +27,8 @@ class Measure(NamedTuple):
 
     @property
     def by_loss(self) -> bool:
-        """Whether the mean loss says more, since that is what models are trained for and the share has a bound of its own."""
+        """Whether the mean loss says more, since that is what models are trained for and the share
+        has a bound of its own."""
         return bool(self.of)
 
 
@@ -43,7 +45,8 @@ class Mechanism(NamedTuple):
 
 
 def measure_of(algorithm: str) -> Measure:
-    """How the models of this algorithm are measured; as those of classes where the algorithm is one of a file that is here no more."""
+    """How the models of this algorithm are measured; as those of classes where the algorithm is one
+    of a file that is here no more."""
     spec = _read(algorithm)
     if spec is None or spec.has_classes:
         return Measure()

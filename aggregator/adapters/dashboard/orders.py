@@ -1,4 +1,5 @@
-"""Orders that the dashboard's forms give: the fields of a form become the order that the HTTP API and the command line would give."""
+"""Orders that the dashboard's forms give: the fields of a form become the order that the HTTP API
+and the command line would give."""
 
 from typing import Any
 from urllib.parse import parse_qsl
@@ -26,7 +27,8 @@ Order = (
     | release.EndRollout
     | release.ReturnToRelease
 )
-"""What can be ordered. A device is forgotten, and settings are changed, where a command says all of what that means."""
+"""What can be ordered. A device is forgotten, and settings are changed, where a command says all of
+what that means."""
 LISTS = ("device_ids", "tags")
 """Fields that hold several names, with commas or spaces between them."""
 MOST_FIELDS = 16
@@ -42,7 +44,11 @@ def read_form(body: bytes) -> dict[str, str]:
     """
     try:
         pairs = parse_qsl(
-            body.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS, strict_parsing=bool(body), errors="strict"
+            body.decode("ascii"),
+            keep_blank_values=True,
+            max_num_fields=MOST_FIELDS,
+            strict_parsing=bool(body),
+            errors="strict",
         )
     except ValueError:
         raise ConfigError("expected the fields of a form") from None
@@ -58,12 +64,18 @@ def read_order(fields: dict[str, str]) -> msgspec.Struct:
     Raises:
         ConfigError: they are no order.
     """
-    told: dict[str, Any] = {name: value.replace(",", " ").split() if name in LISTS else value for name, value in fields.items()}
+    told: dict[str, Any] = {
+        name: value.replace(",", " ").split() if name in LISTS else value
+        for name, value in fields.items()
+    }
     if any(told.get(name) == [] for name in LISTS):
         raise ConfigError("no tag was named")
     for name, value in fields.items():
         if name not in LISTS and (len(value) > MOST_CHARACTERS or not value.isprintable()):
-            raise ConfigError(f"{name} of {len(value)} characters: expected at most {MOST_CHARACTERS}, which can be printed")
+            raise ConfigError(
+                f"{name} of {len(value)} characters: expected at most {MOST_CHARACTERS}, which "
+                "can be printed"
+            )
     try:
         order: msgspec.Struct = msgspec.convert(told, Order, strict=False)
     except msgspec.ValidationError as error:

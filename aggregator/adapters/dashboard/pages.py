@@ -1,4 +1,5 @@
-"""The dashboard's pages: each reads the states once, and shows what the functions beside this file make of them."""
+"""The dashboard's pages: each reads the states once, and shows what the functions beside this file
+make of them."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -13,7 +14,13 @@ from aggregator.access import Caller
 from aggregator.adapters.dashboard.accuracy import SORTS as ACCURACY_SORTS
 from aggregator.adapters.dashboard.accuracy import Sort as AccuracySort
 from aggregator.adapters.dashboard.accuracy import accuracy_page
-from aggregator.adapters.dashboard.alerts import Alert, campaign_alerts, release_alerts, round_alerts, service_alerts
+from aggregator.adapters.dashboard.alerts import (
+    Alert,
+    campaign_alerts,
+    release_alerts,
+    round_alerts,
+    service_alerts,
+)
 from aggregator.adapters.dashboard.charts import bar_chart, line_chart
 from aggregator.adapters.dashboard.fleet import SHOWS, SORTS, Show, Sort, condition_of, fleet_page
 from aggregator.adapters.dashboard.groups import LABELLED, Distances, Seen, moves, picture
@@ -46,10 +53,24 @@ class Pages:
 
     def fleet(self, request: Request) -> Response:
         """The devices, worst first."""
-        words, show, sort = _words(request), _one_of(request, "show", Show), _one_of(request, "sort", Sort)
+        words, show, sort = (
+            _words(request),
+            _one_of(request, "show", Show),
+            _one_of(request, "sort", Sort),
+        )
         run = self._latest()
         page = fleet_page(self._sources.devices.state, run, words, show, sort, _number(request))
-        return self._show(request, "fleet.html", "fleet", page=page, words=words, show=show, sort=sort, shows=SHOWS, sorts=SORTS)
+        return self._show(
+            request,
+            "fleet.html",
+            "fleet",
+            page=page,
+            words=words,
+            show=show,
+            sort=sort,
+            shows=SHOWS,
+            sorts=SORTS,
+        )
 
     def device(self, request: Request) -> Response:
         """One device."""
@@ -59,11 +80,21 @@ class Pages:
             raise HTTPException(404, f"device {device_id[:64]!r}: it has never been here")
         known = run.devices.get(device_id) if run is not None else None
         condition = condition_of(entry, known.failures if known else 0)
-        return self._show(request, "device.html", "fleet", entry=entry, line=device_line(run, device_id, entry), condition=condition)
+        return self._show(
+            request,
+            "device.html",
+            "fleet",
+            entry=entry,
+            line=device_line(run, device_id, entry),
+            condition=condition,
+        )
 
     def campaigns(self, request: Request) -> Response:
         """Every campaign, the latest first."""
-        shown = [campaign_view(name, c.known(), c.paused) for name, c in [*self._sources.campaigns().items()][::-1]]
+        shown = [
+            campaign_view(name, c.known(), c.paused)
+            for name, c in [*self._sources.campaigns().items()][::-1]
+        ]
         return self._show(request, "campaigns.html", "campaigns", shown=shown)
 
     def live(self, request: Request) -> Response:
@@ -112,7 +143,10 @@ class Pages:
     def similarity(self, request: Request) -> Response:
         """One distance matrix as a picture; the number says which, in the order of the page."""
         _, shown, run, past = self._campaign(request)
-        views = {str(number): view for number, view in enumerate(self._views(shown, run, past)[0].values())}
+        views = {
+            str(number): view
+            for number, view in enumerate(self._views(shown, run, past)[0].values())
+        }
         if (view := views.get(request.path_params["number"])) is None:
             raise HTTPException(404, "there is no such picture: no distances are kept")
         payload = picture(view.compared)
@@ -121,7 +155,11 @@ class Pages:
     def accuracy(self, request: Request) -> Response:
         """How good a campaign's models are, and what devices keep."""
         name, _, run, past = self._campaign(request)
-        words, sort, measure = _words(request), _one_of(request, "sort", AccuracySort), measure_of(run.settings.algorithm)
+        words, sort, measure = (
+            _words(request),
+            _one_of(request, "sort", AccuracySort),
+            measure_of(run.settings.algorithm),
+        )
         return self._show(
             request,
             "accuracy.html",
@@ -139,18 +177,42 @@ class Pages:
     def privacy(self, request: Request) -> Response:
         """What a campaign's privacy mechanism has spent."""
         name, _, run, past = self._campaign(request)
-        spent = {line.round: line.notes["epsilon"] for line in past.rounds if "epsilon" in line.notes}
-        chart = line_chart(list(spent), {("epsilon", "mean"): list(spent.values())}, max(spent.values()) or 1.0, False) if spent else None
+        spent = {
+            line.round: line.notes["epsilon"] for line in past.rounds if "epsilon" in line.notes
+        }
+        chart = (
+            line_chart(
+                list(spent),
+                {("epsilon", "mean"): list(spent.values())},
+                max(spent.values()) or 1.0,
+                False,
+            )
+            if spent
+            else None
+        )
         mechanism = mechanism_of(run.settings.algorithm)
-        return self._show(request, "privacy.html", "campaigns", name=name, run=run, spent=spent, chart=chart, mechanism=mechanism)
+        return self._show(
+            request,
+            "privacy.html",
+            "campaigns",
+            name=name,
+            run=run,
+            spent=spent,
+            chart=chart,
+            mechanism=mechanism,
+        )
 
     def releases(self, request: Request) -> Response:
         """Releases and rollouts."""
         state = self._sources.releases() if self._sources.releases is not None else None
-        views = sorted(release_views(state), key=lambda view: -view.number) if state is not None else []
+        views = (
+            sorted(release_views(state), key=lambda view: -view.number) if state is not None else []
+        )
         part = slice_of(len(views), _number(request))
         campaigns = self._sources.campaigns()
-        measures = {name: measure_of(shown.known().settings.algorithm) for name, shown in campaigns.items()}
+        measures = {
+            name: measure_of(shown.known().settings.algorithm) for name, shown in campaigns.items()
+        }
         names = {measures.get(view.campaign, Measure()).name for view in views}
         return self._show(
             request,
@@ -171,12 +233,35 @@ class Pages:
         """What an operator should know now."""
         now, access = self._sources.conditions(), self._sources.access
         tables = (
-            ("Messages that were refused", "What arrived from devices and was not taken.", now.refused),
-            ("Plans that devices declined", "Devices said why they do not carry a plan out.", now.declined),
-            ("HTTP requests that were refused", "", dict(access.refused) if access is not None else {}),
+            (
+                "Messages that were refused",
+                "What arrived from devices and was not taken.",
+                now.refused,
+            ),
+            (
+                "Plans that devices declined",
+                "Devices said why they do not carry a plan out.",
+                now.declined,
+            ),
+            (
+                "HTTP requests that were refused",
+                "",
+                dict(access.refused) if access is not None else {},
+            ),
         )
-        past = [alert for name, shown in self._sources.campaigns().items() for alert in round_alerts(name, self._history.past(shown))]
-        return self._show(request, "alerts.html", "alerts", alerts=[*self._standing_alerts(), *past], tables=tables, now=now)
+        past = [
+            alert
+            for name, shown in self._sources.campaigns().items()
+            for alert in round_alerts(name, self._history.past(shown))
+        ]
+        return self._show(
+            request,
+            "alerts.html",
+            "alerts",
+            alerts=[*self._standing_alerts(), *past],
+            tables=tables,
+            now=now,
+        )
 
     def audit(self, request: Request) -> Response:
         """Who did what."""
@@ -185,14 +270,18 @@ class Pages:
         if folder is None:
             raise HTTPException(404, "this service keeps no audit log")
         try:
-            page = read_back(folder, int(before) if before.isdecimal() and len(before) < 16 else None, words)
+            page = read_back(
+                folder, int(before) if before.isdecimal() and len(before) < 16 else None, words
+            )
         except OSError as error:
             raise HTTPException(503, f"the audit log cannot be read: {error.strerror}") from None
         return self._show(request, "audit.html", "audit", page=page, words=words, first=not before)
 
     def reference(self, request: Request) -> Response:
         """The HTTP API's paths."""
-        return self._show(request, "reference.html", "api", operations=operations(self._sources.openapi()))
+        return self._show(
+            request, "reference.html", "api", operations=operations(self._sources.openapi())
+        )
 
     def _show(self, request: Request, template: str, current: str, **shown: Any) -> Response:
         """`current`: the part of the dashboard that it belongs to."""
@@ -202,14 +291,17 @@ class Pages:
             "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             "link": partial(_link, request),
             "user": caller,
-            "may_order": caller is not None and caller.role == "operator" and self._sources.orders is not None,
+            "may_order": caller is not None
+            and caller.role == "operator"
+            and self._sources.orders is not None,
             "urgent": sum(alert.tone == "bad" for alert in self._standing_alerts()),
             "told": told(request),
         }
         return forget_told(answer(request, render(template, **common, **shown)), request)
 
     def _standing_alerts(self) -> list[Alert]:
-        """What does not go on now, the worst first. Every page says how much of it is urgent, so no closed round is read for it."""
+        """What does not go on now, the worst first. Every page says how much of it is urgent, so no
+        closed round is read for it."""
         found = [*service_alerts(self._sources.conditions())]
         for name, shown in self._sources.campaigns().items():
             found += campaign_alerts(name, shown.known(), shown.paused)
@@ -225,16 +317,27 @@ class Pages:
         """The campaign that a path names."""
         name, campaigns = request.path_params["name"], self._sources.campaigns()
         if name not in campaigns:
-            raise HTTPException(404, f"campaign {name[:64]!r}: expected one of {', '.join(campaigns) or 'none, since there is none yet'}")
+            raise HTTPException(
+                404,
+                f"campaign {name[:64]!r}: expected one of "
+                f"{', '.join(campaigns) or 'none, since there is none yet'}",
+            )
         return name, campaigns[name], campaigns[name].known(), self._history.past(campaigns[name])
 
     def _views(self, shown: Shown, run: RunState, past: Past) -> tuple[dict[str, Seen], str]:
-        """The distance matrices of the last round that has some, by name; and why there are none."""
+        """The distance matrices of the last round that has some, by name; and why there are
+        none."""
         if past.viewed is None:
-            return {}, "No round has compared devices yet, or the grouping of this campaign compares none."
+            return (
+                {},
+                "No round has compared devices yet, or the grouping of this campaign compares "
+                "none.",
+            )
         digest = past.viewed.views
         try:
-            return self._distances.seen(run.settings.run_id, digest, run.starts, lambda: shown.blobs.get(digest)), ""
+            return self._distances.seen(
+                run.settings.run_id, digest, run.starts, lambda: shown.blobs.get(digest)
+            ), ""
         except ShoalError as error:
             return {}, str(error)
 
@@ -244,14 +347,26 @@ def _accuracies(past: Past) -> Any:
     lines = [line for line in past.rounds if line.accuracy.mean is not None]
     if not lines:
         return None
-    curves = {("mean", "mean"): [line.accuracy.mean for line in lines], ("worst device", "worst"): [line.accuracy.worst for line in lines]}
+    curves = {
+        ("mean", "mean"): [line.accuracy.mean for line in lines],
+        ("worst device", "worst"): [line.accuracy.worst for line in lines],
+    }
     return line_chart([line.round for line in lines], curves, 1.0, True)
 
 
 def _losses(past: Past) -> Any:
     """The mean loss over rounds; None where no device has told one."""
     losses = {line.round: line.loss for line in past.rounds if line.loss is not None}
-    return line_chart(list(losses), {("mean loss", "mean"): list(losses.values())}, max(losses.values()) or 1.0, False) if losses else None
+    return (
+        line_chart(
+            list(losses),
+            {("mean loss", "mean"): list(losses.values())},
+            max(losses.values()) or 1.0,
+            False,
+        )
+        if losses
+        else None
+    )
 
 
 def _words(request: Request) -> str:

@@ -32,7 +32,10 @@ def operations(document: Mapping[str, Any]) -> list[Operation]:
             path,
             said.get("description", ""),
             [*_parameters(said), *_body(document, said)],
-            [(status, answer["description"]) for status, answer in sorted(said["responses"].items())],
+            [
+                (status, answer["description"])
+                for status, answer in sorted(said["responses"].items())
+            ],
         )
         for path, methods in document["paths"].items()
         for method, said in methods.items()
@@ -42,15 +45,23 @@ def operations(document: Mapping[str, Any]) -> list[Operation]:
 
 def _parameters(said: Mapping[str, Any]) -> Iterator[Parameter]:
     for given in said.get("parameters", ()):
-        yield Parameter(given["name"], given["in"], _kind(given["schema"]), given.get("description", ""))
+        yield Parameter(
+            given["name"], given["in"], _kind(given["schema"]), given.get("description", "")
+        )
 
 
 def _body(document: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[Parameter]:
-    schema = said.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    if (name := schema.get("$ref", "").removeprefix("#/components/schemas/")) and (body := document["components"]["schemas"][name]):
+    schema = (
+        said.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    )
+    if (name := schema.get("$ref", "").removeprefix("#/components/schemas/")) and (
+        body := document["components"]["schemas"][name]
+    ):
         for field, given in body.get("properties", {}).items():
             yield Parameter(field, "body", _kind(given), given.get("description", ""))
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    return str(schema.get("type", "")) or " or ".join(str(value) for value in schema.get("enum", ()))
+    return str(schema.get("type", "")) or " or ".join(
+        str(value) for value in schema.get("enum", ())
+    )

@@ -1,5 +1,5 @@
-"""How pages are made of templates, and what every answer of the dashboard has: headers by which a browser loads nothing from elsewhere and
-runs no script but the dashboard's own."""
+"""How pages are made of templates, and what every answer of the dashboard has: headers by which a
+browser loads nothing from elsewhere and runs no script but the dashboard's own."""
 
 import base64
 import hashlib
@@ -17,7 +17,8 @@ from aggregator.adapters.http_session import PAGES, STATIC, drop_cookie, keep_co
 
 FOLDER = Path(__file__).parent
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+    "'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "same-origin",
@@ -72,11 +73,14 @@ def forget_told(response: Response, request: Request) -> Response:
 
 
 def when(at_s: float, kind: str = "ago") -> Markup:
-    """A time in Unix seconds, which a script turns into words such as "2 min ago" (`ago`) or "in 40 s" (`until`)."""
+    """A time in Unix seconds, which a script turns into words such as "2 min ago" (`ago`) or "in 40
+    s" (`until`)."""
     if at_s <= 0:
         return Markup("never")
     at = datetime.fromtimestamp(min(at_s, 2**37), UTC)
-    return Markup('<time datetime="{}" data-{}>{} UTC</time>').format(at.isoformat(timespec="seconds"), kind, f"{at:%Y-%m-%d %H:%M:%S}")
+    return Markup('<time datetime="{}" data-{}>{} UTC</time>').format(
+        at.isoformat(timespec="seconds"), kind, f"{at:%Y-%m-%d %H:%M:%S}"
+    )
 
 
 def device_page(device_id: str) -> str:
@@ -104,12 +108,17 @@ def amount(count: float) -> str:
 
 
 def order(what: str) -> str:
-    """What somebody asked for, as the audit log has it: an order with its fields in words, or the request."""
+    """What somebody asked for, as the audit log has it: an order with its fields in words, or the
+    request."""
     try:
         fields: dict[str, Any] = msgspec.json.decode(what, type=dict[str, Any])
     except msgspec.DecodeError:
         return what
-    values = ("-" if value in ("", None) else str(value) for name, value in fields.items() if name != "type")
+    values = (
+        "-" if value in ("", None) else str(value)
+        for name, value in fields.items()
+        if name != "type"
+    )
     return f"{fields.get('type', '')}: {', '.join(values)}"
 
 
@@ -123,7 +132,10 @@ def seconds(span_s: float) -> str:
 def code(text: str) -> Markup:
     """Words, of which those between back ticks are code."""
     parts = text.split("`")
-    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part)
+        for number, part in enumerate(parts)
+    )
 
 
 def _static(name: str) -> str:
@@ -131,13 +143,22 @@ def _static(name: str) -> str:
     return f"{STATIC}{name}?{_VERSIONS[name]}"
 
 
-_VERSIONS = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in (FOLDER / "static").iterdir()}
+_VERSIONS = {
+    path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    for path in (FOLDER / "static").iterdir()
+}
 
 
 def environment(*others: BaseLoader) -> Environment:
     """Jinja with the dashboard's templates and filters, after the templates of these loaders."""
     loader = ChoiceLoader([*others, PackageLoader(__package__ or "", "templates")])
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.filters |= {
         "when": when,
         "percent": percent,

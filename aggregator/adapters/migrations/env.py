@@ -1,4 +1,5 @@
-"""Alembic's entry: it runs the migrations on the connection that `aggregator.adapters.schema` hands over, in that one's transaction."""
+"""Alembic's entry: it runs the migrations on the connection that `aggregator.adapters.schema` hands
+over, in that one's transaction."""
 
 from alembic import context
 

@@ -1,1 +1,2 @@
-"""Where samples come from; `edge_client.live.samples` has the port that each module here implements."""
+"""Where samples come from; `edge_client.live.samples` has the port that each module here
+implements."""

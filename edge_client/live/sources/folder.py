@@ -1,10 +1,13 @@
-"""Recordings that come into a folder: ``*.csv`` with a header, ``*.jsonl`` and ``*.json`` with a payload a line.
+"""Recordings that come into a folder: ``*.csv`` with a header, ``*.jsonl`` and ``*.json`` with a
+payload a line.
 
-A file is read once, when it has not changed for `SETTLED_S`; which files were read is remembered by name, size and time of change. Samples
-without a time stamp, or with one that counts from an unknown start, end when the file was last changed.
+A file is read once, when it has not changed for `SETTLED_S`; which files were read is remembered by
+name, size and time of change. Samples without a time stamp, or with one that counts from an unknown
+start, end when the file was last changed.
 
-Whoever may write into the folder may not be one who may read what this process can: no link is followed, only regular files are opened, and
-the log gets the names of files and the numbers of lines, never what they say.
+Whoever may write into the folder may not be one who may read what this process can: no link is
+followed, only regular files are opened, and the log gets the names of files and the numbers of
+lines, never what they say.
 """
 
 import csv
@@ -76,7 +79,9 @@ class FolderSource:
             raise ConfigError(f"source folder {folder}: there is no such folder")
         self._folder, self._new_readings, self._rate_hz = folder, new_readings, rate_hz
         self._done_path, self._settled_s, self._wall = done, settled_s, wall
-        self._done = set(done.read_text("utf-8", "replace").split("\n")) if done.exists() else set[str]()
+        self._done = (
+            set(done.read_text("utf-8", "replace").split("\n")) if done.exists() else set[str]()
+        )
         self._work: Iterator[list[Samples]] = iter(())
         self._done.discard("")
         self._look_at_s = self._look_took_s = 0.0
@@ -97,7 +102,9 @@ class FolderSource:
             self._work = self._read_new()
             if (samples := next(self._work, None)) is not None:
                 return samples
-            self._look_at_s = time.monotonic() + max(min(LOOK_S, timeout_s), REST * self._look_took_s)
+            self._look_at_s = time.monotonic() + max(
+                min(LOOK_S, timeout_s), REST * self._look_took_s
+            )
         time.sleep(min(timeout_s, max(0.0, self._look_at_s - time.monotonic())))
         return []
 
@@ -110,7 +117,9 @@ class FolderSource:
             try:
                 yield from self._read_file(found, readings)
             except (OSError, DataError, ValueError, RecursionError, csv.Error) as error:
-                self._ignored.add(f"{found.path.name}: {(isinstance(error, OSError) and error.strerror) or error}")
+                self._ignored.add(
+                    f"{found.path.name}: {(isinstance(error, OSError) and error.strerror) or error}"
+                )
             except Exception as error:
                 self._ignored.add_unforeseen(error)
             yield readings.take()
@@ -121,7 +130,9 @@ class FolderSource:
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:
-                log.error("%s: %s; after a restart files are read again", self._done_path, error.strerror)
+                log.error(
+                    "%s: %s; after a restart files are read again", self._done_path, error.strerror
+                )
 
     def _look(self) -> list[_Found]:
         """The files that are new, the oldest first. Marks of files that are gone are forgotten."""
@@ -155,7 +166,13 @@ class FolderSource:
             if mark in self._done:
                 still.add(mark)
             else:
-                yield _Found(status.st_mtime, Path(entry.path), mark, stat.S_ISREG(status.st_mode), status.st_size)
+                yield _Found(
+                    status.st_mtime,
+                    Path(entry.path),
+                    mark,
+                    stat.S_ISREG(status.st_mode),
+                    status.st_size,
+                )
 
     def _read_file(self, found: _Found, readings: Readings) -> Iterator[list[Samples]]:
         """The samples of a file, in parts; empty ones while it is found out how its times count."""
@@ -177,12 +194,16 @@ class FolderSource:
                     yield readings.take()
 
     def _rows(self, path: Path, file: BinaryIO) -> Iterator[object]:
-        return self._csv(path, file) if path.suffix.lower() == ".csv" else self._payloads(path, file)
+        return (
+            self._csv(path, file) if path.suffix.lower() == ".csv" else self._payloads(path, file)
+        )
 
     def _csv(self, path: Path, file: BinaryIO) -> Iterator[dict[str, str]]:
         rows = csv.DictReader(line.decode(errors="replace") for _, line in self._lines(path, file))
         if len(rows.fieldnames or ()) > MOST_COLUMNS:
-            raise DataError(f"{len(rows.fieldnames or ())} columns: at most {MOST_COLUMNS} are read")
+            raise DataError(
+                f"{len(rows.fieldnames or ())} columns: at most {MOST_COLUMNS} are read"
+            )
         return rows
 
     def _payloads(self, path: Path, file: BinaryIO) -> Iterator[object]:

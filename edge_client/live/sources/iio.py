@@ -1,9 +1,11 @@
-"""Samples from a sensor that Linux knows as an Industrial I/O device (``/sys/bus/iio``, Documentation/iio/iio_devbuf.rst).
+"""Samples from a sensor that Linux knows as an Industrial I/O device (``/sys/bus/iio``,
+Documentation/iio/iio_devbuf.rst).
 
-With the device's buffer, scans come from ``/dev/iio:deviceN``, with the time at which the kernel took them; a trigger has to be set for
-sensors that need one. Without (``buffered = false``), each channel's ``in_NAME_raw`` is read at the wanted rate. In both ways a value is
-(raw + offset) x scale, in the units of the kernel: m/s^2, rad/s, Gauss. A channel's address is its name in sysfs without ``in_``:
-``accel_x``, ``anglvel_z``.
+With the device's buffer, scans come from ``/dev/iio:deviceN``, with the time at which the kernel
+took them; a trigger has to be set for sensors that need one. Without (``buffered = false``), each
+channel's ``in_NAME_raw`` is read at the wanted rate. In both ways a value is (raw + offset) x
+scale, in the units of the kernel: m/s^2, rad/s, Gauss. A channel's address is its name in sysfs
+without ``in_``: ``accel_x``, ``anglvel_z``.
 """
 
 import logging
@@ -26,12 +28,17 @@ log = logging.getLogger("shoal.edge")
 SYSFS, DEV = Path("/sys/bus/iio/devices"), Path("/dev")
 TYPE = re.compile(r"(be|le):([su])(\d+)/(\d+)(?:X(\d+))?>>(\d+)\s*")
 READ_BYTES = 2**16
-CLOCKS = {"realtime": time.CLOCK_REALTIME, "monotonic": time.CLOCK_MONOTONIC, "boottime": getattr(time, "CLOCK_BOOTTIME", 7)}
+CLOCKS = {
+    "realtime": time.CLOCK_REALTIME,
+    "monotonic": time.CLOCK_MONOTONIC,
+    "boottime": getattr(time, "CLOCK_BOOTTIME", 7),
+}
 
 
 @dataclass(frozen=True)
 class _Element:
-    """One element of a scan: where it lies in the sequence, how it is stored, and how its value follows."""
+    """One element of a scan: where it lies in the sequence, how it is stored, and how its value
+    follows."""
 
     name: str
     index: int
@@ -67,7 +74,10 @@ class IioSource:
         self._file, self._rest = -1, b""
         self._next_s = 0.0
         self.num_ignored = 0
-        self._values = {name: (self._number(name, "offset", 0.0), self._number(name, "scale", 1.0)) for name in addresses}
+        self._values = {
+            name: (self._number(name, "offset", 0.0), self._number(name, "scale", 1.0))
+            for name in addresses
+        }
         try:
             if buffered:
                 self._elements = self._set_up()
@@ -75,7 +85,10 @@ class IioSource:
             else:
                 self._poll()
         except OSError as error:
-            raise ConfigError(f"{error.filename or self._folder}: {error.strerror}; does this user have the right to?") from None
+            raise ConfigError(
+                f"{error.filename or self._folder}: {error.strerror}; does this user have the "
+                "right to?"
+            ) from None
 
     @property
     def is_over(self) -> bool:
@@ -141,12 +154,15 @@ class IioSource:
         return stamps / 1e9 + (self._wall() - time.clock_gettime(self._clock))
 
     def _set_up(self) -> list[_Element]:
-        """Enable the channels and the time stamp, and start the buffer; what a scan then consists of."""
+        """Enable the channels and the time stamp, and start the buffer; what a scan then consists
+        of."""
         scan = self._folder / "scan_elements"
         (self._folder / "buffer" / "enable").write_text("0")
         known = {path.name[3:-3]: path for path in scan.glob("in_*_en")}
         if missing := [name for name in self._addresses if name not in known]:
-            raise ConfigError(f"{scan}: no channel {missing[0]!r}, it has {', '.join(sorted(known))}")
+            raise ConfigError(
+                f"{scan}: no channel {missing[0]!r}, it has {', '.join(sorted(known))}"
+            )
         wanted = {*self._addresses, *({"timestamp"} & known.keys())}
         for name, path in known.items():
             path.write_text("1" if name in wanted else "0")
@@ -154,7 +170,11 @@ class IioSource:
         if frequency.exists():
             frequency.write_text(f"{self._rate_hz:g}")
         clock = self._folder / "current_timestamp_clock"
-        self._clock = CLOCKS.get(clock.read_text().strip(), time.CLOCK_REALTIME) if clock.exists() else time.CLOCK_REALTIME
+        self._clock = (
+            CLOCKS.get(clock.read_text().strip(), time.CLOCK_REALTIME)
+            if clock.exists()
+            else time.CLOCK_REALTIME
+        )
         (self._folder / "buffer" / "length").write_text(str(max(16, int(2 * self._rate_hz))))
         elements = sorted((self._element(scan, name) for name in wanted), key=lambda e: e.index)
         (self._folder / "buffer" / "enable").write_text("1")
@@ -163,11 +183,28 @@ class IioSource:
     def _element(self, scan: Path, name: str) -> _Element:
         text = (scan / f"in_{name}_type").read_text()
         fits = TYPE.fullmatch(text)
-        if fits is None or fits[5] not in (None, "1") or int(fits[4]) not in (8, 16, 32, 64) or not 0 < int(fits[3]) <= int(fits[4]):
-            raise ConfigError(f"{scan}/in_{name}_type: {text.strip()!r}, expected something like le:s12/16>>4")
+        if (
+            fits is None
+            or fits[5] not in (None, "1")
+            or int(fits[4]) not in (8, 16, 32, 64)
+            or not 0 < int(fits[3]) <= int(fits[4])
+        ):
+            raise ConfigError(
+                f"{scan}/in_{name}_type: {text.strip()!r}, expected something like le:s12/16>>4"
+            )
         index = int((scan / f"in_{name}_index").read_text())
         offset, scale = self._values.get(name, (0.0, 1.0))
-        return _Element(name, index, fits[1], fits[2] == "s", int(fits[3]), int(fits[4]) // 8, int(fits[6]), offset, scale)
+        return _Element(
+            name,
+            index,
+            fits[1],
+            fits[2] == "s",
+            int(fits[3]),
+            int(fits[4]) // 8,
+            int(fits[6]),
+            offset,
+            scale,
+        )
 
     def _number(self, name: str, what: str, default: float) -> float:
         """What sysfs says of a channel, or of all channels of its kind."""
@@ -201,7 +238,8 @@ def _device_folder(sysfs: Path, device: str) -> Path:
 
 
 def _layout(elements: Sequence[_Element]) -> tuple[int, dict[str, int]]:
-    """The bytes of a scan, and where each element lies: each at a multiple of its size, the whole at one of the largest."""
+    """The bytes of a scan, and where each element lies: each at a multiple of its size, the whole
+    at one of the largest."""
     at, places = 0, {}
     for element in elements:
         at = -(-at // element.num_bytes) * element.num_bytes
@@ -218,7 +256,11 @@ def _split(data: bytes, size: int) -> tuple[Array, bytes]:
 
 def _column(scans: Array, element: _Element, at: int) -> Array:
     kind = f"{'<' if element.order == 'le' else '>'}u{element.num_bytes}"
-    raw = np.ascontiguousarray(scans[:, at : at + element.num_bytes]).view(kind)[:, 0].astype(np.uint64)
+    raw = (
+        np.ascontiguousarray(scans[:, at : at + element.num_bytes])
+        .view(kind)[:, 0]
+        .astype(np.uint64)
+    )
     number = (raw >> np.uint64(element.shift)) & np.uint64((1 << element.bits) - 1)
     if element.is_signed:
         left = np.uint64(64 - element.bits)

@@ -1,4 +1,5 @@
-"""Samples from topics of a broker, such as those of Zigbee2MQTT and Home Assistant; `edge_client.live.readings` reads the payloads."""
+"""Samples from topics of a broker, such as those of Zigbee2MQTT and Home Assistant;
+`edge_client.live.readings` reads the payloads."""
 
 import logging
 import time
@@ -19,7 +20,8 @@ MOST_SAMPLES = 10_000
 
 
 class MqttSource:
-    """Reads what is published on some topics. `on_label`: what to do with what comes on `label_topic`."""
+    """Reads what is published on some topics. `on_label`: what to do with what comes on
+    `label_topic`."""
 
     def __init__(
         self,
@@ -54,7 +56,10 @@ class MqttSource:
             elif isinstance(event, Denied):
                 log.error("the broker does not let this device %s %s", event.action, event.topic)
             elif isinstance(event, LinkDown):
-                log.warning("connection to the samples' broker lost, trying again: %s", printable(event.reason))
+                log.warning(
+                    "connection to the samples' broker lost, trying again: %s",
+                    printable(event.reason),
+                )
             if len(self._readings) >= MOST_SAMPLES or time.monotonic() >= end_s:
                 break
         return self._readings.take()

@@ -1,4 +1,5 @@
-"""Samples from standard input: a line of JSON each, as `edge_client.live.readings` reads payloads."""
+"""Samples from standard input: a line of JSON each, as `edge_client.live.readings` reads
+payloads."""
 
 import os
 import select
@@ -16,10 +17,12 @@ READ_BYTES = 2**18
 
 
 class StdinSource:
-    """Reads lines from a file descriptor. A line that is no JSON, or longer than a payload may be, is passed over; the log gets its number,
-    not what it says."""
+    """Reads lines from a file descriptor. A line that is no JSON, or longer than a payload may be,
+    is passed over; the log gets its number, not what it says."""
 
-    def __init__(self, readings: Readings, file: int = 0, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, readings: Readings, file: int = 0, wall: Callable[[], float] = time.time
+    ) -> None:
         self._readings, self._file, self._wall = readings, file, wall
         self._rest = b""
         self._is_over = self._is_too_long = False

@@ -1,10 +1,11 @@
 """Graphs of many devices run together on one accelerator, by `torch.func.vmap` over the devices.
 
-A training keeps the tensors of its devices on the accelerator from its first step to its last, as (devices, \\*shape), and copies what
-it changed back once. Devices need not have equally many examples (`simulation.engine.graphs.stacking.turns`).
+A training keeps the tensors of its devices on the accelerator from its first step to its last, as
+(devices, \\*shape), and copies what it changed back once. Devices need not have equally many
+examples (`simulation.engine.graphs.stacking.turns`).
 
-It runs on any torch device. It was tested on the processor, where vmap is slower than one device after the other; on CUDA it has been
-neither run nor measured.
+It runs on any torch device. It was tested on the processor, where vmap is slower than one device
+after the other; on CUDA it has been neither run nor measured.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,8 @@ from wire.tensors import Array, Tensors
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What one device asks for: a run of a graph on a batch, or a training over `batches` of the examples in `batch`, by index."""
+    """What one device asks for: a run of a graph on a batch, or a training over `batches` of the
+    examples in `batch`, by index."""
 
     graph: str
     tensors: Tensors
@@ -41,21 +43,34 @@ class Request:
     batches: Sequence[Array] | None = None
 
     def kind(self, any_size: bool) -> Any:
-        """Requests of the same kind can be met together. `any_size`: whatever the number of examples."""
+        """Requests of the same kind can be met together. `any_size`: whatever the number of
+        examples."""
         layout = sorted((name, value.shape) for name, value in self.tensors.items())
-        sizes = sorted((name, value.shape[1:] if any_size else value.shape) for name, value in self.batch.items())
+        sizes = sorted(
+            (name, value.shape[1:] if any_size else value.shape)
+            for name, value in self.batch.items()
+        )
         hyper = sorted((name, float(value)) for name, value in self.hyper.items())
         return self.graph, self.batches is None, tuple(layout), tuple(sizes), tuple(hyper)
 
 
 class BatchedGraphs(EagerGraphs):
-    """An objective's functions. Devices that ask for the same graph at the same time (`rendezvous`) are run together."""
+    """An objective's functions. Devices that ask for the same graph at the same time (`rendezvous`)
+    are run together."""
 
-    def __init__(self, objective: Objective, window: tuple[int, ...], device: torch.device, bf16: bool = False) -> None:
-        """`bf16`: matrix products and convolutions in bfloat16 by torch's autocast; weights stay float32.
+    def __init__(
+        self,
+        objective: Objective,
+        window: tuple[int, ...],
+        device: torch.device,
+        bf16: bool = False,
+    ) -> None:
+        """`bf16`: matrix products and convolutions in bfloat16 by torch's autocast; weights stay
+        float32.
 
         Raises:
-            ConfigError: batches hold more than examples and labels, or vmap cannot run a graph that trains.
+            ConfigError: batches hold more than examples and labels, or vmap cannot run a graph that
+            trains.
         """
         if more := [*objective.random, *objective.columns]:
             raise ConfigError(f"{objective.name} needs {', '.join(more)} with every batch")
@@ -70,9 +85,19 @@ class BatchedGraphs(EagerGraphs):
     def trains(self, graph: str) -> bool:
         return graph in self._training
 
-    def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
+    def train(
+        self,
+        graph: str,
+        tensors: Tensors,
+        x: Array,
+        y: Array,
+        batches: Sequence[Array],
+        hyper: Tensors,
+    ) -> Tensors:
         request = Request(graph, tensors, {"x": x, "y": y}, names.part(hyper, names.HYPER), batches)
-        return self.rendezvous.ask(request) if self.rendezvous.joined else self.together([request])[0]
+        return (
+            self.rendezvous.ask(request) if self.rendezvous.joined else self.together([request])[0]
+        )
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         if not self.rendezvous.joined or graph not in self._functions or graph in self._alone:
@@ -87,7 +112,9 @@ class BatchedGraphs(EagerGraphs):
         """
         kinds: dict[Any, list[int]] = {}
         for i, request in enumerate(requests):
-            kinds.setdefault(request.kind(request.batches is not None or request.graph in self._additive), []).append(i)
+            kinds.setdefault(
+                request.kind(request.batches is not None or request.graph in self._additive), []
+            ).append(i)
         answers: list[Tensors] = [{}] * len(requests)
         with self._lock, torch.no_grad(), self._context():
             for members in kinds.values():
@@ -96,7 +123,8 @@ class BatchedGraphs(EagerGraphs):
                     made = self._run(same) if same[0].batches is None else self._train(same)
                 except torch.OutOfMemoryError:
                     raise ConfigError(
-                        f"memory of {self.device}: too small for {len(same)} devices at a time; ask for fewer workers"
+                        f"memory of {self.device}: too small for {len(same)} devices at a time; "
+                        "ask for fewer workers"
                     ) from None
                 for i, tensors in zip(members, made, strict=True):
                     answers[i] = tensors
@@ -108,17 +136,34 @@ class BatchedGraphs(EagerGraphs):
 
     def _train(self, same: Sequence[Request]) -> list[Tensors]:
         step, hyper = _over_devices(self._functions[same[0].graph]), self._scalars(same[0])
-        state = {name: stack([request.tensors[name] for request in same], self.device) for name in same[0].tensors}
-        examples = {name: torch.cat([self._held.get(request.batch[name]) for request in same]) for name in ("x", "y")}
+        state = {
+            name: stack([request.tensors[name] for request in same], self.device)
+            for name in same[0].tensors
+        }
+        examples = {
+            name: torch.cat([self._held.get(request.batch[name]) for request in same])
+            for name in ("x", "y")
+        }
         first = np.cumsum([0, *(len(request.batch["y"]) for request in same)])
-        made = [(rows, np.stack(batches) + first[rows, None]) for rows, batches in turns([request.batches or () for request in same])]
-        orders = torch.from_numpy(np.concatenate([order.ravel() for _, order in made])).to(self.device).split([o.size for _, o in made])
+        made = [
+            (rows, np.stack(batches) + first[rows, None])
+            for rows, batches in turns([request.batches or () for request in same])
+        ]
+        orders = (
+            torch.from_numpy(np.concatenate([order.ravel() for _, order in made]))
+            .to(self.device)
+            .split([o.size for _, o in made])
+        )
         sums: TorchTensors = {}
         changed: set[str] = set()
         for (rows, _), order in zip(made, orders, strict=True):
             at = None if len(rows) == len(same) else torch.from_numpy(rows).to(self.device)
             own = state if at is None else {name: value[at] for name, value in state.items()}
-            outputs = step(own, {name: value[order.reshape(len(rows), -1)] for name, value in examples.items()}, hyper)
+            outputs = step(
+                own,
+                {name: value[order.reshape(len(rows), -1)] for name, value in examples.items()},
+                hyper,
+            )
             for name, value in outputs.items():
                 role, key = names.split(name)
                 if role == names.NEXT:
@@ -126,30 +171,52 @@ class BatchedGraphs(EagerGraphs):
                     state[key] = value if at is None else state[key].index_copy(0, at, value)
                     changed.add(key)
                 elif role == names.METRIC:
-                    total = sums.get(name, torch.zeros(len(same), *value.shape[1:], dtype=torch.float64))
-                    sums[name] = total + value if at is None else total.index_add(0, at, value.double())
-        return unstack({names.following(key): state[key] for key in sorted(changed)} | sums, len(same))
+                    total = sums.get(
+                        name, torch.zeros(len(same), *value.shape[1:], dtype=torch.float64)
+                    )
+                    sums[name] = (
+                        total + value if at is None else total.index_add(0, at, value.double())
+                    )
+        return unstack(
+            {names.following(key): state[key] for key in sorted(changed)} | sums, len(same)
+        )
 
     def _run(self, same: Sequence[Request]) -> list[Tensors]:
         graph, hyper = same[0].graph, self._scalars(same[0])
-        tensors = {name: stack([request.tensors[name] for request in same], self.device) for name in same[0].tensors}
+        tensors = {
+            name: stack([request.tensors[name] for request in same], self.device)
+            for name in same[0].tensors
+        }
         if graph not in self._additive:
-            batch = {name: stack([request.batch[name] for request in same], self.device) for name in same[0].batch}
+            batch = {
+                name: stack([request.batch[name] for request in same], self.device)
+                for name in same[0].batch
+            }
             return unstack(_over_devices(self._functions[graph])(tensors, batch, hyper), len(same))
-        batch = {name: stack_padded([request.batch[name] for request in same], self.device) for name in same[0].batch}
+        batch = {
+            name: stack_padded([request.batch[name] for request in same], self.device)
+            for name in same[0].batch
+        }
         sizes = torch.tensor([len(request.batch["x"]) for request in same])
         padding = torch.arange(batch["x"].shape[1]) >= sizes[:, None]
         outputs = _over_devices(_over_examples(self._functions[graph]))(tensors, batch, hyper)
-        return unstack({name: _fill(value, padding).sum(1) for name, value in outputs.items()}, len(same))
+        return unstack(
+            {name: _fill(value, padding).sum(1) for name, value in outputs.items()}, len(same)
+        )
 
     def _context(self) -> ExitStack:
-        """Constants that functions make lie on the device; nothing is rounded more coarsely than asked for."""
+        """Constants that functions make lie on the device; nothing is rounded more coarsely than
+        asked for."""
         context = ExitStack()
         context.enter_context(self.device)
         if self.device.type == "cuda":
-            context.enter_context(torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=self._bf16))
+            context.enter_context(
+                torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=self._bf16)
+            )
         if self._bf16:
-            context.enter_context(torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False))
+            context.enter_context(
+                torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+            )
         return context
 
     def _scalars(self, request: Request) -> TorchTensors:
@@ -157,27 +224,40 @@ class BatchedGraphs(EagerGraphs):
 
     def _learn(self, objective: Objective, window: tuple[int, ...]) -> None:
         """Run every graph once over two devices, to learn how it can be run."""
-        inputs = {name: value.to(self.device) for name, value in example_inputs(objective, window).items()}
+        inputs = {
+            name: value.to(self.device) for name, value in example_inputs(objective, window).items()
+        }
         if objective.task.of == CLASSIFICATION:
             inputs[names.Y] = torch.arange(len(inputs[names.Y])) % objective.model.num_classes
         for graph, function in self._functions.items():
             held, batch, hyper = parts_of(inputs)
             outputs = function(held, batch, hyper)
-            trains = names.LOSS_SUM in outputs and any(names.role_of(name) == names.NEXT for name in outputs)
+            trains = names.LOSS_SUM in outputs and any(
+                names.role_of(name) == names.NEXT for name in outputs
+            )
             self._training |= {graph} if trains else set()
             try:
                 _over_devices(function)(_twice(held), _twice(batch), hyper)
             except RuntimeError as error:
                 if trains:
-                    raise ConfigError(f"{objective.name}: graph {graph!r} does not run over several devices: {error}") from None
+                    raise ConfigError(
+                        f"{objective.name}: graph {graph!r} does not run over several devices: "
+                        f"{error}"
+                    ) from None
                 self._alone.add(graph)
             else:
-                self._additive |= {graph} if _adds_up(function, held, batch, hyper, outputs) else set()
-            inputs |= {names.response(graph, name): torch.zeros(shape) for name, shape in responses_of(outputs)}
+                self._additive |= (
+                    {graph} if _adds_up(function, held, batch, hyper, outputs) else set()
+                )
+            inputs |= {
+                names.response(graph, name): torch.zeros(shape)
+                for name, shape in responses_of(outputs)
+            }
 
 
 def _over_devices(function: GraphFunction) -> GraphFunction:
-    """The same function of tensors (devices, \\*shape) and batches (devices, batch, \\*shape); hyper-parameters are everybody's."""
+    """The same function of tensors (devices, \\*shape) and batches (devices, batch, \\*shape);
+    hyper-parameters are everybody's."""
 
     def plain(tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         with PlainOperators():
@@ -190,13 +270,22 @@ def _over_examples(function: GraphFunction) -> GraphFunction:
     """The same function of each example by itself, as a batch of one: outputs (batch, \\*shape)."""
 
     def of_one(tensors: TorchTensors, example: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        return function(tensors, {name: value.unsqueeze(0) for name, value in example.items()}, hyper)
+        return function(
+            tensors, {name: value.unsqueeze(0) for name, value in example.items()}, hyper
+        )
 
     return vmap(of_one, (None, 0, None), randomness="error")
 
 
-def _adds_up(function: GraphFunction, held: TorchTensors, batch: TorchTensors, hyper: TorchTensors, outputs: TorchTensors) -> bool:
-    """Whether a graph's outputs for a batch are sums over its examples, each looked at by itself."""
+def _adds_up(
+    function: GraphFunction,
+    held: TorchTensors,
+    batch: TorchTensors,
+    hyper: TorchTensors,
+    outputs: TorchTensors,
+) -> bool:
+    """Whether a graph's outputs for a batch are sums over its examples, each looked at by
+    itself."""
     if not all(names.role_of(name) == names.METRIC for name in outputs):
         return False
     try:
@@ -208,7 +297,10 @@ def _adds_up(function: GraphFunction, held: TorchTensors, batch: TorchTensors, h
         single = _over_examples(function)(held, batch, hyper)
     except (RuntimeError, ValueError):  # statistics of a batch of one
         return False
-    return all(torch.allclose(single[name].sum(0), value, rtol=1e-3, atol=1e-4) for name, value in outputs.items())
+    return all(
+        torch.allclose(single[name].sum(0), value, rtol=1e-3, atol=1e-4)
+        for name, value in outputs.items()
+    )
 
 
 def _twice(tensors: TorchTensors) -> TorchTensors:
@@ -217,7 +309,9 @@ def _twice(tensors: TorchTensors) -> TorchTensors:
 
 def _fill(values: Tensor, padding: Tensor) -> Tensor:
     """`values` (devices, batch, \\*shape) with zeros where `padding` (devices, batch) is."""
-    return values.double().masked_fill(padding.reshape(*padding.shape, *[1] * (values.dim() - 2)), 0.0)
+    return values.double().masked_fill(
+        padding.reshape(*padding.shape, *[1] * (values.dim() - 2)), 0.0
+    )
 
 
 def _moved(objective: Objective, device: torch.device) -> Objective:

@@ -13,16 +13,26 @@ from wire import names
 
 
 class CompiledGraphs(EagerGraphs):
-    """An objective's functions, some of them compiled for batches of `batch_size` examples of shape `window`."""
+    """An objective's functions, some of them compiled for batches of `batch_size` examples of shape
+    `window`."""
 
-    def __init__(self, objective: Objective, window: tuple[int, ...], compiled: Iterable[str], batch_size: int) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        window: tuple[int, ...],
+        compiled: Iterable[str],
+        batch_size: int,
+    ) -> None:
         """
         Raises:
             CannotCompile: the cache folder cannot be written.
         """
         super().__init__(objective)
         self._batch_size = batch_size
-        example = {k: v.detach().contiguous() for k, v in example_inputs(objective, window, batch_size).items()}
+        example = {
+            k: v.detach().contiguous()
+            for k, v in example_inputs(objective, window, batch_size).items()
+        }
         self._compiled = {name: compile_ahead(self._graphs[name], example) for name in compiled}
 
     def call(self, graph: str, tensors: TorchTensors) -> TorchTensors:

@@ -1,4 +1,5 @@
-"""An objective's functions run by torch directly, behind the same port as a bundle's exported graphs."""
+"""An objective's functions run by torch directly, behind the same port as a bundle's exported
+graphs."""
 
 import threading
 from collections.abc import Sequence
@@ -17,14 +18,17 @@ PROCESSOR = torch.device("cpu")
 
 
 class EagerGraphs:
-    """An `edge_client.core.ports.Graphs` without an export: the objective's functions themselves."""
+    """An `edge_client.core.ports.Graphs` without an export: the objective's functions
+    themselves."""
 
     max_batch: int | None = None
 
     def __init__(self, objective: Objective, device: torch.device = PROCESSOR) -> None:
         """`device`: where the objective's model lies."""
         self.device = device
-        self._lock = threading.Lock()  # a functional call puts its tensors into the module while it runs
+        self._lock = (
+            threading.Lock()
+        )  # a functional call puts its tensors into the module while it runs
         self._graphs = {name: named(function) for name, function in objective.graphs().items()}
         self._examples_alone = not objective.columns and not objective.random
 
@@ -35,33 +39,53 @@ class EagerGraphs:
             BundleError: no such graph.
         """
         if graph not in self._graphs:
-            raise BundleError(f"no graph {graph!r}: expected one of {', '.join(sorted(self._graphs))}")
+            raise BundleError(
+                f"no graph {graph!r}: expected one of {', '.join(sorted(self._graphs))}"
+            )
         with self._lock, torch.no_grad(), tape():
             outputs = self.call(graph, self._tensors(inputs))
-        return {k: (v.float() if v.dtype == torch.bfloat16 else v).detach().cpu().numpy() for k, v in outputs.items()}
+        return {
+            k: (v.float() if v.dtype == torch.bfloat16 else v).detach().cpu().numpy()
+            for k, v in outputs.items()
+        }
 
     def trains(self, graph: str) -> bool:
         """Whether a batch is nothing but examples and their classes."""
         return self._examples_alone and graph in self._graphs
 
-    def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
-        """See `edge_client.core.ports.WholeTraining`. It gives the bits of `run` batch by batch; tensors stay with torch between the
-        batches."""
+    def train(
+        self,
+        graph: str,
+        tensors: Tensors,
+        x: Array,
+        y: Array,
+        batches: Sequence[Array],
+        hyper: Tensors,
+    ) -> Tensors:
+        """See `edge_client.core.ports.WholeTraining`. It gives the bits of `run` batch by batch;
+        tensors stay with torch between the batches."""
         held = self._tensors(tensors | hyper)
         sums = {names.LOSS_SUM: 0.0, names.NUM_CORRECT: 0.0}
         following: TorchTensors = {}
         with self._lock, torch.no_grad(), tape():
             for chosen in batches:
-                outputs = self.call(graph, held | self._tensors({names.X: x[chosen], names.Y: y[chosen]}))
+                outputs = self.call(
+                    graph, held | self._tensors({names.X: x[chosen], names.Y: y[chosen]})
+                )
                 following = {k: v.detach() for k, v in names.part(outputs, names.NEXT).items()}
                 held |= following
                 for key in sums:
                     sums[key] += float(outputs[key])
-        return {names.following(k): v.cpu().numpy() for k, v in following.items()} | {k: np.asarray(v) for k, v in sums.items()}
+        return {names.following(k): v.cpu().numpy() for k, v in following.items()} | {
+            k: np.asarray(v) for k, v in sums.items()
+        }
 
     def call(self, graph: str, tensors: TorchTensors) -> TorchTensors:
         """The same on torch tensors."""
         return self._graphs[graph](tensors)
 
     def _tensors(self, arrays: Tensors) -> TorchTensors:
-        return {k: torch.from_numpy(np.array(v, copy=v.ndim == 0)).to(self.device) for k, v in arrays.items()}
+        return {
+            k: torch.from_numpy(np.array(v, copy=v.ndim == 0)).to(self.device)
+            for k, v in arrays.items()
+        }

@@ -1,4 +1,5 @@
-"""An objective's functions by torch, in which the native engine carries the extractor's passes: for steps that are more than plain SGD."""
+"""An objective's functions by torch, in which the native engine carries the extractor's passes: for
+steps that are more than plain SGD."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,22 +19,32 @@ from wire import names
 
 
 class HybridGraphs(EagerGraphs):
-    """Losses, heads, optimizers and whatever else a graph does are torch's; a batch on its way to the representation and back is not."""
+    """Losses, heads, optimizers and whatever else a graph does are torch's; a batch on its way to
+    the representation and back is not."""
 
-    def __init__(self, objective: Objective, window: tuple[int, ...], trained: Iterable[str]) -> None:
+    def __init__(
+        self, objective: Objective, window: tuple[int, ...], trained: Iterable[str]
+    ) -> None:
         """`trained`: the graphs that plans train with.
 
         Raises:
-            Unsupported: the native engine does not know a layer of the extractor, or has nothing to gain, or no training graph would leave
+            Unsupported: the native engine does not know a layer of the extractor, or has nothing to
+            gain, or no training graph would leave
                 it a pass.
             CannotCompile: the native engine cannot be built here.
         """
         super().__init__(objective)
         network = extractor_of(objective.model, window)
         if network.dropouts:
-            raise Unsupported(f"{next(iter(network.dropouts))} drops values, by random numbers that torch's steps bring")
+            raise Unsupported(
+                f"{next(iter(network.dropouts))} drops values, by random numbers that torch's "
+                "steps bring"
+            )
         if all(layer.kind not in ("conv", "gru") for layer in network.layers):
-            raise Unsupported("the extractor has neither convolutions nor recurrent units, without which torch is as fast")
+            raise Unsupported(
+                "the extractor has neither convolutions nor recurrent units, without which torch "
+                "is as fast"
+            )
         self._extractor = _Extractor(objective.model.extractor, Passes(network))
         if not set(trained) & self._extractor.carries(run_once(objective, window)):
             raise Unsupported(f"steps of {objective.name} look into the layers of the model")
@@ -77,7 +88,9 @@ class _Extractor:
             del self._module.forward
 
     def _forward(self, x: Tensor) -> Tensor:
-        tensors = [getattr(layer, name) for layer, name in self._places]  # what a functional call has put into their places
+        tensors = [
+            getattr(layer, name) for layer, name in self._places
+        ]  # what a functional call has put into their places
         if not self._carries(x, tensors):
             return self._usual(x)
         self._passed = True
@@ -85,27 +98,46 @@ class _Extractor:
             made: Tensor = _Carried.apply(self._passes, x, *tensors)
             return made
         flat = _flat(tensors)
-        return torch.cat([torch.from_numpy(self._passes.forward(flat, _array(part), False).y) for part in x.split(EVALUATION_BATCH)])
+        return torch.cat(
+            [
+                torch.from_numpy(self._passes.forward(flat, _array(part), False).y)
+                for part in x.split(EVALUATION_BATCH)
+            ]
+        )
 
     def _carries(self, x: Tensor, tensors: Sequence[Tensor]) -> bool:
-        """Training passes of examples of the window's shape with gradients by parameters alone, on autograd's tape, and evaluation without
-        gradients; never where somebody looks at what goes through a layer, or a layer is in another mode than the others."""
-        if torch._C._functorch.peek_interpreter_stack() is not None or x.dtype != torch.float32 or x.shape[1:] != self._window:
+        """Training passes of examples of the window's shape with gradients by parameters alone, on
+        autograd's tape, and evaluation without gradients; never where somebody looks at what goes
+        through a layer, or a layer is in another mode than the others."""
+        if (
+            torch._C._functorch.peek_interpreter_stack() is not None
+            or x.dtype != torch.float32
+            or x.shape[1:] != self._window
+        ):
             return False
         training = self._module.training
-        if torch.is_grad_enabled() and (x.requires_grad or (not training and any(t.requires_grad for t in tensors))):
+        if torch.is_grad_enabled() and (
+            x.requires_grad or (not training and any(t.requires_grad for t in tensors))
+        ):
             return False
         return all(layer.training == training and not has_hooks(layer) for layer in self._layers)
 
 
 class _Carried(torch.autograd.Function):
-    """A training pass: running statistics among the tensors are moved, parameters have gradients."""
+    """A training pass: running statistics among the tensors are moved, parameters have
+    gradients."""
 
     @staticmethod
     def forward(ctx: Any, passes: Passes, x: Tensor, *tensors: Tensor) -> Tensor:
         flat = _flat(tensors)
-        ctx.passes, ctx.made, ctx.shapes = passes, passes.forward(flat, _array(x), training=True), [tensor.shape for tensor in tensors]
-        for name, tensor, value in zip(passes.names, tensors, _tensors(flat, ctx.shapes), strict=True):
+        ctx.passes, ctx.made, ctx.shapes = (
+            passes,
+            passes.forward(flat, _array(x), training=True),
+            [tensor.shape for tensor in tensors],
+        )
+        for name, tensor, value in zip(
+            passes.names, tensors, _tensors(flat, ctx.shapes), strict=True
+        ):
             if names.is_running_statistic(name):
                 tensor.copy_(value)
         return torch.from_numpy(ctx.made.y)
@@ -117,7 +149,11 @@ class _Carried(torch.autograd.Function):
         made: Pass = ctx.made
         found = _tensors(ctx.passes.backward(made, _array(gradient)), ctx.shapes)
         wanted = ctx.needs_input_grad[2:]
-        return None, None, *(value if needed else None for value, needed in zip(found, wanted, strict=True))
+        return (
+            None,
+            None,
+            *(value if needed else None for value, needed in zip(found, wanted, strict=True)),
+        )
 
 
 def _flat(tensors: Sequence[Tensor]) -> Floats:

@@ -1,4 +1,5 @@
-"""An objective's graphs by the native engine, where they are plain SGD on a model that it knows; by torch otherwise."""
+"""An objective's graphs by the native engine, where they are plain SGD on a model that it knows; by
+torch otherwise."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,20 +17,28 @@ from wire.tensors import Array, Tensors
 class NativeGraphs(EagerGraphs):
     """Trains, evaluates and predicts without the interpreter's lock."""
 
-    def __init__(self, objective: Objective, window: tuple[int, ...], trained: Iterable[str]) -> None:
+    def __init__(
+        self, objective: Objective, window: tuple[int, ...], trained: Iterable[str]
+    ) -> None:
         """`trained`: the graphs that plans train with.
 
         Raises:
-            Unsupported: a training graph is more than plain SGD, or the native engine does not know a layer of its model.
+            Unsupported: a training graph is more than plain SGD, or the native engine does not know
+            a layer of its model.
             CannotCompile: the native engine cannot be built here.
         """
         super().__init__(objective)
         self._sgd: dict[str, Sgd] = dict(objective.sgd())
         if more := sorted(set(trained) - self._sgd.keys()):
-            raise Unsupported(f"graph {more[0]!r} of {objective.name} is more than plain SGD on the cross-entropy")
+            raise Unsupported(
+                f"graph {more[0]!r} of {objective.name} is more than plain SGD on the cross-entropy"
+            )
         self._trainer = Trainer(network_of(objective.model, window))
         tensors = objective.initial()
-        keys = {names.name_of(key): key for key in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
+        keys = {
+            names.name_of(key): key
+            for key in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)
+        }
         self._parts: list[tuple[str, slice, tuple[int, ...]]] = []
         for name in self._trainer.names:
             at = self._parts[-1][1].stop if self._parts else 0
@@ -42,16 +51,35 @@ class NativeGraphs(EagerGraphs):
         """Where nothing is dropped; the random numbers of dropout come with each batch."""
         return graph in self._sgd and not self._trainer.network.dropouts
 
-    def train(self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors) -> Tensors:
+    def train(
+        self,
+        graph: str,
+        tensors: Tensors,
+        x: Array,
+        y: Array,
+        batches: Sequence[Array],
+        hyper: Tensors,
+    ) -> Tensors:
         return self._train(graph, tensors, x, y, batches, hyper, ())
 
     def _train(
-        self, graph: str, tensors: Tensors, x: Array, y: Array, batches: Sequence[Array], hyper: Tensors, drawn: Sequence[Array]
+        self,
+        graph: str,
+        tensors: Tensors,
+        x: Array,
+        y: Array,
+        batches: Sequence[Array],
+        hyper: Tensors,
+        drawn: Sequence[Array],
     ) -> Tensors:
         """`drawn`: what dropout takes, as `Trainer.train`."""
         sgd, flat = self._sgd[graph], self._flat(tensors)
         momentum = np.zeros_like(flat)
-        moved = [(key, part, shape) for key, part, shape in self._parts if not _is_statistic(key) and names.role_of(key) in sgd.roles]
+        moved = [
+            (key, part, shape)
+            for key, part, shape in self._parts
+            if not _is_statistic(key) and names.role_of(key) in sgd.roles
+        ]
         for key, part, _ in moved:
             momentum[part] = tensors[slot_of(key)].ravel()
         statistics = [(key, part, shape) for key, part, shape in self._parts if _is_statistic(key)]
@@ -74,21 +102,35 @@ class NativeGraphs(EagerGraphs):
             drawn=drawn,
         )
         following: Tensors = _metrics(outcome)
-        following |= {names.following(slot_of(key)): momentum[part].reshape(shape) for key, part, shape in moved}
+        following |= {
+            names.following(slot_of(key)): momentum[part].reshape(shape)
+            for key, part, shape in moved
+        }
         changed = [*moved, *(statistics if sgd.moves_statistics else ())]
-        return following | {names.following(key): flat[part].reshape(shape) for key, part, shape in changed}
+        return following | {
+            names.following(key): flat[part].reshape(shape) for key, part, shape in changed
+        }
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         if graph in self._sgd:
             x, y = inputs[names.X], inputs[names.Y]
-            drawn = [np.ascontiguousarray(inputs[names.batch(names.uniform(name))]) for name in self._trainer.network.dropouts]
+            drawn = [
+                np.ascontiguousarray(inputs[names.batch(names.uniform(name))])
+                for name in self._trainer.network.dropouts
+            ]
             return self._train(graph, inputs, x, y, [np.arange(len(y))], inputs, drawn)
         if graph == "evaluate" and self._evaluates:
             y = np.ascontiguousarray(inputs[names.Y], np.int64)
-            outcome = self._trainer.evaluate(self._flat(inputs), np.ascontiguousarray(inputs[names.X]), y)
+            outcome = self._trainer.evaluate(
+                self._flat(inputs), np.ascontiguousarray(inputs[names.X]), y
+            )
             return _metrics(outcome)
         if graph == "predict" and self._predicts:
-            return {names.PROBABILITIES: self._trainer.predict(self._flat(inputs), np.ascontiguousarray(inputs[names.X]))}
+            return {
+                names.PROBABILITIES: self._trainer.predict(
+                    self._flat(inputs), np.ascontiguousarray(inputs[names.X])
+                )
+            }
         return super().run(graph, inputs)
 
     def _flat(self, tensors: Tensors) -> Array:
@@ -96,9 +138,13 @@ class NativeGraphs(EagerGraphs):
 
 
 def _is_statistic(key: str) -> bool:
-    """Of BatchNorm, the only layer with buffers that the native engine knows; their role may be private."""
+    """Of BatchNorm, the only layer with buffers that the native engine knows; their role may be
+    private."""
     return names.is_running_statistic(key)
 
 
 def _metrics(outcome: Outcome) -> Tensors:
-    return {names.LOSS_SUM: np.asarray(outcome.loss_sum), names.NUM_CORRECT: np.asarray(outcome.num_correct)}
+    return {
+        names.LOSS_SUM: np.asarray(outcome.loss_sum),
+        names.NUM_CORRECT: np.asarray(outcome.num_correct),
+    }

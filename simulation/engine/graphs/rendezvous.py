@@ -1,4 +1,5 @@
-"""Plans that are carried out at the same time wait for each other here, so that their requests can be answered together."""
+"""Plans that are carried out at the same time wait for each other here, so that their requests can
+be answered together."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,8 @@ A = TypeVar("A")
 
 
 class Rendezvous(Generic[Q, A]):
-    """One thread for each plan, and one more that answers. A plan that asks waits until every other one has asked too, or has ended."""
+    """One thread for each plan, and one more that answers. A plan that asks waits until every other
+    one has asked too, or has ended."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -32,7 +34,8 @@ class Rendezvous(Generic[Q, A]):
 
     @contextmanager
     def taking_part(self) -> Iterator[None]:
-        """The calling thread carries out one of the plans that are expected; whatever happens, it ends when the context is left."""
+        """The calling thread carries out one of the plans that are expected; whatever happens, it
+        ends when the context is left."""
         self._here.joined = True
         try:
             yield
@@ -59,7 +62,8 @@ class Rendezvous(Generic[Q, A]):
         return answer.result()
 
     def answer(self, together: Callable[[list[Q]], list[A]]) -> bool:
-        """Wait until all plans have asked or ended, then answer those that asked, in one call of `together`. False: all have ended."""
+        """Wait until all plans have asked or ended, then answer those that asked, in one call of
+        `together`. False: all have ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._busy == 0)
             asked = list(self._asked)

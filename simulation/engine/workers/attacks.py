@@ -1,10 +1,11 @@
 """Attackers among simulated devices, and what they achieve.
 
-A device is an attacker through its data (``label-flip``: V. Tolpegin et al., ESORICS 2020) or through the update that it sends instead
-of its own: ``replace`` trains on flipped labels and sends the change scaled by `scale`, so that it outweighs the fleet (E. Bagdasaryan et
-al., AISTATS 2020); ``sign-flip`` sends minus `scale` times its change; ``gaussian`` sends noise of `scale` times its change's size;
-``nan`` sends values that are not numbers. Its messages are otherwise those of an honest device: admission and defences see what they
-would see in the field.
+A device is an attacker through its data (``label-flip``: V. Tolpegin et al., ESORICS 2020) or
+through the update that it sends instead of its own: ``replace`` trains on flipped labels and sends
+the change scaled by `scale`, so that it outweighs the fleet (E. Bagdasaryan et al., AISTATS 2020);
+``sign-flip`` sends minus `scale` times its change; ``gaussian`` sends noise of `scale` times its
+change's size; ``nan`` sends values that are not numbers. Its messages are otherwise those of an
+honest device: admission and defences see what they would see in the field.
 """
 
 from collections.abc import Mapping
@@ -28,9 +29,15 @@ from wire.tensors import Array, Tensors
 
 def _options(scale: float | None = 1.0, count: int = 0) -> dict[str, Option]:
     return {
-        "share": Option(0.2, "share of the devices that attack, rounded to whole ones", low=0, high=1),
+        "share": Option(
+            0.2, "share of the devices that attack, rounded to whole ones", low=0, high=1
+        ),
         "count": Option(count, "number of devices that attack; 0: a share of them", low=0),
-        "scale": Option(scale, "factor of what is sent" + ("; the number of devices when not given" if scale is None else "")),
+        "scale": Option(
+            scale,
+            "factor of what is sent"
+            + ("; the number of devices when not given" if scale is None else ""),
+        ),
     }
 
 
@@ -77,9 +84,13 @@ class Attack:
         if self.name == "nan":
             return np.full_like(value, np.nan)
         if self.name == "gaussian":
-            size = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
+            size = (
+                float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
+            )
             return np.asarray(self.scale * size * rng.standard_normal(value.shape), np.float32)
-        return np.asarray(value * (-self.scale if self.name == "sign-flip" else self.scale), np.float32)
+        return np.asarray(
+            value * (-self.scale if self.name == "sign-flip" else self.scale), np.float32
+        )
 
 
 class Attacker(Agent):
@@ -107,32 +118,49 @@ def make_attack(choice: Choice, data: FleetData, seed: int) -> Attack:
     """The attack that was chosen, on a fleet. The seed decides who attacks.
 
     Raises:
-        ConfigError: nobody would attack, or nobody honest would be left; or the attack flips classes, and there are none.
+        ConfigError: nobody would attack, or nobody honest would be left; or the attack flips
+        classes, and there are none.
     """
     devices, options, given = sorted(data.devices), choice.options, dict(choice.given)
     if choice.name in FLIPPING and not has_classes(data.sample()[1]):
-        raise ConfigError(f"attack {choice.name}: it takes classes for each other, and in data {data.name} labels are no classes")
+        raise ConfigError(
+            f"attack {choice.name}: it takes classes for each other, and in data {data.name} "
+            "labels are no classes"
+        )
     by_share = "share" in given and "count" not in given
-    count = round(options["share"] * len(devices)) if by_share or not options["count"] else options["count"]
+    count = (
+        round(options["share"] * len(devices))
+        if by_share or not options["count"]
+        else options["count"]
+    )
     if not 1 <= count < len(devices):
         raise ConfigError(
-            f"attack {str(choice)!r}: {count} attackers among {len(devices)} devices, expected at least one and one honest device"
+            f"attack {str(choice)!r}: {count} attackers among {len(devices)} devices, expected at "
+            "least one and one honest device"
         )
     scale = float(len(devices)) if options["scale"] is None else float(options["scale"])
     chosen = np.random.default_rng([seed, 0xA77]).choice(devices, count, replace=False)
-    return Attack(choice.name, frozenset(map(str, chosen)), scale, flipped_classes(len(data.classes)), seed)
+    return Attack(
+        choice.name, frozenset(map(str, chosen)), scale, flipped_classes(len(data.classes)), seed
+    )
 
 
 def flipped_classes(num_classes: int) -> dict[int, int]:
-    """DistFL's flip (section 5.5): classes 0-3 and 4-7 are taken for each other; with fewer than eight, the first half and the second."""
+    """DistFL's flip (section 5.5): classes 0-3 and 4-7 are taken for each other; with fewer than
+    eight, the first half and the second."""
     half = min(4, num_classes // 2)
     return {a: b for i in range(half) for a, b in ((i, i + half), (i + half, i))}
 
 
 def success_rate(targets: Mapping[int, int], labels: Array, predicted: Array) -> float | None:
-    """Attack success rate (DistFL, Eq. 9): of each attacked class, the share of examples predicted as its target, averaged over the
-    classes. `labels` and `predicted` are (n,) class numbers; None when no example is of an attacked class."""
-    rates = [float((predicted[labels == source] == target).mean()) for source, target in targets.items() if (labels == source).any()]
+    """Attack success rate (DistFL, Eq. 9): of each attacked class, the share of examples predicted
+    as its target, averaged over the classes. `labels` and `predicted` are (n,) class numbers; None
+    when no example is of an attacked class."""
+    rates = [
+        float((predicted[labels == source] == target).mean())
+        for source, target in targets.items()
+        if (labels == source).any()
+    ]
     return float(np.mean(rates)) if rates else None
 
 

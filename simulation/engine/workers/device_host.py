@@ -1,4 +1,5 @@
-"""Where a simulated device's plan is carried out: by the edge client's own executor, over the device's windows and what it keeps."""
+"""Where a simulated device's plan is carried out: by the edge client's own executor, over the
+device's windows and what it keeps."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from wire.quantised import decoded, encoded, is_encoded
 from wire.tensors import Array, Tensors
 
 Models = Mapping[str, Tensors]
-"""What devices may start from in a round (roles shared, statistic, received), by key. A plan names keys, not digests."""
+"""What devices may start from in a round (roles shared, statistic, received), by key. A plan names
+keys, not digests."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,15 @@ class DeviceResult:
     train_s: float = 0.0
     tensors: Tensors = field(default_factory=dict, repr=False)
     carried: Layout = ()
-    """What was in the update, where `tensors` is something else: they have gone into a sum, or came in int8."""
+    """What was in the update, where `tensors` is something else: they have gone into a sum, or came
+    in int8."""
     sums: Mapping[str, Branch] = field(default_factory=dict, repr=False)
-    """With one device of a branch of the tree: the sums of all models there, by the key of the one that they started from."""
+    """With one device of a branch of the tree: the sums of all models there, by the key of the one
+    that they started from."""
     problem: str = ""
     refused: bool = False
-    """Whether the aggregator's admission would have refused the update; else the device could not carry out the plan."""
+    """Whether the aggregator's admission would have refused the update; else the device could not
+    carry out the plan."""
 
     @property
     def layout(self) -> Layout:
@@ -59,7 +64,8 @@ def layout_of(tensors: Tensors) -> Layout:
 
 @dataclass(frozen=True)
 class DeviceHostSpec:
-    """All that makes a host but what its devices keep. It can be sent to another machine: graphs are made there."""
+    """All that makes a host but what its devices keep. It can be sent to another machine: graphs
+    are made there."""
 
     settings: RunSettings
     bundle: Bundle
@@ -70,21 +76,28 @@ class DeviceHostSpec:
 
 
 class DeviceHost:
-    """One worker's share of the machine. Everything but `store` is only read; different devices may be worked on at the same time."""
+    """One worker's share of the machine. Everything but `store` is only read; different devices may
+    be worked on at the same time."""
 
     def __init__(self, spec: DeviceHostSpec, graphs: Graphs, store: PrivateStore) -> None:
         """`graphs`: those that the spec makes."""
         self._spec, self.graphs, self._store = spec, graphs, store
 
     def carry_out(self, plan: Plan, models: Models) -> DeviceResult:
-        """Carry out a plan as the device would, and look at the update as the aggregator's admission would. A plan at which an objective or
-        a model of the user's own raises is declined."""
+        """Carry out a plan as the device would, and look at the update as the aggregator's
+        admission would. A plan at which an objective or a model of the user's own raises is
+        declined."""
         device_id, started_s = plan.device_id, perf_counter()
         windows, attack = self._windows(device_id), self._spec.attack
         try:
             executor = Executor(self._spec.bundle, self.graphs, windows, repeatable_secret)
             with blaming():
-                result = executor.execute(plan, models[plan.model], self._store.get(device_id, plan.round), models.__getitem__)
+                result = executor.execute(
+                    plan,
+                    models[plan.model],
+                    self._store.get(device_id, plan.round),
+                    models.__getitem__,
+                )
         except ShoalError as error:
             return DeviceResult(device_id, problem=str(error))
         tensors = result.tensors
@@ -102,13 +115,21 @@ class DeviceHost:
         return DeviceResult(device_id, result.model, windows.num_train, *done)
 
     def predict(self, device_id: str, model: Tensors, number: int, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 by the model of this device before the round of this number."""
-        return Executor(self._spec.bundle, self.graphs, self._windows(device_id)).predict(model, self._store.get(device_id, number), x)
+        """Class probabilities (n, classes) float32 by the model of this device before the round of
+        this number."""
+        return Executor(self._spec.bundle, self.graphs, self._windows(device_id)).predict(
+            model, self._store.get(device_id, number), x
+        )
 
     def own_tensors(self, device_id: str, model: Tensors, number: int) -> Tensors:
-        """Every tensor that this device answers with before the round of this number, what it keeps included."""
+        """Every tensor that this device answers with before the round of this number, what it keeps
+        included."""
         return own_tensors(self._spec.bundle, model, self._store.get(device_id, number))
 
     def _windows(self, device_id: str) -> Windows:
         windows, attack = self._spec.devices[device_id], self._spec.attack
-        return attack.poison(windows) if attack is not None and device_id in attack.attackers else windows
+        return (
+            attack.poison(windows)
+            if attack is not None and device_id in attack.attackers
+            else windows
+        )

@@ -1,5 +1,5 @@
-"""Workers in this process: one after the other; in threads where graphs do their work without the interpreter's lock; or many at a time
-whose graphs are run together."""
+"""Workers in this process: one after the other; in threads where graphs do their work without the
+interpreter's lock; or many at a time whose graphs are run together."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,7 +16,9 @@ class Inline:
     def __init__(self, host: DeviceHost) -> None:
         self._host = host
 
-    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
+    def run(
+        self, plans: Sequence[Plan], models: Models, summed: bool = False
+    ) -> Iterator[DeviceResult]:
         for plan in plans:
             yield self._host.carry_out(plan, models)
 
@@ -30,7 +32,9 @@ class Threads:
     def __init__(self, host: DeviceHost, count: int) -> None:
         self._host, self._pool = host, ThreadPoolExecutor(count, "shoal-worker")
 
-    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
+    def run(
+        self, plans: Sequence[Plan], models: Models, summed: bool = False
+    ) -> Iterator[DeviceResult]:
         futures = [self._pool.submit(self._host.carry_out, plan, models) for plan in plans]
         try:
             for future in as_completed(futures):
@@ -44,14 +48,17 @@ class Threads:
 
 
 class Batched:
-    """Up to `count` devices at a time, each in a thread of its own; the thread that asks for results runs their graphs together."""
+    """Up to `count` devices at a time, each in a thread of its own; the thread that asks for
+    results runs their graphs together."""
 
     def __init__(self, host: DeviceHost, graphs: BatchedGraphs, count: int) -> None:
         """`graphs`: those of the host."""
         self._host, self._graphs, self._count = host, graphs, count
         self._pool = ThreadPoolExecutor(count, "shoal-device")
 
-    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
+    def run(
+        self, plans: Sequence[Plan], models: Models, summed: bool = False
+    ) -> Iterator[DeviceResult]:
         rendezvous = self._graphs.rendezvous
         size = ceil(len(plans) / ceil(len(plans) / self._count))
         for first in range(0, len(plans), size):

@@ -1,10 +1,12 @@
-"""The private tensors of simulated devices from round to round, in memory-mapped files that all workers share.
+"""The private tensors of simulated devices from round to round, in memory-mapped files that all
+workers share.
 
-One file holds one tensor of every device, row by row. Files are sparse: a row that no device has written takes no space, and pages that
-are not in use leave memory. A column (one entry per training example) has as many rows as the fleet has training examples.
+One file holds one tensor of every device, row by row. Files are sparse: a row that no device has
+written takes no space, and pages that are not in use leave memory. A column (one entry per training
+example) has as many rows as the fleet has training examples.
 
-Every row exists twice, and a round writes into the older copy. So a round that is repeated after an interruption reads the same values
-as before.
+Every row exists twice, and a round writes into the older copy. So a round that is repeated after an
+interruption reads the same values as before.
 """
 
 import os
@@ -31,7 +33,8 @@ class PrivateStore(Protocol):
         """A copy of what a device keeps before the round of this number; empty at first."""
 
     def put(self, device_id: str, number: int, tensors: Tensors) -> None:
-        """Keep these tensors after the round of this number, in place of what the device kept before."""
+        """Keep these tensors after the round of this number, in place of what the device kept
+        before."""
 
 
 class TravellingStore:
@@ -58,14 +61,17 @@ class _File:
     rows: Array
     """(2, devices or examples, \\*shape)"""
     rounds: Array
-    """(devices, 2) int32: the round that wrote each copy, negative where it took the tensor away; 0: none did."""
+    """(devices, 2) int32: the round that wrote each copy, negative where it took the tensor away;
+    0: none did."""
 
 
 class MappedStore:
-    """A folder of such files, a temporary one where none is given. Forked processes see each other's writes; a device is worked on by one
-    at a time."""
+    """A folder of such files, a temporary one where none is given. Forked processes see each
+    other's writes; a device is worked on by one at a time."""
 
-    def __init__(self, folder: Path | None, device_ids: Sequence[str], num_train: Iterable[int]) -> None:
+    def __init__(
+        self, folder: Path | None, device_ids: Sequence[str], num_train: Iterable[int]
+    ) -> None:
         if folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="shoal-")
             folder = Path(self._temporary.name)
@@ -99,14 +105,22 @@ class MappedStore:
                 file.rounds[at, copy] = -number
 
     def _rows(self, key: str, at: int) -> int | slice:
-        return slice(int(self._first[at]), int(self._first[at + 1])) if names.role_of(key) == names.COLUMN else at
+        return (
+            slice(int(self._first[at]), int(self._first[at + 1]))
+            if names.role_of(key) == names.COLUMN
+            else at
+        )
 
     def _names(self, number: int) -> list[str]:
-        """Of the files that a device may have a row in from before the round of this number: listed once in a round, since what is written
-        meanwhile, by this process or another, does not count yet."""
+        """Of the files that a device may have a row in from before the round of this number: listed
+        once in a round, since what is written meanwhile, by this process or another, does not count
+        yet."""
         listed = self._listed
         if listed[0] != number:
-            self._listed = listed = number, sorted(file.name for file in self.folder.iterdir() if file.suffix != SIGNS)
+            self._listed = listed = (
+                number,
+                sorted(file.name for file in self.folder.iterdir() if file.suffix != SIGNS),
+            )
         return listed[1]
 
     def _file(self, name: str) -> _File:

@@ -1,7 +1,8 @@
 """Worker processes of one thread each, for graphs that hold the interpreter's lock.
 
-They are forked, so that data, model and compiled code are the parent's own pages. Private tensors lie in the memory-mapped arena; the
-tensors of an update are written into rows of shared memory; a round's models are sent once to each process.
+They are forked, so that data, model and compiled code are the parent's own pages. Private tensors
+lie in the memory-mapped arena; the tensors of an update are written into rows of shared memory; a
+round's models are sent once to each process.
 """
 
 import mmap
@@ -39,19 +40,25 @@ class Processes:
     def __init__(self, host: DeviceHost, count: int, width: int) -> None:
         context = mp.get_context("fork")
         memory = mmap.mmap(-1, max(1, count * IN_FLIGHT * width * 4))
-        self._rows: Array = np.frombuffer(memory, np.float32)[: count * IN_FLIGHT * width].reshape(count * IN_FLIGHT, width)
+        self._rows: Array = np.frombuffer(memory, np.float32)[: count * IN_FLIGHT * width].reshape(
+            count * IN_FLIGHT, width
+        )
         self._links: list[Connection] = []
         self._processes = []
         for worker in range(count):
             ours, theirs = context.Pipe()
             rows = self._rows[worker * IN_FLIGHT : (worker + 1) * IN_FLIGHT]
-            process = context.Process(target=_work, args=(host, theirs, rows, [*self._links, ours]), daemon=True)
+            process = context.Process(
+                target=_work, args=(host, theirs, rows, [*self._links, ours]), daemon=True
+            )
             process.start()
             theirs.close()
             self._links.append(ours)
             self._processes.append(process)
 
-    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
+    def run(
+        self, plans: Sequence[Plan], models: Models, summed: bool = False
+    ) -> Iterator[DeviceResult]:
         for link in self._links:
             link.send(models)
         waiting = iter(plans)
@@ -69,9 +76,14 @@ class Processes:
                     row, layout, result = link.recv()
                 except EOFError:
                     code = self._processes[worker].exitcode
-                    raise ShoalError(f"a worker process of the simulation ended (exit code {code}): out of memory?") from None
+                    raise ShoalError(
+                        f"a worker process of the simulation ended (exit code {code}): out of "
+                        "memory?"
+                    ) from None
                 if layout is not None:
-                    result = replace(result, tensors=_read(self._rows[worker * IN_FLIGHT + row], layout))
+                    result = replace(
+                        result, tensors=_read(self._rows[worker * IN_FLIGHT + row], layout)
+                    )
                 running -= 1
                 plan = next(waiting, None)
                 if plan is not None:
@@ -109,8 +121,11 @@ def _work(host: DeviceHost, link: Connection, rows: Array, others: Sequence[Conn
 
 
 def _write(row: Array, tensors: Tensors) -> RowLayout | None:
-    """Put an update's tensors into a row; None where they do not fit, which then go through the pipe."""
-    if sum(v.size for v in tensors.values()) > row.size or any(v.dtype != np.float32 for v in tensors.values()):
+    """Put an update's tensors into a row; None where they do not fit, which then go through the
+    pipe."""
+    if sum(v.size for v in tensors.values()) > row.size or any(
+        v.dtype != np.float32 for v in tensors.values()
+    ):
         return None
     at = 0
     for value in tensors.values():

@@ -1,8 +1,10 @@
-"""Workers on a Ray cluster: actors of one thread each, one for each CPU, for fleets that one machine is too slow for.
+"""Workers on a Ray cluster: actors of one thread each, one for each CPU, for fleets that one
+machine is too slow for.
 
-Data and graphs are put into the cluster's object store once, a round's models once a round; actors of one machine read the same pages.
-What devices keep stays with the driver: it travels with the plan and comes back with the result, so that an actor holds nothing that
-is missed when its machine is lost. Its plans then go to the others, which give the same bits.
+Data and graphs are put into the cluster's object store once, a round's models once a round; actors
+of one machine read the same pages. What devices keep stays with the driver: it travels with the
+plan and comes back with the result, so that an actor holds nothing that is missed when its machine
+is lost. Its plans then go to the others, which give the same bits.
 """
 
 import logging
@@ -43,15 +45,17 @@ log = logging.getLogger("shoal.simulation")
 IN_FLIGHT = 2
 """Chunks that an actor has at a time: the next one must not wait for the driver."""
 CHUNKS, LARGEST_CHUNK = 8, 32
-"""Each actor gets about so many chunks a round, of at most so many plans: towards the end of a round no actor has much left to do."""
+"""Each actor gets about so many chunks a round, of at most so many plans: towards the end of a
+round no actor has much left to do."""
 LOSSES = 4
-"""When so many actors have been lost at the same chunk, one after the other, the chunk is taken for the cause and the run ends."""
+"""When so many actors have been lost at the same chunk, one after the other, the chunk is taken for
+the cause and the run ends."""
 PATIENCE_S = 60.0
 """So long a run waits for an actor while it has none. A cluster may be about to start a machine."""
 CONNECT_S = 5.0
 LOCAL_CLUSTER, ANY_CLUSTER = "local", "any"
-"""In place of an address: a cluster of this machine alone, for the time of the run; or one that this machine is part of, if there is one,
-and else that."""
+"""In place of an address: a cluster of this machine alone, for the time of the run; or one that
+this machine is part of, if there is one, and else that."""
 LOST = (RayActorError, NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError)
 
 Ref = Any
@@ -63,7 +67,8 @@ Result = tuple[DeviceResult, Tensors | None]
 
 
 class Worker:
-    """What an actor runs. References come in a tuple: Ray would otherwise fetch what they stand for before each call."""
+    """What an actor runs. References come in a tuple: Ray would otherwise fetch what they stand for
+    before each call."""
 
     def __init__(self, spec: tuple[Ref]) -> None:
         self._spec, self._store = spec[0], TravellingStore()
@@ -74,13 +79,19 @@ class Worker:
         """Answers when the actor has been started."""
 
     def work(self, models: tuple[Ref], tasks: Sequence[Task], level: int | None) -> list[Result]:
-        """Carry out plans, one after the other, with a round's models. With a `level`, they are all of one branch of that level of the
-        tree over the fleet (`algorithms.means.streaming`), and only the sum of their models goes back."""
+        """Carry out plans, one after the other, with a round's models. With a `level`, they are all
+        of one branch of that level of the tree over the fleet (`algorithms.means.streaming`), and
+        only the sum of their models goes back."""
         if self._host is None:
             torch.set_num_threads(1)
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # graphs do not write into what they are given
+            warnings.filterwarnings(
+                "ignore", "The given NumPy array is not writable"
+            )  # graphs do not write into what they are given
             spec: DeviceHostSpec = _fetch(self._spec)
-            self._host, self._algorithm = DeviceHost(spec, spec.make_graphs(), self._store), spec.algorithm
+            self._host, self._algorithm = (
+                DeviceHost(spec, spec.make_graphs(), self._store),
+                spec.algorithm,
+            )
         if models[0] != self._models[0]:
             self._models = (models[0], _fetch(models[0]))
         results: list[Result] = []
@@ -94,9 +105,17 @@ class Worker:
         trained = [result for result, _ in results if not result.problem]
         sums: dict[str, Branch] = {}
         for start in {result.model for result in trained}:
-            mine = [Contribution(d.device_id, d.num_train, d.num_steps, start, d.tensors) for d in trained if d.model == start]
-            sums[start] = self._algorithm.sum_up(exchanged(self._models[1][start]), mine).branch(level)
-        made = [(replace(result, tensors={}, carried=result.layout), after) for result, after in results]
+            mine = [
+                Contribution(d.device_id, d.num_train, d.num_steps, start, d.tensors)
+                for d in trained
+                if d.model == start
+            ]
+            sums[start] = self._algorithm.sum_up(exchanged(self._models[1][start]), mine).branch(
+                level
+            )
+        made = [
+            (replace(result, tensors={}, carried=result.layout), after) for result, after in results
+        ]
         for at, (result, after) in enumerate(made):
             if not result.problem:  # one whose result is looked at
                 made[at] = (replace(result, sums=sums), after)
@@ -141,11 +160,14 @@ class RayWorkers:
         self._why = ""
         """Why an actor could not be started."""
 
-    def run(self, plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
+    def run(
+        self, plans: Sequence[Plan], models: Models, summed: bool = False
+    ) -> Iterator[DeviceResult]:
         """The results of these plans.
 
         Raises:
-            ShoalError: no actor is left, an actor cannot do its work, or actors are lost at the same plans again and again.
+            ShoalError: no actor is left, an actor cannot do its work, or actors are lost at the
+            same plans again and again.
         """
         shared = (ray.put(dict(models)),)
         self._fill_up()
@@ -159,14 +181,21 @@ class RayWorkers:
                 if any(member.greeting is None for member in self._members):
                     seen_s = monotonic()
                 elif monotonic() - seen_s > PATIENCE_S:
-                    raise ShoalError(f"Ray at {self._address}: no worker for {PATIENCE_S:g} s; {self._room()}")
+                    raise ShoalError(
+                        f"Ray at {self._address}: no worker for {PATIENCE_S:g} s; {self._room()}"
+                    )
                 else:
                     self._fill_up()
                 for chunk, results in self._answers(waiting):
                     for plan, (result, after) in zip(chunk.plans, results, strict=True):
                         if after is not None:
                             self._store.put(plan.device_id, plan.round, after)
-                        yield replace(result, tensors={name: np.array(value) for name, value in result.tensors.items()})
+                        yield replace(
+                            result,
+                            tensors={
+                                name: np.array(value) for name, value in result.tensors.items()
+                            },
+                        )
         finally:
             for member in self._members:
                 member.chunks.clear()
@@ -179,7 +208,8 @@ class RayWorkers:
             ray.shutdown()
 
     def _fill_up(self) -> None:
-        """Start the actors that there is room for. One that there is no room for yet waits until there is."""
+        """Start the actors that there is room for. One that there is no room for yet waits until
+        there is."""
         wanted = self._count or int(ray.cluster_resources().get("CPU", 0))
         while len(self._members) < wanted:
             actor: Any = self._start((self._spec,))
@@ -195,8 +225,13 @@ class RayWorkers:
             member.chunks[member.actor.work.remote(shared, tasks, level)] = chunk
 
     def _answers(self, waiting: deque[_Chunk]) -> Iterator[tuple[_Chunk, list[Result]]]:
-        """The chunk that is ready next, if one is within a second. Those of an actor that is lost are put back."""
-        owners = {ref: m for m in self._members for ref in [*m.chunks, *([] if m.greeting is None else [m.greeting])]}
+        """The chunk that is ready next, if one is within a second. Those of an actor that is lost
+        are put back."""
+        owners = {
+            ref: m
+            for m in self._members
+            for ref in [*m.chunks, *([] if m.greeting is None else [m.greeting])]
+        }
         if not owners:
             sleep(1.0)
             return
@@ -206,7 +241,9 @@ class RayWorkers:
                 results = _fetch(ref)
             except RayTaskError as error:
                 cause = error.cause if isinstance(error.cause, Exception) else error
-                raise ShoalError(f"Ray at {self._address}: a worker failed: {type(cause).__name__}: {cause}") from error
+                raise ShoalError(
+                    f"Ray at {self._address}: a worker failed: {type(cause).__name__}: {cause}"
+                ) from error
             except LOST as error:
                 self._lose(member, waiting, error)
                 continue
@@ -216,25 +253,39 @@ class RayWorkers:
                 member.greeting = None
 
     def _lose(self, member: _Member, waiting: deque[_Chunk], error: RayError) -> None:
-        """Go on without an actor: others take over what it had, and a new one its place if there is room."""
+        """Go on without an actor: others take over what it had, and a new one its place if there is
+        room."""
         chunks = list(member.chunks.values())
         if chunks:
             num_plans, number = sum(len(chunk.plans) for chunk in chunks), chunks[0].plans[0].round
-            log.warning("a worker on Ray was lost in round %d with %d plans: %s", number, num_plans, type(error).__name__)
+            log.warning(
+                "a worker on Ray was lost in round %d with %d plans: %s",
+                number,
+                num_plans,
+                type(error).__name__,
+            )
             chunks[0].losses += 1
             if chunks[0].losses >= LOSSES:
                 first = chunks[0].plans[0].device_id
-                raise ShoalError(f"Ray at {self._address}: {LOSSES} workers were lost at the plans from {first} on; the last: {error}")
+                raise ShoalError(
+                    f"Ray at {self._address}: {LOSSES} workers were lost at the plans from "
+                    f"{first} on; the last: {error}"
+                )
         waiting.extendleft(reversed(chunks))
         self._members.remove(member)
         ray.kill(member.actor)
-        if member.greeting is None:  # where one could not even be started, the next round tries again
+        if (
+            member.greeting is None
+        ):  # where one could not even be started, the next round tries again
             self._fill_up()
         else:
             self._why = f"; the last that was started: {str(error).strip().splitlines()[-1]}"
 
     def _room(self) -> str:
-        free, there = (resources.get("CPU", 0.0) for resources in (ray.available_resources(), ray.cluster_resources()))
+        free, there = (
+            resources.get("CPU", 0.0)
+            for resources in (ray.available_resources(), ray.cluster_resources())
+        )
         return f"{free:g} of the cluster's {there:g} CPUs are free, one is needed{self._why}"
 
 
@@ -258,7 +309,9 @@ def _fetch(ref: Ref) -> Any:
 def _connect(address: str, count: int) -> None:
     """Start Ray on this machine, or connect to a cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns, at every start, of what this will be
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # else Ray warns, at every start, of what this will be
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address == ANY_CLUSTER:
@@ -276,7 +329,8 @@ def _connect(address: str, count: int) -> None:
                 return
             except ConnectionError:
                 raise ConfigError(
-                    "cluster 'auto': this machine is part of no Ray cluster; expected one (`ray start`), the address of one, local, or any"
+                    "cluster 'auto': this machine is part of no Ray cluster; expected one (`ray "
+                    "start`), the address of one, local, or any"
                 ) from None
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if host and port.isdecimal():  # Ray itself would try for minutes

@@ -1,7 +1,8 @@
-"""Writes a run into a database of today's schema, and the database into this folder: `python -m tests.aggregator.databases.write NAME`.
+"""Writes a run into a database of today's schema, and the database into this folder: `python -m
+tests.aggregator.databases.write NAME`.
 
-Run it before you add a migration, with the revision of the schema as it is then as the name. `version-2.sql` was written by the last
-Shoal whose schema had a number in place of a revision.
+Run it before you add a migration, with the revision of the schema as it is then as the name.
+`version-2.sql` was written by the last Shoal whose schema had a number in place of a revision.
 """
 
 import sqlite3

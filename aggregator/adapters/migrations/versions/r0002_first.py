@@ -7,7 +7,9 @@ revision = "0002"
 down_revision = None
 
 _metadata = sql.MetaData()
-_version = sql.Table("schema_version", _metadata, sql.Column("version", sql.Integer, primary_key=True))
+_version = sql.Table(
+    "schema_version", _metadata, sql.Column("version", sql.Integer, primary_key=True)
+)
 sql.Table(
     "events",
     _metadata,
@@ -38,8 +40,9 @@ sql.Table(
 
 
 def create(connection: sql.Connection) -> None:
-    """Make what is not there of a database of version 2. Every database begins as one: its first tables then lie at the same pages, by
-    which a damaged one is read (`aggregator.adapters.salvage`)."""
+    """Make what is not there of a database of version 2. Every database begins as one: its first
+    tables then lie at the same pages, by which a damaged one is read
+    (`aggregator.adapters.salvage`)."""
     _metadata.create_all(connection)
     if connection.scalar(sql.select(_version.c.version)) is None:
         connection.execute(_version.insert().values(version=2))

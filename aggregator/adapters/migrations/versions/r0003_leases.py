@@ -1,4 +1,5 @@
-"""Leases of fleets, and the number of each run's commits. An older Shoal sees by `schema_version` that it must not write here."""
+"""Leases of fleets, and the number of each run's commits. An older Shoal sees by `schema_version`
+that it must not write here."""
 
 import sqlalchemy as sql
 from alembic import op
@@ -19,6 +20,8 @@ def upgrade() -> None:
     )
     op.add_column("runs", sql.Column("commits", sql.BigInteger, nullable=False, server_default="0"))
     op.execute("UPDATE schema_version SET version = 3")
-    if op.get_context().dialect.name == "postgresql":  # an SQLite column of any integer takes 64 bits
+    if (
+        op.get_context().dialect.name == "postgresql"
+    ):  # an SQLite column of any integer takes 64 bits
         op.alter_column("events", "seq", type_=sql.BigInteger)
         op.execute("ALTER SEQUENCE events_seq_seq AS bigint")

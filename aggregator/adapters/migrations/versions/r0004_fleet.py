@@ -1,4 +1,5 @@
-"""The registry of devices, charters, releases, and enrolment. Tables that an earlier Shoal has made without a revision are taken up."""
+"""The registry of devices, charters, releases, and enrolment. Tables that an earlier Shoal has made
+without a revision are taken up."""
 
 import sqlalchemy as sql
 from alembic import op
