@@ -10,45 +10,51 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
-from aggregator.adapters.enrolment_store import upgrade_enrolments
-from aggregator.adapters.fleet_lease import LeaseLost
-from aggregator.adapters.http_api import create_api
-from aggregator.adapters.http_server import HttpServer
-from aggregator.adapters.http_starting import create_starting_api
-from aggregator.adapters.registry_table import RegistryTable
-from aggregator.adapters.release_store import ReleaseStore
-from aggregator.adapters.schema import current, has_leases, newest, upgrade
-from aggregator.adapters.token_file import http_access
-from aggregator.assembly import Assembly
-from aggregator.campaign import Observer
-from aggregator.charter import RELEASES, check_campaign_name
-from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.ports import Clock
 from aggregator.core.state import Event, RunState
-from aggregator.desk import Desk
-from aggregator.device_orders import DeviceOrders
-from aggregator.devices import Devices
-from aggregator.duties import Duties
 from aggregator.enrolment.service import EnrolledTags, enrolment
-from aggregator.fleet import Fleet
-from aggregator.identity import SteadyClock, boot_ids, find_epoch, lock_service, service_signer
-from aggregator.opening import Opening
-from aggregator.order_queue import OrderQueue
-from aggregator.place import Place
-from aggregator.release_orders import refusing_handlers, release_handlers
-from aggregator.release_policy import ReleasePolicy, group_of, released_group
-from aggregator.released import released_source
-from aggregator.rollouts import Rollouts
-from aggregator.runner import Runner
+from aggregator.http.api import create_api
+from aggregator.http.server import HttpServer
+from aggregator.http.starting import create_starting_api
+from aggregator.http.tokens import http_access
+from aggregator.leadership.fleet_lease import LeaseLost
+from aggregator.leadership.identity import (
+    SteadyClock,
+    boot_ids,
+    find_epoch,
+    lock_service,
+    service_signer,
+)
+from aggregator.operator.desk import Desk
+from aggregator.operator.device_orders import DeviceOrders
+from aggregator.operator.order_queue import OrderQueue
+from aggregator.releases.orders import refusing_handlers, release_handlers
+from aggregator.releases.policy import ReleasePolicy, group_of, released_group
+from aggregator.releases.released import released_source
+from aggregator.releases.rollouts import Rollouts
+from aggregator.service.campaign import Observer
+from aggregator.service.conditions import Conditions, Counted
+from aggregator.service.devices import Devices
+from aggregator.service.duties import Duties
+from aggregator.service.opening import Opening
+from aggregator.service.runner import Runner
+from aggregator.service.starting import Starting, opening_of
+from aggregator.service.steering import Steering
 from aggregator.service_settings import ServeSettings
-from aggregator.starting import Starting, opening_of
-from aggregator.steering import Steering
-from aggregator.storage import open_blobs, open_lease
+from aggregator.storage.charter import RELEASES, check_campaign_name
+from aggregator.storage.choice import open_blobs, open_lease
+from aggregator.storage.enrolment_store import upgrade_enrolments
+from aggregator.storage.place import Place
+from aggregator.storage.registry_table import RegistryTable
+from aggregator.storage.release_store import ReleaseStore
+from aggregator.storage.schema import current, has_leases, newest, upgrade
+from aggregator.transfer.assembly import Assembly
+from aggregator.transfer.fleet import Fleet
 from wire.errors import OtherAggregator
+from wire.identity.signed import Signer, Verifier
 from wire.links.mqtt import MqttLink
 from wire.links.port import Will
 from wire.messages import AggregatorStatus
-from wire.signed import Signer, Verifier
 from wire.topics import Topics, aggregator_role
 
 log = logging.getLogger("shoal.aggregator")

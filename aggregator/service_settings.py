@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from aggregator.charter import LATEST
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.enrolment.service import EnrolmentSettings
-from aggregator.release_policy import When
-from aggregator.rollouts import RolloutSettings
-from aggregator.start import check_asking
+from aggregator.releases.policy import When
+from aggregator.releases.rollouts import RolloutSettings
+from aggregator.service.start import check_asking
+from aggregator.storage.charter import LATEST
 from algorithms.registry import AlgorithmSpec
 from wire.bundle import Bundle
 from wire.links.mqtt import BrokerAddress
@@ -85,9 +85,9 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     http_host: str = "127.0.0.1"
     http_port: int = 8080
     http_proxies: str = ""
-    """As `aggregator.adapters.http_server.read_proxies` takes them."""
+    """As `aggregator.http.server.read_proxies` takes them."""
     release: When = "off"
-    """Whether the fleet has releases, and what makes them (`aggregator.release_policy`)."""
+    """Whether the fleet has releases, and what makes them (`aggregator.releases.policy`)."""
     release_every: int = 0
     """After so many rounds of training the models are released too; 0: when the campaign is
     over."""

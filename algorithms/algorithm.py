@@ -38,10 +38,10 @@ from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
 from algorithms.server_optimizers.none import NoServerOptimizer
 from algorithms.server_optimizers.stepping import advance
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 from wire.errors import ConfigError
 from wire.messages import Choose, Evaluate, Train
-from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
 SURVEY = Evaluate("train", "survey", "initial")
 SURVEY_INPUTS = Evaluate("windows", "survey", "initial")

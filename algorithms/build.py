@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from algorithms.core.contract import Objective
 from algorithms.core.seeded import seeded
 from algorithms.core.units import Units
+from algorithms.models.adoption.from_file import check_file, is_file, model_from_file
 from algorithms.models.classifier import Classifier
-from algorithms.models.from_file import check_file, is_file, model_from_file
 from algorithms.models.registry import default_model, make_model, read_model
 from algorithms.registry import AlgorithmSpec, make_objective, task_of
 from wire.bundle import Window

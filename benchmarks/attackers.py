@@ -22,12 +22,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aggregator.adapters.memory import MemoryBlobs
-from aggregator.aggregation import aggregate, start_run
 from aggregator.core.admission import admit, norms_of
-from aggregator.core.influence import FLOOR
 from aggregator.core.record import record_of
-from aggregator.core.round import step
+from aggregator.core.round.influence import FLOOR
+from aggregator.core.round.machine import step
 from aggregator.core.state import (
     Aggregate,
     Command,
@@ -38,7 +36,9 @@ from aggregator.core.state import (
     SendPlan,
     UpdateAdmitted,
 )
+from aggregator.service.aggregation import aggregate, start_run
 from aggregator.service_settings import ServeSettings, run_settings
+from aggregator.storage.memory import MemoryBlobs
 from algorithms.core.contract import Objective, Probe
 from algorithms.core.probe import make_probe
 from algorithms.registry import GROUPINGS, MEANS, make_algorithm, read_algorithm
@@ -52,12 +52,12 @@ from simulation.engine.graphs.native import NativeGraphs
 from simulation.engine.workers.attacks import Attack, flipped_classes
 from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec, DeviceResult
 from simulation.objective import objective_for_fleet
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors, decode_tensors
 from wire.bundle import Bundle, Window
 from wire.codec import encode_update
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Metrics, Plan, Update
-from wire.tensors import Tensors, decode_tensors
 
 OUT = Path(__file__).parents[1] / "benchmarks" / "results" / "attackers.json"
 DEVICES, ROUNDS, EPOCHS, TRAIN, TEST, NOISE = 10, 20, 3, 96, 60, 0.7

@@ -23,9 +23,9 @@ from algorithms.registry import make_objective, read_algorithm
 from export.describe import to_numpy
 from simulation.engine.graphs.batched import BatchedGraphs, Request
 from simulation.engine.graphs.eager import EagerGraphs
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Window
-from wire.tensors import Array, Tensors
 
 CHANNELS, TIME, CLASSES, WINDOWS, BATCH, DEVICES = 9, 128, 6, 256, 32, 128
 TOGETHER = (8, 32, 128)

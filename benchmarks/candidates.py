@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aggregator.aggregation import load_state, work_of
 from aggregator.core.plan import make_plan, trained_on_all
+from aggregator.service.aggregation import load_state, work_of
 from algorithms.core.contract import TorchTensors
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.memory import Memory, mixed, neighbours, unit
@@ -28,8 +28,8 @@ from algorithms.personalisation.neighbourly import ByNeighbours
 from algorithms.registry import make_algorithm, read_algorithm
 from benchmarks.candidate_rules import SHARES, text
 from benchmarks.results.report import describe_machine, put
-from edge_client.job import Job
-from edge_client.layout import PARTS, fit_windows, windows_for
+from edge_client.data.layout import PARTS, fit_windows, windows_for
+from edge_client.work.job import Job
 from export.describe import describe_bundle
 from host.threads import one_thread
 from simulation.datasets.catalog import load_data
@@ -39,9 +39,9 @@ from simulation.objective import objective_for_fleet
 from simulation.scenario import read_labels
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from simulation.splits import read_split
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors, decode_tensors
 from wire.messages import Verb
-from wire.tensors import Tensors, decode_tensors
 
 OUT = Path(__file__).parent / "results" / "candidates.json"
 SCENES = (

@@ -36,8 +36,8 @@ from algorithms.groupings.significance import find_groups
 from algorithms.groupings.views import Responses, View
 from algorithms.models.har_cnn import HarCnn
 from benchmarks.results.report import describe_machine, put
-from wire import names
-from wire.tensors import Array
+from wire.arrays import names
+from wire.arrays.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "clustering.json"
 SIZES = (100, 1_000, 10_000, 100_000)

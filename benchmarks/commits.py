@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.state import DeviceHeard
-from aggregator.runner import GROUP
+from aggregator.service.runner import GROUP
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from benchmarks.results.report import describe_machine, keep
 
 OUT = Path(__file__).parent / "results" / "commits.json"

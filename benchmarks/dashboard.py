@@ -17,8 +17,8 @@ from immutables import Map
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
-from aggregator.adapters.http_server import HttpServer
 from aggregator.core.registry import Registry, Tagged, step
+from aggregator.http.server import HttpServer
 from benchmarks.made_up_fleet import MadeUpService, made_up_service
 from benchmarks.results.report import describe_machine, keep
 from simulation.local.broker import free_port

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.results.report import describe_machine, keep
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle, unpack
-from wire.tensors import Tensors
 
 OUT = Path(__file__).parent / "results" / "edge.json"
 WINDOW, CLASSES, BATCH = (9, 128), 6, 32
@@ -109,11 +109,11 @@ def python_client(runtime: str, folder: Path) -> Step:
     """The client's own adapter for a runtime."""
     bundle = unpack((folder / "bundle.shoal").read_bytes())
     if runtime == "onnx":
-        from edge_client.adapters.onnx_graphs import OnnxGraphs
+        from edge_client.graphs.onnx import OnnxGraphs
 
         run = OnnxGraphs(bundle).run
     else:
-        from edge_client.adapters.executorch_graphs import ExecutorchGraphs
+        from edge_client.graphs.executorch import ExecutorchGraphs
 
         run = ExecutorchGraphs(bundle, runtimes=(runtime,)).run
     state = inputs_of(bundle)

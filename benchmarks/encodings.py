@@ -16,19 +16,19 @@ from aggregator.core.summary import Summary
 from algorithms.registry import read_algorithm
 from benchmarks.results.report import describe_machine, put
 from benchmarks.stopwatch import seconds_of
-from edge_client.executor import Executor
+from edge_client.work.executor import Executor
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
 from simulation.partition import make_fleet, read_partition
 from simulation.simulate import SimulationSettings, simulate
-from wire import names
+from wire.arrays import names
+from wire.arrays.quantised import BLOCK, LARGEST, decoded, encoded
+from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Bundle
 from wire.codec import encode_update
 from wire.messages import Encoding, Metrics, Plan, Train, Update
-from wire.quantised import BLOCK, LARGEST, decoded, encoded
-from wire.tensors import Array, Tensors
 
 OUT = Path(__file__).parent / "results" / "encodings.json"
 ENCODINGS: tuple[Encoding, ...] = ("float32", "int8")
@@ -150,7 +150,7 @@ def errors_of(changes: Array) -> list[dict[str, Any]]:
 
 
 def _rounded(change: Array, way: Callable[[Array], Array]) -> Array:
-    """A change in blocks as `wire.quantised` cuts one tensor."""
+    """A change in blocks as `wire.arrays.quantised` cuts one tensor."""
     blocks = np.pad(change, (0, -len(change) % BLOCK)).reshape(-1, BLOCK)
     scales = np.abs(blocks).max(1, keepdims=True) / np.float32(LARGEST)
     steps = np.divide(blocks, scales, out=np.zeros_like(blocks), where=scales > 0)

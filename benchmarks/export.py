@@ -32,7 +32,7 @@ def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:
 
     from algorithms.registry import read_algorithm
     from export.bundle import capture_graphs
-    from export.onnx_graph import count_operators
+    from export.lowering.onnx_graph import count_operators
     from simulation.datasets.watch import load_watch
     from simulation.objective import objective_for_fleet
 

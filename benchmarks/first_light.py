@@ -19,7 +19,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from algorithms.registry import read_algorithm
 from benchmarks.results.report import describe_machine, put
-from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.graphs.onnx import OnnxGraphs
 from export.publish import publish
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData, select_devices
@@ -27,8 +27,8 @@ from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
 from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationSettings, simulate
-from wire import names
-from wire.keys import new_key
+from wire.arrays import names
+from wire.identity.keys import new_key
 
 HERE = Path(__file__).parent
 SEEDS = range(5)

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.fleet import Fleet
-from aggregator.identity import SteadyClock
-from aggregator.runner import GROUP, Runner
+from aggregator.leadership.identity import SteadyClock
+from aggregator.service.runner import GROUP, Runner
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
+from aggregator.transfer.fleet import Fleet
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from benchmarks.results.report import describe_machine, keep
@@ -38,10 +38,10 @@ from simulation.objective import objective_for_fleet
 from wire import messages as m
 from wire.bundle import Window
 from wire.codec import decode, encode, encode_update
-from wire.keys import new_key
+from wire.identity.keys import new_key
+from wire.identity.signed import Signer, vouch
 from wire.links.in_process import InProcessBroker, InProcessLink
 from wire.links.port import Delivery, LinkEvent
-from wire.signed import Signer, vouch
 from wire.topics import Topics
 
 OUT = Path(__file__).parent / "results" / "load.json"

@@ -10,20 +10,20 @@ import numpy as np
 from fastapi import FastAPI
 from immutables import Map
 
-from aggregator.access import Access
-from aggregator.adapters.http_api import create_api
-from aggregator.adapters.memory import MemoryBlobs, MemoryRegistry, MemoryStore
-from aggregator.aggregation import encode_views
 from aggregator.core import registry as known
-from aggregator.core.conditions import Conditions, Counted
 from aggregator.core.ports import Blobs, Store
 from aggregator.core.record import RoundRecord
-from aggregator.core.releases import Draft, add, put
-from aggregator.core.rollout_state import FleetState, Gate, Holder, Rollout, RolloutStep
+from aggregator.core.release.releases import Draft, add, put
+from aggregator.core.release.state import FleetState, Gate, Holder, Rollout, RolloutStep
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import Device, ModelVersion, Received, RunState
-from aggregator.devices import Devices
-from aggregator.order_queue import OrderQueue
+from aggregator.http.access import Access
+from aggregator.http.api import create_api
+from aggregator.operator.order_queue import OrderQueue
+from aggregator.service.aggregation import encode_views
+from aggregator.service.conditions import Conditions, Counted
+from aggregator.service.devices import Devices
+from aggregator.storage.memory import MemoryBlobs, MemoryRegistry, MemoryStore
 from algorithms.core.contract import Grouped, GroupingMemory
 from algorithms.personalisation.kept import Kept
 from wire import messages as m
@@ -42,7 +42,7 @@ KEEPS = ("served", "recalibrated", "knn-per", "personal")
 
 @dataclass
 class MadeUp:
-    """A campaign as `aggregator.adapters.http_views.Shown` has it, whose state can be changed."""
+    """A campaign as `aggregator.http.views.Shown` has it, whose state can be changed."""
 
     state: RunState
     store: Store

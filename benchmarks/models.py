@@ -20,15 +20,15 @@ import torch
 
 import shoal
 from algorithms.core.contract import GraphFunction, Objective
+from algorithms.models.adoption.from_file import as_classifier
 from algorithms.models.classifier import Classifier
-from algorithms.models.from_file import as_classifier
 from algorithms.registry import make_objective, read_algorithm, task_of
 from benchmarks.results.report import describe_machine, put
 from benchmarks.usual_models import USUAL, Usual
 from export.bundle import RUNTIMES, capture_graphs, make_bundle
 from export.parity import check_parity
 from host.threads import one_thread
-from wire import names
+from wire.arrays import names
 from wire.bundle import Window, unpack
 from wire.errors import ShoalError
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.network import network_of
+from algorithms.models.reading.network import network_of
 from benchmarks.results.report import describe_machine, put
 from host.native.plan import available_targets
 from host.native.trainer import Trainer

@@ -9,17 +9,17 @@ from algorithms.algorithm import SURVEY
 from algorithms.core.contract import USUAL_PASSES, ObjectiveMemory, Work
 from algorithms.registry import make_algorithm, read_algorithm
 from benchmarks.stopwatch import seconds_of
-from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor
+from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.work.executor import Executor
 from export.publish import publish
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData
 from simulation.objective import objective_for_fleet
 from simulation.scenario import Scenario, set_scene
-from wire.keys import new_key
+from wire.arrays.tensors import Tensors
+from wire.identity.keys import new_key
 from wire.messages import Plan
-from wire.tensors import Tensors
 
 DATA, EPOCHS, METHODS = ("watch", "uci-har"), (1, 2, 5), ("personal", "lg-net")
 DIGEST = "a" * 64

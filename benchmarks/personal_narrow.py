@@ -27,7 +27,7 @@ from simulation.objective import objective_for_fleet
 from simulation.scenario import OWN
 from simulation.simulate import SimulationSettings, scene_of, simulate
 from simulation.splits import read_split
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 DATA = ("watch", "uci-har")
 ROUNDS, EPOCHS, FEWEST = 12, 2, 4

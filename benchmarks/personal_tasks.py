@@ -20,7 +20,7 @@ import shoal
 from edge_client.core.ports import Windows
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 SEEN = 3
 """The channels of the accelerometer come first."""

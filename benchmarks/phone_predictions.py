@@ -24,9 +24,9 @@ from export.bundle import capture_graphs, make_bundle
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
 from simulation.objective import objective_for_fleet
-from wire import names
-from wire.keys import new_key, public_pem
-from wire.tensors import encode_tensors
+from wire.arrays import names
+from wire.arrays.tensors import encode_tensors
+from wire.identity.keys import new_key, public_pem
 
 OUT = Path(__file__).parent / "results" / "phone_predictions.json"
 BUILD = Path(__file__).parents[1] / "android_bridge" / "build"

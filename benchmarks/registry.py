@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.registry_table import RegistryTable
-from aggregator.core.order_events import Retuned
-from aggregator.devices import Devices
+from aggregator.core.round.order_events import Retuned
+from aggregator.service.devices import Devices
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.registry_table import RegistryTable
 from benchmarks.load import RAM, Bench
 from benchmarks.results.report import describe_machine, keep
 from wire import messages as m

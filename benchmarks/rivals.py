@@ -35,7 +35,7 @@ from simulation.datasets.catalog import load_data
 from simulation.objective import objective_for_fleet
 from simulation.scenario import Scenario, read_labels, set_scene
 from simulation.splits import read_split
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "rivals.json"
 CELLS = (("watch", "time", "all"), ("uci-har", "time", "all"))

@@ -38,8 +38,8 @@ from algorithms.means.weighted import UniformMean, WeightedMean
 from benchmarks.peers.environments import install, python_of
 from benchmarks.peers.systems import choose
 from benchmarks.results.report import keep
-from wire import names
-from wire.tensors import Array
+from wire.arrays import names
+from wire.arrays.tensors import Array
 
 OUT = Path(__file__).parent / "results" / "server.json"
 SHAPES = (

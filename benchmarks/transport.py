@@ -24,12 +24,12 @@ import numpy as np
 from benchmarks.results.report import describe_machine, put
 from benchmarks.stopwatch import seconds_of
 from simulation.local.broker import EmbeddedBroker, free_port
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.codec import decode_update, encode_update
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
 from wire.messages import Metrics, Update
-from wire.tensors import Tensors
 
 WEIGHT = names.delta("w")
 OUT = Path(__file__).parent / "results" / "transport.json"

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aggregator.core.cohort import read_policy
+from aggregator.core.round.cohort import read_policy
 from benchmarks.results.report import put
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy

@@ -3,4 +3,4 @@
 An application beside the client needs `Model` alone.
 """
 
-from edge_client.model import Model as Model
+from edge_client.models.application import Model as Model

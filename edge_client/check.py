@@ -15,27 +15,27 @@ from pathlib import Path
 import numpy as np
 from cryptography import x509
 
-from edge_client.adapters.owner import Owner, check_owner
-from edge_client.adapters.state import FolderState, StoredModel
+from edge_client.agent.owner import Owner, check_owner
+from edge_client.agent.state import FolderState, StoredModel
 from edge_client.core.offers import alone_of
 from edge_client.core.ports import Windows
-from edge_client.current import CurrentModel
-from edge_client.labels import are_steps, has_classes
-from edge_client.live.labels import Labels
+from edge_client.data.labels import are_steps, has_classes
+from edge_client.live.labelling.labels import Labels
+from edge_client.live.recording import live_folder
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
+from edge_client.models.current import CurrentModel
+from edge_client.models.predict import reader_may_leave
+from edge_client.models.trial import has_any, one_window
 from edge_client.options import broker_address, graph_loader, policy_of, trusted_keys, windows_of
-from edge_client.predict import reader_may_leave
-from edge_client.recording import live_folder
-from edge_client.trial import has_any, one_window
 from host.files import is_locked
 from host.loopback import is_loopback
 from wire.bundle import unpack
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
+from wire.identity.signed import Verifier, utc
 from wire.links.mqtt import MqttLink
 from wire.links.port import Delivery, Denied
 from wire.messages import AggregatorStatus, Policy
-from wire.signed import Verifier, utc
 from wire.topics import Topics
 
 FREE_BYTES = 256 * 2**20

@@ -9,17 +9,20 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
-from edge_client.adapters.health import linux_health
-from edge_client.adapters.owner import Owner
-from edge_client.adapters.state import FolderState, only_process
-from edge_client.agent import Agent
+from edge_client.agent.health import linux_health
+from edge_client.agent.loop import Agent
+from edge_client.agent.owner import Owner
+from edge_client.agent.state import FolderState, only_process
+from edge_client.agent.withdrawal import withdraw
 from edge_client.check import check
 from edge_client.enrolment.credentials import Credentials, fill_in
 from edge_client.enrolment.enrol import enrol
 from edge_client.enrolment.renewal import Renewal
+from edge_client.live.commands import predict_live, record
+from edge_client.live.recording import recording
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
-from edge_client.live_commands import predict_live, record
+from edge_client.models.predict import predict
 from edge_client.options import (
     RUNTIMES,
     broker_address,
@@ -29,14 +32,11 @@ from edge_client.options import (
     trusted_keys,
     windows_of,
 )
-from edge_client.predict import predict
-from edge_client.recording import recording
-from edge_client.withdrawal import withdraw
 from host.logs import log_to_stderr
 from host.supervisor import alive
 from wire.codec import encode
 from wire.errors import ShoalError
-from wire.keys import PublicKey
+from wire.identity.keys import PublicKey
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
 from wire.messages import DeviceStatus

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.adapters.policy_file import read_policy
-from edge_client.adapters.windows import load_folder
+from edge_client.agent.policy_file import read_policy
 from edge_client.core.ports import GraphLoader, Windows
+from edge_client.data.windows import load_folder
 from edge_client.live.settings import add_live_options
 from host.logs import FORMS
 from host.loopback import is_loopback
 from wire.errors import ConfigError
-from wire.keys import PublicKey, read_public
+from wire.identity.keys import PublicKey, read_public
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
 from wire.pieces import MOST_BYTES
 
 if TYPE_CHECKING:
-    from edge_client.adapters.onnx_graphs import OnnxModel
+    from edge_client.graphs.onnx import OnnxModel
 
 RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 """What a check-in calls each runtime."""
@@ -330,12 +330,12 @@ def load_graphs_of(
         raise ConfigError(f"runtime {runtime!r}: expected one of {', '.join(RUNTIMES)}")
     try:
         if runtime == "executorch":
-            from edge_client.adapters.executorch_graphs import ExecutorchGraphs
-            from edge_client.adapters.executorch_library import load_library
+            from edge_client.graphs.executorch import ExecutorchGraphs
+            from edge_client.graphs.executorch_library import load_library
 
             load_library(library)
             return lambda bundle: ExecutorchGraphs(bundle, threads, library)
-        from edge_client.adapters.onnx_graphs import OnnxGraphs
+        from edge_client.graphs.onnx import OnnxGraphs
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"--runtime {runtime}: the package {error.name} is not installed"
@@ -350,7 +350,7 @@ def load_model_of(provider: str = "CPU", threads: int = 1) -> Callable[[bytes], 
         ConfigError: onnxruntime is not here.
     """
     try:
-        from edge_client.adapters.onnx_graphs import OnnxModel
+        from edge_client.graphs.onnx import OnnxModel
     except ModuleNotFoundError as error:
         raise ConfigError(f"--runtime onnx: the package {error.name} is not installed") from None
     return lambda data: OnnxModel(data, _providers(provider), threads)

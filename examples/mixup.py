@@ -17,7 +17,7 @@ from algorithms.core.limits import SHARE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Pass
-from wire import names
+from wire.arrays import names
 
 DRAWN = names.uniform("share")
 

@@ -14,7 +14,7 @@ import numpy as np
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
 from algorithms.core.limits import AT_LEAST_ONE, Limits
 from algorithms.groupings.base import Defaults, check_shared, remember_first, settle
-from wire.tensors import Tensors
+from wire.arrays.tensors import Tensors
 
 
 class Opposed(Defaults):

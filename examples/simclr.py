@@ -25,7 +25,7 @@ from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.objectives.halves import TwoHalves
 from algorithms.objectives.supervised import Supervised, following_values
-from wire import names
+from wire.arrays import names
 from wire.messages import Apply, Evaluate, Verb
 
 PROJECTION, PASSED = names.shared("projection"), names.slot("passed")

@@ -25,17 +25,17 @@ from export.describe import (
     specs_of,
     to_numpy,
 )
-from export.executorch_program import ExecutorchProgram, to_executorch
-from export.onnx_graph import OnnxGraph, to_onnx, to_template
+from export.lowering.executorch_program import ExecutorchProgram, to_executorch
+from export.lowering.onnx_graph import OnnxGraph, to_onnx, to_template
 from export.refused import refused_layers
 from export.runtimes import ONNX
 from export.shortcuts import no_garbage_collection
-from wire import names
+from wire.arrays import names
+from wire.arrays.onnx_model import PREDICT
+from wire.arrays.tensors import Tensors, TensorSpec
 from wire.bundle import EXECUTORCH, Graph, Program, Window, pack
 from wire.errors import ConfigError
-from wire.keys import PrivateKey
-from wire.onnx_model import PREDICT
-from wire.tensors import Tensors, TensorSpec
+from wire.identity.keys import PrivateKey
 
 T = TypeVar("T")
 RUNTIMES = (ONNX, EXECUTORCH)

@@ -21,13 +21,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from algorithms.core.contract import TorchTensors
-from algorithms.models.plain import PlainOperators
-from export.core_program import CoreProgram, core_program, read_sizes_once
+from algorithms.models.reading.plain import PlainOperators
 from export.describe import MIN_BATCH
+from export.lowering.core_program import CoreProgram, core_program, read_sizes_once
 from export.lowering.shared import Table, shared_decompositions
 from host.traced import drop_unread
+from wire.arrays.names import has_rows
 from wire.errors import ConfigError
-from wire.names import has_rows
 
 MAX_BATCH = 4096
 

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 import torch
 
 from algorithms.core.contract import GraphFunction, Objective, TorchTensors
-from algorithms.models.draws import no_draws
-from algorithms.models.examples import some_examples
+from algorithms.models.adoption.draws import no_draws
+from algorithms.models.adoption.examples import some_examples
 from algorithms.objectives.gradients import tape
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors, TensorSpec
 from wire.bundle import Bundle, Graph, Manifest, Window, pack, unpack
-from wire.tensors import Tensors, TensorSpec
 
 T = TypeVar("T")
 MIN_BATCH = 2

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from export.onnx_graph import count_operators
+from export.lowering.onnx_graph import count_operators
 from export.runtimes import ONNX
 from wire.bundle import Bundle
 

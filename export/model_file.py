@@ -9,17 +9,17 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from algorithms.core.contract import Probe, TorchTensors
-from algorithms.models.examples import some_examples
+from algorithms.models.adoption.examples import some_examples
 from export.capture import trace
 from export.describe import TRACE_BATCH
-from export.executorch_program import to_executorch
+from export.lowering.executorch_program import to_executorch
 from export.runtimes import load_whole
-from wire import names
+from wire.arrays import names
+from wire.arrays.onnx_model import apart, whole_model
+from wire.arrays.tensors import Array, Tensors
 from wire.bundle import EXECUTORCH, Bundle
 from wire.errors import BundleError, ConfigError
-from wire.onnx_model import apart, whole_model
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, SEQUENCE, TaskName
-from wire.tensors import Array, Tensors
 
 FORMS = ("onnx", "pte", "pt", "safetensors")
 """What a file of a model may be, by the end of its name."""

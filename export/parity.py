@@ -18,11 +18,11 @@ from torch import nn
 from algorithms.core.contract import Objective, TorchTensors
 from export.describe import to_numpy
 from export.runtimes import load_graph, load_whole, runtimes_of
-from wire import names
+from wire.arrays import names
+from wire.arrays.onnx_model import PREDICT, apart, whole_model
+from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Bundle
 from wire.errors import BundleError
-from wire.onnx_model import PREDICT, apart, whole_model
-from wire.tensors import Array, Tensors
 
 TYPICAL = 1e-4
 """In most steps the largest difference after one step is at most this part of a tensor's scale."""
@@ -45,7 +45,7 @@ own size. Its values may then be so many times as far as the furthest."""
 
 WHOLE = 1e-5
 """So far may the answers of the model in one file be from those of the graph
-(`wire.onnx_model.apart`)."""
+(`wire.arrays.onnx_model.apart`)."""
 
 Step = Callable[[Tensors, dict[str, np.ndarray]], Tensors]
 """From the tensors and a batch to the outputs."""

@@ -12,10 +12,10 @@ from export.parity import Parity, check_parity
 from export.runtimes import ONNX
 from host.files import write_atomically
 from host.threads import one_thread
+from wire.arrays.tensors import Array
 from wire.bundle import Bundle, Window, unpack
 from wire.errors import BundleError, ConfigError
-from wire.keys import PrivateKey, new_key, private_pem, public_pem, read_private
-from wire.tensors import Array
+from wire.identity.keys import PrivateKey, new_key, private_pem, public_pem, read_private
 
 DEVICE_FILE, SERVER_FILE, TRUST_FILE, KEY_FILE = (
     "device.shoal",

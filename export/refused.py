@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from algorithms.core.contract import Objective, TorchTensors
-from algorithms.models.examples import some_examples
+from algorithms.models.adoption.examples import some_examples
 from export.capture import Trace, trace
 from export.describe import TRACE_BATCH
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError
 
 Write = Callable[[Trace], object]

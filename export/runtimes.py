@@ -12,8 +12,8 @@ import onnxruntime
 import torch
 
 from export.capture import quiet
+from wire.arrays.tensors import Tensors
 from wire.bundle import Bundle
-from wire.tensors import Tensors
 
 ONNX = "onnx"
 
@@ -43,7 +43,7 @@ def load_graph(bundle: Bundle, graph: str, runtime: str = ONNX) -> Run:
 
 
 def load_whole(onnx: bytes) -> Callable[[np.ndarray], np.ndarray]:
-    """A model in one file (`wire.onnx_model`): from examples to probabilities."""
+    """A model in one file (`wire.arrays.onnx_model`): from examples to probabilities."""
     call = _onnx(onnx)
     return lambda x: np.asarray(call([x])[0])
 

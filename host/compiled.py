@@ -22,7 +22,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from algorithms.core.contract import TorchTensors
-from algorithms.models.plain import PlainOperators
+from algorithms.models.reading.plain import PlainOperators
 from host.cache import cache_folder
 from host.compiler import CannotCompile
 from host.traced import drop_unread

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import Comparison, Spread, Summary, accuracy_of, spread
 from algorithms.registry import read_algorithm
-from shoal.report_words import percent
+from shoal.reports.words import percent
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationSettings, simulate
 

@@ -5,15 +5,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import database_name
-from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore, has_run
-from aggregator.charter import RELEASES
 from aggregator.core.state import RunState
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.charter import RELEASES
+from aggregator.storage.engine import database_name
+from aggregator.storage.salvage import read_database
+from aggregator.storage.sql_store import SqlStore, has_run
+from wire.arrays.tensors import OWN_FILES, Tensors, check_layout, decode_tensors
 from wire.bundle import Bundle, unpack
 from wire.errors import ConfigError
-from wire.tensors import OWN_FILES, Tensors, check_layout, decode_tensors
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edge_client.labels import strata
+from edge_client.data.labels import strata
 from simulation.datasets.windows import FleetData
 from simulation.partitions.embedding import FIT_EXAMPLES, Embedding, fit_components
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 DIMENSIONS = 16
 BUCKETS = 256

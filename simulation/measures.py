@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wire.arrays.tensors import Array
 from wire.tasks import (
     CLASSIFICATION,
     MULTI_LABEL,
@@ -15,7 +16,6 @@ from wire.tasks import (
     SEQUENCE,
     TaskName,
 )
-from wire.tensors import Array
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def measured_in(task: TaskName, quantities: Sequence[str]) -> tuple[str, ...]:
 
 def measure(task: TaskName, labels: Array, answers: Array) -> Measures:
     """The measures of answers (n, answers), or (n, steps, answers), of at least one example with
-    its labels (n, \\*label), as `edge_client.executor.Executor.predict` gives them. In a
+    its labels (n, \\*label), as `edge_client.work.executor.Executor.predict` gives them. In a
     reconstruction, labels are 1 where a window is anomalous, and 0 elsewhere."""
     if task == CLASSIFICATION:
         return Measures(macro_f1(labels, answers.argmax(1)))

@@ -15,21 +15,21 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from aggregator.aggregation import load_state, work_of
 from aggregator.core.plan import by_labels, make_plan, program_for, round_seed
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
+from aggregator.service.aggregation import load_state, work_of
 from algorithms.algorithm import Algorithm, Contribution
 from algorithms.core.contract import Placement, Probe, Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.personalisation.kept import Kept, kept_of
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, Windows
-from edge_client.executor import Executor, Secret
+from edge_client.work.executor import Executor, Secret
 from simulation.datasets.windows import FleetData
+from wire.arrays.tensors import Array, Tensors, decode_tensors
 from wire.bundle import Bundle
 from wire.messages import Evaluate, Metrics, Plan, Train, Verb
-from wire.tensors import Array, Tensors, decode_tensors
 
 EPOCHS = 10
 """Local epochs of a newcomer (appendix D.4)."""

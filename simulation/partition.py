@@ -13,15 +13,15 @@ from functools import partial
 import numpy as np
 
 from algorithms.spec import Choice, Option, Options, Value, read, with_option
-from edge_client.labels import has_classes
+from edge_client.data.labels import has_classes
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import DEVICES, Pool, assign_alike, pool_of
 from simulation.datasets.windows import FleetData
 from simulation.partitions import embedding, inputs, labels
 from simulation.partitions.assignment import Assignment, assign_pool, common_options
 from simulation.partitions.users import by_user
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 MANY = 1_000_000
 

@@ -11,12 +11,12 @@ from torch import nn
 
 from algorithms.build import build_model
 from algorithms.models.classifier import Classifier
-from edge_client.labels import has_classes
+from edge_client.data.labels import has_classes
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import Pool, pool_of
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
-from wire.tensors import Array
 
 MOST_EXAMPLES = 20_000
 """Examples that an extractor is trained on at most."""

@@ -16,12 +16,12 @@ import numpy as np
 
 from algorithms.spec import Choice
 from edge_client.core.ports import Windows
-from edge_client.labels import has_classes
+from edge_client.data.labels import has_classes
 from simulation.datasets.windows import FleetData
 from simulation.newcomers import hold_out
 from simulation.splits import read_split, split_anew
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError, DataError
-from wire.tensors import Array
 
 Labels = Annotated[int, msgspec.Meta(ge=1)] | Literal["all", "none"]
 """Labelled windows of each class that a device has at most; ``none``: newcomers have none, and

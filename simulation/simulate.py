@@ -8,10 +8,9 @@ from time import perf_counter
 import msgspec
 import numpy as np
 
-from aggregator.aggregation import check_fit
-from aggregator.core.cohort import read_policy, with_cohort
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
+from aggregator.core.round.cohort import read_policy, with_cohort
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import RunState
 from aggregator.core.summary import (
@@ -24,6 +23,7 @@ from aggregator.core.summary import (
     spread_of_errors,
     summarize,
 )
+from aggregator.service.aggregation import check_fit
 from algorithms.core.contract import USUAL_PASSES, Objective
 from algorithms.core.probe import probe_of
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm, task_of
@@ -51,12 +51,12 @@ from simulation.scenario import OWN, Labels, Scenario, set_scene
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
-from wire import names
+from wire.arrays import names
+from wire.arrays.quantised import change_bytes
+from wire.arrays.tensors import Array
 from wire.bundle import Bundle
 from wire.errors import ConfigError
-from wire.quantised import change_bytes
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, SEQUENCE, TaskName
-from wire.tensors import Array
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import numpy as np
 
 from algorithms.spec import Choice, Option, Options, read
 from edge_client.core.ports import Windows
-from edge_client.labels import last_share_of_each_class, strata
+from edge_client.data.labels import last_share_of_each_class, strata
 from simulation.datasets.windows import FleetData, Recordings
 from simulation.partitions.assignment import split_count
+from wire.arrays.tensors import Array
 from wire.errors import DataError
-from wire.tensors import Array
 
 Rule = Callable[[str, Recordings, int, float, np.random.Generator], tuple[Array, Array]]
 """(what errors call the device, its windows in time, samples in a window, share for testing,

@@ -6,17 +6,17 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
-from aggregator.adapters.http_server import HttpServer
 from aggregator.enrolment.api import create_enrolment_api
 from aggregator.enrolment.attestation import PlayIntegrity
 from aggregator.enrolment.authority import SERVER, Authority, make_authority
 from aggregator.enrolment.desk import make_token
 from aggregator.enrolment.office import Offer, Office
+from aggregator.http.server import HttpServer
+from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 from simulation.local.broker import free_port
-from wire.certificates import TlsKey, make_request, new_tls_key, sign_text
-from wire.enrolment import Answer, Enrol, Enrolled, Renew, renewal_text
-from wire.keys import new_key, public_pem
+from wire.identity.certificates import TlsKey, make_request, new_tls_key, sign_text
+from wire.identity.enrolment import Answer, Enrol, Enrolled, Renew, renewal_text
+from wire.identity.keys import new_key, public_pem
 
 TRUST = public_pem(new_key()).decode()
 OFFER = Offer("mqtts://broker.example", TRUST, "max_epochs = 5.0\n")

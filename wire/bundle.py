@@ -18,13 +18,13 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import RECEIVED_FILES, Tensors, TensorSpec, decode_tensors, encode_tensors
 from wire.codec import digest
 from wire.errors import BundleError, LimitExceeded, StaleBundle, TamperedBundle
-from wire.keys import PrivateKey, PublicKey, verifies
+from wire.identity.keys import PrivateKey, PublicKey, verifies
 from wire.messages import Count, Digest, Name, Positive, Text
 from wire.tasks import CLASSIFICATION, RECONSTRUCTION, Label, TaskName, answer_of, label_of
-from wire.tensors import RECEIVED_FILES, Tensors, TensorSpec, decode_tensors, encode_tensors
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """(name, dtype, shape) of each tensor that a message must carry."""
@@ -64,7 +64,7 @@ class Graph(msgspec.Struct, frozen=True):
     `responses` are the metrics, by name and shape, that go back as responses. `file` is the graph
     in ONNX; `programs` are the same graph for other runtimes, by runtime. `template` is the graph
     in ONNX once more, with ``x`` as its only input and the tensors as names without a value
-    (`wire.onnx_model`); empty where there is none.
+    (`wire.arrays.onnx_model`); empty where there is none.
     """
 
     file: Text

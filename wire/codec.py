@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from wire import messages
+from wire.arrays.tensors import PROTOCOL_LIMITS, Limits, Tensors, decode_tensors, encode_tensors
 from wire.errors import LimitExceeded, Malformed
-from wire.tensors import PROTOCOL_LIMITS, Limits, Tensors, decode_tensors, encode_tensors
 
 MESSAGE_BYTES = 64 * 2**10
 """A JSON message may have at most this many bytes; read before it is parsed."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 FEWEST = 3
 """Windows held out, at least: fewer say nothing of a model, and are worth more as windows to train

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from aggregator.core.plan import asked_alone, place_of_plan, plan_for
-from aggregator.core.round import OPEN
+from aggregator.core.round.machine import OPEN
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import Received, RunState
 from algorithms.personalisation.kept import kept_of
-from wire import names
+from wire.arrays import names
+from wire.arrays.quantised import decoded, is_encoded
+from wire.arrays.tensors import Tensors, check_layout
 from wire.bundle import Layout
 from wire.errors import WrongLayout
 from wire.messages import Apply, Choose, Evaluate, Reason, Train, Update, Verb
-from wire.quantised import decoded, is_encoded
-from wire.tensors import Tensors, check_layout
 
 LARGEST_NORM = 1e12
 """Statistics and responses with a larger Euclidean norm are refused: sums over devices have to stay

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from aggregator.core.asking import all_placed, groups_of
-from aggregator.core.device_events import DeviceBarred, DeviceForgotten, KeptChanged
-from aggregator.core.order_events import RolledBack
-from aggregator.core.placed import Placed
+from aggregator.core.round.asking import all_placed, groups_of
+from aggregator.core.round.device_events import DeviceBarred, DeviceForgotten, KeptChanged
+from aggregator.core.round.order_events import RolledBack
+from aggregator.core.round.placed import Placed
+from aggregator.core.round.succession import gives_models
 from aggregator.core.state import (
     DeviceCheckedIn,
     Event,
@@ -20,7 +21,6 @@ from aggregator.core.state import (
     Told,
     UpdateAdmitted,
 )
-from aggregator.core.succession import gives_models
 from algorithms.personalisation.kept import Kept
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
@@ -46,7 +46,7 @@ class RoundRecord(msgspec.Struct, frozen=True):
     notes: dict[str, Any] = {}
     """What the algorithm says about the round: tests between groups, epsilon."""
     views: MaybeDigest = ""
-    """The blob with the round's distance matrices (`aggregator.aggregation.encode_views`); empty
+    """The blob with the round's distance matrices (`aggregator.service.aggregation.encode_views`); empty
     when none were computed."""
     kept: dict[str, Kept] = {}
     """By device, what it keeps when the run is over; devices that do not tell are left out."""

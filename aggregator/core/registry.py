@@ -36,7 +36,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from aggregator.core.placed import Placed
+from aggregator.core.round.placed import Placed
 from algorithms.personalisation.kept import Kept
 from wire.messages import CheckIn, DeclineReason
 
@@ -122,7 +122,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     group: str = ""
     placed: Placed | None = None
     """How sure that is, of a device that its campaign has placed
-    (`aggregator.core.asking.placed_of`); None for others."""
+    (`aggregator.core.round.asking.placed_of`); None for others."""
     groups: tuple[GroupChange, ...] = ()
     release: int = 0
     """The number of the release that it uses; 0: none."""

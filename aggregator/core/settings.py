@@ -143,7 +143,7 @@ class RunSettings(TrainingSettings[str], frozen=True, kw_only=True):
     over_select: Times = 1.0
     """A round asks so many times `cohort` devices."""
     buffer: Least0 = 0
-    """In a buffered run (`aggregator.core.flights`) a round is over with so many updates, of
+    """In a buffered run (`aggregator.core.round.flights`) a round is over with so many updates, of
     whichever round; 0: it is none."""
     concurrency: Least0 = 0
     """In a buffered run so many devices work at any time; 0: half of those that are there."""

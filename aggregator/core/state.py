@@ -9,14 +9,14 @@ from typing import Any, Literal
 import msgspec
 from immutables import Map
 
-from aggregator.core.device_events import (
+from aggregator.core.round.device_events import (
     DeviceBarred,
     DeviceForgotten,
     EligibilityChanged,
     KeptChanged,
 )
-from aggregator.core.order_events import Aborted, Retuned, RolledBack
-from aggregator.core.placed import Placed
+from aggregator.core.round.order_events import Aborted, Retuned, RolledBack
+from aggregator.core.round.placed import Placed
 from aggregator.core.settings import Ended, RunSettings
 from algorithms.personalisation.kept import Kept
 from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
@@ -58,14 +58,14 @@ class Device(msgspec.Struct, frozen=True):
     """As in `DeviceCheckedIn`."""
     untold: bool = False
     """Whether its owner does not permit what would place it: to say what its inputs are like, or to
-    train (`aggregator.core.inputs`)."""
+    train (`aggregator.core.round.inputs`)."""
     inputs_in: int = 0
     """The round in which it was last asked that; 0: never."""
     terms: str = ""
     """What it says of itself that decides whether it can carry out a plan, as a short hash."""
     closings: int = 0
     """How often it was asked in vain, since it says so, to choose what it keeps
-    (`aggregator.core.closings`)."""
+    (`aggregator.core.round.closings`)."""
     losses: int = 0
     """How often it has lost what it had chosen to keep, since it says so, without having said in
     between that it holds it."""
@@ -104,8 +104,8 @@ class Received(Report, frozen=True, kw_only=True):
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
     """A plan that outlives its round, as far as a later round cannot know it: a plan of a buffered
-    run (`aggregator.core.flights`), one that asks a device what its inputs are like
-    (`aggregator.core.inputs`), or a late closing (`aggregator.core.closings`)."""
+    run (`aggregator.core.round.flights`), one that asks a device what its inputs are like
+    (`aggregator.core.round.inputs`), or a late closing (`aggregator.core.round.closings`)."""
 
     round: int
     """The round that asked the device."""
@@ -185,7 +185,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ended = ""
     """Why training is over; empty while it is not."""
     ended_at_s: float | None = None
-    """When the run last came to its end; None if it has not (`aggregator.core.succession`)."""
+    """When the run last came to its end; None if it has not (`aggregator.core.round.succession`)."""
     memory: MaybeDigest = ""
     """What the algorithm remembers from round to round."""
     cohort: dict[str, str] = {}

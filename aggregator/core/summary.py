@@ -13,10 +13,10 @@ from itertools import accumulate
 
 import msgspec
 
-from aggregator.core.asking import all_placed, groups_of
 from aggregator.core.budget import why_ended
-from aggregator.core.placed import Placed
 from aggregator.core.record import RoundRecord
+from aggregator.core.round.asking import all_placed, groups_of
+from aggregator.core.round.placed import Placed
 from aggregator.core.state import RunState
 from algorithms.personalisation.kept import Kept
 

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from aggregator.core.influence import bounds_of
+from aggregator.core.round.influence import bounds_of
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState
 from wire.messages import Metrics, Verb

@@ -13,8 +13,9 @@ from starlette.requests import ClientDisconnect
 
 from aggregator.core.ports import StorageFailed
 from aggregator.enrolment.office import Office
-from aggregator.rates import Rates
-from wire.enrolment import (
+from aggregator.http.rates import Rates
+from wire.errors import Malformed
+from wire.identity.enrolment import (
     AUTHORITY,
     ENROL,
     RENEW,
@@ -27,7 +28,6 @@ from wire.enrolment import (
     Waiting,
     read_said,
 )
-from wire.errors import Malformed
 
 T = TypeVar("T")
 

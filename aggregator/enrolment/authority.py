@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from host.files import write_atomically
-from wire.certificates import (
+from wire.errors import ConfigError, WireError
+from wire.identity.certificates import (
     Certificate,
     TlsKey,
     TlsPublicKey,
@@ -25,7 +26,6 @@ from wire.certificates import (
     read_tls_key,
     tls_key_pem,
 )
-from wire.errors import ConfigError, WireError
 from wire.topics import aggregator_role, check_name, operator_role
 
 KEY, CERTIFICATE = "ca.key", "ca.pem"

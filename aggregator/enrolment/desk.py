@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from aggregator.adapters.enrolment_store import (
+from aggregator.storage.enrolment_store import (
     AuditRow,
     DeviceRow,
     EnrolmentStore,
     TokenRow,
     Transaction,
 )
-from wire.enrolment import SECRET_BYTES, Token
 from wire.errors import ConfigError
+from wire.identity.enrolment import SECRET_BYTES, Token
 from wire.topics import check_name
 
 FORGET_S = 30 * 86_400.0

@@ -18,11 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aggregator.adapters.enrolment_store import EnrolmentStore
 from aggregator.core.ports import StorageFailed
 from aggregator.enrolment.authority import OPERATOR, Authority, write_pair
-from wire.certificates import new_tls_key
+from aggregator.storage.enrolment_store import EnrolmentStore
 from wire.errors import LinkError, ShoalError
+from wire.identity.certificates import new_tls_key
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery, LinkUp
 from wire.topics import CONTROL, operator_role

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aggregator.adapters.enrolment_store import (
+from aggregator.enrolment.attestation import NotAttested, PlayIntegrity
+from aggregator.enrolment.authority import DEVICE_DAYS, Authority
+from aggregator.storage.enrolment_store import (
     AuditRow,
     DeviceRow,
     EnrolmentStore,
     TokenRow,
     Transaction,
 )
-from aggregator.enrolment.attestation import NotAttested, PlayIntegrity
-from aggregator.enrolment.authority import DEVICE_DAYS, Authority
-from wire.certificates import (
+from wire.errors import ConfigError, WireError, printable
+from wire.identity.certificates import (
     TlsPublicKey,
     certificate_pem,
     check_issued,
@@ -32,7 +33,7 @@ from wire.certificates import (
     read_certificate,
     read_request,
 )
-from wire.enrolment import (
+from wire.identity.enrolment import (
     Answer,
     Enrol,
     Enrolled,
@@ -45,7 +46,6 @@ from wire.enrolment import (
     read_token,
     renewal_text,
 )
-from wire.errors import ConfigError, WireError, printable
 from wire.topics import check_name
 
 log = logging.getLogger("shoal.enrolment")

@@ -10,10 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
-from aggregator.adapters.http_server import HttpServer
-from aggregator.adapters.registry_table import has_entry
 from aggregator.enrolment.api import create_enrolment_api
 from aggregator.enrolment.attestation import read_attestation
 from aggregator.enrolment.authority import (
@@ -26,6 +22,10 @@ from aggregator.enrolment.authority import (
 )
 from aggregator.enrolment.gate import Gate
 from aggregator.enrolment.office import Offer, Office
+from aggregator.http.server import HttpServer
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
+from aggregator.storage.registry_table import has_entry
 from wire.errors import ConfigError, WireError
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from algorithms.core.contract import Slice
-from wire import names
-from wire.tensors import Array, Tensors
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 
 
 def layout_of(tensors: Mapping[str, Array]) -> tuple[Slice, ...]:

@@ -8,8 +8,8 @@ rounding.
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from algorithms.models.network import Network
-from wire.tensors import Array
+from algorithms.models.reading.network import Network
+from wire.arrays.tensors import Array
 
 
 class ColumnSums(Protocol):

@@ -17,11 +17,11 @@ from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.stack import Stack
 from algorithms.core.units import Units
 from algorithms.models.classifier import Classifier
-from algorithms.models.network import Network
-from wire import names
+from algorithms.models.reading.network import Network
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.messages import Train, Verb
 from wire.tasks import Label, TaskName
-from wire.tensors import Array, Tensors
 
 TorchTensors = dict[str, Tensor]
 Matrix = np.ndarray[Any, np.dtype[np.float64]]

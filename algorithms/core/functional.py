@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.core.contract import TorchTensors
-from algorithms.models.frozen import fixed_norms, frozen_slot, frozen_tensors
-from wire import names
+from algorithms.models.adoption.frozen import fixed_norms, frozen_slot, frozen_tensors
+from wire.arrays import names
 
 
 def functional(

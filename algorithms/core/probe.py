@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from algorithms.core.contract import Objective, Probe, TorchTensors
 from algorithms.core.functional import functional
+from algorithms.models.adoption.frozen import NORMS, frozen_tensors
 from algorithms.models.classifier import Classifier
-from algorithms.models.frozen import NORMS, frozen_tensors
-from algorithms.models.network import Network, Unsupported, network_of
-from wire import names
+from algorithms.models.reading.network import Network, Unsupported, network_of
+from wire.arrays import names
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

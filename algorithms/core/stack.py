@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from algorithms.core.arithmetic import NUMPY, Arithmetic, ColumnSums
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 ASKED_FROM = 2**22
 """Values of a stack whose sum the arithmetic is asked for: below it, calls cost as much as the

@@ -40,9 +40,9 @@ from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Matrix
 from algorithms.core.limits import AT_LEAST_ONE, POSITIVE, Limits
 from algorithms.groupings.base import Defaults, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
-from wire.tensors import Array, Tensors
 
 Vote = Literal["weighted", "unweighted"]
 LATEST = 10

@@ -14,9 +14,9 @@ import numpy as np
 
 from algorithms.core.contract import GroupingMemory, LocalModel, Matrix, Placement, Probe
 from algorithms.core.keys import NEWCOMER
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
-from wire.tensors import Array, Tensors
 
 FIRST = "first/"
 """Prefix of the sketches in a memory's arrays: ``first/DEVICE``."""

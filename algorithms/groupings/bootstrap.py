@@ -19,7 +19,7 @@ import scipy
 
 from algorithms.core.contract import Matrix
 from algorithms.groupings.views import euclidean_coordinates
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 MOST_GROUPS = 8
 """Groups in one split; more are found because each part is tested again."""

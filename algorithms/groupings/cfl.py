@@ -33,8 +33,8 @@ from algorithms.core.keys import NEWCOMER
 from algorithms.core.limits import NOT_NEGATIVE, SHARE, Limits
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
-from wire.tensors import Array, Tensors
 
 Linkage = Literal["single", "complete", "average"]
 LINKAGES: tuple[Linkage, ...] = ("single", "complete", "average")

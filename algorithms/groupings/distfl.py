@@ -49,8 +49,8 @@ from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups
 from algorithms.groupings.surveys import Surveys, nearest_group
 from algorithms.groupings.views import Points, Responses, View
+from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
-from wire.tensors import Tensors
 
 Signature = Literal["responses", "noise", "statistics", "labels", "both"]
 SIGNATURES: tuple[Signature, ...] = ("responses", "noise", "statistics", "labels", "both")

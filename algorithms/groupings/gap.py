@@ -12,7 +12,7 @@ any chain of near ones (`connect`).
 import numpy as np
 
 from algorithms.core.contract import Matrix
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 
 def group_by_gap(divergences: Matrix) -> tuple[Array, float]:

@@ -23,8 +23,8 @@ from algorithms.core.limits import AT_LEAST_ONE, POSITIVE, Limits
 from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
 from algorithms.groupings.identity import keep_names
 from algorithms.groupings.views import euclidean_coordinates
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
-from wire.tensors import Array, Tensors
 
 Linkage = Literal["ward", "complete", "average", "single"]
 Metric = Literal["euclidean", "cosine", "manhattan"]

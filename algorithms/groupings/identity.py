@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import scipy
 
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 
 def keep_names(

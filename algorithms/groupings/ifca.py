@@ -16,10 +16,10 @@ from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe,
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.limits import Limits
 from algorithms.groupings.base import Defaults
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
 from wire.messages import MOST_CHOICES
-from wire.tensors import Array, Tensors
 
 
 class Ifca(Defaults):

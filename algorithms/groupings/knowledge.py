@@ -15,8 +15,8 @@ import torch
 
 from algorithms.core.contract import Probe, TorchTensors
 from algorithms.optimizers.adam import Adam
-from wire import names
-from wire.tensors import Array, Tensors
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 
 from algorithms.core.contract import LocalModel, Matrix, Probe
 from algorithms.groupings.knowledge import as_torch
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 FEW = 256
 """Up to so many models answer as they are, without any rearrangement of their arithmetic."""

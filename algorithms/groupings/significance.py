@@ -19,7 +19,7 @@ import scipy
 from algorithms.core.contract import Matrix
 from algorithms.groupings.bootstrap import Draws, Test, run_test
 from algorithms.groupings.views import Points, View, euclidean_coordinates
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 ALPHA = 0.05
 """Chance to split a fleet that has no groups, over all views (Bonferroni): the textbook level."""

@@ -12,8 +12,8 @@ import scipy
 
 from algorithms.core.contract import GroupingMemory, LocalModel, Placement
 from algorithms.groupings.significance import SAMPLE
-from wire import names
-from wire.tensors import Array, Tensors
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 
 PREFIX = names.response("survey") + "."
 GRADIENT = "gradient"

@@ -14,7 +14,7 @@ import scipy
 
 from algorithms.core.contract import Matrix
 from algorithms.groupings.responses import divergence, divergence_to
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 CHUNK = 4096
 """Devices whose distances are computed at once: what is in memory besides the rows themselves does

@@ -31,9 +31,9 @@ from algorithms.core.contract import Combined, Matrix, Slice
 from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.core.stack import Stack
 from algorithms.means.weighted import average, shares
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 MOST_ROUNDS = 10
 """Times the half to train on is chosen anew; in practice it stays the same after two or three."""

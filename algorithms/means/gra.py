@@ -24,8 +24,8 @@ from algorithms.core.contract import Combined, Slice
 from algorithms.core.limits import AT_LEAST_ONE, Limits
 from algorithms.core.stack import Stack
 from algorithms.means.krum import squared_distances
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 
 class GroupwiseRobust:

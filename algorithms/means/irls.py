@@ -25,8 +25,8 @@ from algorithms.core.contract import Combined, Slice
 from algorithms.core.limits import PART, POSITIVE, Limits
 from algorithms.core.stack import LARGEST, Stack, column_blocks, each
 from algorithms.means.weighted import average, shares
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 SMALLEST_SCALE = 1e-7
 """Added to the scale of residuals, as the authors' code does: values that are the same for most

@@ -16,8 +16,8 @@ from algorithms.core.contract import Combined, Matrix, Slice
 from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.core.stack import Stack
 from algorithms.means.weighted import average, shares
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 
 def squared_distances(stack: Stack) -> Matrix:

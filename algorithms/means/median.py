@@ -14,8 +14,8 @@ import numpy as np
 from algorithms.core.contract import Combined, Slice
 from algorithms.core.limits import Limits
 from algorithms.core.stack import Stack
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 
 class Median:

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from algorithms.core.stack import column_blocks
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 LEVELS = 8
 """Of the tree: a fleet has 2^8 places."""

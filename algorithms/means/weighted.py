@@ -8,7 +8,7 @@ import numpy as np
 
 from algorithms.core.contract import Combined, Slice
 from algorithms.core.stack import Stack
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 
 def shares(counts: Array) -> Array:

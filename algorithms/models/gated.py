@@ -11,9 +11,9 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from algorithms.models.adoption.dropout import DROPOUTS, Dropped
 from algorithms.models.classifier import Classifier
-from algorithms.models.dropout import DROPOUTS, Dropped
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError
 
 MODULATION, EXPRESSION = "filter_shift", "gate_shift"

@@ -34,7 +34,7 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
-from wire import names
+from wire.arrays import names
 
 _ALPHA = names.private("alpha")
 

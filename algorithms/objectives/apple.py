@@ -45,9 +45,9 @@ from algorithms.objectives.peer_models import (
     stack_peer_models,
 )
 from algorithms.objectives.supervised import LR, Pass, Supervised, differentiate, following_values
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.messages import Evaluate, Train, Verb
-from wire.tensors import Tensors
 
 _RELATION, _PRIOR, _SCHEDULE = (
     names.private("relation"),

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
 from algorithms.core.limits import AT_LEAST_ONE, PART, Limits
+from algorithms.models.adoption.dropout import keep
 from algorithms.models.classifier import Classifier
-from algorithms.models.dropout import keep
 from algorithms.models.gated import (
     EXPRESSION,
     MODULATION,
@@ -25,7 +25,7 @@ from algorithms.models.gated import (
     PlainClassifier,
 )
 from algorithms.objectives.supervised import MOMENTUM, Pass, Supervised
-from wire import names
+from wire.arrays import names
 
 
 class Cgau(Supervised):

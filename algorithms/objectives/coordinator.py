@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from algorithms.core.contract import LocalModel, ObjectiveMemory, Programs, Work
+from wire.arrays.tensors import Tensors
 from wire.messages import Evaluate, Verb
-from wire.tensors import Tensors
 
 
 class DefaultCoordinator:

@@ -32,13 +32,13 @@ from algorithms.core.contract import (
     Work,
 )
 from algorithms.core.limits import NOT_NEGATIVE, SHARE, Limits
+from algorithms.models.adoption.dropout import dropping
 from algorithms.models.classifier import answers_of_head
-from algorithms.models.dropout import dropping
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.messages import Apply, Verb
-from wire.tensors import Tensors
 
 _REPRESENTED = names.response("represent", "mean")
 _BIAS, _MEAN, _CONSENSUS = names.private("bias"), names.slot("mean"), names.received("consensus")

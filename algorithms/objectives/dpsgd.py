@@ -12,11 +12,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from algorithms.core.contract import Sgd, TorchTensors
+from algorithms.models.adoption.dropout import dropping
 from algorithms.models.classifier import Classifier
-from algorithms.models.dropout import dropping
 from algorithms.objectives.supervised import Supervised, following_values
 from algorithms.privacy.per_example import clipped_gradients
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError
 
 NOISE = names.normal("gradient")

@@ -35,10 +35,10 @@ from algorithms.models.made import UnitInputs
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.objectives.supervised import LR, MOMENTUM, Supervised, following_values
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS, Annotate, Evaluate, Verb
-from wire.tensors import Tensors
 
 RATIO_UNITS = 100
 """Hidden units of the binary classifier (section VII-B4)."""

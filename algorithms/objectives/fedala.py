@@ -40,7 +40,7 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
-from wire import names
+from wire.arrays import names
 from wire.messages import MOST_EPOCHS, Apply, Evaluate, Verb
 
 

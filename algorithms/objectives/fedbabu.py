@@ -12,7 +12,7 @@ from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedrep import step_over
 from algorithms.objectives.lgnet import FineTuned
-from wire import names
+from wire.arrays import names
 
 
 class FedBABU(FedPer):

@@ -11,7 +11,7 @@ from algorithms.core.contract import Sgd
 from algorithms.core.probe import norm_layers
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.supervised import Supervised
-from wire import names
+from wire.arrays import names
 
 
 class FedBN(Supervised):

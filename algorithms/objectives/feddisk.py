@@ -36,10 +36,10 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.made import Made, negative_log_likelihood
 from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step
 from algorithms.objectives.supervised import following_values
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS, Apply, Evaluate, Train, Verb
-from wire.tensors import Tensors
 
 _NOT_YET = 1e30
 """The least validation loss before there was one."""

@@ -32,9 +32,9 @@ from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import freeze
 from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.messages import Evaluate
-from wire.tensors import Tensors
 
 _MOMENTS = names.response("moments", "second")
 _RATIO = names.slot("ratio")

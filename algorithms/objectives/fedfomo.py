@@ -43,9 +43,9 @@ from algorithms.objectives.peer_models import (
     stack_peer_models,
 )
 from algorithms.objectives.supervised import Supervised, following_values
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.messages import Apply, Evaluate, Verb
-from wire.tensors import Tensors
 
 _LOSSES, _WEIGHTS = names.response("candidates", "loss"), names.response("mix", "weights")
 _SMALLEST = 1e-12

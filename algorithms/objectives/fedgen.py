@@ -33,9 +33,9 @@ from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, count_labels
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.messages import Evaluate, Verb
-from wire.tensors import Array, Tensors
 
 _SENT = ("bank", "classes", "strength")
 _BANK, _CLASSES, _STRENGTH = map(names.received, _SENT)

@@ -44,9 +44,9 @@ from algorithms.objectives.supervised import (
     following_values,
     metrics_of_answers,
 )
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.messages import Apply, Evaluate, Verb
-from wire.tensors import Array, Tensors
 
 _SUM, _SHARE = names.response("prototypes", "sum"), names.response("prototypes", "share")
 _OWN, _OWN_KNOWN = names.private("prototypes"), names.private("known")

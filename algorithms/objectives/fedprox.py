@@ -13,7 +13,7 @@ from torch import Tensor
 from algorithms.core.contract import TorchTensors
 from algorithms.core.limits import NOT_NEGATIVE, Limits
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
-from wire import names
+from wire.arrays import names
 
 
 def start_copies(tensors: TorchTensors) -> TorchTensors:

@@ -16,7 +16,7 @@ from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Supervised, differentiate, following_values
-from wire import names
+from wire.arrays import names
 from wire.messages import MOST_EPOCHS, Verb
 
 

@@ -27,7 +27,7 @@ from algorithms.objectives.supervised import (
     count_labels,
     following_values,
 )
-from wire import names
+from wire.arrays import names
 from wire.messages import Apply, Evaluate, Verb
 
 SMALLEST_SHARE = 1e-8

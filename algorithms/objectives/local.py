@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from algorithms.core.contract import Sgd
 from algorithms.objectives.supervised import Supervised
-from wire import names
+from wire.arrays import names
 
 
 class Local(Supervised):

@@ -17,7 +17,7 @@ from algorithms.core.limits import NOT_NEGATIVE, POSITIVE, Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, following_values
-from wire import names
+from wire.arrays import names
 from wire.messages import Apply, Verb
 
 

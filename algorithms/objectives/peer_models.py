@@ -12,8 +12,8 @@ import torch
 
 from algorithms.core.contract import TorchTensors, exchanged
 from algorithms.core.keys import NEWCOMER
-from wire import names
-from wire.tensors import Tensors
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 
 PRESENT = names.received("present")
 

@@ -4,7 +4,7 @@
 import torch
 
 from algorithms.core.contract import TorchTensors, exchanged
-from wire import names
+from wire.arrays import names
 
 
 def copy_as_personal_model(tensors: TorchTensors) -> TorchTensors:

@@ -20,9 +20,9 @@ from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory,
 from algorithms.core.keys import NEWCOMER
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import LR, Supervised
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.messages import Apply, Verb
-from wire.tensors import Array, Tensors
 
 _STEPS = names.slot("steps")
 

@@ -18,15 +18,15 @@ from algorithms.core.contract import Sgd as SgdGraph
 from algorithms.core.functional import functional
 from algorithms.core.limits import NOT_NEGATIVE, PART, Limits
 from algorithms.core.probe import named_norms, watch_norms
-from algorithms.models.attention import replace_attention
+from algorithms.models.adoption.attention import replace_attention
+from algorithms.models.adoption.dropout import dropping, replace_dropouts
+from algorithms.models.adoption.frozen import frozen_slot, frozen_tensors
+from algorithms.models.adoption.stacked import replace_recurrent
 from algorithms.models.classifier import Classifier, plausible, watch_representation
-from algorithms.models.dropout import dropping, replace_dropouts
-from algorithms.models.frozen import frozen_slot, frozen_tensors
-from algorithms.models.stacked import replace_recurrent
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.optimizers.sgd import Sgd
 from algorithms.tasks.classification import Classification
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError
 
 LR, MOMENTUM = 0.005, 0.9

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
 from algorithms.core.limits import NOT_NEGATIVE, Limits
-from wire import names
+from wire.arrays import names
 
 
 def slot_of(key: str, prefix: str = "momentum") -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from algorithms.core.contract import Task, TorchTensors
 from algorithms.objectives.supervised import metrics_of_answers
 from algorithms.personalisation.kept import LEAST
-from wire import names
+from wire.arrays import names
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, TaskName
 
 LEAST_MEASURED = 1e-12

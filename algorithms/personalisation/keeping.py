@@ -39,14 +39,14 @@ from torch import Tensor
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
 from algorithms.core.functional import functional
 from algorithms.core.probe import named_norms, norm_layers, watch_norms
+from algorithms.models.adoption.frozen import fixed_norms
 from algorithms.models.classifier import Classifier, plausible
-from algorithms.models.frozen import fixed_norms
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised, following_values
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, USABLE, WINDOWS, WORST
 from algorithms.personalisation.memory import SHARE
-from wire import names
+from wire.arrays import names
 from wire.held import FEWEST
 from wire.messages import Apply, Evaluate, Train, Verb
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.messages import LARGEST_COUNT
-from wire.tensors import Tensors
 
 CHOOSE = "choose"
 """The graph that chooses."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from algorithms.core.contract import TorchTensors
 from algorithms.personalisation.answers import CLASSES, Answers
 from algorithms.personalisation.kept import WORST
-from wire import names
+from wire.arrays import names
 
 SCALE = 0.03
 """The squared distance, between representations of length 1, at which a neighbour counts 1 / e as

@@ -10,7 +10,7 @@ from algorithms.objectives.supervised import Pass
 from algorithms.personalisation.answers import ANSWERS, Answers
 from algorithms.personalisation.keeping import Keeping
 from algorithms.personalisation.memory import Memory, answer, empty, unit
-from wire import names
+from wire.arrays import names
 
 
 class ByNeighbours(Keeping):

@@ -12,7 +12,7 @@ from algorithms.objectives.supervised import Pass
 from algorithms.personalisation.keeping import Keeping
 from algorithms.personalisation.kept import WORST
 from algorithms.personalisation.memory import SHARE
-from wire import names
+from wire.arrays import names
 from wire.tasks import NO_LABEL, RECONSTRUCTION
 
 

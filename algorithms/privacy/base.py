@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from algorithms.core.contract import LocalModel, Work
+from wire.arrays.tensors import Array
 from wire.messages import Verb
-from wire.tensors import Array
 
 
 class DefaultPrivacy:

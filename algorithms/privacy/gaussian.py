@@ -20,10 +20,10 @@ import numpy as np
 from algorithms.core.contract import LocalModel, Work
 from algorithms.core.limits import NOT_NEGATIVE, POSITIVE, Limits
 from algorithms.privacy.base import DefaultPrivacy
+from wire.arrays.privacy import add_noise, clip
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 from wire.messages import Protect, Verb
-from wire.privacy import add_noise, clip
-from wire.tensors import Array
 
 
 def spent(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> float:

@@ -22,7 +22,7 @@ import numpy as np
 
 from algorithms.core.contract import Moved
 from algorithms.core.limits import PART, POSITIVE, Limits
-from wire.tensors import Array, Tensors
+from wire.arrays.tensors import Array, Tensors
 
 
 class Adaptive(ABC):

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from algorithms.core.contract import Moved
 from algorithms.core.limits import PART, POSITIVE, Limits
-from wire.tensors import Array, Tensors
+from wire.arrays.tensors import Array, Tensors
 
 
 class FedAvgM:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from algorithms.core.contract import Moved
-from wire.tensors import Array, Tensors
+from wire.arrays.tensors import Array, Tensors
 
 
 class NoServerOptimizer:

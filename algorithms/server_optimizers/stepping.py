@@ -12,8 +12,8 @@ import numpy as np
 
 from algorithms.core.contract import ServerOptimizer
 from algorithms.core.stack import LARGEST
-from wire import names
-from wire.tensors import Array, Tensors
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 
 
 def advance(

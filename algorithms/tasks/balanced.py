@@ -18,7 +18,7 @@ from torch import Tensor
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, Programs, TorchTensors, Work
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised, count_labels, following_values
-from wire import names
+from wire.arrays import names
 from wire.messages import Apply, Evaluate, Train, Verb
 
 MOST = 10.0

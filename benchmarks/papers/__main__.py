@@ -29,7 +29,7 @@ from benchmarks.papers.reproduction import write_claims
 from benchmarks.papers.results import Results
 from benchmarks.papers.table import Table
 from benchmarks.results.report import put
-from simulation.compare import Job
+from simulation.comparison.runs import Job
 
 HERE = Path(__file__).parents[1]
 

@@ -40,9 +40,9 @@ from simulation.partitions.assignment import assign_pool
 from simulation.partitions.embedding import Embedding, embedding, fit_components
 from simulation.pretrain import pretrain
 from simulation.simulate import SimulationSettings, simulate
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array
 from wire.bundle import Window
-from wire.tensors import Array
 
 SHUFFLES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 TABLE_1 = (1784.4, 980.0, 550.5, 271.0, 91.8, 19.9)

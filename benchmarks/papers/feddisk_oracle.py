@@ -32,8 +32,8 @@ from algorithms.objectives.gradients import tape
 from benchmarks.papers.intervals import estimate, paired
 from simulation.datasets.windows import FleetData
 from simulation.partition import make_fleet, read_partition
-from wire import names
-from wire.tensors import Array
+from wire.arrays import names
+from wire.arrays.tensors import Array
 
 FAVG, ORACLE, SHUFFLED, TEMPERED = (
     "FedAvg",

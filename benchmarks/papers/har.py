@@ -17,7 +17,7 @@ import numpy as np
 
 from simulation.datasets.catalog import find_uci_har
 from simulation.datasets.uci_har import read_rows
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 DISTFL_USERS = (1, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13, 17, 19, 21, 22, 24, 26, 28, 29, 30)
 TEST_SHARE = 0.25

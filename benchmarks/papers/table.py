@@ -11,11 +11,11 @@ from algorithms.registry import read_algorithm
 from benchmarks.papers import har
 from benchmarks.papers.budget import passes
 from benchmarks.papers.intervals import estimate
-from simulation.compare import Asked, Job, run_all
+from simulation.comparison.runs import Asked, Job, run_all
+from simulation.comparison.table import tabulate
 from simulation.engine.workers.attacks import read_attack
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
-from simulation.table import tabulate
 
 Metric = Callable[[Mapping[str, Any]], float | None]
 Row = Mapping[str, Any]

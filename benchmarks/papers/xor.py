@@ -6,8 +6,8 @@ import torch
 
 from algorithms.core.contract import TorchTensors
 from algorithms.models.gated import EXPRESSION, MODULATION
-from wire import names
-from wire.tensors import Array
+from wire.arrays import names
+from wire.arrays.tensors import Array
 
 
 def switched_off(

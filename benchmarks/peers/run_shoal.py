@@ -33,9 +33,9 @@ from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import DEFAULT, EngineOptions
 from simulation.simulate import SimulationSettings, simulate
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import decode_tensors
 from wire.bundle import Window
-from wire.tensors import decode_tensors
 
 
 def make_fleet(fleet: Fleet, devices: int) -> FleetData:

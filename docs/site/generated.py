@@ -89,11 +89,11 @@ def _edge_help() -> Mapping[str, str]:
 
 def http() -> str:
     """Every path of the HTTP API, from its OpenAPI document."""
-    from aggregator.adapters.dashboard.reference import operations
-    from aggregator.adapters.http_api import create_api
-    from aggregator.adapters.memory import MemoryRegistry
-    from aggregator.core.conditions import Conditions
-    from aggregator.devices import Devices
+    from aggregator.http.api import create_api
+    from aggregator.http.dashboard.reference import operations
+    from aggregator.service.conditions import Conditions
+    from aggregator.service.devices import Devices
+    from aggregator.storage.memory import MemoryRegistry
 
     def nothing() -> Conditions:
         raise AssertionError("a document asks for no conditions")

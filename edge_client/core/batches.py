@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from wire.arrays.tensors import Array
 from wire.messages import Train
-from wire.tensors import Array
 
 EVALUATION_BATCH = 256
 """Examples in a batch of any graph that does not train, where the runtime takes as many."""

@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 
 from edge_client.core.ports import Windows
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 from wire.codec import digest, encode
 from wire.errors import Malformed
 from wire.messages import Count, Digest, Metrics, Plan
-from wire.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
 
 FORMAT = 1
 MOST_BYTES = 256 * 2**20

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors, TensorSpec
 from wire.bundle import Bundle
-from wire.tensors import Tensors, TensorSpec
 
 
 def usable(private: Sequence[TensorSpec], stored: Tensors, num_train: int) -> Tensors:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 import numpy as np
 
 from edge_client.core.ranks import ranks
+from wire.arrays.tensors import Array
 from wire.held import held_out, num_held_out
 from wire.messages import (
     MOST_CLASSES,
@@ -18,7 +19,6 @@ from wire.messages import (
     Train,
     Verb,
 )
-from wire.tensors import Array
 
 
 def broken_rule(

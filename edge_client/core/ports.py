@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 
 from edge_client.core.session import Session
+from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Bundle, Window
 from wire.messages import Digest, MaybeDigest, Pieces
 from wire.tasks import CLASSIFICATION, TaskName
-from wire.tensors import Array, Tensors
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ GraphLoader = Callable[[Bundle], Graphs]
 
 @runtime_checkable
 class WholeModels(Protocol):
-    """Graphs whose runtime can also answer with a model in one file (`wire.onnx_model`)."""
+    """Graphs whose runtime can also answer with a model in one file (`wire.arrays.onnx_model`)."""
 
     def answer(self, model: bytes, x: Array) -> Array:
         """Its class probabilities (n, classes) float32 of examples x (n, \\*window)."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 GOLDEN = 0.6180339887498949
 IN_TURN = 3

@@ -3,7 +3,7 @@ really does shows when it runs."""
 
 from collections.abc import Collection
 
-from wire import names
+from wire.arrays import names
 from wire.bundle import Graph, Manifest
 from wire.errors import BundleError
 from wire.messages import Annotate, Choose, Protect, Respond, Train, Verb

@@ -11,7 +11,8 @@ from typing import TypeVar
 import msgspec
 
 from host.files import make_folder, write_atomically
-from wire.certificates import (
+from wire.errors import ConfigError, Malformed, ShoalError, WireError
+from wire.identity.certificates import (
     Certificate,
     TlsKey,
     certificate_pem,
@@ -24,9 +25,8 @@ from wire.certificates import (
     read_tls_key,
     tls_key_pem,
 )
-from wire.enrolment import Enrolled
-from wire.errors import ConfigError, Malformed, ShoalError, WireError
-from wire.keys import read_public
+from wire.identity.enrolment import Enrolled
+from wire.identity.keys import read_public
 from wire.links.mqtt import BrokerAddress
 from wire.topics import check_name
 

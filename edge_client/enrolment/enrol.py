@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from edge_client.adapters.policy_file import read_policy
+from edge_client.agent.policy_file import read_policy
 from edge_client.enrolment.credentials import FOLDER, Credentials
 from edge_client.enrolment.exchange import ask, fetch_authority, read_url
 from edge_client.enrolment.unit import install
-from wire.certificates import make_request
-from wire.enrolment import ENROL, Enrol, Enrolled, Reason, Refused, Waiting, read_token
 from wire.errors import ConfigError, LinkError
+from wire.identity.certificates import make_request
+from wire.identity.enrolment import ENROL, Enrol, Enrolled, Reason, Refused, Waiting, read_token
 from wire.topics import check_name
 
 WHAT_TO_DO: dict[Reason, str] = {

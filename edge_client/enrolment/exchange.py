@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from wire.certificates import certificate_digest, certificate_pem, read_certificate
-from wire.enrolment import AUTHORITY, REQUEST_BYTES, Answer, Enrol, Renew, read_said
 from wire.errors import ConfigError, LinkError, Malformed
+from wire.identity.certificates import certificate_digest, certificate_pem, read_certificate
+from wire.identity.enrolment import AUTHORITY, REQUEST_BYTES, Answer, Enrol, Renew, read_said
 
 TIMEOUT_S = 20.0
 _OTHER_TIME, _OTHER_NAME = (9, 10), (62, 64)

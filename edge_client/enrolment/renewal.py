@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from edge_client.enrolment.credentials import Credentials, check_pair
 from edge_client.enrolment.exchange import ask
-from wire.certificates import certificate_pem, make_request, sign_text
-from wire.enrolment import RENEW, RENEW_AFTER, Refused, Renew, Renewed, renewal_text
 from wire.errors import ConfigError, LinkError, ShoalError
+from wire.identity.certificates import certificate_pem, make_request, sign_text
+from wire.identity.enrolment import RENEW, RENEW_AFTER, Refused, Renew, Renewed, renewal_text
 
 log = logging.getLogger("shoal.edge")
 

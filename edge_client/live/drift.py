@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 MOVED = 0.02
 FEWEST = 64

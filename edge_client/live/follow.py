@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_client.live.resampling import Stretch
 from edge_client.live.ring import Record, read_records, ring_files
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 LOOK_S = 0.1
 

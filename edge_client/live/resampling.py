@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edge_client.live.samples import Samples
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 LATE_S = 0.5
 """Samples may come so much later than newer ones; values leave so much later than they came."""

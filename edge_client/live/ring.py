@@ -38,7 +38,7 @@ import numpy as np
 
 from edge_client.live.resampling import Stretch
 from host.files import make_folder, sync_folder
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 log = logging.getLogger("shoal.edge")
 

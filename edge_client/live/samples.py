@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from edge_client.labels import NAMED, TARGET, is_said
+from edge_client.data.labels import NAMED, TARGET, is_said
 from wire.bundle import Window, unpack
 from wire.errors import ConfigError
 

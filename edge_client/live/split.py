@@ -11,7 +11,7 @@ import hashlib
 
 import numpy as np
 
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 OF = 5
 TRAIN, HELD_OUT, NEITHER = 0, 1, 2

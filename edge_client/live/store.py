@@ -18,15 +18,15 @@ import msgspec
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.labels import NAMED, TARGET, of_samples
+from edge_client.data.labels import NAMED, TARGET, of_samples
 from edge_client.live import drift
-from edge_client.live.labels import Labels
+from edge_client.live.labelling.labels import Labels
 from edge_client.live.ring import Record, read_records, ring_files
 from edge_client.live.split import HELD_OUT, TRAIN, sides
 from host.files import make_folder, write_atomically
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import ConfigError, DataError
-from wire.tensors import Array
 
 log = logging.getLogger("shoal.edge")
 

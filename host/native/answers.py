@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from algorithms.models.network import Network
+from algorithms.models.reading.network import Network
 from host.native.trainer import Trainer
-from wire import names
-from wire.tensors import Array
+from wire.arrays import names
+from wire.arrays.tensors import Array
 
 
 def answer(network: Network, models: Sequence[Mapping[str, Array]], inputs: Array) -> Array:

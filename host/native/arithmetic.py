@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from algorithms.models.network import Network
+from algorithms.models.reading.network import Network
 from host.compiler import CannotCompile
 from host.native.answers import answer
 from host.native.sums import WeightedSum
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 log = logging.getLogger("shoal.native")
 

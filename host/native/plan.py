@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from algorithms.models.layers import Layer, Network
+from algorithms.models.reading.layers import Layer, Network
 from host.native.library import TARGETS, load_library
+from wire.arrays.names import RUNNING_MEAN, RUNNING_VAR
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError, DataError
-from wire.names import RUNNING_MEAN, RUNNING_VAR
-from wire.tensors import Array
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from host.native.library import load_library
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 
 class WeightedSum:

@@ -19,7 +19,7 @@ from algorithms.core.contract import Objective
 from algorithms.registry import AlgorithmSpec
 from algorithms.spec import PYTHON
 from shoal.api.data import fleet_of
-from simulation.compare import Job, data_of, run_job
+from simulation.comparison.runs import Job, data_of, run_job
 from simulation.datasets.windows import FleetData, digest_of
 from simulation.objective import ModelMaker, objective_on
 from simulation.scenario import check_scenario

@@ -17,16 +17,16 @@ from shoal.api.compared import Compared
 from shoal.api.settings import make_settings
 from shoal.api.tables import to_frame
 from shoal.choices import check_bounds, with_privacy
-from shoal.comparison_files import write_comparison, write_grid
-from shoal.comparison_tables import flat_rows
 from shoal.folders import prepare_folder
-from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
+from shoal.reports.comparison_files import write_comparison, write_grid
+from shoal.reports.comparison_tables import flat_rows
+from simulation.comparison.grid import SEEDS, Grid, make_cells, sort_out
+from simulation.comparison.grid_table import place_of, tabulate_grid
+from simulation.comparison.runs import Asked, Job, check_jobs, read_algorithms, run_all
+from simulation.comparison.table import tabulate
 from simulation.datasets.windows import FleetData
-from simulation.grid import SEEDS, Grid, make_cells, sort_out
-from simulation.grid_table import place_of, tabulate_grid
 from simulation.objective import ModelMaker
 from simulation.partition import read_partition
-from simulation.table import tabulate
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edge_client.core.ports import Windows
-from edge_client.labels import last_share_of_each_class
+from edge_client.data.labels import last_share_of_each_class
 from shoal.api.examples import Examples, arrays_of, padded, windows_of
 from simulation.datasets.device_folders import LENGTH, STRIDE, load_device_folders
 from simulation.datasets.npz import from_arrays

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from edge_client.padding import stacked
+from edge_client.data.padding import stacked
 from wire.errors import DataError
 
 Examples: TypeAlias = (

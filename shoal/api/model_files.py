@@ -11,19 +11,19 @@ from urllib.parse import quote
 from torch import nn
 
 from algorithms.core.probe import probe_of
-from algorithms.models.frozen import frozen_slot, frozen_tensors
+from algorithms.models.adoption.frozen import frozen_slot, frozen_tensors
 from export.describe import example_inputs, named
+from export.lowering.onnx_graph import OnnxGraph, capture_onnx, to_template
 from export.model_file import state_file, to_safetensors_file
-from export.onnx_graph import OnnxGraph, capture_onnx, to_template
 from host.files import write_atomically
 from shoal.api.own_model import device_model, network_with, torch_tensors
 from shoal.api.written import Written
 from simulation.engine.progress import HeldModels
-from wire import names
+from wire.arrays import names
+from wire.arrays.onnx_model import fragment
+from wire.arrays.tensors import Tensors
 from wire.bundle import Window
 from wire.errors import ConfigError
-from wire.onnx_model import fragment
-from wire.tensors import Tensors
 
 INDEX = "models.json"
 

@@ -10,10 +10,10 @@ from algorithms.core.contract import Objective, TorchTensors
 from algorithms.core.probe import whole_model
 from algorithms.models.classifier import Classifier
 from algorithms.personalisation.memory import SHARE
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION
-from wire.tensors import Array, Tensors
 
 AT_ONCE = 1024
 """Examples that a model answers at once, at most."""

@@ -14,9 +14,9 @@ from shoal.api.tables import round_metrics
 from simulation.datasets.windows import FleetData, says_anomalies
 from simulation.engine.progress import HeldModels
 from simulation.measures import measure, measured_in
+from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
 from wire.tasks import RECONSTRUCTION
-from wire.tensors import Tensors
 
 SHOWN = 10
 """Devices that an error names, at most."""

@@ -13,7 +13,7 @@ from torch import nn
 from aggregator.core.summary import Spread, Summary, group_number
 from algorithms.core.contract import Task
 from algorithms.personalisation.kept import Kept
-from edge_client.loaded import check_windows
+from edge_client.models.loaded import check_windows
 from shoal.api.own_model import answers_of
 from shoal.api.progress import Models
 from shoal.api.tables import Evaluation, RoundMetrics, evaluations, round_metrics, to_frame

@@ -7,7 +7,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from aggregator.core.cohort import read_policy
+from aggregator.core.round.cohort import read_policy
 from algorithms.build import check_model
 from algorithms.given import Given, spec_of
 from algorithms.spec import read_word

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from aggregator.core.rollout_state import Gate
+from aggregator.core.release.state import Gate
 from shoal.commands import options as opt
 from shoal.dispatch import handled_by
 from wire.pieces import MOST_BYTES

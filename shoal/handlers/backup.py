@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from aggregator.doctor.backup import back_up
+from aggregator.maintenance.backup import back_up
 from shoal.waiting import steps
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import msgspec
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import load_run
-from aggregator.charter import Charter, charters
 from aggregator.core.budget import why_ended
 from aggregator.core.state import RunState
-from aggregator.desk import submit
-from aggregator.orders import Abort, Hold, Resume, RollBack
+from aggregator.operator.desk import submit
+from aggregator.service.orders import Abort, Hold, Resume, RollBack
+from aggregator.storage.charter import Charter, charters
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import load_run
 from shoal.printing import print_json
 from wire.errors import ConfigError
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from aggregator.desk import submit
-from aggregator.orders import Retune
+from aggregator.operator.desk import submit
+from aggregator.service.orders import Retune
 from shoal.choices import hyper_values, read_encoding, schedule_of
 from shoal.handlers.campaign_settings import hours_of, with_asking
 from wire.errors import ConfigError

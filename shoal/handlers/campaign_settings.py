@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aggregator.core.cohort import policy_settings, read_policy, with_cohort
+from aggregator.core.round.cohort import policy_settings, read_policy, with_cohort
 from algorithms.registry import PERSONALISATION, is_known, read_algorithm
 from algorithms.spec import DEFAULT_ALGORITHM
 from shoal.choices import hyper_given, hyper_values, read_encoding, schedule_of, with_privacy

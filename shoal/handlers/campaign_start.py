@@ -4,12 +4,12 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from aggregator.charter import Charter, charters, check_campaign_name, is_proposed, propose
-from aggregator.desk import submit
-from aggregator.identity import is_served
-from aggregator.orders import Start
+from aggregator.leadership.identity import is_served
+from aggregator.operator.desk import submit
+from aggregator.service.orders import Start
+from aggregator.service.start import read_exported, read_trust
 from aggregator.service_settings import CampaignSettings, run_settings
-from aggregator.start import read_exported, read_trust
+from aggregator.storage.charter import Charter, charters, check_campaign_name, is_proposed, propose
 from shoal.handlers.campaign_settings import campaign_fields
 from wire.errors import ConfigError
 

@@ -12,17 +12,22 @@ from algorithms.blame import blaming
 from algorithms.registry import make_algorithm, read_algorithm
 from shoal.api.settings import make_settings
 from shoal.choices import hyper_given, with_privacy
-from shoal.comparison_files import write_comparison, write_grid
-from shoal.comparison_tables import cell_columns, comparison_columns, overall_columns, tables
 from shoal.folders import prepare_folder
+from shoal.reports.comparison_files import write_comparison, write_grid
+from shoal.reports.comparison_tables import (
+    cell_columns,
+    comparison_columns,
+    overall_columns,
+    tables,
+)
 from shoal.waiting import rounds, steps
 from shoal.warn import warn
-from simulation.compare import Asked, Job, check_jobs, read_algorithms, run_all
+from simulation.comparison.grid import SEEDS, Grid, read_cells, sort_out
+from simulation.comparison.grid_table import tabulate_grid
+from simulation.comparison.runs import Asked, Job, check_jobs, read_algorithms, run_all
+from simulation.comparison.table import least_p, tabulate
 from simulation.datasets.doubts import doubts
-from simulation.grid import SEEDS, Grid, read_cells, sort_out
-from simulation.grid_table import tabulate_grid
 from simulation.partition import read_partition
-from simulation.table import least_p, tabulate
 from wire.errors import ConfigError
 
 

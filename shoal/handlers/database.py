@@ -4,10 +4,10 @@ from pathlib import Path
 
 import typer
 
-from aggregator.adapters import schema
-from aggregator.adapters.engine import database_name, sqlite_url
-from aggregator.adapters.enrolment_store import upgrade_enrolments
-from aggregator.identity import is_served
+from aggregator.leadership.identity import is_served
+from aggregator.storage import schema
+from aggregator.storage.engine import database_name, sqlite_url
+from aggregator.storage.enrolment_store import upgrade_enrolments
 from wire.errors import ConfigError
 
 

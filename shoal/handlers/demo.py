@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.summary import EdgeSummary, PhonesSummary, Summary, summarize
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from export.describe import MIN_BATCH
 from export.publish import TRUST_FILE, Publication, own_key, publish
@@ -26,9 +26,9 @@ from export.runtimes import ONNX
 from shoal.asked import NOW
 from shoal.beside import comparison_of, model_of_the_group, newcomers_without_labels, training_alone
 from shoal.folders import prepare_folder
-from shoal.report import device_table, slug, write_report
-from shoal.report_words import megabytes, percent, verdict
+from shoal.reports.files import device_table, slug, write_report
 from shoal.reports.run_page import Extras
+from shoal.reports.words import megabytes, percent, verdict
 from shoal.waiting import rounds as rounds_shown
 from shoal.waiting import steps
 from shoal.warn import warn
@@ -42,7 +42,7 @@ from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings
 from wire.bundle import EXECUTORCH
 from wire.errors import ConfigError, ShoalError
-from wire.keys import PrivateKey
+from wire.identity.keys import PrivateKey
 
 FLEET = "demo"
 

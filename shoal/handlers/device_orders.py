@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import typer
 
-from aggregator.adapters.registry_table import RegistryTable
 from aggregator.core.eligibility import read_rule
-from aggregator.desk import Desk, submit
-from aggregator.device_orders import (
+from aggregator.leadership.identity import is_served, lock_service
+from aggregator.operator.desk import Desk, submit
+from aggregator.operator.device_orders import (
     BanDevice,
     DeviceOrders,
     ForgetDevice,
@@ -20,8 +20,8 @@ from aggregator.device_orders import (
     UnbanDevice,
     UntagDevices,
 )
-from aggregator.devices import Devices
-from aggregator.identity import is_served, lock_service
+from aggregator.service.devices import Devices
+from aggregator.storage.registry_table import RegistryTable
 from shoal.handlers.devices import database_url, entries_of
 from wire.errors import ConfigError
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.registry_table import read_registry
 from aggregator.core.eligibility import read_rule
-from aggregator.core.placed import Placed
 from aggregator.core.registry import Entry, away, withholds
-from aggregator.identity import is_served
+from aggregator.core.round.placed import Placed
+from aggregator.leadership.identity import is_served
 from aggregator.profile import profile_of
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.registry_table import read_registry
 from algorithms.personalisation.kept import NOT_TOLD
 from host.files import write_atomically
 from shoal.printing import print_json

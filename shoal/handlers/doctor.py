@@ -5,8 +5,8 @@ from pathlib import Path
 
 import typer
 
-from aggregator.doctor.examine import examine
-from aggregator.identity import lock_service
+from aggregator.leadership.identity import lock_service
+from aggregator.maintenance.examine import examine
 from shoal.printing import print_json
 from wire.errors import ConfigError
 

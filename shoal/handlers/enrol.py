@@ -8,11 +8,11 @@ from pathlib import Path
 
 from msgspec import to_builtins
 
-from aggregator.adapters.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.core.ports import StorageFailed
 from aggregator.enrolment import desk
 from aggregator.enrolment.authority import Authority, read_authority, renew_own
 from aggregator.enrolment.mosquitto import renew_broker
+from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 from shoal.printing import print_json
 from shoal.times import minute_of, seconds_of
 from wire.errors import ConfigError, ShoalError, WireError

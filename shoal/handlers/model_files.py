@@ -17,8 +17,8 @@ from shoal.held_model import (
     state_of,
 )
 from shoal.printing import print_json
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError, DataError
-from wire.tensors import Array
 
 if TYPE_CHECKING:
     from algorithms.core.contract import Probe
@@ -192,7 +192,7 @@ def _windows(data: Path, held: HeldModel) -> Array:
     Raises:
         DataError: the file has no windows of the model's shape.
     """
-    from edge_client.adapters.windows import read_windows
+    from edge_client.data.windows import read_windows
 
     x = read_windows(data, held.bundle.manifest.window)
     if x.shape[1:] != held.bundle.manifest.window.shape or not len(x):
@@ -234,7 +234,7 @@ def _reference(text: str) -> tuple[str, int | None]:
 
 
 def _probe(path: Path | None, held: HeldModel) -> "Probe":
-    from aggregator.adapters.probe_file import load_probe
+    from aggregator.service.probe_file import load_probe
 
     if path is None:
         raise ConfigError(

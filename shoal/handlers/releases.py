@@ -9,13 +9,11 @@ from typing import Any
 
 import msgspec
 
-from aggregator.adapters.release_store import ReleaseStore
-from aggregator.adapters.salvage import read_database
-from aggregator.core.progress import Counts, Progress, in_use, progress_of
-from aggregator.core.releases import Release
-from aggregator.core.rollout_state import GOING, FleetState, RolloutStep
-from aggregator.desk import submit
-from aggregator.release_orders import (
+from aggregator.core.release.progress import Counts, Progress, in_use, progress_of
+from aggregator.core.release.releases import Release
+from aggregator.core.release.state import GOING, FleetState, RolloutStep
+from aggregator.operator.desk import submit
+from aggregator.releases.orders import (
     EndRollout,
     MakeReleases,
     PauseRollout,
@@ -23,6 +21,8 @@ from aggregator.release_orders import (
     ResumeRollout,
     ReturnToRelease,
 )
+from aggregator.storage.release_store import ReleaseStore
+from aggregator.storage.salvage import read_database
 from shoal.printing import print_json
 from wire.errors import ConfigError
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from aggregator.doctor.backup import restore as put_back
+from aggregator.maintenance.backup import restore as put_back
 from shoal.waiting import steps
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from algorithms.registry import AlgorithmSpec
 from shoal.api.result import Result
 from shoal.asked import NOW
-from shoal.pictures import class_counts
+from shoal.reports.pictures import class_counts
 from shoal.reports.run_page import Extras
 from simulation.cost import count
 from simulation.datasets.windows import FleetData

@@ -9,15 +9,15 @@ from typing import Any, get_args
 
 from rich.console import Console
 
-from aggregator.campaign import Observer
 from aggregator.core.budget import why_ended
-from aggregator.core.rollout_state import Gate
+from aggregator.core.release.state import Gate
 from aggregator.core.state import Event, OpenPhase, RoundAggregated, RunState
 from aggregator.core.summary import count_groups
 from aggregator.enrolment.service import EnrolmentSettings, own_credentials
 from aggregator.main import serve as run_service
-from aggregator.release_policy import read_when
-from aggregator.rollouts import RolloutSettings, read_steps
+from aggregator.releases.policy import read_when
+from aggregator.releases.rollouts import RolloutSettings, read_steps
+from aggregator.service.campaign import Observer
 from aggregator.service_settings import ServeSettings
 from host.logs import FORMS, log_to_stderr
 from host.supervisor import alive

@@ -17,9 +17,9 @@ from shoal.asked import NOW
 from shoal.choices import hyper_given
 from shoal.folders import prepare_folder
 from shoal.handlers.run_extras import extras_of
-from shoal.pictures import draw_holdings
-from shoal.report import device_table, newcomer_table, write_report
-from shoal.report_words import time_text, verdict
+from shoal.reports.files import device_table, newcomer_table, write_report
+from shoal.reports.pictures import draw_holdings
+from shoal.reports.words import time_text, verdict
 from shoal.waiting import rounds as rounds_shown
 from shoal.waiting import steps
 from shoal.warn import warn

@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from aggregator.access import Role
-from aggregator.adapters.token_file import TokenFile
+from aggregator.http.access import Role
+from aggregator.http.tokens import TokenFile
 from shoal.printing import print_json
 from shoal.times import minute_of, seconds_of
 

@@ -4,7 +4,7 @@ import signal
 import threading
 from pathlib import Path
 
-from aggregator.adapters.http_server import HttpServer
+from aggregator.http.server import HttpServer
 from shoal.reports.library import Library
 from shoal.reports.site import Site
 from wire.errors import ConfigError

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from aggregator.identity import service_key
+from aggregator.leadership.identity import service_key
 from host.files import write_atomically
 from wire.errors import BundleError, ConfigError
-from wire.keys import PublicKey, key_name, read_private, read_public
-from wire.signed import vouch as vouch_for
+from wire.identity.keys import PublicKey, key_name, read_private, read_public
+from wire.identity.signed import vouch as vouch_for
 from wire.topics import check_name
 
 T = TypeVar("T")

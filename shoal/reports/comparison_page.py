@@ -7,8 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.asked import Asked
-from shoal.comparison_tables import Columns, cell_columns, comparison_columns, overall_columns
-from shoal.report_words import percent
+from shoal.reports.comparison_tables import (
+    Columns,
+    cell_columns,
+    comparison_columns,
+    overall_columns,
+)
 from shoal.reports.pages import (
     SHADES,
     Line,
@@ -19,9 +23,10 @@ from shoal.reports.pages import (
     render,
     shades,
 )
+from shoal.reports.words import percent
 from simulation import cost
-from simulation.grid_table import GridTables
-from simulation.table import by_algorithm, served
+from simulation.comparison.grid_table import GridTables
+from simulation.comparison.table import by_algorithm, served
 
 MOST_DEVICES = 100
 """Devices of a report's table, at most: the worst ones."""
@@ -65,7 +70,7 @@ def comparison_page(
     results: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], asked: Asked
 ) -> str:
     """The report of a comparison as HTML: its runs, and the rows of its table
-    (`simulation.table.tabulate`)."""
+    (`simulation.comparison.table.tabulate`)."""
     runs = by_algorithm(results)
     over_rounds, over_bytes = chart_pair(
         {(name, kind_of(i)): mean_line(its) for i, (name, its) in enumerate(runs.items())}

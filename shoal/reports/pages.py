@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from jinja2 import PackageLoader
 from markupsafe import Markup
 
-from aggregator.adapters.dashboard.charts import LineChart, xy_chart
-from aggregator.adapters.dashboard.rendering import FOLDER, environment
+from aggregator.http.dashboard.charts import LineChart, xy_chart
+from aggregator.http.dashboard.rendering import FOLDER, environment
 from shoal.asked import Setting
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 STATIC = Path(__file__).parent / "static"
 STYLE = Markup(

@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from aggregator.adapters.dashboard.charts import bar_chart
-from aggregator.adapters.dashboard.groups import (
+from aggregator.core.ports import Blobs
+from aggregator.core.record import RoundRecord
+from aggregator.core.summary import DeviceSummary, Spread, Summary, group_number
+from aggregator.http.dashboard.charts import bar_chart
+from aggregator.http.dashboard.groups import (
     LABELLED,
     Seen,
     compare,
@@ -17,17 +20,14 @@ from aggregator.adapters.dashboard.groups import (
     picture,
     read_views,
 )
-from aggregator.core.ports import Blobs
-from aggregator.core.record import RoundRecord
-from aggregator.core.summary import DeviceSummary, Spread, Summary, group_number
 from algorithms.personalisation.keeping import Recipe
 from algorithms.personalisation.kept import NOT_TOLD, kept_text
 from shoal.asked import Setting
-from shoal.kept_words import margin_text, names_text, rule_text
-from shoal.report_words import number, scenario_text, time_text, verdict
+from shoal.reports.kept_words import margin_text, names_text, rule_text
 from shoal.reports.pages import Line, Shade, changed_first, chart_pair, kind_of, render, shades
+from shoal.reports.words import number, scenario_text, time_text, verdict
 from simulation import cost
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 MOST_DEVICES = 200
 """Devices of a report's table, at most: the worst ones."""

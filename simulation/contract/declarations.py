@@ -12,8 +12,8 @@ from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.choices import Personalisation
 from algorithms.privacy.base import DefaultPrivacy
 from simulation.contract.rounds import Broken
-from wire import names
-from wire.tensors import Tensors
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 
 TRAINING = ("step", "loss", "correct", "forward", "trained")
 ANSWERS = ("evaluate", "predict", "answer", "forward")

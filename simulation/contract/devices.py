@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from algorithms.registry import make_objective, read_algorithm
-from edge_client.adapters.onnx_graphs import OnnxGraphs
+from edge_client.graphs.onnx import OnnxGraphs
 from export.bundle import RUNTIMES
 from export.parity import ParityError
 from export.publish import publish
@@ -25,7 +25,7 @@ from simulation.engine.backend import IN_CPP, choose
 from simulation.engine.options import EngineOptions
 from wire.bundle import Bundle
 from wire.errors import ConfigError
-from wire.keys import new_key
+from wire.identity.keys import new_key
 from wire.messages import Train
 
 CLOSE = 2e-3

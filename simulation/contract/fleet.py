@@ -27,13 +27,13 @@ from algorithms.registry import (
     task_of,
 )
 from edge_client.core.ports import Graphs, Windows
-from edge_client.executor import Executor
+from edge_client.work.executor import Executor
 from export.describe import describe_bundle
 from simulation.engine.graphs.eager import EagerGraphs
+from wire.arrays.tensors import Tensors
 from wire.bundle import Bundle, Window
 from wire.messages import Plan
 from wire.tasks import SEQUENCE, Label
-from wire.tensors import Tensors
 
 CHANNELS, LENGTH, CLASSES, STEPS = 2, 16, 3, 4
 WORK = Work(8, 1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from edge_client.core.ports import Windows
 from simulation.datasets.pool import Pool
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 
 class View(Windows):

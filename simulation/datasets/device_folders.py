@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from edge_client.adapters.recordings import CLASSES, channels_in, load_recordings, recordings_in
-from edge_client.adapters.windows import channels_of, load_folder, vocabulary_of
 from edge_client.core.ports import Windows
-from edge_client.labels import are_steps, column_names, has_classes, in_order
-from edge_client.layout import PARTS, fit_windows
-from edge_client.padding import PRESENCE
+from edge_client.data.labels import are_steps, column_names, has_classes, in_order
+from edge_client.data.layout import PARTS, fit_windows
+from edge_client.data.padding import PRESENCE
+from edge_client.data.recordings import CLASSES, channels_in, load_recordings, recordings_in
+from edge_client.data.windows import channels_of, load_folder, vocabulary_of
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData
 from wire.bundle import Window

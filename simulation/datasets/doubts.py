@@ -3,9 +3,9 @@ in other units."""
 
 import numpy as np
 
-from edge_client.labels import has_classes
+from edge_client.data.labels import has_classes
 from simulation.datasets.windows import SAMPLED, FleetData
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 TIMES = 30.0
 """A device's channel that is so many times as large as that of the median device, or so many times

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from simulation.datasets.images import CLOTHES, DIGITS, OBJECTS
+from wire.arrays.tensors import Array
 from wire.errors import DataError
-from wire.tensors import Array
 
 TIMEOUT_S = 60.0
 IDX = {

@@ -14,11 +14,11 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from edge_client.labels import named_classes
+from edge_client.data.labels import named_classes
 from simulation.datasets.npz import from_arrays
 from simulation.datasets.windows import FleetData, cut_windows, without_overlap
+from wire.arrays.tensors import Array
 from wire.errors import DataError
-from wire.tensors import Array
 
 FOLDER = "sp-sw-har-dataset"
 CHANNELS = tuple(f"{axis}_{sensor}" for sensor in ("acc", "gyro") for axis in "xyz")

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from simulation.datasets.pool import Pool
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
-from wire.tensors import Array
 
 DIGITS = tuple("0123456789")
 CLOTHES = (

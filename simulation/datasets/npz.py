@@ -8,9 +8,9 @@ Without ``activity_names`` the labels that occur are the classes, in sorted orde
 names. ``y (n, names)`` of 0 and 1 are several labels of a window, each there or not, ``y (n,
 quantities)`` or ``(n,)`` with a point are quantities, and ``activity_names`` says what the columns
 are called. ``y (n, steps)`` of other numbers, or of names, are the classes of a window's steps, -1
-or an empty name where nobody knows one (`edge_client.labels.are_steps`). ``vocabulary``, a number,
+or an empty name where nobody knows one (`edge_client.data.labels.are_steps`). ``vocabulary``, a number,
 says that ``X`` holds ids from 0 to below it, of words or of events. ``lengths (n,)`` says how many
-samples each window has, and that the others are padding (`edge_client.padding`). ``anomaly (n,)``
+samples each window has, and that the others are padding (`edge_client.data.padding`). ``anomaly (n,)``
 of 0 and 1, in the place of ``y``, says which windows are anomalous: the classes are then ``usual``
 and ``anomalous``.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.labels import (
+from edge_client.data.labels import (
     are_steps,
     as_held,
     check_labels,
@@ -34,14 +34,14 @@ from edge_client.labels import (
     last_share_of_each_class,
     named_classes,
 )
-from edge_client.layout import examples, fitting, vocabulary
-from edge_client.padding import read_lengths
+from edge_client.data.layout import examples, fitting, vocabulary
+from edge_client.data.padding import read_lengths
 from simulation.datasets.pool import Pool
 from simulation.datasets.windows import ANOMALOUS, USUAL, FleetData, Recordings
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tasks import NO_LABEL
-from wire.tensors import Array
 
 LAYOUT = (
     "X (n, channels, time) or (n, channels, height, width) float, y (n,) int or str, (n, names) "

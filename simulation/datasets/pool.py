@@ -6,9 +6,9 @@ import numpy as np
 
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
-from wire.tensors import Array
 
 DEVICES = 20
 """How many devices a pool is assigned to when nothing else is asked for: what AutoCFL, DBE and

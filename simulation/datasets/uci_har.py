@@ -19,8 +19,8 @@ import numpy as np
 
 from simulation.datasets.npz import from_arrays, read_npz
 from simulation.datasets.windows import FleetData, without_overlap
+from wire.arrays.tensors import Array
 from wire.errors import DataError
-from wire.tensors import Array
 
 SIGNALS = tuple(
     f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.labels import classes_of_steps
+from edge_client.data.labels import classes_of_steps
 from simulation.datasets.windows import FleetData, Recordings, cut_windows
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
-from wire.tensors import Array
 
 LENGTH, STRIDE, TRAIN_SHARE, RATE_HZ = 128, 64, 0.7, 50.0
 SESSION_LENGTH, SESSION_STRIDE, SESSION_STEPS = 512, 128, 32

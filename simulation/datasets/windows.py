@@ -11,12 +11,12 @@ import numpy as np
 
 from algorithms.core.units import Units
 from edge_client.core.ports import Windows
-from edge_client.labels import fit_labels
-from edge_client.layout import without_labels
+from edge_client.data.labels import fit_labels
+from edge_client.data.layout import without_labels
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, SEQUENCE, TaskName
-from wire.tensors import Array
 
 WINDOWS = "windows"
 """The class of all windows where there are no others."""

@@ -8,7 +8,7 @@ from functools import partial
 from torch import nn
 
 from algorithms.core.contract import Objective
-from algorithms.models.network import Unsupported
+from algorithms.models.reading.network import Unsupported
 from edge_client.core.ports import Graphs
 from host.compiler import CannotCompile, find_compiler
 from simulation.engine.graphs.batched import BatchedGraphs

@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aggregator.adapters.memory import MemoryBlobs
-from aggregator.core.placed import Placed
 from aggregator.core.record import RoundRecord
+from aggregator.core.round.placed import Placed
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import Told
+from aggregator.storage.memory import MemoryBlobs
 from algorithms.algorithm import decode_memory, encode_memory
 from host.files import write_atomically
 from simulation.engine.rounds import Snapshot
 from simulation.engine.traffic import Traffic
+from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.errors import ConfigError, Malformed
-from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 
 FILE, STORE = "run.safetensors", "kept"
 

@@ -8,25 +8,25 @@ against, to the bit.
 
 from collections.abc import Callable
 
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.campaign import Campaign
 from aggregator.core.state import Event, RoundAggregated, RunState, Started
-from aggregator.fleet import Fleet
-from aggregator.runner import Runner
-from edge_client.adapters.state import MemoryState
-from edge_client.agent import Agent
+from aggregator.service.campaign import Campaign
+from aggregator.service.runner import Runner
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from aggregator.transfer.fleet import Fleet
+from edge_client.agent.loop import Agent
+from edge_client.agent.state import MemoryState
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, Windows
-from edge_client.work import read_blob
+from edge_client.work.plan import read_blob
 from simulation.engine.experiment import Experiment
 from simulation.engine.progress import HeldModels, OnProgress, progress_of
 from simulation.engine.result import EngineResult
 from simulation.engine.workers.attacks import Attacker
 from simulation.engine.workers.secret import repeatable_secret
+from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.errors import ConfigError, Stalled
 from wire.links.in_process import InProcessBroker
 from wire.links.port import Link, LinkEvent, Will
-from wire.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.topics import Topics
 
 PATIENCE = 20

@@ -8,7 +8,7 @@ from typing import Final
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import count_groups
 from algorithms.core.contract import Objective
-from wire.tensors import Tensors
+from wire.arrays.tensors import Tensors
 
 
 class Stop(Enum):

@@ -8,7 +8,7 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
 from simulation.engine.progress import HeldModels
 from simulation.engine.schedule import Schedule
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The rounds of a fast simulation: the same phases as `aggregator.core.round`, for a fleet that is
+"""The rounds of a fast simulation: the same phases as `aggregator.core.round.machine`, for a fleet that is
 always reachable, without messages.
 
 The cost of a round is proportional to its cohort, not to the fleet. `Snapshot` holds everything
@@ -13,7 +13,14 @@ from typing import Protocol
 
 from immutables import Map
 
-from aggregator.aggregation import (
+from aggregator.core.budget import improvement_of, mean_accuracy
+from aggregator.core.plan import by_labels, make_plan, program_for
+from aggregator.core.ports import Blobs
+from aggregator.core.record import RoundRecord, make_record
+from aggregator.core.round.placed import Placed
+from aggregator.core.settings import Ended
+from aggregator.core.state import Device, Report, RunState, Told
+from aggregator.service.aggregation import (
     apply_algorithm,
     encode_views,
     make_programs,
@@ -22,14 +29,7 @@ from aggregator.aggregation import (
     store_state,
     weakened,
 )
-from aggregator.core.budget import improvement_of, mean_accuracy
-from aggregator.core.placed import Placed
-from aggregator.core.plan import by_labels, make_plan, program_for
-from aggregator.core.ports import Blobs
-from aggregator.core.record import RoundRecord, make_record
-from aggregator.core.settings import Ended
-from aggregator.core.state import Device, Report, RunState, Told
-from aggregator.placing import place_all
+from aggregator.service.placing import place_all
 from algorithms.algorithm import Contribution, State
 from algorithms.core.contract import Grouped, Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED
@@ -39,9 +39,9 @@ from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.traffic import Traffic
 from simulation.engine.workers.device_host import DeviceResult, Models
+from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.errors import Stalled
 from wire.messages import Choose, Plan
-from wire.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 
 log = logging.getLogger("shoal.simulation")
 
@@ -228,7 +228,7 @@ class Rounds:
         self, state: State, device_id: str, placed: Mapping[str, Placed], closing: bool
     ) -> Placed | None:
         """Where a device belongs that is in no group by its training, as
-        `aggregator.core.asking.placed_of` has it."""
+        `aggregator.core.round.asking.placed_of` has it."""
         left = closing and device_id not in state.memory.membership
         keys = (device_id, "") if device_id in self.unlabelled else ("",) if left else ()
         found = (placed[key] for key in keys if key in placed)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import ceil, prod
 from typing import Any
 
-from aggregator.adapters.memory import MemoryBlobs
-from aggregator.aggregation import check_fit
 from aggregator.core.settings import RunSettings
+from aggregator.service.aggregation import check_fit
+from aggregator.storage.memory import MemoryBlobs
 from simulation.engine.backend import Backend, choose
 from simulation.engine.checkpoint import Checkpoint
 from simulation.engine.experiment import Experiment
@@ -24,8 +24,8 @@ from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec
 from simulation.engine.workers.local import Batched, Inline, Threads
 from simulation.engine.workers.private_store import MappedStore
 from simulation.engine.workers.processes import Processes, can_fork
+from wire.arrays.tensors import Array
 from wire.messages import Train
-from wire.tensors import Array
 
 FORK_FROM = 500
 """Steps of training in a run from which worker processes are worth their start."""

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from aggregator.core.settings import RunSettings
 from simulation.engine.workers.device_host import DeviceResult, Models
+from wire.arrays.tensors import encode_tensors
 from wire.codec import digest, encode, encode_update
 from wire.messages import Acknowledge, Choose, Metrics, Plan, Update
-from wire.tensors import encode_tensors
 
 NO_DIGEST = "0" * 64
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.adapters.windows import UNLABELLED
+from edge_client.data.windows import UNLABELLED
 from simulation.datasets.windows import FleetData
 from simulation.local.phones import phone_command
 

@@ -12,8 +12,8 @@ from edge_client.core.ports import Windows
 from simulation.datasets.assigned import Assigned
 from simulation.datasets.pool import Pool, device_names
 from simulation.datasets.windows import FleetData
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 Change = Callable[[Array, int, np.random.Generator], Array]
 """(x (n, \\*window.shape), number of the device, generator) -> what that device measures

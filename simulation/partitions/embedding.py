@@ -12,7 +12,7 @@ import torch
 
 from simulation.datasets.pool import Pool
 from simulation.partitions.assignment import Assignment
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 Embedding = Callable[[Array], Array]
 """x (n, \\*window.shape) -> (n, dimensions)."""

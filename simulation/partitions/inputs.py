@@ -10,9 +10,9 @@ import numpy as np
 
 from simulation.datasets.pool import Pool
 from simulation.partitions.assignment import Assignment, assign_by_shares, blocks
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 BACKGROUNDS = ("plain", "rows", "columns", "glow")
 DISTURBANCES = ("plain", "vibration", "offset", "noise")

@@ -14,8 +14,8 @@ from simulation.partitions.assignment import (
     blocks,
     class_counts,
 )
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 AUTOCFL_GROUPS = "0-2,3-6,4-9,0-9"
 

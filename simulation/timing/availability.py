@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from simulation.timing.draws import make_key, uniform
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 HOUR_S = 3600.0
 DAY_S = 86400.0

@@ -9,7 +9,7 @@ of many devices is a Feistel network over it, which gives its first elements wit
 
 import numpy as np
 
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 GOLDEN = 0x9E3779B97F4A7C15
 FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

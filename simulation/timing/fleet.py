@@ -20,8 +20,8 @@ import numpy as np
 from simulation.timing.availability import DAY_S, stays_until
 from simulation.timing.draws import Shuffled, make_key, uniform
 from simulation.timing.profiles import CHARGE_S, Profiles
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 LOOKS = 32
 """The server looks at no more than so many devices, on average, for each one that it needs; then it

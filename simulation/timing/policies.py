@@ -21,13 +21,13 @@ from typing import Protocol
 
 import numpy as np
 
-from aggregator.core.cohort import Buffer, Cohort, staleness_weights
+from aggregator.core.round.cohort import Buffer, Cohort, staleness_weights
 from algorithms.spec import Choice
 from simulation.timing.availability import DAY_S
 from simulation.timing.fleet import NO_JOBS, Fleet, Jobs
 from simulation.timing.report import Tally
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError, ShoalError
-from wire.tensors import Array
 
 RETRY_S = 60.0
 """A server that found too few devices looks again after so long, or after an eighth of the time

@@ -38,8 +38,8 @@ import numpy as np
 from algorithms.spec import Choice, Option, Options, read
 from simulation.timing.availability import DAY_S, HOUR_S, Always, Availability, Curve
 from simulation.timing.traces import read_trace
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 CHARGE_S = 2 * HOUR_S
 """An empty battery is full after so long on the charger."""

@@ -15,7 +15,7 @@ from aggregator.core.summary import (
     VirtualTraffic,
 )
 from simulation.timing.fleet import Fleet, Jobs
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 Point = tuple[float, float | None]
 """(virtual second, accuracy); None where nothing could be tested."""

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from simulation.timing.availability import DAY_S, HOUR_S, Always, Availability, Intervals
+from wire.arrays.tensors import Array
 from wire.errors import DataError
-from wire.tensors import Array
 
 
 @dataclass(frozen=True)

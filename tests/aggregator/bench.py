@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.campaign import Observer
 from aggregator.core.ports import Blobs, Store
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
-from aggregator.fleet import Fleet
-from aggregator.runner import Runner
+from aggregator.service.campaign import Observer
+from aggregator.service.runner import Runner
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from aggregator.transfer.fleet import Fleet
 from algorithms.core.contract import Mean
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm

@@ -11,19 +11,19 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from aggregator.access import Access
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.http_api import create_api
-from aggregator.adapters.token_file import TokenFile, http_access
-from aggregator.core.conditions import Conditions, Counted
-from aggregator.desk import Desk
-from aggregator.device_orders import DeviceOrders
-from aggregator.duties import Duties
-from aggregator.order_queue import OrderQueue
-from aggregator.place import Place
-from aggregator.release_orders import MakeReleases
-from aggregator.start import Trust
-from aggregator.steering import Steering
+from aggregator.http.access import Access
+from aggregator.http.api import create_api
+from aggregator.http.tokens import TokenFile, http_access
+from aggregator.operator.desk import Desk
+from aggregator.operator.device_orders import DeviceOrders
+from aggregator.operator.order_queue import OrderQueue
+from aggregator.releases.orders import MakeReleases
+from aggregator.service.conditions import Conditions, Counted
+from aggregator.service.duties import Duties
+from aggregator.service.start import Trust
+from aggregator.service.steering import Steering
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.place import Place
 from simulation.datasets.windows import FleetData
 from tests.aggregator.test_in_use import Releasing
 

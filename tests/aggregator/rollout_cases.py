@@ -3,9 +3,9 @@ as SPEC.md says, and what they answer."""
 
 from dataclasses import dataclass, field
 
-from aggregator.core.releases import Draft
-from aggregator.core.rollout import step
-from aggregator.core.rollout_state import (
+from aggregator.core.release.releases import Draft
+from aggregator.core.release.rollout import step
+from aggregator.core.release.state import (
     Begun,
     CheckedIn,
     FleetEvent,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from aggregator.core import state as s
-from aggregator.core.round import step
+from aggregator.core.round.machine import step
 from algorithms.core.contract import Programs
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire.codec import digest

@@ -19,11 +19,11 @@ from tests.aggregator.bench import Bench
 from tests.contracts.store import SETTINGS
 from tests.wire import quantised_vectors
 from wire import messages as m
-from wire import names
+from wire.arrays import names
+from wire.arrays.quantised import decoded, encoded
+from wire.arrays.tensors import decode_tensors
 from wire.codec import digest, encode, encode_update
 from wire.links.port import Delivery
-from wire.quantised import decoded, encoded
-from wire.tensors import decode_tensors
 
 
 @pytest.fixture
@@ -346,7 +346,7 @@ def test_a_reader_that_fails_refuses(bench: Bench, monkeypatch: pytest.MonkeyPat
     def fail(*_: object) -> None:
         raise ZeroDivisionError("nobody thought of it\nINFO forged")
 
-    monkeypatch.setattr("aggregator.inbox.decode_update", fail)
+    monkeypatch.setattr("aggregator.service.inbox.decode_update", fail)
     answer = bench.verdict(encode_update(bench.update, bench.tensors))
     assert (answer.reason, answer.detail) == (
         "malformed",

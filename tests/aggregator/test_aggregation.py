@@ -6,16 +6,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator import aggregation
-from aggregator.adapters.memory import MemoryBlobs
-from aggregator.aggregation import store_state
+from aggregator.service import aggregation
+from aggregator.service.aggregation import store_state
+from aggregator.storage.memory import MemoryBlobs
 from algorithms.algorithm import State
 from algorithms.core.contract import ObjectiveMemory
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from simulation.contract.fleet import CHANNELS, LENGTH, WORK, Field, make_field
 from tests.contracts.store import SETTINGS
-from wire.tensors import Array, Tensors, decode_tensors, encode_tensors
+from wire.arrays.tensors import Array, Tensors, decode_tensors, encode_tensors
 
 
 @pytest.fixture

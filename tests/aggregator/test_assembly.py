@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.assembly import IDLE_S, TIMES, Assembly, NoRoom
+from aggregator.transfer.assembly import IDLE_S, TIMES, Assembly, NoRoom
 from wire.errors import LimitExceeded, Malformed
 from wire.messages import Offer, Pieces
 from wire.pieces import PIECE_BYTES, WINDOW, check_pieces, cut, place

@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from aggregator.enrolment.attestation import NotAttested, PlayIntegrity, read_attestation
 from tests.enrolment import enrolment_bench
-from wire.certificates import key_digest, new_tls_key
-from wire.enrolment import Enrolled, Refused, attestation_nonce, read_token
 from wire.errors import ConfigError
+from wire.identity.certificates import key_digest, new_tls_key
+from wire.identity.enrolment import Enrolled, Refused, attestation_nonce, read_token
 
 NOW_S = 1_800_000_000.0
 SECRET = bytes(range(32))

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.enrolment_store import DeviceRow, open_enrolments
-from aggregator.adapters.registry_table import RegistryTable, read_registry
-from aggregator.adapters.salvage import copy_database, read_database
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.registry import Ban, Entry
-from aggregator.doctor import backup
-from aggregator.doctor.backup import back_up, restore
-from aggregator.doctor.examine import examine
 from aggregator.enrolment.authority import make_authority
 from aggregator.enrolment.desk import make_token, reject, revoke
-from aggregator.identity import lock_service, own_secret, service_signer
+from aggregator.leadership.identity import lock_service, own_secret, service_signer
+from aggregator.maintenance import backup
+from aggregator.maintenance.backup import back_up, restore
+from aggregator.maintenance.examine import examine
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.enrolment_store import DeviceRow, open_enrolments
+from aggregator.storage.registry_table import RegistryTable, read_registry
+from aggregator.storage.salvage import copy_database, read_database
+from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from wire.errors import ConfigError, ShoalError
-from wire.keys import new_key
+from wire.identity.keys import new_key
 
 ROOT = new_key()
 

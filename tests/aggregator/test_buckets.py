@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.adapters.blob_bucket import BlobBucket
-from aggregator.adapters.blob_folder import BlobFolder
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
+from aggregator.storage.blob_bucket import BlobBucket
+from aggregator.storage.blob_folder import BlobFolder
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from tests.aggregator.bench import Bench
@@ -114,7 +114,7 @@ def silent() -> Iterator[int]:
 def test_a_store_that_never_answers_is_given_up(
     s3: S3Server, silent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.adapters.blob_bucket.READ_S", 0.2)
+    monkeypatch.setattr("aggregator.storage.blob_bucket.READ_S", 0.2)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{silent}")
     with pytest.raises(StorageFailed, match="Read timeout"):
         BlobBucket("s3://bucket", "run-1").get(digest(b"1"))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from aggregator.core import state as s
 from aggregator.core.budget import DAY_S, improvement_of, why_ended
-from aggregator.core.order_events import Aborted, Retuned
-from aggregator.start import check_retuned
+from aggregator.core.round.order_events import Aborted, Retuned
+from aggregator.service.start import check_retuned
 from tests.aggregator.round_cases import RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire.codec import digest

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from aggregator.aggregation import check_fit, weakened
 from aggregator.core import state as s
-from aggregator.core.cohort import Buffer, policy_settings, read_policy
-from aggregator.core.device_events import DeviceBarred, DeviceForgotten
-from aggregator.core.order_events import Retuned, RolledBack
-from aggregator.offers import needed, offered
-from aggregator.start import check_retuned
+from aggregator.core.round.cohort import Buffer, policy_settings, read_policy
+from aggregator.core.round.device_events import DeviceBarred, DeviceForgotten
+from aggregator.core.round.order_events import Retuned, RolledBack
+from aggregator.service.aggregation import check_fit, weakened
+from aggregator.service.start import check_retuned
+from aggregator.transfer.offers import needed, offered
 from algorithms.core.contract import Programs
 from algorithms.registry import make_algorithm, read_algorithm
 from export.describe import describe_bundle
@@ -453,7 +453,7 @@ class TestService:
         return [answer for answer in bench.answers() if isinstance(answer, m.Plan)]
 
     def difference(self, bench: Bench, one: str, two: str) -> float:
-        from wire.tensors import OWN_FILES, decode_tensors
+        from wire.arrays.tensors import OWN_FILES, decode_tensors
 
         first, second = (decode_tensors(bench.blobs.get(name), OWN_FILES)[0] for name in (one, two))
         name = next(n for n in first if n.startswith("shared/"))

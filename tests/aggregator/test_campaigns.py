@@ -8,18 +8,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.campaign import Campaign
 from aggregator.core.ports import Store
-from aggregator.inherit import Source
-from aggregator.steering import source_of
+from aggregator.releases.inherit import Source
+from aggregator.service.campaign import Campaign
+from aggregator.service.steering import source_of
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from algorithms.core.keys import RELEASED
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.test_containment import Disk, FullStore
 from wire import messages as m
+from wire.arrays.tensors import decode_tensors
 from wire.codec import encode, encode_update
-from wire.tensors import decode_tensors
 
 
 class Campaigns(Bench):

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from aggregator.core import state as s
 from aggregator.core.admission import Refused, expect
-from aggregator.core.closings import MOST_ASKED
-from aggregator.core.device_events import (
+from aggregator.core.plan import without_labels
+from aggregator.core.record import RoundRecord, record_of
+from aggregator.core.round.closings import MOST_ASKED
+from aggregator.core.round.device_events import (
     DeviceBarred,
     DeviceForgotten,
     EligibilityChanged,
     KeptChanged,
     Says,
 )
-from aggregator.core.order_events import Aborted, Retuned, RolledBack
-from aggregator.core.plan import without_labels
-from aggregator.core.record import RoundRecord, record_of
+from aggregator.core.round.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.summary import summarize
 from aggregator.core.versions import latest
-from aggregator.offers import offered
+from aggregator.transfer.offers import offered
 from algorithms.core.contract import Programs
 from algorithms.personalisation.kept import Kept
 from shoal.handlers.serve import log_rounds

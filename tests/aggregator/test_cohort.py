@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.core import state as s
-from aggregator.core.asking import LOOK_S
-from aggregator.core.cohort import Cohort, drawn
-from aggregator.core.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.hours import read_hours
-from aggregator.core.order_events import Retuned
+from aggregator.core.round.asking import LOOK_S
+from aggregator.core.round.cohort import Cohort, drawn
+from aggregator.core.round.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
+from aggregator.core.round.order_events import Retuned
 from tests.aggregator.round_cases import MEMORY, Run, kinds
 from wire.errors import ConfigError
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.adapters.sql_store import SqlStore
-from aggregator.aggregation import aggregate
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import Event, RunState
+from aggregator.service.aggregation import aggregate
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from wire import messages as m
@@ -172,7 +172,7 @@ def test_what_an_algorithm_fails_at_pauses_the_run_until_the_operator_says_so(
     bench = Bench(fleet)
     bench.verdict(bench.payload("a"))
     with monkeypatch.context() as patch:
-        patch.setattr("aggregator.campaign.aggregate", lambda *_: 1 // 0)
+        patch.setattr("aggregator.service.campaign.aggregate", lambda *_: 1 // 0)
         bench.verdict(bench.payload("b"), "b")
     assert (
         bench.runner.paused
@@ -225,7 +225,7 @@ def test_the_lease_is_held_while_a_round_is_aggregated(
 ) -> None:
     """Or a second service would take the fleet for one whose aggregator has died."""
     bench, said = Bench(fleet), list[str]()
-    monkeypatch.setattr("aggregator.lease.EVERY_S", 0.01)
+    monkeypatch.setattr("aggregator.leadership.lease.EVERY_S", 0.01)
     monkeypatch.setattr(
         bench.campaign, "_announce", lambda: said.append(threading.current_thread().name)
     )
@@ -234,7 +234,7 @@ def test_the_lease_is_held_while_a_round_is_aggregated(
         time.sleep(0.3)
         return aggregate(*given)
 
-    monkeypatch.setattr("aggregator.campaign.aggregate", slowly)
+    monkeypatch.setattr("aggregator.service.campaign.aggregate", slowly)
     bench.close(a=(1.0, 2), b=(1.0, 2))
     assert said.count("lease") > 3
     number = len(said)
@@ -251,7 +251,7 @@ def test_a_round_is_dated_when_its_models_are_there(
         bench.clock.now_s += 1000
         return aggregate(*given)
 
-    monkeypatch.setattr("aggregator.campaign.aggregate", slowly)
+    monkeypatch.setattr("aggregator.service.campaign.aggregate", slowly)
     bench.close(a=(1.0, 2), b=(1.0, 2))
     assert bench.state.deadline_at_s == bench.clock.now_s + 100
 
@@ -299,7 +299,7 @@ def test_an_event_that_the_core_fails_at_is_left_out(
     fleet: FleetData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(fleet)
-    monkeypatch.setattr("aggregator.group.step", lambda *_: 1 // 0)
+    monkeypatch.setattr("aggregator.service.group.step", lambda *_: 1 // 0)
     bench.send("a", "update", bench.payload("a"))
     assert (bench.runner.refused, bench.state.received) == ({"defect": 1}, {})
     monkeypatch.undo()

@@ -11,12 +11,12 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from aggregator.adapters.dashboard.orders import read_form, read_order
-from aggregator.adapters.http_server import HttpServer
-from aggregator.adapters.http_starting import create_starting_api
-from aggregator.audit import AUDIT, note, read_back
-from aggregator.device_orders import TagDevices
-from aggregator.orders import Hold, RollBack
+from aggregator.http.dashboard.orders import read_form, read_order
+from aggregator.http.server import HttpServer
+from aggregator.http.starting import create_starting_api
+from aggregator.operator.audit import AUDIT, note, read_back
+from aggregator.operator.device_orders import TagDevices
+from aggregator.service.orders import Hold, RollBack
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from tests.aggregator.http_service import HttpService, http_service
@@ -462,7 +462,7 @@ class TestAudit:
     def test_it_is_read_from_its_end_in_parts_that_miss_and_repeat_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("aggregator.audit.BLOCK", 100)
+        monkeypatch.setattr("aggregator.operator.audit.BLOCK", 100)
         for i in range(57):
             note(tmp_path, "jane", f"order {i} {'x' * (i * 7 % 211)}", "done")
         with (tmp_path / AUDIT).open("a") as file:
@@ -487,7 +487,7 @@ class TestAudit:
     def test_no_more_is_read_at_once_than_a_page_may_cost(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("aggregator.audit.MOST_BYTES", 1000)
+        monkeypatch.setattr("aggregator.operator.audit.MOST_BYTES", 1000)
         for i in range(40):
             note(tmp_path, "jane", f"order {i}", "done")
         page = read_back(tmp_path, words="joe")

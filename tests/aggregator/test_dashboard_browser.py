@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from aggregator.adapters.http_server import HttpServer
+from aggregator.http.server import HttpServer
 from benchmarks.made_up_fleet import MadeUpService, made_up_service
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port

@@ -13,16 +13,17 @@ from immutables import Map
 from msgspec.structs import replace
 from PIL import Image
 
-from aggregator.adapters.dashboard.accuracy import accuracy_page
-from aggregator.adapters.dashboard.alerts import (
+from aggregator.core.registry import Ban, Decline, Entry
+from aggregator.http.dashboard.accuracy import accuracy_page
+from aggregator.http.dashboard.alerts import (
     campaign_alerts,
     release_alerts,
     round_alerts,
     service_alerts,
 )
-from aggregator.adapters.dashboard.charts import BOTTOM, HEIGHT, TOP, bar_chart, line_chart
-from aggregator.adapters.dashboard.fleet import condition_of, fleet_page
-from aggregator.adapters.dashboard.groups import (
+from aggregator.http.dashboard.charts import BOTTOM, HEIGHT, TOP, bar_chart, line_chart
+from aggregator.http.dashboard.fleet import condition_of, fleet_page
+from aggregator.http.dashboard.groups import (
     MOST,
     compare,
     in_two_dimensions,
@@ -30,13 +31,12 @@ from aggregator.adapters.dashboard.groups import (
     picture,
     read_views,
 )
-from aggregator.adapters.dashboard.history import History, Past
-from aggregator.adapters.dashboard.live import live_campaign
-from aggregator.adapters.dashboard.measures import measure_of, mechanism_of
-from aggregator.adapters.dashboard.paging import PER_PAGE, slice_of
-from aggregator.adapters.http_devices import device_line
-from aggregator.core.conditions import Conditions, Counted
-from aggregator.core.registry import Ban, Decline, Entry
+from aggregator.http.dashboard.history import History, Past
+from aggregator.http.dashboard.live import live_campaign
+from aggregator.http.dashboard.measures import measure_of, mechanism_of
+from aggregator.http.dashboard.paging import PER_PAGE, slice_of
+from aggregator.http.devices import device_line
+from aggregator.service.conditions import Conditions, Counted
 from benchmarks.made_up_fleet import ROUNDS, MadeUpService, made_up_service
 from wire.messages import CheckIn, Metrics
 
@@ -301,13 +301,13 @@ class TestHistory:
     def test_a_request_reads_for_a_bounded_time_and_the_latest_rounds_first(
         self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("aggregator.adapters.dashboard.history.BUDGET_S", 0.0)
+        monkeypatch.setattr("aggregator.http.dashboard.history.BUDGET_S", 0.0)
         history = History()
         first = history.past(made.campaign)
         assert sorted(first.lines) == [ROUNDS - 2, ROUNDS - 1, ROUNDS]
         assert first.evaluated is not None
         assert first.evaluated.round == ROUNDS
-        monkeypatch.setattr("aggregator.adapters.dashboard.history.BUDGET_S", 60.0)
+        monkeypatch.setattr("aggregator.http.dashboard.history.BUDGET_S", 60.0)
         assert history.past(made.campaign) == History().past(made.campaign)
         assert sorted(history.past(made.campaign).lines) == list(range(1, ROUNDS + 1))
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aggregator.audit import AUDIT
-from aggregator.desk import ORDERS, Answer, Desk, submit
-from aggregator.identity import lock_service
+from aggregator.leadership.identity import lock_service
+from aggregator.operator.audit import AUDIT
+from aggregator.operator.desk import ORDERS, Answer, Desk, submit
 from wire.errors import ConfigError
 
 

@@ -8,15 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.memory import MemoryRegistry
-from aggregator.adapters.registry_table import RegistryTable, read_registry
-from aggregator.adapters.salvage import read_database, write_database
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.ports import RegistryStore, StorageFailed
 from aggregator.core.registry import Entry
-from aggregator.device_orders import (
+from aggregator.operator.device_orders import (
     BanDevice,
     DeviceOrders,
     ForgetDevice,
@@ -24,7 +18,13 @@ from aggregator.device_orders import (
     UnbanDevice,
     UntagDevices,
 )
-from aggregator.devices import SAVE_EVERY_S, Devices
+from aggregator.service.devices import SAVE_EVERY_S, Devices
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.memory import MemoryRegistry
+from aggregator.storage.registry_table import RegistryTable, read_registry
+from aggregator.storage.salvage import read_database, write_database
+from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.test_unlabelled import (

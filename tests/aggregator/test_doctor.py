@@ -14,22 +14,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore
-from aggregator.campaign import Campaign
 from aggregator.core.ports import StorageFailed
 from aggregator.core.state import DeviceCheckedIn
-from aggregator.doctor.blobs import needs
-from aggregator.doctor.examine import examine
-from aggregator.doctor.finding import Finding
-from aggregator.identity import lock_service, own_secret, service_signer
+from aggregator.leadership.identity import lock_service, own_secret, service_signer
+from aggregator.maintenance.blobs import needs
+from aggregator.maintenance.examine import examine
+from aggregator.maintenance.finding import Finding
+from aggregator.service.campaign import Campaign
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.salvage import read_database
+from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.known import known
 from wire.errors import ConfigError
-from wire.keys import new_key, public_pem
+from wire.identity.keys import new_key, public_pem
 
 PAGE = 4096
 
@@ -328,7 +328,7 @@ def killed(served: Served, tmp_path: Path) -> Served:
     one = served.copy(tmp_path / "killed")
     code = f"""
 import os
-from aggregator.adapters.sql_store import SqlStore
+from aggregator.storage.sql_store import SqlStore
 from aggregator.core.state import DeviceCheckedIn
 SqlStore("sqlite:///{one.folder}/shoal.db", "run-1").commit([DeviceCheckedIn(9.0, "late", 5, 2)])
 os._exit(9)
@@ -388,7 +388,7 @@ def test_why_a_database_cannot_be_read_is_told(
     (killed.folder / "shoal.db-wal").unlink()
     (killed.folder / "shoal.db-wal").mkdir()
     monkeypatch.setattr(
-        "aggregator.adapters.salvage.shutil.disk_usage", lambda _: SimpleNamespace(free=free)
+        "aggregator.storage.salvage.shutil.disk_usage", lambda _: SimpleNamespace(free=free)
     )
     with pytest.raises(
         StorageFailed, match=rf"shoal\.db: it cannot be read: unable to open database file{why}$"

@@ -4,10 +4,10 @@ import os
 import time
 from pathlib import Path
 
-from aggregator.desk import ORDERS, submit
-from aggregator.doctor.examine import examine
-from aggregator.identity import own_secret
-from aggregator.orders import Hold
+from aggregator.leadership.identity import own_secret
+from aggregator.maintenance.examine import examine
+from aggregator.operator.desk import ORDERS, submit
+from aggregator.service.orders import Hold
 
 
 def test_an_order_that_no_service_took_is_noted(tmp_path: Path) -> None:

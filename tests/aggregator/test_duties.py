@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from aggregator import duties
-from aggregator.desk import Desk
-from aggregator.duties import Duties
-from aggregator.fleet import Fleet
-from aggregator.identity import VOUCHED_S, service_key, service_signer
-from aggregator.orders import Hold
+from aggregator.leadership.identity import VOUCHED_S, service_key, service_signer
+from aggregator.operator.desk import Desk
+from aggregator.service import duties
+from aggregator.service.duties import Duties
+from aggregator.service.orders import Hold
+from aggregator.transfer.fleet import Fleet
 from wire.errors import Untrusted
-from wire.keys import new_key
+from wire.identity.keys import new_key
+from wire.identity.signed import Verifier, vouch
 from wire.links.in_process import InProcessBroker
 from wire.links.port import Delivery
 from wire.messages import AggregatorStatus
-from wire.signed import Verifier, vouch
 from wire.topics import Topics
 
 ROOT = new_key()

@@ -12,14 +12,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from aggregator.adapters.enrolment_store import FILE, open_enrolments
-from aggregator.doctor.backup import KEYS
 from aggregator.enrolment.authority import FILES, hosts_of, make_authority, read_authority
 from aggregator.enrolment.desk import approve, forget, reject, restore, revoke
 from aggregator.enrolment.mosquitto import configuration, make_broker_folder, renew_broker
-from aggregator.rates import Rates
+from aggregator.http.rates import Rates
+from aggregator.maintenance.backup import KEYS
+from aggregator.storage.enrolment_store import FILE, open_enrolments
 from tests.enrolment import EnrolmentBench, enrolment_bench
-from wire.certificates import (
+from wire.errors import ConfigError
+from wire.identity.certificates import (
     check_issued,
     common_name,
     make_request,
@@ -28,7 +29,7 @@ from wire.certificates import (
     read_tls_key,
     sign_text,
 )
-from wire.enrolment import (
+from wire.identity.enrolment import (
     Answer,
     Enrol,
     Enrolled,
@@ -40,7 +41,6 @@ from wire.enrolment import (
     read_token,
     renewal_text,
 )
-from wire.errors import ConfigError
 
 
 @pytest.fixture

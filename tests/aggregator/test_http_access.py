@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from aggregator.access import Caller
-from aggregator.adapters.token_file import FILE, TokenFile
+from aggregator.http.access import Caller
+from aggregator.http.tokens import FILE, TokenFile
 from host.loopback import is_loopback
 from simulation.datasets.windows import FleetData
 from tests.aggregator.http_service import HttpService, http_service
@@ -205,7 +205,7 @@ class TestTokenFile:
         with pytest.raises(ConfigError, match="there is one of this name"):
             tokens.new("v", "operator")
         now_s = time.time()
-        monkeypatch.setattr("aggregator.adapters.token_file.time.time", lambda: now_s + 61)
+        monkeypatch.setattr("aggregator.http.tokens.time.time", lambda: now_s + 61)
         assert tokens.verify(token) is None
         assert tokens.verify(tokens.new("v", "operator")) == Caller("v", "operator")
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from aggregator import order_queue
 from aggregator.core.ports import StorageFailed
-from aggregator.desk import Answer
-from aggregator.order_queue import MOST, OrderQueue
-from aggregator.orders import Hold
+from aggregator.operator import order_queue
+from aggregator.operator.desk import Answer
+from aggregator.operator.order_queue import MOST, OrderQueue
+from aggregator.service.orders import Hold
 from simulation.datasets.windows import FleetData
 from tests.aggregator.http_service import HttpService, http_service
 

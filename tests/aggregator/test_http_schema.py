@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.adapters.http_server import HttpServer
+from aggregator.http.server import HttpServer
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from tests.aggregator.http_service import http_service

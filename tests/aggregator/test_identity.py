@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.identity import (
+from aggregator.leadership.identity import (
     RENEW_S,
     VOUCHED_S,
     SteadyClock,
@@ -22,13 +22,13 @@ from aggregator.identity import (
     service_key,
     service_signer,
 )
-from aggregator.rivals import WrongFleet
+from aggregator.leadership.rivals import WrongFleet
 from wire.errors import ConfigError, Malformed, OtherAggregator, ShoalError, Untrusted
-from wire.keys import PrivateKey, key_name, new_key, read_public
+from wire.identity.keys import PrivateKey, key_name, new_key, read_public
+from wire.identity.signed import Signer, Verifier, vouch
 from wire.links.in_process import InProcessBroker, InProcessLink
 from wire.links.port import Denied
 from wire.messages import AggregatorStatus
-from wire.signed import Signer, Verifier, vouch
 from wire.topics import Topics
 
 ROOT, TOPICS = new_key(), Topics("f")
@@ -170,7 +170,7 @@ class TestEpoch:
 
     @pytest.fixture(autouse=True)
     def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("aggregator.identity.LEASE_S", 1.0)
+        monkeypatch.setattr("aggregator.leadership.identity.LEASE_S", 1.0)
 
     @pytest.fixture
     def sign(self) -> Signer:

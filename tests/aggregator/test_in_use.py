@@ -7,16 +7,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.http_api import create_api
-from aggregator.adapters.release_store import ReleaseStore
-from aggregator.core.conditions import Conditions, Counted
-from aggregator.core.opening import finish_command
-from aggregator.core.rollout_state import Gate, RolloutStep
+from aggregator.core.release.state import Gate, RolloutStep
+from aggregator.core.round.opening import finish_command
 from aggregator.core.state import DeviceCheckedIn
-from aggregator.fleet import Fleet
-from aggregator.release_orders import (
+from aggregator.http.api import create_api
+from aggregator.releases.orders import (
     EndRollout,
     MakeReleases,
     PauseRollout,
@@ -25,8 +20,13 @@ from aggregator.release_orders import (
     ReturnToRelease,
     release_handlers,
 )
-from aggregator.release_policy import ReleasePolicy, group_of, read_when
-from aggregator.rollouts import Rollouts, RolloutSettings
+from aggregator.releases.policy import ReleasePolicy, group_of, read_when
+from aggregator.releases.rollouts import Rollouts, RolloutSettings
+from aggregator.service.conditions import Conditions, Counted
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.release_store import ReleaseStore
+from aggregator.transfer.fleet import Fleet
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from wire import messages as m

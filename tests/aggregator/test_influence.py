@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.aggregation import _distances, _Group, load_state
-from aggregator.core.influence import FLOOR, bounded
+from aggregator.core.round.influence import FLOOR, bounded
 from aggregator.core.state import Received
+from aggregator.service.aggregation import _distances, _Group, load_state
 from algorithms.algorithm import State
 from algorithms.core.contract import Combined, Slice
 from algorithms.core.stack import Stack
@@ -23,7 +23,7 @@ from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.contracts.store import SETTINGS
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 CAPPED = msgspec.structs.replace(SETTINGS, weight_cap=10.0, norm_cap=10.0)
 

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from immutables import Map
 
-from aggregator.adapters.http_views import round_view
-from aggregator.adapters.memory import MemoryBlobs, MemoryRegistry
 from aggregator.core import state as s
 from aggregator.core.admission import Refused, check_tensors, norms_of
 from aggregator.core.plan import plan_for
 from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.registry import Entry
 from aggregator.core.summary import KeptCounts, summarize
-from aggregator.devices import Devices
-from aggregator.forgetting import _record
+from aggregator.http.views import round_view
+from aggregator.service.devices import Devices
+from aggregator.service.forgetting import _record
+from aggregator.storage.memory import MemoryBlobs, MemoryRegistry
 from algorithms.personalisation.kept import Kept
 from algorithms.registry import read_algorithm
-from shoal.kept_words import UNUSABLE, margin_text, names_text, rule_text
-from shoal.report import write_report
+from shoal.reports.files import write_report
+from shoal.reports.kept_words import UNUSABLE, margin_text, names_text, rule_text
 from shoal.reports.run_page import Extras
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.contracts.store import SETTINGS

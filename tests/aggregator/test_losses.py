@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from aggregator.core import state as s
-from aggregator.core.closings import MOST_ASKED
-from aggregator.offers import needed
+from aggregator.core.round.closings import MOST_ASKED
+from aggregator.transfer.offers import needed
 from tests.aggregator.round_cases import RECEIVED
 from tests.aggregator.test_closings import (
     PROGRAMS,

@@ -5,9 +5,9 @@ import time
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from aggregator.adapters.http_api import create_api
-from aggregator.adapters.metrics import PHASES
-from aggregator.core.conditions import Conditions, Counted
+from aggregator.http.api import create_api
+from aggregator.http.metrics import PHASES
+from aggregator.service.conditions import Conditions, Counted
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from wire.codec import encode

@@ -11,12 +11,12 @@ import sqlalchemy as sql
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from aggregator.adapters import schema
-from aggregator.adapters.engine import make_engine, sqlite_url
-from aggregator.adapters.enrolment_store import open_enrolments, upgrade_enrolments
-from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore
-from aggregator.adapters.tables import METADATA
+from aggregator.storage import schema
+from aggregator.storage.engine import make_engine, sqlite_url
+from aggregator.storage.enrolment_store import open_enrolments, upgrade_enrolments
+from aggregator.storage.salvage import read_database
+from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.tables import METADATA
 from tests.aggregator.databases.write import FOLDER
 from tests.contracts.store import record
 from tests.known import known

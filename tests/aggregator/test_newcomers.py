@@ -1,9 +1,9 @@
 """Which model devices are to use that a campaign has put into no group: one that was trained, if
 there is one."""
 
-from aggregator.core.releases import Catalogue
-from aggregator.core.rollout_state import FleetState
-from aggregator.release_policy import drafts_of, newcomers_key, released_group
+from aggregator.core.release.releases import Catalogue
+from aggregator.core.release.state import FleetState
+from aggregator.releases.policy import drafts_of, newcomers_key, released_group
 from tests.aggregator.round_cases import MODEL, Run
 
 TRAINED = "3" * 64

@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.adapters.memory import MemoryStore
-from aggregator.aggregation import aggregate
 from aggregator.core.ports import StorageFailed
+from aggregator.service.aggregation import aggregate
+from aggregator.storage.memory import MemoryStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.test_campaigns import Campaigns, online
@@ -122,7 +122,7 @@ class TestPaused:
                 raise ValueError("not this one")
             return aggregate(run, *given)
 
-        monkeypatch.setattr("aggregator.campaign.aggregate", fails)
+        monkeypatch.setattr("aggregator.service.campaign.aggregate", fails)
         for device_id in ("a", "b"):
             bench.send(device_id, "update", bench.payload(device_id))
         assert "cannot be aggregated" in bench.campaign.paused

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from aggregator.core.placed import Placed
-from aggregator.placing import place_all
+from aggregator.core.round.placed import Placed
+from aggregator.service.placing import place_all
 from algorithms.algorithm import State
 from algorithms.core.contract import GroupingMemory
 from algorithms.registry import make_algorithm, read_algorithm
-from wire.tensors import Tensors
+from wire.arrays.tensors import Tensors
 
 DISTFL = make_algorithm(read_algorithm("distfl"))
 NONE = make_algorithm(read_algorithm("fedavg+none"))

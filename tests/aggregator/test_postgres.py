@@ -16,13 +16,13 @@ import sqlalchemy as sql
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from aggregator.adapters import schema
-from aggregator.adapters.engine import make_engine
-from aggregator.adapters.migrations.versions import r0002_first
-from aggregator.adapters.sql_store import SqlStore, has_run
-from aggregator.adapters.tables import METADATA
 from aggregator.core.ports import StorageFailed, Store
 from aggregator.core.state import DeviceCheckedIn, Resumed
+from aggregator.storage import schema
+from aggregator.storage.engine import make_engine
+from aggregator.storage.migrations.versions import r0002_first
+from aggregator.storage.sql_store import SqlStore, has_run
+from aggregator.storage.tables import METADATA
 from tests.contracts.store import STARTED, StoreContract
 from tests.known import known
 from tests.lossy_proxy import lossy_proxy

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.adapters.blob_folder import BlobFolder, blob_names
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore
-from aggregator.doctor.backup import back_up, restore
-from aggregator.doctor.examine import examine
-from aggregator.identity import own_secret, service_signer
+from aggregator.leadership.identity import own_secret, service_signer
+from aggregator.maintenance.backup import back_up, restore
+from aggregator.maintenance.examine import examine
+from aggregator.storage.blob_folder import BlobFolder, blob_names
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.salvage import read_database
+from aggregator.storage.sql_store import SqlStore
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.test_rollouts import Service
 from wire.codec import digest
 from wire.errors import ConfigError
-from wire.keys import new_key
+from wire.identity.keys import new_key
 from wire.messages import InUse, Metrics
 
 ROOT = new_key()

@@ -4,12 +4,12 @@ import numpy as np
 from immutables import Map
 from msgspec.structs import replace
 
-from aggregator.adapters.memory import MemoryBlobs
-from aggregator.core.releases import Catalogue, add, put
-from aggregator.core.rollout_state import FleetState, Holder
-from aggregator.released import released_source
+from aggregator.core.release.releases import Catalogue, add, put
+from aggregator.core.release.state import FleetState, Holder
+from aggregator.releases.released import released_source
+from aggregator.storage.memory import MemoryBlobs
 from tests.aggregator.rollout_cases import draft
-from wire.tensors import encode_tensors
+from wire.arrays.tensors import encode_tensors
 
 
 def test_it_is_what_the_groups_of_the_latest_campaign_have_and_not_what_is_tried_or_was_withdrawn() -> (

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from aggregator.rivals import Rivals, WrongFleet
+from aggregator.leadership.rivals import Rivals, WrongFleet
 from simulation.datasets.windows import FleetData
 from simulation.engine.messages import VirtualClock
 from tests.aggregator.bench import Bench
 from wire import messages as m
 from wire.codec import encode
 from wire.errors import OtherAggregator
-from wire.keys import new_key
+from wire.identity.keys import new_key
+from wire.identity.signed import Signer, Verifier, vouch
 from wire.links.port import Delivery
-from wire.signed import Signer, Verifier, vouch
 from wire.topics import Topics
 
 ROOT, SERVICE = new_key(), new_key()

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.core.gate import Verdict, judge
-from aggregator.core.progress import in_use, progress_of
-from aggregator.core.reach import needed, place_of
-from aggregator.core.rollout_state import (
+from aggregator.core.release.gate import Verdict, judge
+from aggregator.core.release.progress import in_use, progress_of
+from aggregator.core.release.reach import needed, place_of
+from aggregator.core.release.state import (
     Begun,
     CalledOff,
     Gate,

@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from aggregator.core import rollout_state as s
-from aggregator.core.progress import progress_of
-from aggregator.core.reach import members, needed, place_of
-from aggregator.core.releases import GIVEN_UP, Release
-from aggregator.core.rollout import step
+from aggregator.core.release import state as s
+from aggregator.core.release.progress import progress_of
+from aggregator.core.release.reach import members, needed, place_of
+from aggregator.core.release.releases import GIVEN_UP, Release
+from aggregator.core.release.rollout import step
 from tests.aggregator.rollout_cases import Rig, draft
 from wire.messages import InUse, Metrics
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from aggregator.adapters import release_store
-from aggregator.adapters.blob_folder import BlobFolder, blob_names
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.memory import MemoryBlobs
-from aggregator.adapters.release_store import ReleaseStore
-from aggregator.core import rollout
 from aggregator.core.ports import BlobLost, StorageFailed
-from aggregator.core.rollout_state import CheckedIn, Gate, RolloutStep
-from aggregator.fleet import Fleet
-from aggregator.rollouts import KEPT, Rollouts, RolloutSettings, read_steps
+from aggregator.core.release import rollout
+from aggregator.core.release.state import CheckedIn, Gate, RolloutStep
+from aggregator.releases.rollouts import KEPT, Rollouts, RolloutSettings, read_steps
+from aggregator.storage import release_store
+from aggregator.storage.blob_folder import BlobFolder, blob_names
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.memory import MemoryBlobs
+from aggregator.storage.release_store import ReleaseStore
+from aggregator.transfer.fleet import Fleet
 from simulation.engine.messages import VirtualClock
 from tests.aggregator.rollout_cases import draft, metrics
 from wire.codec import decode, digest
@@ -243,7 +243,7 @@ def test_a_defect_of_the_machine_costs_one_event(
             raise RuntimeError("a defect")
         return rollout.step(state, event)
 
-    monkeypatch.setattr("aggregator.rollouts.step", broken)
+    monkeypatch.setattr("aggregator.releases.rollouts.step", broken)
     service.check_in("poison", "a")
     service.tick()
     assert (set(service.rollouts.state.devices), service.rollouts.defects) == ({"a"}, 1)

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from aggregator.core import state as s
-from aggregator.core.device_events import DeviceBarred, DeviceForgotten
 from aggregator.core.plan import round_seed
 from aggregator.core.record import RoundRecord, record_of
-from aggregator.core.round import step
+from aggregator.core.round.device_events import DeviceBarred, DeviceForgotten
+from aggregator.core.round.machine import step
 from algorithms.core.contract import Programs
 from shoal.handlers.serve import ask_to_stop, log_rounds
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds

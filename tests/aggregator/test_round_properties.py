@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggregator.core import round as core
 from aggregator.core import state as s
-from aggregator.core.asking import is_awaited, may_be_asked
-from aggregator.core.device_events import (
+from aggregator.core.round import machine as core
+from aggregator.core.round.asking import is_awaited, may_be_asked
+from aggregator.core.round.device_events import (
     DeviceBarred,
     DeviceForgotten,
     EligibilityChanged,
     KeptChanged,
     Says,
 )
-from aggregator.core.order_events import Retuned, RolledBack
-from aggregator.core.round import OPEN, TRANSITIONS
+from aggregator.core.round.machine import OPEN, TRANSITIONS
+from aggregator.core.round.order_events import Retuned, RolledBack
 from tests.aggregator.round_cases import MEMORY, RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS
 
 
 def documented() -> dict[tuple[s.Phase, str], str]:
-    """The table in the docstring of `aggregator.core.round`: by phase and event, the name of a
+    """The table in the docstring of `aggregator.core.round.machine`: by phase and event, the name of a
     function, or a dash."""
     assert core.__doc__ is not None
     found = re.search(

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import sqlalchemy as sql
 
-from aggregator.adapters import schema
-from aggregator.adapters.blob_bucket import BlobBucket
-from aggregator.adapters.engine import make_engine
-from aggregator.adapters.registry_table import RegistryTable
-from aggregator.adapters.sql_store import SqlStore
-from aggregator.device_orders import DeviceOrders, ForgetDevice
-from aggregator.devices import Devices
-from aggregator.identity import own_secret, service_key
+from aggregator.leadership.identity import own_secret, service_key
+from aggregator.operator.device_orders import DeviceOrders, ForgetDevice
+from aggregator.service.devices import Devices
+from aggregator.storage import schema
+from aggregator.storage.blob_bucket import BlobBucket
+from aggregator.storage.engine import make_engine
+from aggregator.storage.registry_table import RegistryTable
+from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.known import known

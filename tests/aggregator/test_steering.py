@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from aggregator.charter import Charter, accept, charters, is_proposed, propose
-from aggregator.orders import Retune, Start
-from aggregator.place import Place
+from aggregator.service.orders import Retune, Start
+from aggregator.service.start import Trust, read_exported, read_trust
+from aggregator.service.steering import Steering
 from aggregator.service_settings import CampaignSettings, run_settings
-from aggregator.start import Trust, read_exported, read_trust
-from aggregator.steering import Steering
+from aggregator.storage.charter import Charter, accept, charters, is_proposed, propose
+from aggregator.storage.place import Place
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import database_name, sqlite_url
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.adapters.sql_store import SqlStore, has_run
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed, Store
 from aggregator.core.state import DeviceCheckedIn
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import database_name, sqlite_url
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from aggregator.storage.sql_store import SqlStore, has_run
 from tests.contracts.store import STARTED, BlobsContract, StoreContract
 from wire.errors import ConfigError
 

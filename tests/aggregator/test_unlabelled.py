@@ -8,7 +8,9 @@ import pytest
 
 from aggregator.core import state as s
 from aggregator.core.admission import Duplicate, Refused, admit
-from aggregator.core.asking import (
+from aggregator.core.plan import plan_for, without_labels
+from aggregator.core.record import record_of
+from aggregator.core.round.asking import (
     all_placed,
     groups_of,
     key_now,
@@ -16,15 +18,13 @@ from aggregator.core.asking import (
     placed_of,
     start_key,
 )
-from aggregator.core.device_events import DeviceBarred, DeviceForgotten
-from aggregator.core.order_events import Retuned
-from aggregator.core.placed import Placed
-from aggregator.core.plan import plan_for, without_labels
-from aggregator.core.record import record_of
-from aggregator.core.round import step
+from aggregator.core.round.device_events import DeviceBarred, DeviceForgotten
+from aggregator.core.round.machine import step
+from aggregator.core.round.order_events import Retuned
+from aggregator.core.round.placed import Placed
 from aggregator.core.summary import summarize
-from aggregator.offers import needed, offered
-from aggregator.release_policy import group_of
+from aggregator.releases.policy import group_of
+from aggregator.transfer.offers import needed, offered
 from algorithms.algorithm import SURVEY_INPUTS
 from algorithms.core.contract import Programs
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.adapters.memory import MemoryBlobs
-from aggregator.core.order_events import RolledBack
+from aggregator.core.round.order_events import RolledBack
 from aggregator.core.state import ModelVersion, RunState
 from aggregator.core.versions import worse_than
+from aggregator.storage.memory import MemoryBlobs
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
@@ -187,7 +187,7 @@ class TestOperator:
         bench = Bench(fleet, settings=SETTINGS)
         bench.close(a=(1.0, 2), b=(1.0, 2))
         with monkeypatch.context() as patch:
-            patch.setattr("aggregator.campaign.aggregate", lambda *_: 1 // 0)
+            patch.setattr("aggregator.service.campaign.aggregate", lambda *_: 1 // 0)
             bench.verdict(bench.payload("a"))
             bench.verdict(bench.payload("b"), "b")
         assert (bench.state.phase, bool(bench.runner.paused)) == ("aggregating", True)

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.adapters.memory import MemoryRegistry, MemoryStore
 from aggregator.core import state as s
-from aggregator.core.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.record import RoundRecord, record_of
-from aggregator.core.succession import by_end, has_ended, opened
-from aggregator.devices import Devices
-from aggregator.release_orders import ORDERS, refusing_handlers
-from aggregator.told import Told
+from aggregator.core.round.order_events import Aborted, Retuned, RolledBack
+from aggregator.core.round.succession import by_end, has_ended, opened
+from aggregator.releases.orders import ORDERS, refusing_handlers
+from aggregator.service.devices import Devices
+from aggregator.service.told import Told
+from aggregator.storage.memory import MemoryRegistry, MemoryStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.aggregator.test_campaigns import Campaigns

@@ -4,25 +4,25 @@ device needs its own time to train."""
 from collections.abc import Mapping
 from typing import Any
 
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
-from aggregator.fleet import Fleet
-from aggregator.runner import Runner
+from aggregator.service.runner import Runner
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from aggregator.transfer.fleet import Fleet
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
-from edge_client.adapters.state import MemoryState
-from edge_client.agent import Agent
+from edge_client.agent.loop import Agent
+from edge_client.agent.state import MemoryState
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.messages import VirtualClock
 from simulation.engine.workers.secret import repeatable_secret
 from simulation.objective import objective_for_fleet
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.links.in_process import InProcessBroker, InProcessLink
 from wire.links.port import Will
-from wire.tensors import Tensors
 from wire.topics import Topics
 
 

@@ -11,7 +11,7 @@ from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
 from algorithms.means.median import Median, TrimmedMean
 from algorithms.means.weighted import UniformMean, WeightedMean
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 MEANS: list[Mean] = [
     WeightedMean(),

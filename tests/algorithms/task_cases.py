@@ -11,7 +11,7 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.options import BackendName, EngineOptions
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.known import known
-from wire import names
+from wire.arrays import names
 from wire.bundle import Window
 from wire.errors import ConfigError
 

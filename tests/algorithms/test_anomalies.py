@@ -12,8 +12,8 @@ import shoal
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData, for_task, task_of_labels
 from tests.conftest import synthetic_fleet
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError, DataError
-from wire.tensors import Array
 
 LEARNS = "fedavg+adam:lr=0.003+reconstruction"
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from algorithms.core.contract import TorchTensors
+from algorithms.models.adoption.dropout import dropping
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.dropout import dropping
 from algorithms.models.gated import GatedClassifier, GatedUnits, OnFrozen, PlainClassifier, freeze
 from algorithms.objectives.cgau import Cgau
 from algorithms.objectives.supervised import Supervised

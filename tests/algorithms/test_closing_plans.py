@@ -17,7 +17,7 @@ from algorithms.personalisation.memory import KEYS, LABELS, SHARE
 from algorithms.registry import OBJECTIVES, PRIVACY, make_algorithm, make_objective, read_algorithm
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor, Result
+from edge_client.work.executor import Executor, Result
 from simulation.contract.fleet import (
     CHANNELS,
     CLASSES,
@@ -31,10 +31,10 @@ from simulation.contract.fleet import (
 from simulation.contract.rounds import small
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.native import NativeGraphs
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
 from wire.messages import Apply, Evaluate, Plan, Train, Verb
-from wire.tensors import Tensors
 
 KEPT_WAYS = ("personal", "recalibrated", "knn-per")
 

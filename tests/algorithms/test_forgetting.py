@@ -9,7 +9,7 @@ from algorithms.core.keys import NEWCOMER
 from algorithms.forgetting import forget
 from algorithms.groupings.surveys import GRADIENT, PREFIX, Surveys
 from algorithms.registry import make_algorithm, read_algorithm
-from wire.tensors import Tensors
+from wire.arrays.tensors import Tensors
 
 MARK = np.full(3, 0.0123456, np.float32)
 

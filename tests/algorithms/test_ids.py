@@ -12,10 +12,10 @@ from torch import nn
 import shoal
 from algorithms.models.registry import MODELS, OF_IDS
 from algorithms.registry import OBJECTIVES, read_algorithm
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.windows import load_folder
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor
+from edge_client.data.windows import load_folder
+from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.work.executor import Executor
 from export.bundle import RUNTIMES
 from export.describe import describe_bundle
 from export.parity import check_parity
@@ -34,7 +34,7 @@ from tests.ids import LENGTH, VOCABULARY, fleet_of_ids
 from tests.known import known
 from tests.wire import ids_vectors
 from wire.errors import ConfigError, DataError
-from wire.keys import new_key
+from wire.identity.keys import new_key
 
 
 def ran(

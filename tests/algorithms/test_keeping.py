@@ -36,7 +36,7 @@ from algorithms.personalisation.memory import KEYS, SHARE, Memory
 from algorithms.registry import make_algorithm, make_objective, read_algorithm
 from edge_client.core.ports import Windows
 from edge_client.core.ranks import ranks
-from edge_client.executor import Executor
+from edge_client.work.executor import Executor
 from export.describe import describe_bundle
 from simulation.contract.fleet import (
     CHANNELS,
@@ -49,12 +49,12 @@ from simulation.contract.fleet import (
 )
 from simulation.engine.graphs.eager import EagerGraphs
 from tests.algorithms.test_closing_plans import KEPT_WAYS, close, labelled
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Window
 from wire.errors import ConfigError
 from wire.held import FEWEST
 from wire.messages import Evaluate, Plan
-from wire.tensors import Array, Tensors
 
 Numbers = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -27,14 +27,14 @@ from algorithms.personalisation.scores import Scores
 from algorithms.registry import make_objective, read_algorithm
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor, Result
-from edge_client.labels import no_labels
+from edge_client.data.labels import no_labels
+from edge_client.work.executor import Executor, Result
 from simulation.contract.fleet import CLASSES, Field, make_field, tiny_model, tiny_windows
 from tests.algorithms.test_closing_plans import close, labelled, played
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
 from wire.tasks import MULTI_LABEL, RECONSTRUCTION, REGRESSION, TaskName, label_of
-from wire.tensors import Tensors
 
 NEIGHBOURLY = (MULTI_LABEL, REGRESSION)
 ALONE = ("sequence", RECONSTRUCTION)

@@ -7,7 +7,7 @@ import pytest
 
 from algorithms.personalisation.kept import Kept, kept_of
 from algorithms.registry import PERSONALISATION, read_algorithm
-from wire.tensors import Tensors
+from wire.arrays.tensors import Tensors
 
 CANDIDATES = ("one", "two", "three")
 

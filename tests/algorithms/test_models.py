@@ -19,7 +19,7 @@ from algorithms.models.registry import MODELS, OF_IDS, default_model, make_model
 from algorithms.models.resnet import resnet18
 from algorithms.models.vgg import vgg11
 from algorithms.registry import make_objective, read_algorithm
-from export.onnx_graph import capture_onnx
+from export.lowering.onnx_graph import capture_onnx
 from wire.bundle import Window
 from wire.errors import ConfigError
 

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 
 import shoal
 from algorithms.registry import OBJECTIVES, make_algorithm, read_algorithm
-from edge_client.answers import told
 from edge_client.core.policy import told_classes
+from edge_client.models.answers import told
 from export.describe import example_inputs, named
 from export.model_file import to_onnx_file
 from export.parity import check_parity
@@ -29,9 +29,9 @@ from tests.algorithms.task_cases import OWN_LOSS, check_composed, ran, ran_alike
 from tests.conftest import some_graphs, synthetic_fleet
 from tests.known import known
 from tests.labels import NAMES, relabelled, several_labels
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError, DataError
-from wire.keys import new_key
+from wire.identity.keys import new_key
 from wire.messages import Policy
 
 ALGORITHM = "fedavg:lr=0.05+multi-label"

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algorithms.models.adoption.dropout import Dropped
 from algorithms.models.classifier import Classifier
-from algorithms.models.dropout import Dropped
-from algorithms.models.network import Unsupported, network_of
+from algorithms.models.reading.network import Unsupported, network_of
 from algorithms.models.registry import MODELS, OF_IDS
 from tests.host.native_cases import Calls
 from wire.bundle import Window

@@ -28,9 +28,9 @@ from algorithms.objectives.perfedavg import PerFedAvgServer
 from algorithms.objectives.supervised import Supervised
 from algorithms.privacy.none import NoPrivacy
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor
+from edge_client.work.executor import Executor
 from export.describe import describe_bundle, example_inputs, named, responses_of, to_numpy
-from export.onnx_graph import capture_onnx
+from export.lowering.onnx_graph import capture_onnx
 from simulation.engine.graphs.eager import EagerGraphs
 from tests.contracts.objective import (
     CLASSES,
@@ -38,9 +38,9 @@ from tests.contracts.objective import (
     WINDOW,
     make,
 )
+from wire.arrays.tensors import Tensors
 from wire.bundle import Bundle, Window
 from wire.messages import Evaluate, Plan, Train
-from wire.tensors import Tensors
 
 BODY = {
     f"extractor.{layer}.{part}"

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algorithms.models.adopt import adopt
+from algorithms.models.adoption.adopt import adopt
 from algorithms.registry import OBJECTIVES, make_objective, read_algorithm
 from export import parity
 from export.describe import example_inputs, named
@@ -20,9 +20,9 @@ from simulation.engine.options import BackendName, EngineOptions
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from tests.known import known
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError
-from wire.keys import new_key
+from wire.identity.keys import new_key
 
 Torch = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 CASES: dict[str, Torch] = {

@@ -17,7 +17,7 @@ from algorithms.core.contract import TorchTensors
 from algorithms.core.functional import functional
 from algorithms.models.har_cnn import HarCnn
 from algorithms.privacy.per_example import clipped_gradients, example_gradients
-from export.onnx_graph import capture_onnx
+from export.lowering.onnx_graph import capture_onnx
 from wire.errors import ConfigError
 
 

@@ -15,10 +15,10 @@ from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian, spent
 from algorithms.privacy.none import NoPrivacy
 from tests.known import known
+from wire.arrays.privacy import add_noise, clip
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 from wire.messages import Protect
-from wire.privacy import add_noise, clip
-from wire.tensors import Array
 
 many = settings(deadline=None, max_examples=100)
 floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)

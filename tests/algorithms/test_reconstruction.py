@@ -24,9 +24,9 @@ from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import some_graphs, synthetic_fleet
 from tests.known import known
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError, DataError
-from wire.keys import new_key
+from wire.identity.keys import new_key
 
 LEARNS = "fedavg+adam:lr=0.003+reconstruction:tolerance=0.5"
 OWN_LOSS = ("fedrod", "fedpcl", "fedgen")

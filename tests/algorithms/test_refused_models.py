@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algorithms.models.adopt import adopt
+from algorithms.models.adoption.adopt import adopt
 from algorithms.objectives.fedavg import FedAvg
 from tests.algorithms.test_usual_models import CLASSES, adopted
 from wire.errors import ConfigError

@@ -13,13 +13,13 @@ import shoal
 from algorithms.core.units import Units
 from algorithms.registry import OBJECTIVES, read_algorithm
 from algorithms.tasks.regression import Regression
-from edge_client.answers import told
+from edge_client.models.answers import told
 from export.describe import example_inputs, named
 from export.model_file import to_onnx_file
 from export.parity import check_parity
 from export.publish import publish
 from export.runtimes import load_whole
-from shoal.report_words import verdict
+from shoal.reports.words import verdict
 from simulation.datasets.catalog import load_data
 from simulation.engine.options import BackendName
 from simulation.local.fleet import write_device_folder
@@ -28,9 +28,9 @@ from tests.algorithms.task_cases import check_composed, ran, ran_alike
 from tests.conftest import some_graphs, synthetic_fleet
 from tests.known import known
 from tests.labels import QUANTITIES, quantities, relabelled
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError, DataError
-from wire.keys import new_key
+from wire.identity.keys import new_key
 
 ALGORITHM = "fedavg+regression"
 

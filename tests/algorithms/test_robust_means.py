@@ -16,8 +16,8 @@ from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
 from algorithms.registry import make_algorithm, read_algorithm
 from tests.algorithms.mean_cases import LAYOUT, SIZE, combine, many, models
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 
 def slow_krum_scores(stack: Array, attackers: int) -> list[float]:

@@ -14,9 +14,9 @@ from algorithms.algorithm import MOST_SHARES, Algorithm, Contribution, State
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Placement, Probe, Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.registry import OBJECTIVES, make_algorithm, read_algorithm
+from wire.arrays.privacy import clip
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
-from wire.privacy import clip
-from wire.tensors import Array, Tensors
 
 WORK = Work(8, 1)
 PROBE = Probe(lambda tensors, x: (x, []), (1, 1), (), ())

@@ -16,8 +16,8 @@ import shoal
 from algorithms.models.registry import make_model
 from algorithms.registry import OBJECTIVES, read_algorithm
 from algorithms.tasks.sequence import Sequence
-from edge_client.answers import told
-from edge_client.labels import classes_of_steps
+from edge_client.data.labels import classes_of_steps
+from edge_client.models.answers import told
 from export.describe import example_inputs, named
 from export.model_file import agreement, to_onnx_file
 from export.parity import check_parity
@@ -33,10 +33,10 @@ from tests.algorithms.task_cases import check_composed, ran, ran_alike
 from tests.conftest import some_graphs, synthetic_fleet
 from tests.known import known
 from tests.labels import STEPS, relabelled, steps
-from wire import names
+from wire.arrays import names
 from wire.bundle import Window
 from wire.errors import ConfigError, DataError
-from wire.keys import new_key
+from wire.identity.keys import new_key
 from wire.tasks import NO_LABEL
 
 ALGORITHM = "fedavg+sequence"

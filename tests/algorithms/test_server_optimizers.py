@@ -30,7 +30,7 @@ from algorithms.server_optimizers.stepping import advance
 from simulation.contract import declarations, rounds
 from simulation.contract.fleet import difference, make_field
 from tests.algorithms.test_rounds import MODEL, PROBE, WORK, begin, updates
-from wire.tensors import Array, Tensors
+from wire.arrays.tensors import Array, Tensors
 
 MOVING = [name for name, made in SERVER_OPTIMIZERS.items() if made.moves]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggregator.core.cohort import POLICIES, read_policy, with_cohort
+from aggregator.core.round.cohort import POLICIES, read_policy, with_cohort
 from algorithms.core.contract import Work
 from algorithms.registry import (
     KINDS,

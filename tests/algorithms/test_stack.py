@@ -13,7 +13,7 @@ from algorithms.means.weighted import UniformMean, WeightedMean, shares
 from host.native.arithmetic import NativeArithmetic
 from host.native.sums import WeightedSum
 from tests.algorithms.mean_cases import LAYOUT, MEANS, SIZE, by_name, models
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 many = settings(deadline=None, max_examples=40)
 

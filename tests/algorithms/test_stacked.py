@@ -13,8 +13,8 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_sequence
 
 from algorithms.core.contract import TorchTensors
-from algorithms.models.layers import Unsupported
-from algorithms.models.stacked import Stacked
+from algorithms.models.adoption.stacked import Stacked
+from algorithms.models.reading.layers import Unsupported
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import make_objective, read_algorithm
 from export.bundle import RUNTIMES, capture_graphs, make_bundle
@@ -31,7 +31,7 @@ from tests.algorithms.test_usual_models import (
     eager,
     hybrid,
 )
-from wire import names
+from wire.arrays import names
 from wire.bundle import Window, unpack
 from wire.errors import ConfigError
 

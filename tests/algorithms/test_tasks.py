@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from algorithms.core.contract import ObjectiveMemory, Work
-from algorithms.models.adopt import adopt
+from algorithms.models.adoption.adopt import adopt
 from algorithms.registry import OBJECTIVES, make_algorithm, make_objective, read_algorithm
 from algorithms.tasks.balanced import MOST, balanced_weights
 from edge_client.core.ports import Windows
@@ -27,9 +27,9 @@ from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import some_graphs, synthetic_fleet
 from tests.known import known
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError
-from wire.keys import new_key
+from wire.identity.keys import new_key
 from wire.messages import Apply, Evaluate
 
 SMOOTH = "classification:label_smoothing=0.2"

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algorithms.core.contract import TorchTensors
-from algorithms.models.adopt import adopt
-from algorithms.models.attention import Attention
+from algorithms.models.adoption.adopt import adopt
+from algorithms.models.adoption.attention import Attention
+from algorithms.models.adoption.dropout import DROPOUTS
+from algorithms.models.adoption.frozen import fixed_norms
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.dropout import DROPOUTS
-from algorithms.models.frozen import fixed_norms
-from algorithms.models.layers import Unsupported
-from algorithms.models.plain import attention, linear
+from algorithms.models.reading.layers import Unsupported
+from algorithms.models.reading.plain import attention, linear
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.gradients import tape
 from algorithms.registry import make_objective, read_algorithm
@@ -30,7 +30,7 @@ from host.compiled import compile_ahead
 from simulation.engine.graphs.batched import _over_devices
 from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.graphs.native import NativeGraphs
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError
 
 CLASSES, LR, MOMENTUM = 4, 0.05, 0.9

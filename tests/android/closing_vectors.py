@@ -19,16 +19,16 @@ from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.core.ports import Graphs, Windows
-from edge_client.executor import Executor
+from edge_client.work.executor import Executor
 from export.describe import NO_FILE, describe_bundle
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
 from tests.conftest import synthetic_fleet
 from wire import messages as m
+from wire.arrays.tensors import Tensors, encode_tensors
 from wire.bundle import pack
 from wire.codec import digest, encode, encode_update
-from wire.keys import new_key, public_pem
-from wire.tensors import Tensors, encode_tensors
+from wire.identity.keys import new_key, public_pem
 
 ALGORITHM = "personal:memory=16"
 CHOICE = "response/choose.kept"

@@ -16,18 +16,18 @@ import msgspec
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor
+from edge_client.work.executor import Executor
 from tests.android.closing_vectors import write_closing_cases
 from tests.android.numpy_vectors import cases, lines
 from tests.wire.test_fuzz import changed, refuses
 from tests.wire.write_vectors import MESSAGES
 from wire import messages as m
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors, TensorSpec, decode_tensors, encode_tensors
 from wire.bundle import Graph, Manifest, Window, pack, unpack
 from wire.codec import decode, digest, encode, encode_update
-from wire.keys import new_key, public_pem
-from wire.signed import vouch
-from wire.tensors import Array, Tensors, TensorSpec, decode_tensors, encode_tensors
+from wire.identity.keys import new_key, public_pem
+from wire.identity.signed import vouch
 
 F32 = np.float32
 

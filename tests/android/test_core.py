@@ -10,7 +10,7 @@ from tests.android.bridge import run_build
 from tests.android.kotlin_vectors import write
 from tests.android.numpy_vectors import FILE, text
 from tests.enrolment import EnrolmentBench, enrolment_bench
-from wire.enrolment import Token
+from wire.identity.enrolment import Token
 
 HOSTILE_PLANS = 50_000
 WRITES = 4_000

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from shoal.commands.demo import demo
 from simulation.local import phones
 from simulation.local.phones import phone_command
 from tests.android.bridge import run_build
+from wire.arrays.tensors import Tensors, decode_tensors
 from wire.errors import ConfigError
-from wire.tensors import Tensors, decode_tensors
 
 
 def test_more_phones_than_devices_are_refused(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from algorithms.core.contract import exchanged
 from algorithms.registry import read_algorithm
-from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor
+from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.work.executor import Executor
 from export.bundle import RUNTIMES, capture_graphs
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
@@ -19,10 +19,10 @@ from tests.android.bridge import host_command
 from tests.bundles import pack_graphs
 from tests.conftest import some_graphs
 from tests.ids import fleet_of_ids
+from wire.arrays.tensors import decode_tensors, encode_tensors
 from wire.bundle import unpack
 from wire.codec import digest, encode
 from wire.messages import Evaluate, Plan, Train
-from wire.tensors import decode_tensors, encode_tensors
 
 TOLERANCE = 1e-4
 

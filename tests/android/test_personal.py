@@ -15,9 +15,9 @@ from algorithms.core.contract import Objective, Work, exchanged
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
-from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.core.ports import Graphs, Windows
-from edge_client.executor import Executor
+from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.work.executor import Executor
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData, for_task
 from simulation.engine.graphs.eager import EagerGraphs
@@ -26,10 +26,10 @@ from tests.android.bridge import host_command
 from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
 from tests.labels import quantities, several_labels, steps
+from wire.arrays.tensors import Array, Tensors, decode_tensors, encode_tensors
 from wire.bundle import Bundle, unpack
 from wire.codec import digest, encode
 from wire.messages import Plan, Train
-from wire.tensors import Array, Tensors, decode_tensors, encode_tensors
 
 ALGORITHM = "personal"
 KEPT, WINDOWS = "response/choose.kept", "response/choose.windows"

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
@@ -31,7 +31,7 @@ from simulation.simulate import SimulationSettings, simulate
 from tests.android.bridge import run_build
 from tests.bundles import write_bundle
 from tests.conftest import synthetic_fleet
-from wire.tensors import Tensors, decode_tensors
+from wire.arrays.tensors import Tensors, decode_tensors
 
 ROUNDS = 3
 PHONES = ["d1", "d2"]

@@ -17,8 +17,8 @@ from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
 from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
+from wire.arrays.tensors import Tensors, decode_tensors, encode_tensors
 from wire.bundle import Bundle, unpack
-from wire.tensors import Tensors, decode_tensors, encode_tensors
 
 STEPS = 20
 BATCH = 32

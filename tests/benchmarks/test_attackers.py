@@ -18,7 +18,7 @@ from benchmarks.attackers import (
     measure,
     table,
 )
-from wire import names
+from wire.arrays import names
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -19,7 +19,7 @@ from benchmarks.papers.intervals import estimate, paired
 from benchmarks.papers.reproduction import page
 from benchmarks.papers.results import Results
 from benchmarks.papers.table import Setting, Table, accuracy, by_seed, pooled_best
-from simulation.compare import pooled_accuracy
+from simulation.comparison.runs import pooled_accuracy
 from simulation.datasets.npz import load_npz
 from simulation.datasets.windows import FleetData
 from tests.conftest import synthetic_fleet
@@ -244,7 +244,7 @@ class TestTables:
         assert len(row["by_seed"]["accuracy"]) == len(row["by_seed"]["pooled_best"]) == 2
         assert row["trained"] == "2 rounds of one pass, batches of 32, 2 seeds"
         monkeypatch.setattr(
-            "simulation.compare.run_job", lambda *given: pytest.fail("a run was made again")
+            "simulation.comparison.runs.run_job", lambda *given: pytest.fail("a run was made again")
         )
         assert table.measure(tmp_path, False, 1, lambda job, number: None) == first
         text = table.markdown(first)

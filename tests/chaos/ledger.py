@@ -12,12 +12,12 @@ import numpy as np
 
 from aggregator.core.record import RoundRecord
 from wire import messages as m
+from wire.arrays.tensors import Tensors, decode_tensors
 from wire.codec import decode_update, digest
 from wire.errors import WireError
+from wire.identity.signed import Verifier
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
-from wire.signed import Verifier
-from wire.tensors import Tensors, decode_tensors
 from wire.topics import Topics
 
 TOLERANCE = 1e-5

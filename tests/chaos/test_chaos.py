@@ -130,7 +130,7 @@ def test_a_power_loss_leaves_what_was_synchronised(tmp_path: Path) -> None:
         pytest.skip("there is no C compiler: apt-get install gcc would run this")
     script = f"""
 import os, pathlib
-from aggregator.adapters.blob_folder import BlobFolder
+from aggregator.storage.blob_folder import BlobFolder
 from host.files import write_atomically
 folder = pathlib.Path({str(folder)!r})
 write_atomically(folder / "safe", b"safe")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from edge_client.live.samples import Samples, Source
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 Feed = Callable[[Array, Array], None]
 """Makes samples come: t (n,) Unix seconds, values (n, 2)."""

@@ -5,7 +5,7 @@ import pytest
 
 from aggregator.core.ports import BlobLost, Blobs, Store
 from aggregator.core.record import RoundRecord
-from aggregator.core.round import step
+from aggregator.core.round.machine import step
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import DeviceCheckedIn, DeviceHeard, Resumed, Started
 from algorithms.core.contract import Programs

@@ -15,13 +15,13 @@ import jsonschema
 import pytest
 import yaml
 
-from aggregator.adapters.token_file import TokenFile
 from aggregator.enrolment.mosquitto import find_plugin
+from aggregator.http.tokens import TokenFile
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
 from tests.deploy.tools import DEPLOY, debian, run, tool
 from tests.end_to_end.fleet import find_mosquitto
-from wire.keys import new_key, private_pem
+from wire.identity.keys import new_key, private_pem
 
 COMPOSE = DEPLOY / "compose"
 GIVEN = {

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.state import FolderState
-from edge_client.agent import Agent
+from edge_client.agent.loop import Agent
+from edge_client.agent.state import FolderState
 from edge_client.core.ports import DeviceState, GraphLoader
+from edge_client.graphs.onnx import OnnxGraphs
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.plans import plan
 from wire import messages as m
+from wire.arrays.tensors import Tensors, encode_tensors
 from wire.bundle import Bundle
 from wire.codec import decode, decode_update, digest, encode
-from wire.keys import new_key
+from wire.identity.keys import new_key
+from wire.identity.signed import Signer, vouch
 from wire.links.in_process import InProcessBroker
 from wire.links.port import Delivery
-from wire.signed import Signer, vouch
-from wire.tensors import Tensors, encode_tensors
 from wire.topics import Topics
 
 NOW_S = 1_800_000_000.0

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from wire.arrays.tensors import decode_tensors
 from wire.bundle import INITIAL, MANIFEST, SIGNATURE, Bundle, Graph, pack
-from wire.tensors import decode_tensors
 
 
 def packed(bundle: Bundle, files: dict[str, bytes] | None = None, **changes: Any) -> bytes:

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from edge_client.adapters.state import FolderState
-from edge_client.agent import STATUS_WAIT_S
+from edge_client.agent.loop import STATUS_WAIT_S
+from edge_client.agent.state import FolderState
 from edge_client.core.backoff import RESEND_S
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import NOW_S, Device, finished
 from wire import messages as m
-from wire import names
+from wire.arrays import names
+from wire.arrays.quantised import encoded
 from wire.codec import decode, decode_update, digest, encode
-from wire.keys import new_key
+from wire.identity.keys import new_key
+from wire.identity.signed import Signer, Verifier, vouch
 from wire.links.port import Delivery, Denied, LinkDown, LinkUp
-from wire.quantised import encoded
-from wire.signed import Signer, Verifier, vouch
 
 Make = Callable[..., Device]
 

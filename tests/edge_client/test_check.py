@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from edge_client import check as module
-from edge_client.adapters.state import FolderState, only_process
+from edge_client.agent.state import FolderState, only_process
 from edge_client.check import check
 from edge_client.main import run
 from edge_client.options import parser
@@ -26,12 +26,12 @@ from tests.edge_client.test_kept import keep
 from tests.known import known
 from wire.codec import digest
 from wire.errors import ConfigError
-from wire.keys import PrivateKey, new_key, public_pem
+from wire.identity.keys import PrivateKey, new_key, public_pem
+from wire.identity.signed import Signer, utc, vouch
 from wire.links.in_process import InProcessBroker
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Denied
 from wire.messages import AggregatorStatus
-from wire.signed import Signer, utc, vouch
 from wire.topics import Topics
 
 Captured = pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
 from edge_client.core.checkpoint import (
     MOST_BYTES,
     Basis,
@@ -30,8 +30,8 @@ from edge_client.core.checkpoint import (
 )
 from edge_client.core.ports import Windows
 from edge_client.core.session import MOST_TRIES, Session, on_plan, on_progress, on_start
-from edge_client.executor import Executor, Result
-from edge_client.job import Unfit
+from edge_client.work.executor import Executor, Result
+from edge_client.work.job import Unfit
 from simulation.datasets.windows import FleetData
 from tests.android.kotlin_vectors import FakeGraphs, write_executor_cases
 from tests.conftest import Exported
@@ -39,10 +39,10 @@ from tests.edge_client.device import Device
 from tests.plans import plan
 from tests.wire.checkpoint_vectors import FILE, text
 from wire import messages as m
+from wire.arrays.tensors import Tensors, decode_tensors
 from wire.bundle import unpack
 from wire.codec import decode
 from wire.errors import WireError
-from wire.tensors import Tensors, decode_tensors
 
 EAGER = Pace(0.0, 1e9)
 """A checkpoint before every batch."""
@@ -467,7 +467,7 @@ class TestAgent:
         elif change == "windows":
             device.windows = replace(device.windows, test_y=device.windows.test_y[::-1].copy())
         else:
-            monkeypatch.setattr("edge_client.checkpoints.CLIENT", "another")
+            monkeypatch.setattr("edge_client.work.checkpoints.CLIENT", "another")
         count_runs(device, runs)
         device.start()
         device.turn()
@@ -552,7 +552,7 @@ class TestAgent:
         self, device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.WARNING)
-        monkeypatch.setattr("edge_client.checkpoints.MOST_BYTES", 1000)
+        monkeypatch.setattr("edge_client.work.checkpoints.MOST_BYTES", 1000)
         device.offer()
         device.send_plan(verbs=VERBS)
         device.turn()
@@ -599,7 +599,7 @@ def killed(device: Device) -> None:
 
 def mortal(bundle: Any, runs: int) -> Any:
     """Graphs that end the client at this run."""
-    from edge_client.adapters.onnx_graphs import OnnxGraphs
+    from edge_client.graphs.onnx import OnnxGraphs
 
     class Mortal(OnnxGraphs):
         left = runs
@@ -615,7 +615,7 @@ def mortal(bundle: Any, runs: int) -> Any:
 
 def count_runs(device: Device, runs: list[str]) -> None:
     """Note each graph that the device runs from its next start on."""
-    from edge_client.adapters.onnx_graphs import OnnxGraphs
+    from edge_client.graphs.onnx import OnnxGraphs
 
     class Counted(OnnxGraphs):
         def run(self, graph: str, inputs: Tensors) -> Tensors:

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
 from edge_client.core.session import MOST_TRIES, Offer
+from edge_client.graphs.onnx import OnnxGraphs
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.hostile import hostile_bundles, packed, with_graph
 from wire import messages as m
+from wire.arrays.tensors import Array, Tensors, encode_tensors
 from wire.codec import digest
 from wire.errors import ConfigError
-from wire.tensors import Array, Tensors, encode_tensors
 
 
 @pytest.fixture

@@ -25,9 +25,15 @@ from edge_client.enrolment.renewal import Renewal
 from edge_client.enrolment.unit import unit
 from edge_client.options import parser
 from tests.enrolment import OFFER, TRUST, EnrolmentBench, enrolment_bench
-from wire.certificates import key_digest, make_request, new_tls_key, public_key_of, tls_key_pem
-from wire.enrolment import ENROL, RENEW, REQUEST_BYTES, Enrol, Enrolled, Refused
 from wire.errors import ConfigError, LinkError
+from wire.identity.certificates import (
+    key_digest,
+    make_request,
+    new_tls_key,
+    public_key_of,
+    tls_key_pem,
+)
+from wire.identity.enrolment import ENROL, RENEW, REQUEST_BYTES, Enrol, Enrolled, Refused
 
 ROOT = Path(__file__).parents[2]
 
@@ -279,7 +285,7 @@ class TestKilled:
             "tests.enrolment import enrolment_bench\n"
         )
         script += (
-            "import tests.edge_client.test_enrolment as t; from wire.certificates import "
+            "import tests.edge_client.test_enrolment as t; from wire.identity.certificates import "
             "read_tls_key\n"
         )
         script += "end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"

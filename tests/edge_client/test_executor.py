@@ -10,20 +10,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.core.batches import batch_slices, training_batches
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor, Result
+from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.work.executor import Executor, Result
 from simulation.datasets.windows import FleetData
 from tests.android.kotlin_vectors import MANIFEST, FakeGraphs
 from tests.conftest import Exported
 from tests.edge_client.hostile import packed
 from tests.plans import plan
 from wire import messages as m
+from wire.arrays.tensors import Array, Tensors, TensorSpec
 from wire.bundle import Window, pack, unpack
 from wire.errors import BundleError, DataError, Malformed, WrongLayout
 from wire.held import RUN, held_out, num_held_out
-from wire.tensors import Array, Tensors, TensorSpec
 
 
 def on_fake_graphs(

@@ -10,20 +10,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_client.adapters.executorch_graphs import ExecutorchGraphs
-from edge_client.adapters.executorch_library import LoadedProgram, load_library
-from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.core.batches import evaluation_slices
-from edge_client.executor import Executor
+from edge_client.graphs.executorch import ExecutorchGraphs
+from edge_client.graphs.executorch_library import LoadedProgram, load_library
+from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.options import RUNTIMES, graph_loader, parser
+from edge_client.work.executor import Executor
 from host.executorch.build import build
 from simulation.datasets.windows import FleetData
 from tests.conftest import ExportedPrograms
 from wire import messages as m
+from wire.arrays.tensors import Tensors
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle, unpack
 from wire.errors import BundleError, ConfigError
-from wire.keys import new_key, public_pem
-from wire.tensors import Tensors
+from wire.identity.keys import new_key, public_pem
 
 
 def plan(*verbs: m.Verb) -> m.Plan:
@@ -213,7 +213,7 @@ def test_a_client_loads_neither_torch_nor_executorch(
     code = f"""
 import sys
 from pathlib import Path
-from edge_client.adapters.executorch_graphs import ExecutorchGraphs
+from edge_client.graphs.executorch import ExecutorchGraphs
 from wire.bundle import unpack
 import edge_client.main
 bundle = unpack(Path({str(tmp_path / "b.shoal")!r}).read_bytes())

@@ -10,17 +10,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.state import MemoryState
-from edge_client.work import Done
+from edge_client.agent.state import MemoryState
+from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.work.plan import Done
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import NOW_S, Device
 from tests.edge_client.hostile import hostile_bundles, packed
 from wire import messages as m
+from wire.arrays.tensors import encode_tensors
 from wire.bundle import Bundle, Graph
 from wire.codec import decode_update, digest, encode
-from wire.tensors import encode_tensors
 
 CLIP_NORM = 0.01
 POLICY = m.Policy(max_clip_norm=CLIP_NORM, max_epochs=2.0, min_windows=2)

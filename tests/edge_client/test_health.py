@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.health import linux_health
+from edge_client.agent.health import linux_health
 from edge_client.core.ports import Health
 from wire import messages as m
 from wire.codec import decode, encode

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
 from edge_client.core.kept import MOST_KEPT, Kept, kept_of, why_alone, with_kept
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
 from wire import messages as m
+from wire.arrays.tensors import Array, Tensors
 from wire.codec import decode, digest
-from wire.tensors import Array, Tensors
 
 OWN = m.Train(16, 4, hyper={"lr": 0.05}, report=False)
 """After this training the device keeps a model of its own."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
 from edge_client.core.session import MOST_TRIES
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
@@ -16,16 +16,16 @@ CLIENT = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.state import FolderState, only_process
-from edge_client.agent import Agent
+from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.agent.state import FolderState, only_process
+from edge_client.agent.loop import Agent
 from edge_client.core.ports import Windows
 from tests.plans import plan
 from wire import messages as m
 from wire.bundle import unpack
 from wire.codec import decode, decode_update, digest, encode
 from wire.links.in_process import InProcessBroker
-from wire.tensors import encode_tensors
+from wire.arrays.tensors import encode_tensors
 from wire.topics import Topics
 
 folder, bundle, number, deadly = Path(sys.argv[1]), unpack(Path(sys.argv[2]).read_bytes()), int(sys.argv[3]), sys.argv[4] == "deadly"

@@ -19,9 +19,9 @@ CLIENT = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.state import FolderState, only_process
-from edge_client.agent import Agent
+from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.agent.state import FolderState, only_process
+from edge_client.agent.loop import Agent
 from edge_client.core.checkpoint import Pace
 from edge_client.core.ports import Windows
 from tests.plans import plan
@@ -29,7 +29,7 @@ from wire import messages as m
 from wire.bundle import unpack
 from wire.codec import digest, encode
 from wire.links.in_process import InProcessBroker
-from wire.tensors import encode_tensors
+from wire.arrays.tensors import encode_tensors
 from wire.topics import Topics
 
 folder, bundle, out, pause_s = Path(sys.argv[1]), unpack(Path(sys.argv[2]).read_bytes()), Path(sys.argv[3]), float(sys.argv[4])

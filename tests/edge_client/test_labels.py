@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.core.ports import Windows
-from edge_client.labels import as_held, check_labels, fit_labels_of, no_labels, strata
+from edge_client.data.labels import as_held, check_labels, fit_labels_of, no_labels, strata
 from simulation.measures import macro_auc, macro_f1_of_names
 from tests.wire.label_vectors import CASES, fits, manifest_of
 from wire.errors import DataError

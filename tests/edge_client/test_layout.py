@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.windows import channels_of, load_folder
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor
-from edge_client.layout import examples, fitting
-from edge_client.loaded import check_windows
+from edge_client.data.layout import examples, fitting
+from edge_client.data.windows import channels_of, load_folder
+from edge_client.models.loaded import check_windows
+from edge_client.work.executor import Executor
 from simulation.contract.fleet import make_field
 from simulation.datasets.catalog import load_data
 from simulation.datasets.device_folders import load_device_folders

@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
-from edge_client.live.labels import Labels
+from edge_client.live.labelling.labels import Labels
 from edge_client.live.settings import LiveSettings, live_settings
 from edge_client.live.store import LiveData
 from edge_client.options import parser

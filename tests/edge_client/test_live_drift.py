@@ -10,7 +10,7 @@ import pytest
 from edge_client.live.drift import FEWEST, MOVED, distance, features, has_moved, some
 from simulation.datasets.watch import load_watch
 from tests.edge_client.test_live_windows import RATE_HZ, T0_S, Board
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 
 @pytest.fixture(scope="module")

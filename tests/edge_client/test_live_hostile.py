@@ -14,14 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.live import resampling
-from edge_client.live.readings import (
-    LONGEST_NAME,
-    MOST_BYTES,
-    MOST_NAMES,
-    MOST_SAMPLES,
-    Readings,
-    decode_payload,
-)
 from edge_client.live.recorder import AHEAD_S, Recorder
 from edge_client.live.resampling import LONGEST_S as BRIDGED_S
 from edge_client.live.resampling import MOST_STEPS, Resampler, Stretch
@@ -30,11 +22,19 @@ from edge_client.live.samples import Samples
 from edge_client.live.sources import folder as folder_module
 from edge_client.live.sources.folder import FolderSource
 from edge_client.live.sources.mqtt import MqttSource
+from edge_client.live.sources.readings import (
+    LONGEST_NAME,
+    MOST_BYTES,
+    MOST_NAMES,
+    MOST_SAMPLES,
+    Readings,
+    decode_payload,
+)
 from edge_client.live.sources.stdin import StdinSource
 from host.files import open_regular
+from wire.arrays.tensors import Array
 from wire.errors import DataError
 from wire.links.in_process import InProcessBroker
-from wire.tensors import Array
 
 T0_S, NOW_S, RATE_HZ = 1_700_000_000.0, 1_700_100_000.0, 50.0
 SECRET = "MIGHAgEAMBMGByqGSM49"

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.live import labels as labels_module
-from edge_client.live.label_file import LabelFile
-from edge_client.live.labels import MOST_S, Labels, read_statement
-from edge_client.live.page import MOST_CONNECTIONS, LabelPage
+from edge_client.live.labelling import labels as labels_module
+from edge_client.live.labelling.label_file import LabelFile
+from edge_client.live.labelling.labels import MOST_S, Labels, read_statement
+from edge_client.live.labelling.page import MOST_CONNECTIONS, LabelPage
 from wire.errors import DataError
 
 NOW_S = 1_700_100_000.0
@@ -69,7 +69,7 @@ class TestLabels:
     def test_the_watcher_of_a_file_outlives_any_line(
         self, tmp_path: Path, said: Labels, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("edge_client.live.label_file.LOOK_S", 0.01)
+        monkeypatch.setattr("edge_client.live.labelling.label_file.LOOK_S", 0.01)
         say, over = Labels.say, False
 
         def failing(self: Labels, label: str | None, *rest: Any, **options: Any) -> None:

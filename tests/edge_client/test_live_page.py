@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.live.label_file import LabelFile
-from edge_client.live.labels import Labels
-from edge_client.live.page import LabelPage
+from edge_client.live.labelling.label_file import LabelFile
+from edge_client.live.labelling.labels import Labels
+from edge_client.live.labelling.page import LabelPage
 from wire.errors import ConfigError
 
 NOW_S = 1_800_000_000.0

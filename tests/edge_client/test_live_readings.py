@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.live import cbor
-from edge_client.live.readings import Readings, decode_payload
+from edge_client.live.sources import cbor
+from edge_client.live.sources.readings import Readings, decode_payload
 from wire.errors import DataError
 
 NOW_S = 1_800_000_000.0

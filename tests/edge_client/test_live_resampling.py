@@ -7,7 +7,7 @@ import pytest
 
 from edge_client.live.resampling import LATE_S, Resampler, Stretch
 from edge_client.live.samples import Samples
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 T0_S = 1_800_000_000.0
 

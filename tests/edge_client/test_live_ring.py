@@ -13,7 +13,7 @@ import pytest
 
 from edge_client.live.resampling import Stretch
 from edge_client.live.ring import HEADER, Ring, encode_record, read_records, ring_files
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 RATE_HZ, DAY_S = 100.0, 86_400.0
 

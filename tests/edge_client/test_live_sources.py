@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.live.readings import Readings
 from edge_client.live.samples import Source
 from edge_client.live.sources.folder import FolderSource
 from edge_client.live.sources.iio import IioSource
 from edge_client.live.sources.mqtt import MqttSource
+from edge_client.live.sources.readings import Readings
 from edge_client.live.sources.stdin import StdinSource
 from tests.contracts.sample_source import Feed, SampleSourceContract, Spoil, collect
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress, MqttLink
-from wire.tensors import Array
 
 CHANNELS = ("a", "b")
 

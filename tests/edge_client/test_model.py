@@ -1,4 +1,4 @@
-"""`edge_client.model.Model` and `shoal-edge predict`: an application beside the client."""
+"""`edge_client.models.application.Model` and `shoal-edge predict`: an application beside the client."""
 
 import io
 import json
@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import edge_client
-from edge_client.adapters.onnx_graphs import OnnxGraphs, OnnxModel
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
 from edge_client.core.ports import Current
+from edge_client.graphs.onnx import OnnxGraphs, OnnxModel
 from edge_client.main import main
-from edge_client.model import Model
+from edge_client.models.application import Model
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
@@ -96,7 +96,7 @@ class TestModel:
     def test_a_model_that_is_damaged_leaves_the_one_before_until_it_is_mended(
         self, device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("edge_client.model.AGAIN_S", 0.0)
+        monkeypatch.setattr("edge_client.models.application.AGAIN_S", 0.0)
         take_up(device)
         model, x = Model(device.folder), device.windows.test_x
         before = model.predict(x)

@@ -10,18 +10,18 @@ import torch
 from torch.utils.data import Dataset
 
 import shoal
-from edge_client.adapters.windows import channels_of, load_folder, read_windows
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor
-from edge_client.layout import fitting, windows_for
-from edge_client.padding import PRESENCE, to_length, with_presence
+from edge_client.data.layout import fitting, windows_for
+from edge_client.data.padding import PRESENCE, to_length, with_presence
+from edge_client.data.windows import channels_of, load_folder, read_windows
+from edge_client.work.executor import Executor
 from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.windows import FleetData
 from tests.android.kotlin_vectors import FakeGraphs
 from tests.wire import padding_vectors
+from wire.arrays.tensors import Array, encode_tensors
 from wire.bundle import INITIAL, Bundle, Manifest, Window
 from wire.errors import DataError
-from wire.tensors import Array, encode_tensors
 
 COUNT = 24
 LENGTHS = 3 + np.arange(COUNT) % 6

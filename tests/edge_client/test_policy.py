@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.policy_file import read_policy
-from edge_client.adapters.state import FolderState
+from edge_client.agent.policy_file import read_policy
+from edge_client.agent.state import FolderState
 from edge_client.core.policy import told_classes
+from edge_client.graphs.onnx import OnnxGraphs
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device
@@ -18,9 +18,9 @@ from tests.edge_client.hostile import with_graph
 from tests.pages import blocks
 from tests.wire.policy_vectors import TOLD
 from wire import messages as m
+from wire.arrays.tensors import Tensors
 from wire.codec import decode, digest
 from wire.errors import ConfigError
-from wire.tensors import Tensors
 from wire.version import CLIENT
 
 

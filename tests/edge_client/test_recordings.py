@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
-from edge_client.adapters.windows import load_folder
 from edge_client.core.ports import Windows
-from edge_client.labels import fit_labels_of
+from edge_client.data.labels import fit_labels_of
+from edge_client.data.windows import load_folder
 from tests.wire.label_vectors import manifest_of
 from wire.errors import DataError
 from wire.tasks import NO_LABEL

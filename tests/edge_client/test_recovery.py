@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
 from edge_client.core.session import Session
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
 from edge_client.core.ports import Windows
 from edge_client.core.session import MOST_TRIES
-from edge_client.releases import AGAIN_S
+from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.models.releases import AGAIN_S
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import NOW_S, Device, other_model
 from tests.edge_client.hostile import packed
 from wire import messages as m
+from wire.arrays.tensors import Array, Tensors
 from wire.codec import digest, encode
-from wire.tensors import Array, Tensors
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters import owner as owner_module
-from edge_client.adapters import state as module
-from edge_client.adapters.owner import Owner, owner_of
-from edge_client.adapters.state import MOST_RUNS, FolderState, MemoryState, only_process
+from edge_client.agent import owner as owner_module
+from edge_client.agent import state as module
+from edge_client.agent.owner import Owner, owner_of
+from edge_client.agent.state import MOST_RUNS, FolderState, MemoryState, only_process
 from edge_client.check import check
 from edge_client.core.ports import DeviceState
 from edge_client.core.session import Session
@@ -174,7 +174,7 @@ class TestOwner:
 class TestOnlyProcess:
     def test_a_second_process_is_one_clear_error(self, tmp_path: Path) -> None:
         code = (
-            "from pathlib import Path; from edge_client.adapters.state import *\nwith "
+            "from pathlib import Path; from edge_client.agent.state import *\nwith "
             f"only_process(Path({str(tmp_path)!r})): pass"
         )
         with only_process(tmp_path):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
+from edge_client.agent.traffic import HOUR_S, Traffic
 from edge_client.core.backoff import RESEND_S
-from edge_client.traffic import HOUR_S, Traffic
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.windows import load_folder, read_windows
+from edge_client.data.windows import load_folder, read_windows
 from wire.bundle import Window
 from wire.errors import DataError
 

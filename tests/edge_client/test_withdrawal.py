@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.withdrawal import said_by, tell
+from edge_client.agent.withdrawal import said_by, tell
 from wire.codec import decode, digest, encode
-from wire.keys import new_key
+from wire.identity.keys import new_key
+from wire.identity.signed import Signer, vouch
 from wire.links.in_process import InProcessBroker
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery, Link
 from wire.messages import Acknowledge, DeviceStatus
-from wire.signed import Signer, vouch
 from wire.topics import Topics
 
 TOPICS = Topics("f")

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.state import FolderState
-from edge_client.agent import Agent
+from edge_client.agent.loop import Agent
+from edge_client.agent.state import FolderState
+from edge_client.graphs.onnx import OnnxGraphs
 from simulation.datasets.windows import FleetData
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will

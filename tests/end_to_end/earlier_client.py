@@ -6,14 +6,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from edge_client.adapters.onnx_graphs import OnnxGraphs
-from edge_client.adapters.state import FolderState
-from edge_client.adapters.windows import load_folder
-from edge_client.agent import Agent
+from edge_client.agent.loop import Agent
+from edge_client.agent.state import FolderState
+from edge_client.data.windows import load_folder
 from edge_client.enrolment.credentials import FOLDER, PAIR, Credentials
+from edge_client.graphs.onnx import OnnxGraphs
 from wire import messages as m
 from wire.codec import decode, encode
-from wire.keys import read_public
+from wire.identity.keys import read_public
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
 from wire.topics import Topics

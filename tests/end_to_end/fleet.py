@@ -19,7 +19,7 @@ from simulation.local.broker import free_port
 from simulation.local.fleet import start_process, stop_processes
 from tests.conftest import wait_for_port
 from tests.known import known
-from wire.certificates import new_tls_key
+from wire.identity.certificates import new_tls_key
 from wire.links.mqtt import BrokerAddress, MqttLink
 
 Found = TypeVar("Found")

@@ -16,8 +16,8 @@ from simulation.local.broker import EmbeddedBroker
 from tests.bundles import write_bundle
 from tests.conftest import Exported
 from tests.end_to_end.test_recovery import Field
+from wire.arrays.tensors import Array
 from wire.bundle import unpack
-from wire.tensors import Array
 
 EPOCHS = 2
 

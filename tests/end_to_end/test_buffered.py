@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.state import RunState
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import LocalFleet
 from tests.conftest import Exported, synthetic_fleet

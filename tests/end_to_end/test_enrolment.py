@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.adapters.enrolment_store import open_enrolments
 from aggregator.enrolment.desk import restore, revoke
+from aggregator.storage.enrolment_store import open_enrolments
 from simulation.datasets.windows import FleetData
 from simulation.local.fleet import write_device_folder
 from tests.conftest import Exported
 from tests.end_to_end.fleet import Fleet, find_mosquitto
-from wire.certificates import read_certificate
 from wire.errors import LinkError
+from wire.identity.certificates import read_certificate
 from wire.links.mqtt import MqttLink
 from wire.links.port import Delivery, Denied, LinkDown
 from wire.topics import Topics

@@ -13,18 +13,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.campaign import Campaign
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.summary import Summary, summarize
-from aggregator.runner import Runner
+from aggregator.service.campaign import Campaign
+from aggregator.service.runner import Runner
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from algorithms.core.contract import Objective
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
 from edge_client.core.ports import Current
-from edge_client.executor import Result
-from edge_client.kept import KeptModels
+from edge_client.models.kept import KeptModels
+from edge_client.work.executor import Result
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import BackendName, EngineOptions
@@ -36,11 +36,11 @@ from tests.conftest import synthetic_fleet
 from tests.end_to_end.agents import devices
 from tests.end_to_end.test_objectives_on_devices import aggregator
 from tests.known import known
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.bundle import Bundle, unpack
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Metrics, Plan, Policy
-from wire.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.topics import Topics
 
 ALGORITHM = "fedavg+personal:memory=16"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.core.gate import judge
-from aggregator.core.rollout_state import Gate, Holder
+from aggregator.core.release.gate import judge
+from aggregator.core.release.state import Gate, Holder
 from simulation.datasets.windows import FleetData
 from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model

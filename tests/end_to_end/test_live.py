@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.state import Device
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.campaign import Campaign
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.fleet import Fleet
-from aggregator.runner import Runner
+from aggregator.service.campaign import Campaign
+from aggregator.service.runner import Runner
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from aggregator.transfer.fleet import Fleet
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from export.bundle import capture_graphs
@@ -25,10 +25,10 @@ from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.bundles import pack_graphs
 from tests.conftest import synthetic_fleet
 from tests.end_to_end.agents import devices
+from wire.arrays.tensors import Tensors, decode_tensors
 from wire.bundle import unpack
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
-from wire.tensors import Tensors, decode_tensors
 from wire.topics import Topics
 
 ROUNDS = 2

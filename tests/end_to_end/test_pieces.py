@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from algorithms.core.probe import make_probe, whole_model
 from algorithms.registry import read_algorithm
 from export.bundle import capture_graphs, make_bundle, save_probe
@@ -28,7 +28,7 @@ from simulation.objective import objective_for_fleet
 from tests.conftest import synthetic_fleet
 from tests.cutting_proxy import CuttingProxy, cutting_proxy
 from wire.codec import digest
-from wire.keys import new_key, private_pem, public_pem
+from wire.identity.keys import new_key, private_pem, public_pem
 from wire.pieces import cut, place
 
 MODEL = """from torch import nn

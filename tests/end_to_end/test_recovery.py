@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.state import RunState
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
@@ -205,7 +205,7 @@ def test_edge_process_is_light_and_the_api_answers(running: Field) -> None:
         assert [d["id"] for d in devices] == ["d0", "d1", "d2"]
         assert all(d["runtime"] == "onnxruntime" for d in devices)
         assert running.get("/summary")["groups"]["count"] == 1
-        from wire.tensors import decode_tensors
+        from wire.arrays.tensors import decode_tensors
 
         with urllib.request.urlopen(
             f"http://127.0.0.1:{running.port}/models/0", timeout=10

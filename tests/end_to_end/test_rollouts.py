@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes

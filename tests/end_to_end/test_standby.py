@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.adapters.fleet_lease import LEASE_S, LeaseLost
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.state import RunState
+from aggregator.leadership.fleet_lease import LEASE_S, LeaseLost
+from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import start_process

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.memory import MemoryBlobs, MemoryStore
-from aggregator.adapters.sql_store import SqlStore
-from aggregator.core.placed import Placed
+from aggregator.core.round.placed import Placed
 from aggregator.core.settings import RunSettings, TrainingSettings
 from aggregator.core.state import RunState
 from aggregator.core.summary import summarize
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from aggregator.storage.sql_store import SqlStore
 from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.core.ports import Windows

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.schema import current, newest
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.schema import current, newest
 from tests.end_to_end.earlier_client import EarlierClient
 from tests.end_to_end.fleet import find_mosquitto
 from tests.end_to_end.year_fleet import YearFleet

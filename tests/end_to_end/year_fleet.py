@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.adapters.state import FolderState
+from edge_client.agent.state import FolderState
 from edge_client.core.ports import Windows
-from edge_client.model import Model
+from edge_client.models.application import Model
 from simulation.datasets.windows import FleetData
 from simulation.local.fleet import write_device_folder
 from tests.conftest import synthetic_fleet

@@ -26,8 +26,8 @@ from tests.end_to_end.test_objectives_on_devices import (
     test_devices_reach_what_the_simulation_does as on_devices,
 )
 from tests.shoal.test_docs import FENCES, ROOT, page
+from wire.arrays.tensors import decode_tensors
 from wire.bundle import unpack
-from wire.tensors import decode_tensors
 
 METHODS = ("mixup.py:MixupHead", "simclr.py:simclr", "opposed.py:Opposed")
 BLOCKS = re.compile(r"^```python\n(.+?)^```$", re.MULTILINE | re.DOTALL)

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import OBJECTIVES, read_algorithm
-from export import executorch_program, onnx_graph, parity
+from export import parity
 from export.bundle import RUNTIMES, capture_graphs
 from export.capture import trace
 from export.describe import example_inputs, named
-from export.executorch_program import to_executorch
 from export.inspect import inspect_bundle
-from export.lowering import executorch, onnx, shared
-from export.onnx_graph import to_onnx
+from export.lowering import executorch, executorch_program, onnx, onnx_graph, shared
+from export.lowering.executorch_program import to_executorch
+from export.lowering.onnx_graph import to_onnx
 from export.parity import ParityError, check_parity
 from export.runtimes import _executorch, load_graph, runtimes_of
 from simulation.datasets.windows import FleetData

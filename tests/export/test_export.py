@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from aggregator.adapters.probe_file import load_probe
+from aggregator.service.probe_file import load_probe
 from algorithms.core.contract import TorchTensors
 from algorithms.core.probe import make_probe, whole_model
 from algorithms.models.classifier import Classifier
@@ -22,7 +22,7 @@ from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import read_algorithm
 from export import parity
 from export.bundle import capture_graphs, save_probe
-from export.onnx_graph import capture_onnx, count_operators
+from export.lowering.onnx_graph import capture_onnx, count_operators
 from export.parity import ParityError, check_parity
 from export.publish import DEVICE_FILE
 from host.native.answers import answer
@@ -31,9 +31,9 @@ from simulation.datasets.windows import FleetData
 from simulation.objective import objective_for_fleet
 from tests.bundles import write_bundle
 from tests.conftest import Exported
+from wire.arrays.tensors import Tensors
 from wire.bundle import Window, pack, unpack
 from wire.errors import BundleError, ConfigError
-from wire.tensors import Tensors
 
 
 class Net(Classifier):

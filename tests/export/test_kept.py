@@ -10,16 +10,16 @@ import pytest
 
 from algorithms.core.contract import Work
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
-from edge_client.adapters.onnx_graphs import OnnxGraphs
 from edge_client.core.ports import Windows
-from edge_client.executor import Executor, Result
+from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.work.executor import Executor, Result
 from simulation.datasets.windows import FleetData, for_task
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
 from tests.bundles import write_bundle
 from tests.labels import quantities, several_labels, steps
 from tests.plans import plan
-from wire import names
+from wire.arrays import names
 from wire.bundle import Bundle, unpack
 from wire.messages import Train
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.network import Network
+from algorithms.models.reading.network import Network
 from host.native.plan import Floats
 from host.native.trainer import Outcome
 from tests.known import known

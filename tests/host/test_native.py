@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from algorithms.models.classifier import Classifier
-from algorithms.models.network import network_of
+from algorithms.models.reading.network import network_of
 from host.native.plan import available_targets
 from host.native.trainer import Trainer
 from tests.host.native_cases import (

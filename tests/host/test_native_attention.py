@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from algorithms.models.attention import Attention, replace_attention
+from algorithms.models.adoption.attention import Attention, replace_attention
 from algorithms.models.classifier import Classifier
-from algorithms.models.network import Unsupported, network_of
+from algorithms.models.reading.network import Unsupported, network_of
 from tests.host.native_cases import classifier_of
 from tests.host.test_native_graphs import check_all
 

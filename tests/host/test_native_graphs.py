@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from algorithms.models.network import extractor_of, network_of
+from algorithms.models.reading.network import extractor_of, network_of
 from host.native.passes import Passes
 from host.native.plan import available_targets
 from host.native.trainer import Trainer

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from algorithms.models.network import Unsupported, extractor_of
+from algorithms.models.reading.network import Unsupported, extractor_of
 from host.native.passes import Passes
 from host.native.plan import available_targets
 from tests.host.native_cases import classifier, examples

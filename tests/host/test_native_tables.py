@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from algorithms.core.contract import Objective
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.network import Unsupported, network_of
+from algorithms.models.reading.network import Unsupported, network_of
 from algorithms.registry import make_objective, read_algorithm
 from benchmarks.usual_models import USUAL
 from export.describe import example_inputs
@@ -22,7 +22,7 @@ from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.graphs.native import NativeGraphs
 from tests.host.native_cases import Calls, classifier_of
 from tests.host.test_native_graphs import check_all
-from wire import names
+from wire.arrays import names
 from wire.errors import ConfigError
 
 WINDOW, WIDTH = (3, 9), 6

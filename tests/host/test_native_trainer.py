@@ -11,7 +11,7 @@ from torch import nn
 
 from algorithms.models.blocks import conv_stack
 from algorithms.models.classifier import Classifier
-from algorithms.models.network import Network, network_of
+from algorithms.models.reading.network import Network, network_of
 from host.native.plan import INSTRUCTIONS, Floats, Plan, available_targets
 from host.native.trainer import Outcome, Trainer
 from tests.host.native_cases import (

@@ -19,7 +19,7 @@ from export.runtimes import ONNX
 from shoal.cli import COMMANDS, GROUPS, application
 from shoal.dispatch import IN_JSON, handler_of
 from shoal.handlers.simulate import FEW
-from simulation import grid
+from simulation.comparison import grid
 from simulation.datasets.download import SOURCES
 from wire.errors import ConfigError
 
@@ -268,7 +268,7 @@ def test_a_missing_package_is_named_with_the_extra_that_installs_it(
         "fastapi",
         "shoal.handlers.serve",
         "aggregator.main",
-        "aggregator.adapters.http_api",
+        "aggregator.http.api",
     ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "meta_path", [Missing("fastapi"), *sys.meta_path])

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.registry_table import RegistryTable
-from aggregator.adapters.sql_store import SqlStore
-from aggregator.devices import Devices
-from aggregator.identity import lock_service
+from aggregator.leadership.identity import lock_service
+from aggregator.service.devices import Devices
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.registry_table import RegistryTable
+from aggregator.storage.sql_store import SqlStore
 from algorithms.personalisation.kept import Kept
 from shoal.cli import application
 from tests.shoal.test_operate_page import COMMANDS

@@ -402,11 +402,11 @@ def test_simulation_page_names_every_field_of_the_summary_every_partition_and_ev
 
 
 def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shoal.comparison_tables import write_csv
-    from simulation import compare
+    from shoal.reports.comparison_tables import write_csv
+    from simulation.comparison import runs as compare
+    from simulation.comparison.table import tabulate
     from simulation.partition import read_partition
     from simulation.simulate import SimulationSettings
-    from simulation.table import tabulate
     from tests.conftest import synthetic_fleet
 
     monkeypatch.setattr(compare, "_fleet", lambda *_: synthetic_fleet(4))

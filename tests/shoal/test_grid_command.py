@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from shoal.cli import application
-from shoal.grid_picture import draw_grid
-from simulation.grid import read_cells
+from shoal.reports.grid_picture import draw_grid
+from simulation.comparison.grid import read_cells
 from tests.conftest import synthetic_fleet
 
 

@@ -13,11 +13,11 @@ import torch
 from msgspec.structs import replace
 from safetensors import safe_open
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import Started
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from export.publish import SERVER_FILE
 from export.runtimes import load_graph
 from shoal.cli import application
@@ -25,9 +25,9 @@ from simulation.datasets.windows import FleetData
 from tests.aggregator.rollout_cases import draft
 from tests.aggregator.test_rollouts import Service
 from tests.conftest import Exported
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors, encode_tensors
 from wire.errors import ConfigError
-from wire.tensors import Array, Tensors, encode_tensors
 
 Say = Callable[..., str]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.adapters.blob_folder import BlobFolder
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.salvage import read_database
-from aggregator.adapters.sql_store import SqlStore
-from aggregator.doctor.examine import examine
+from aggregator.maintenance.examine import examine
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.salvage import read_database
+from aggregator.storage.sql_store import SqlStore
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench

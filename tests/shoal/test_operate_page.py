@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.adapters.enrolment_store import DeviceRow, open_enrolments
+from aggregator.storage.enrolment_store import DeviceRow, open_enrolments
 from shoal.cli import main
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port

@@ -10,12 +10,12 @@ from typing import get_type_hints
 import pytest
 import typer
 
-from aggregator.identity import service_key, service_signer
+from aggregator.leadership.identity import service_key, service_signer
 from shoal.cli import application
 from shoal.commands.serve import serve as serve_command
 from wire.errors import ConfigError, Untrusted
-from wire.keys import PrivateKey, new_key, private_pem, public_pem
-from wire.signed import Verifier
+from wire.identity.keys import PrivateKey, new_key, private_pem, public_pem
+from wire.identity.signed import Verifier
 from wire.topics import mosquitto_acl
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from algorithms.registry import read_algorithm
 from algorithms.server_optimizers.momentum import FedAvgM
 from export.runtimes import load_graph
 from shoal.cli import application
-from simulation.compare import Job, run_job
+from simulation.comparison.runs import Job, run_job
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
 from tests.conftest import synthetic_fleet

@@ -21,7 +21,7 @@ from algorithms.registry import read_algorithm
 from shoal.asked import NOW, Asked, describe
 from shoal.cli import application
 from shoal.handlers.run_extras import extras_of
-from shoal.report import write_report
+from shoal.reports.files import write_report
 from shoal.reports.library import Library
 from shoal.reports.pages import bytes_text, chart_pair
 from shoal.reports.run_page import run_page, worst_first

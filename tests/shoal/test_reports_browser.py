@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from aggregator.adapters.http_server import HttpServer
+from aggregator.http.server import HttpServer
 from algorithms.registry import read_algorithm
-from shoal.comparison_files import write_comparison
+from shoal.reports.comparison_files import write_comparison
 from shoal.reports.library import Library
 from shoal.reports.site import Site
-from simulation import compare
+from simulation.comparison import runs as compare
+from simulation.comparison.table import tabulate
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings, simulate
-from simulation.table import tabulate
 from tests.browser import chromium, watched
 from tests.conftest import synthetic_fleet
 from tests.shoal.test_reports import write

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from aggregator.adapters.blob_folder import BlobFolder, blob_names
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.http_server import HttpServer
-from aggregator.adapters.sql_store import SqlStore
-from aggregator.aggregation import start_run
 from aggregator.core.state import DeviceCheckedIn, Event, Started, UpdateAdmitted
-from aggregator.identity import own_secret
+from aggregator.http.server import HttpServer
+from aggregator.leadership.identity import own_secret
 from aggregator.main import serve
+from aggregator.service.aggregation import start_run
+from aggregator.service.start import read_exported, read_trust
 from aggregator.service_settings import ServeSettings, run_settings
-from aggregator.start import read_exported, read_trust
+from aggregator.storage.blob_folder import BlobFolder, blob_names
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from algorithms.registry import make_algorithm, read_algorithm
 from host.supervisor import alive
 from simulation.local.broker import EmbeddedBroker, free_port
@@ -263,7 +263,7 @@ class TestRestart:
         notified.bind(str(tmp_path / "notify"))
         notified.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        monkeypatch.setattr("aggregator.lease.EVERY_S", 0.05)
+        monkeypatch.setattr("aggregator.leadership.lease.EVERY_S", 0.05)
         met: dict[str, tuple[int, dict[str, Any]]] = {}
 
         def stop() -> bool:
@@ -281,7 +281,7 @@ class TestRestart:
             raise RuntimeError("not now")
 
         said: list[bytes] = []
-        monkeypatch.setattr("aggregator.campaign.aggregate", aggregate)
+        monkeypatch.setattr("aggregator.service.campaign.aggregate", aggregate)
         with notified, caplog.at_level(logging.INFO, "shoal.aggregator"):
             last = serve(settings, stop)
             notified.setblocking(False)

@@ -27,8 +27,8 @@ from simulation.engine.progress import RunProgress
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
+from wire.arrays.tensors import decode_tensors
 from wire.errors import ConfigError
-from wire.tensors import decode_tensors
 
 PROCESSOR = torch.device("cpu")
 TOGETHER = EngineOptions("batched", device="cpu")

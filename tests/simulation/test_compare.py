@@ -9,17 +9,24 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.core.cohort import read_policy
 from aggregator.core.plan import round_seed
+from aggregator.core.round.cohort import read_policy
 from algorithms.registry import read_algorithm
-from edge_client.executor import Executor, Result
+from edge_client.work.executor import Executor, Result
 from simulation import newcomers
-from simulation.compare import Asked, agreement, check_jobs, read_algorithms, run_all, run_job
-from simulation.content import content_of
+from simulation.comparison.content import content_of
+from simulation.comparison.runs import (
+    Asked,
+    agreement,
+    check_jobs,
+    read_algorithms,
+    run_all,
+    run_job,
+)
+from simulation.comparison.table import tabulate
 from simulation.newcomers import hold_out
 from simulation.scenario import Labels
 from simulation.simulate import SimulationSettings, simulate
-from simulation.table import tabulate
 from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from tests.known import known
@@ -212,7 +219,7 @@ def test_what_cannot_be_run_is_known_before_anything_is(
     error: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("simulation.compare.simulate", None)
+    monkeypatch.setattr("simulation.comparison.runs.simulate", None)
     jobs = Asked(
         data or npz,
         read_algorithms("fedavg,fedprox"),

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from aggregator.core.cohort import read_policy
+from aggregator.core.round.cohort import read_policy
 from aggregator.core.summary import Traffic
 from algorithms.core.contract import TorchTensors
-from algorithms.models.network import Unsupported
+from algorithms.models.reading.network import Unsupported
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.supervised import following_values
 from algorithms.registry import OBJECTIVES, read_algorithm
@@ -32,10 +32,10 @@ from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from simulation.timing.profiles import read_profiles
 from tests.conftest import synthetic_fleet
 from tests.known import known
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import decode_tensors
 from wire.bundle import Window
 from wire.errors import ConfigError
-from wire.tensors import decode_tensors
 
 QUICK = [
     "fedavg",

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulation.compare import Asked, check_jobs, read_algorithms, run_all
-from simulation.grid import Cell, Grid, read_cells, sort_out
-from simulation.grid_table import cell_rows, overall_rows
+from simulation.comparison.grid import Cell, Grid, read_cells, sort_out
+from simulation.comparison.grid_table import cell_rows, overall_rows
+from simulation.comparison.runs import Asked, check_jobs, read_algorithms, run_all
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
 from simulation.splits import read_split

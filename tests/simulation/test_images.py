@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shoal.pictures import draw_holdings
+from shoal.reports.pictures import draw_holdings
 from simulation.datasets.catalog import NAMES, load, load_data
 from simulation.datasets.download import (
     SOURCES,

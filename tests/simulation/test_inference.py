@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.inference import compare_pairs, half_width, holm
-from simulation.table import against
+from simulation.comparison.inference import compare_pairs, half_width, holm
+from simulation.comparison.table import against
 from tests.known import known
 
 

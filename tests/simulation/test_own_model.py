@@ -11,20 +11,20 @@ import torch
 from torch import nn
 
 from algorithms.build import build_model
+from algorithms.models.adoption.dropout import replace_dropouts
 from algorithms.models.classifier import Classifier
-from algorithms.models.dropout import replace_dropouts
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import example_inputs, named
-from export.onnx_graph import capture_onnx
+from export.lowering.onnx_graph import capture_onnx
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import BackendName, EngineOptions
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings, simulate
 from tests.conftest import synthetic_fleet
 from tests.known import known
+from wire.arrays.tensors import decode_tensors
 from wire.errors import ConfigError
-from wire.tensors import decode_tensors
 
 LINEAR = (
     "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Flatten(), "

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.core.cohort import policy_settings, read_policy
 from aggregator.core.registry import Ban, Entry, Training
+from aggregator.core.round.cohort import policy_settings, read_policy
 from aggregator.profile import BYTES_PER_S, profile_of
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData

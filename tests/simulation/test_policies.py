@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggregator.core.cohort import read_policy
+from aggregator.core.round.cohort import read_policy
 from aggregator.core.summary import TimeSummary, Utilisation
 from simulation.timing import policies
 from simulation.timing.fleet import LOOKS

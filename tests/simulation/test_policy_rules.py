@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from aggregator.core.cohort import read_policy
+from aggregator.core.round.cohort import read_policy
 from simulation.timing.draws import SMALL
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy

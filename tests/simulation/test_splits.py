@@ -18,9 +18,9 @@ from simulation.datasets.windows import FleetData, Recordings
 from simulation.splits import read_split, split_anew
 from tests.conftest import synthetic_fleet
 from tests.known import known
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import ConfigError, DataError
-from wire.tensors import Array
 
 LENGTH = 8
 SPLITS = ("time", "session", "random", "time:test=0.5", "session:test=0.4", "random:test=0.1")

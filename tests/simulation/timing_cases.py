@@ -3,12 +3,12 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from aggregator.core.cohort import read_policy
+from aggregator.core.round.cohort import read_policy
 from simulation.timing.draws import SMALL
 from simulation.timing.fleet import NO_JOBS, Fleet, Jobs, Work
 from simulation.timing.policies import Batch, Policy, make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
-from wire.tensors import Array
+from wire.arrays.tensors import Array
 
 POLICIES = (
     "sync:cohort=8:deadline=900",

@@ -10,7 +10,7 @@ import msgspec
 
 from tests.wire.signed_vectors import VECTORS
 from wire.codec import digest
-from wire.enrolment import (
+from wire.identity.enrolment import (
     Enrol,
     Enrolled,
     Refused,

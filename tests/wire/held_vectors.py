@@ -7,8 +7,8 @@ import numpy as np
 
 from tests.wire.recordings_vectors import said_of
 from tests.wire.signed_vectors import VECTORS
+from wire.arrays.tensors import Array
 from wire.held import held_out
-from wire.tensors import Array
 
 FILE = VECTORS / "held.json"
 SHARES = (0.0, 0.001, 0.1, 0.2, 0.25, 1 / 3, 0.6, 0.999)

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from edge_client.layout import fitting
+from edge_client.data.layout import fitting
 from tests.wire.signed_vectors import VECTORS
 from wire.bundle import Window
 from wire.errors import DataError

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.labels import fit_labels_of
+from edge_client.data.labels import fit_labels_of
 from tests.wire.signed_vectors import VECTORS
 from wire.bundle import Manifest, Window
 from wire.errors import DataError

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.layout import fitting
-from edge_client.padding import PRESENCE, stacked, with_presence
+from edge_client.data.layout import fitting
+from edge_client.data.padding import PRESENCE, stacked, with_presence
 from tests.wire.recordings_vectors import said_of
 from tests.wire.signed_vectors import VECTORS
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
-from wire.tensors import Array
 
 FILE = VECTORS / "padding.json"
 SHAPES: list[tuple[list[tuple[int, ...]], int]] = [

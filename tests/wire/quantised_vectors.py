@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tests.wire.signed_vectors import VECTORS
-from wire import names
-from wire.quantised import BLOCK, decoded, encoded, is_encoded
-from wire.tensors import Array, Tensors
+from wire.arrays import names
+from wire.arrays.quantised import BLOCK, decoded, encoded, is_encoded
+from wire.arrays.tensors import Array, Tensors
 
 FILE = VECTORS / "int8.json"
 F32 = np.float32

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.adapters.windows import load_folder
 from edge_client.core.ports import Windows
+from edge_client.data.windows import load_folder
 from tests.wire.signed_vectors import VECTORS
+from wire.arrays.tensors import Array
 from wire.errors import DataError
-from wire.tensors import Array
 
 FILE = VECTORS / "recordings.json"
 ARRAYS = ("train_x", "train_y", "test_x", "test_y", "unlabelled_x")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import wire
 from wire import messages as m
-from wire.keys import PrivateKey, public_pem
-from wire.signed import Signer, vouch
+from wire.identity.keys import PrivateKey, public_pem
+from wire.identity.signed import Signer, vouch
 
 ROOT = Path(wire.__file__).parent
 VECTORS = ROOT / "vectors"

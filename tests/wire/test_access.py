@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from aggregator.identity import find_epoch
+from aggregator.leadership.identity import find_epoch
+from aggregator.leadership.rivals import WrongFleet
 from aggregator.main import serve
-from aggregator.rivals import WrongFleet
 from aggregator.service_settings import ServeSettings
 from algorithms.registry import read_algorithm
 from simulation.local.broker import free_port
@@ -25,11 +25,11 @@ from tests.conftest import Exported, wait_for_port
 from tests.contracts.link import deliveries, settle
 from tests.known import known
 from wire.errors import ConfigError, LinkError, OtherAggregator
-from wire.keys import new_key
+from wire.identity.keys import new_key
+from wire.identity.signed import Signer, Verifier, vouch
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery, Denied, LinkUp, Will
 from wire.messages import AggregatorStatus
-from wire.signed import Signer, Verifier, vouch
 from wire.topics import TABLE, Topics, aggregator_role, mosquitto_acl
 
 ROOT = Path(__file__).parents[2]

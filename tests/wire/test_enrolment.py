@@ -7,8 +7,17 @@ import msgspec
 import pytest
 
 from tests.wire.enrolment_vectors import FILE, enrolment_vectors
-from wire.enrolment import Answer, Enrol, Refused, Renew, Token, read_said, read_token, renewal_text
 from wire.errors import ConfigError, Malformed
+from wire.identity.enrolment import (
+    Answer,
+    Enrol,
+    Refused,
+    Renew,
+    Token,
+    read_said,
+    read_token,
+    renewal_text,
+)
 
 HELD = json.loads(FILE.read_text())
 

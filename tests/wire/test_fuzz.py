@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from tests.wire.write_vectors import GOLDEN
 from wire import messages as m
+from wire.arrays.tensors import decode_tensors
 from wire.codec import decode, decode_update
 from wire.errors import WireError
-from wire.tensors import decode_tensors
 
 TOKENS = [
     *(

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from tests.wire.names_vectors import FILE, text
-from wire import names
+from wire.arrays import names
 
 ROOT = Path(__file__).parents[2]
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text())
 KINDS = "shared|statistic|private|slot|memory|received|delta|response|batch|hyper|uniform|normal|next|metric|output|column|kept"
 SPELLED = re.compile(rf"^({KINDS})/|running_(mean|var)")
-"""What only `wire.names` writes: a name or its beginning, and the names of running statistics."""
+"""What only `wire.arrays.names` writes: a name or its beginning, and the names of running statistics."""
 CUTS = ("split", "rsplit", "partition", "rpartition")
 OTHERS = (
     "wire/topics.py",
     "wire/links/in_process.py",
     "simulation/engine/checkpoint.py",
-    "edge_client/live_commands.py",
-    "aggregator/released.py",
+    "edge_client/live/commands.py",
+    "aggregator/releases/released.py",
     "wire/asyncapi.py",
 )
 """These cut at slashes too: topics, the names in a checkpoint and of groups, and an address."""
@@ -126,7 +126,7 @@ def product_files() -> list[str]:
     return [
         name
         for name in tracked
-        if not name.startswith(("tests/", "android_bridge/")) and name != "wire/names.py"
+        if not name.startswith(("tests/", "android_bridge/")) and name != "wire/arrays/names.py"
     ]
 
 

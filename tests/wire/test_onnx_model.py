@@ -7,9 +7,9 @@ from onnx import numpy_helper
 
 from tests.conftest import Exported
 from tests.edge_client.hostile import with_graph
+from wire.arrays.onnx_model import fragment, whole_model
 from wire.bundle import unpack
 from wire.errors import BundleError
-from wire.onnx_model import fragment, whole_model
 
 TENSORS = {
     "shared/weight": np.arange(300 * 3, dtype=np.float32).reshape(300, 3) - 7.5,

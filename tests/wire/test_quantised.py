@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tests.wire import quantised_vectors
-from wire import names
+from wire.arrays import names
+from wire.arrays.quantised import BLOCK, LARGEST, change_bytes, decoded, encoded, is_encoded
+from wire.arrays.tensors import Array, Tensors, encode_tensors
 from wire.errors import WrongLayout
-from wire.quantised import BLOCK, LARGEST, change_bytes, decoded, encoded, is_encoded
-from wire.tensors import Array, Tensors, encode_tensors
 
 VECTORS = json.loads(quantised_vectors.FILE.read_text())
 F32 = np.float32

@@ -35,11 +35,11 @@ from tests.wire.write_vectors import (
     UPDATE_TENSORS,
 )
 from wire import messages as m
+from wire.arrays.tensors import TensorSpec, decode_tensors
 from wire.codec import decode, decode_update, encode, encode_update
 from wire.errors import Untrusted, WireError
-from wire.keys import read_public
-from wire.signed import Verifier
-from wire.tensors import TensorSpec, decode_tensors
+from wire.identity.keys import read_public
+from wire.identity.signed import Verifier
 
 
 @pytest.mark.parametrize("name", MESSAGES)

@@ -17,7 +17,8 @@ from hypothesis.extra import numpy as hnp
 
 from tests.conftest import Exported
 from wire import messages as m
-from wire import names as names_of
+from wire.arrays import names as names_of
+from wire.arrays.tensors import Limits, TensorSpec, check_layout, decode_tensors, encode_tensors
 from wire.bundle import BUNDLE_BYTES, Bundle, Manifest, check_version, pack, unpack
 from wire.codec import MESSAGE_BYTES, decode, decode_update, digest, encode, encode_update
 from wire.errors import (
@@ -32,8 +33,7 @@ from wire.errors import (
     WireError,
     WrongLayout,
 )
-from wire.keys import new_key, public_pem, read_private, read_public
-from wire.tensors import Limits, TensorSpec, check_layout, decode_tensors, encode_tensors
+from wire.identity.keys import new_key, public_pem, read_private, read_public
 from wire.topics import Address, Topics
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)

@@ -30,8 +30,8 @@ from tests.wire import (
 )
 from tests.wire.signed_vectors import ROOT, RUN, VECTORS, A, B
 from wire import messages as m
+from wire.arrays.tensors import encode_tensors
 from wire.codec import encode, encode_update
-from wire.tensors import encode_tensors
 
 SCHEMA = ROOT / "schema.json"
 GOLDEN, HOSTILE, NEWER = (VECTORS / name for name in ("golden", "hostile", "newer"))

@@ -24,9 +24,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from edge_client.live.readings import FIRST_S, MOST_BYTES, TIMES, Readings
 from edge_client.live.samples import Samples
-from edge_client.live.tally import Tally
+from edge_client.live.sources.readings import FIRST_S, MOST_BYTES, TIMES, Readings
+from edge_client.live.sources.tally import Tally
 from host.files import open_regular, write_atomically
 from wire.errors import ConfigError, DataError, printable
 

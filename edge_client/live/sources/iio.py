@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.live.samples import Samples
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError
-from wire.tensors import Array
 
 log = logging.getLogger("shoal.edge")
 

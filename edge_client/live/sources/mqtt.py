@@ -1,13 +1,13 @@
 """Samples from topics of a broker, such as those of Zigbee2MQTT and Home Assistant;
-`edge_client.live.readings` reads the payloads."""
+`edge_client.live.sources.readings` reads the payloads."""
 
 import logging
 import time
 from collections.abc import Callable, Sequence
 
-from edge_client.live.readings import LONGEST_NAME, Readings, decode_payload
 from edge_client.live.samples import Samples
-from edge_client.live.tally import Tally
+from edge_client.live.sources.readings import LONGEST_NAME, Readings, decode_payload
+from edge_client.live.sources.tally import Tally
 from wire.errors import DataError, printable
 from wire.links.port import Delivery, Denied, Link, LinkDown
 

@@ -1,4 +1,4 @@
-"""Samples from standard input: a line of JSON each, as `edge_client.live.readings` reads
+"""Samples from standard input: a line of JSON each, as `edge_client.live.sources.readings` reads
 payloads."""
 
 import os
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from edge_client.live.readings import MOST_BYTES, Readings
 from edge_client.live.samples import Samples
-from edge_client.live.tally import Tally
+from edge_client.live.sources.readings import MOST_BYTES, Readings
+from edge_client.live.sources.tally import Tally
 from wire.errors import DataError
 
 READ_BYTES = 2**18

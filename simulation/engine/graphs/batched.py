@@ -20,15 +20,15 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from algorithms.core.contract import GraphFunction, Objective, TorchTensors
-from algorithms.models.plain import PlainOperators
+from algorithms.models.reading.plain import PlainOperators
 from export.describe import example_inputs, parts_of, responses_of
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.rendezvous import Rendezvous
 from simulation.engine.graphs.stacking import Examples, stack, stack_padded, turns, unstack
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION
-from wire.tensors import Array, Tensors
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from algorithms.core.contract import Objective, TorchTensors
 from export.describe import example_inputs
 from host.compiled import compile_ahead
 from simulation.engine.graphs.eager import EagerGraphs
-from wire import names
+from wire.arrays import names
 
 
 class CompiledGraphs(EagerGraphs):

@@ -10,9 +10,9 @@ import torch
 from algorithms.core.contract import Objective, TorchTensors
 from algorithms.objectives.gradients import tape
 from export.describe import named
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import BundleError
-from wire.tensors import Array, Tensors
 
 PROCESSOR = torch.device("cpu")
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.core.contract import Objective, TorchTensors
-from algorithms.models.network import Unsupported, extractor_of, has_hooks
+from algorithms.models.reading.network import Unsupported, extractor_of, has_hooks
 from export.describe import run_once
 from host.native.passes import Pass, Passes
 from host.native.plan import Floats
 from host.native.trainer import EVALUATION_BATCH
 from simulation.engine.graphs.eager import EagerGraphs
-from wire import names
+from wire.arrays import names
 
 
 class HybridGraphs(EagerGraphs):

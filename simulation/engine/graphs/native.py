@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from algorithms.core.contract import Objective, Sgd
-from algorithms.models.network import Unsupported, network_of
+from algorithms.models.reading.network import Unsupported, network_of
 from algorithms.optimizers.base import slot_of
 from host.native.trainer import Outcome, Trainer
 from simulation.engine.graphs.eager import EagerGraphs
-from wire import names
-from wire.tensors import Array, Tensors
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 
 
 class NativeGraphs(EagerGraphs):

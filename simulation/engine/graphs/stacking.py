@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wire.tensors import Array, Tensors
+from wire.arrays.tensors import Array, Tensors
 
 EXAMPLES_BYTES = 2 << 30
 """So many bytes of examples stay on the accelerator from one training to the next; those not used

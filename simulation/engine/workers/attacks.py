@@ -16,15 +16,15 @@ from zlib import crc32
 import numpy as np
 
 from algorithms.spec import Choice, Option, Options, read
-from edge_client.agent import Agent
+from edge_client.agent.loop import Agent
 from edge_client.core.ports import Windows
-from edge_client.labels import has_classes
-from edge_client.work import Done
+from edge_client.data.labels import has_classes
+from edge_client.work.plan import Done
 from simulation.datasets.windows import FleetData
-from wire import names
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
 from wire.messages import Plan
-from wire.tensors import Array, Tensors
 
 
 def _options(scale: float | None = 1.0, count: int = 0) -> dict[str, Option]:

@@ -12,15 +12,15 @@ from algorithms.blame import blaming
 from algorithms.means.streaming import Branch
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, Windows
-from edge_client.executor import Executor
+from edge_client.work.executor import Executor
 from simulation.engine.workers.attacks import Attack
 from simulation.engine.workers.private_store import PrivateStore
 from simulation.engine.workers.secret import repeatable_secret
+from wire.arrays.quantised import decoded, encoded, is_encoded
+from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Bundle, Layout
 from wire.errors import ShoalError
 from wire.messages import Metrics, Plan
-from wire.quantised import decoded, encoded, is_encoded
-from wire.tensors import Array, Tensors
 
 Models = Mapping[str, Tensors]
 """What devices may start from in a round (roles shared, statistic, received), by key. A plan names

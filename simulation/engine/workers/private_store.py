@@ -20,8 +20,8 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from wire import names
-from wire.tensors import Array, Tensors
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors
 
 SIGNS = ".rounds"
 

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from simulation.engine.workers.device_host import DeviceHost, DeviceResult, Models
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ShoalError
 from wire.messages import Plan
-from wire.tensors import Array, Tensors
 
 IN_FLIGHT = 4
 """Plans that a process has at a time: the next one must not wait for the parent."""

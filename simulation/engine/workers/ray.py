@@ -36,9 +36,9 @@ from algorithms.core.contract import exchanged
 from algorithms.means.streaming import LEVELS, Branch, place_of
 from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec, DeviceResult, Models
 from simulation.engine.workers.private_store import PrivateStore, TravellingStore
+from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError, ShoalError
 from wire.messages import Plan
-from wire.tensors import Tensors
 
 log = logging.getLogger("shoal.simulation")
 

@@ -11,11 +11,11 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from aggregator.adapters.engine import sqlite_url
-from aggregator.adapters.sql_store import SqlStore
 from aggregator.core.ports import Store
-from aggregator.core.round import step
+from aggregator.core.round.machine import step
 from aggregator.core.state import DeviceCheckedIn, Resumed
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
 from tests.contracts.store import STARTED, record
 from tests.known import known
 

@@ -14,7 +14,7 @@ import java.io.IOException
  */
 internal class Own(val tensors: Tensors, val kept: String = "", val alone: String = "", val lost: String = "")
 
-/** What this device has kept, of the last few models (`edge_client/kept.py`). */
+/** What this device has kept, of the last few models (`edge_client/models/kept.py`). */
 internal class KeptModels(private val storage: Storage) {
     /** The digests of the models of which something is kept that can be read and is not damaged. */
     fun models(session: Session): List<String> = session.kept.filter { canBeUsed(it) }.map { it.model }

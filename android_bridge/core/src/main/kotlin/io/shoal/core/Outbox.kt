@@ -14,7 +14,7 @@ import io.shoal.core.wire.UpdateOffer
 import io.shoal.core.wire.encode
 import io.shoal.core.wire.encodePiece
 
-/** What a device says to its aggregator (`edge_client/outbox.py`). It publishes on the device's topics, and counts the bytes. */
+/** What a device says to its aggregator (`edge_client/agent/outbox.py`). It publishes on the device's topics, and counts the bytes. */
 internal class Outbox(
     private val self: Identity,
     private val topics: Topics,

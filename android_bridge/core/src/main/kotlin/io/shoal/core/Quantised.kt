@@ -4,7 +4,7 @@ import io.shoal.core.random.Generator
 import io.shoal.core.wire.Names
 import io.shoal.core.wire.compareUtf8
 
-/** The change that an update carries, in eight bits a number (`wire/SPEC.md`, 'Updates in int8'; the same bytes as `wire/quantised.py`). */
+/** The change that an update carries, in eight bits a number (`wire/SPEC.md`, 'Updates in int8'; the same bytes as `wire/arrays/quantised.py`). */
 internal object Quantised {
     /** The name of the encoding, as check-ins and plans have it. */
     const val INT8 = "int8"

@@ -18,7 +18,7 @@ public class Recording private constructor(public val samples: Tensor, public va
 public class NamedLabels(public val names: List<String>, public val areQuantities: Boolean, public val numbers: DoubleArray)
 
 /**
- * Cuts recordings into windows of [length] samples, one every [stride] samples, as `edge_client/adapters/recordings.py` does: the first
+ * Cuts recordings into windows of [length] samples, one every [stride] samples, as `edge_client/data/recordings.py` does: the first
  * 75 % of each recording are for training; windows are cut on either side of that point, so that none is shared. The label of a window is
  *
  * - its class, where all its samples have the same; other windows are left out. With [steps] it is the class of each of so many equal parts,

@@ -11,7 +11,7 @@ import io.shoal.core.wire.digest
 import io.shoal.core.wire.offset
 import io.shoal.core.wire.size
 
-/** The finished update on its way to the aggregator: whole, or offered and then sent in pieces (`edge_client/sending.py`). */
+/** The finished update on its way to the aggregator: whole, or offered and then sent in pieces (`edge_client/agent/sending.py`). */
 internal class Sending(
     private val deviceId: String,
     private val storage: Storage,

@@ -26,7 +26,7 @@ internal class Tried(private val executor: Executor, private val model: Tensors,
     fun tryOut(): Unit = executor.tryOut(model, private)
 }
 
-/** What is found out about a model before it is taken into use: how well it answers, and how fast (`edge_client/trial.py`). */
+/** What is found out about a model before it is taken into use: how well it answers, and how fast (`edge_client/models/trial.py`). */
 internal class Trial(private val windows: Windows, private val policy: Policy) {
     /**
      * The windows that neither training nor a memory has seen: the test windows. What a plan holds out of the training windows is not among

@@ -1,0 +1,275 @@
+"""The aggregator over HTTP, for people and tools: health, campaigns, their rounds and devices, the
+models to download, and orders.
+
+``/openapi.json`` describes every path. Below ``/dashboard/`` are pages for people
+(`aggregator.http.dashboard`). Nothing is loaded from another machine.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import RedirectResponse
+
+from aggregator.core.ports import BlobLost, Blobs, StorageFailed
+from aggregator.core.registry import Entry
+from aggregator.core.release.state import FleetState
+from aggregator.core.summary import Summary, summarize
+from aggregator.http.access import Access
+from aggregator.http.dashboard.app import HOME, REFERENCE, Dashboard
+from aggregator.http.dashboard.sources import Sources
+from aggregator.http.devices import device_routes
+from aggregator.http.guard import FREE, Guard
+from aggregator.http.metrics import CampaignMetrics
+from aggregator.http.orders import order_routes
+from aggregator.http.problem import answer_with_problems, describe, refusals
+from aggregator.http.query import PAGE, After, Chosen, Group, Limit, Number, refuse_unknown
+from aggregator.http.releases import release_routes
+from aggregator.http.session import PAGES
+from aggregator.http.views import (
+    CampaignView,
+    HealthView,
+    ReadyView,
+    RoundView,
+    RunView,
+    Shown,
+    campaign_view,
+    round_view,
+    run_view,
+)
+from aggregator.operator.order_queue import OrderQueue
+from aggregator.service.conditions import Conditions
+from aggregator.service.devices import Devices
+
+DOWNLOAD = "application/octet-stream"
+
+
+def create_api(
+    campaigns: Callable[[], Mapping[str, Shown]],
+    conditions: Callable[[], Conditions],
+    wall_s: Callable[[], float],
+    devices: Devices,
+    releases: Callable[[], FleetState] | None = None,
+    access: Access | None = None,
+    orders: OrderQueue | None = None,
+    audit: Path | None = None,
+) -> FastAPI:
+    """The application.
+
+    `campaigns` returns the campaigns as they are now, by name, in the order of their starts;
+    `conditions` what else there is to say; `wall_s` the seconds since the service was started. A
+    handler reads a campaign's state once. `releases`: the fleet's releases, if it has some.
+    `access`: who may ask what; without it everybody may read. `orders`: where operators' orders go;
+    without it none are taken. `audit`: the folder with the audit log that the dashboard shows.
+    """
+    api = FastAPI(
+        title="Shoal aggregator",
+        description="The campaigns of a fleet, and orders to them. Refusals have the shape of RFC "
+        "9457.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+        dependencies=[Depends(refuse_unknown)],
+    )
+    answer_with_problems(api)
+    describe(api, (Summary, Entry), FREE)
+    find = _finder(campaigns)
+    scraped = CampaignMetrics(
+        lambda: {name: shown.known() for name, shown in campaigns().items()},
+        conditions,
+        lambda: devices.state,
+        lambda: access.refused if access is not None else {},
+    )
+
+    @api.get(FREE, responses=refusals(422))
+    def health() -> HealthView:
+        """That the process runs, and where its latest campaign stands. It never needs a token."""
+        if not campaigns():
+            return HealthView(status="ok", run="", phase="", round=0)
+        state = find("").known()
+        return HealthView(
+            status="ok", run=state.settings.name, phase=state.phase, round=state.round
+        )
+
+    @api.get("/", include_in_schema=False)
+    @api.get(PAGES.rstrip("/"), include_in_schema=False)
+    def home() -> Response:
+        """The dashboard."""
+        return RedirectResponse(HOME, 303)
+
+    @api.get("/docs", include_in_schema=False)
+    def docs() -> Response:
+        """This API for people."""
+        return RedirectResponse(REFERENCE, 303)
+
+    guarded = APIRouter(responses=refusals(401, 403, 404, 422, 429, 503))
+
+    @guarded.get(
+        "/ready", responses={503: {"model": ReadyView, "description": "Updates are not taken."}}
+    )
+    def ready(response: Response) -> ReadyView:
+        """Whether updates are taken: broker, database, disk, campaigns and voucher. 503 if one of
+        them is not as it should be."""
+        now, shown = conditions(), campaigns()
+        checks = {
+            "broker": "ok" if now.connected else "no connection",
+            "database": next(
+                (told for c in shown.values() if (told := _checked(c.store.check)) != "ok"), "ok"
+            ),
+            "disk": next(
+                (told for c in shown.values() if (told := _checked(c.blobs.check)) != "ok"), "ok"
+            ),
+            "run": f"paused: {now.paused}" if now.paused else "ok",
+            "voucher": now.unvouched or "ok",
+        }
+        as_it_should = all(value == "ok" for value in checks.values())
+        response.status_code = 200 if as_it_should else 503
+        return ReadyView(
+            ready=as_it_should, **checks, phase=find("").known().phase if shown else ""
+        )
+
+    @guarded.get(
+        "/metrics", response_class=Response, responses=_content("text/plain", {"type": "string"})
+    )
+    def metrics() -> Response:
+        """The same and more for Prometheus, in its text format."""
+        return Response(scraped.text(), media_type=CONTENT_TYPE_LATEST)
+
+    @guarded.get("/campaigns")
+    def list_campaigns(limit: Limit = PAGE) -> list[CampaignView]:
+        """The campaigns that are open, the first ones in the order of their starts."""
+        return [
+            campaign_view(name, shown.known(), shown.paused)
+            for name, shown in list(campaigns().items())[:limit]
+        ]
+
+    @guarded.get("/run")
+    def run(name: Chosen = "") -> RunView:
+        """A campaign's settings, and where it stands."""
+        shown = find(name)
+        return run_view(shown.known(), shown.paused, conditions().refused)
+
+    @guarded.get("/rounds")
+    def rounds(name: Chosen = "", after: After = 0, limit: Limit = PAGE) -> list[RoundView]:
+        """The closed rounds, by number."""
+        return [round_view(record) for record in find(name).store.rounds(after)[:limit]]
+
+    @guarded.get("/models")
+    def models(name: Chosen = "") -> dict[str, str]:
+        """The digest of each group's current model."""
+        return dict(find(name).known().models)
+
+    @guarded.get("/models/{group}", response_class=Response, responses=_content(DOWNLOAD))
+    def model(group: Group, name: Chosen = "") -> Response:
+        """A group's current model as safetensors."""
+        shown = find(name)
+        state = shown.known()
+        if group not in state.models:
+            raise HTTPException(
+                404, f"group {group!r}: expected one of {', '.join(sorted(state.models))}"
+            )
+        return _download(
+            shown.blobs, state.models[group], f"{state.settings.run_id}-{group}.safetensors"
+        )
+
+    @guarded.get("/bundle", response_class=Response, responses=_content(DOWNLOAD))
+    def bundle(name: Chosen = "") -> Response:
+        """The bundle that devices train with."""
+        shown = find(name)
+        state = shown.known()
+        return _download(shown.blobs, state.settings.bundle, f"{state.settings.run_id}.shoal")
+
+    @guarded.get(
+        "/summary",
+        response_class=Response,
+        responses=_content("application/json", {"$ref": "#/components/schemas/Summary"}),
+    )
+    def summary(name: Chosen = "") -> Response:
+        """The summary of a campaign, as `summary.json` has it, so far."""
+        shown = find(name)
+        told = msgspec.json.encode(summarize(shown.known(), shown.store.rounds(), wall_s()))
+        return Response(told, media_type="application/json")
+
+    @guarded.get("/views/{number}", response_class=Response, responses=_content(DOWNLOAD))
+    def views(number: Number, name: Chosen = "") -> Response:
+        """The distance matrices of a round as safetensors."""
+        shown = find(name)
+        for record in shown.store.rounds(number - 1, number):
+            if record.round == number and record.views:
+                return _download(shown.blobs, record.views, f"round-{number}.safetensors")
+        raise HTTPException(404, f"round {number}: no distances were computed in it")
+
+    guarded.include_router(
+        device_routes(lambda name: find(name).known() if name or campaigns() else None, devices)
+    )
+    if releases is not None:
+        guarded.include_router(release_routes(releases))
+    if orders is not None:
+        guarded.include_router(order_routes(orders, releases is not None))
+    api.include_router(guarded)
+    sources = Sources(
+        campaigns=campaigns,
+        conditions=conditions,
+        devices=devices,
+        releases=releases,
+        access=access,
+        orders=orders,
+        audit=audit,
+        openapi=api.openapi,
+    )
+    dashboard = Dashboard(sources)
+    api.mount(PAGES.rstrip("/"), dashboard.app)
+    if access is not None:
+        api.add_middleware(Guard, access=access, page=dashboard.refuse)
+    return api
+
+
+def _finder(campaigns: Callable[[], Mapping[str, Shown]]) -> Callable[[str], Shown]:
+    """Finds a campaign by name, the latest by an empty one; it raises 404 where there is none."""
+
+    def find(name: str) -> Shown:
+        shown = campaigns()
+        if not shown:
+            raise HTTPException(404, "there is no campaign yet: `shoal campaign start` begins one")
+        if name and name not in shown:
+            raise HTTPException(404, f"campaign {name!r}: expected one of {', '.join(shown)}")
+        return shown[name] if name else list(shown.values())[-1]
+
+    return find
+
+
+def _content(
+    media_type: str, schema: dict[str, Any] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """The description of an answer that is no model of pydantic's; of bytes, where no schema is
+    given."""
+    return {
+        200: {
+            "description": "OK",
+            "content": {media_type: {"schema": schema or {"type": "string", "format": "binary"}}},
+        }
+    }
+
+
+def _checked(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except StorageFailed as error:
+        return str(error)
+    return "ok"
+
+
+def _download(blobs: Blobs, digest: str, name: str) -> Response:
+    try:
+        payload = blobs.get(digest)
+    except BlobLost as error:
+        raise HTTPException(404, str(error)) from None
+    return Response(
+        payload,
+        media_type=DOWNLOAD,
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )

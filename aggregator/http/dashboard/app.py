@@ -1,0 +1,248 @@
+"""The dashboard: pages for people on the HTTP API's port, which read what the API reads and order
+what it orders, by the same rights."""
+
+import queue
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Message, Receive, Scope, Send
+
+from aggregator.core.ports import StorageFailed
+from aggregator.http.dashboard.orders import read_form, read_order
+from aggregator.http.dashboard.pages import Pages
+from aggregator.http.dashboard.rendering import FOLDER, HEADERS, answer, render, tell
+from aggregator.http.dashboard.sources import Sources
+from aggregator.http.orders import BUSY
+from aggregator.http.session import (
+    COOKIE,
+    LONGEST,
+    PAGES,
+    SIGN_IN,
+    SIGN_OUT,
+    drop_cookie,
+    is_from_own_page,
+    is_page,
+    keep_cookie,
+    kept_token,
+)
+from wire.errors import ConfigError
+
+HOME, REFERENCE = f"{PAGES}fleet", f"{PAGES}api"
+AGAIN_S = 2
+"""Seconds after which the page of a service that starts is asked for again."""
+YEAR_S = 366 * 86_400
+LONGEST_ADDRESS = 1000
+"""Characters of a page's path, and of an address to go to next."""
+HEADINGS = {401: "Sign in", 403: "Not permitted", 404: "Not here", 429: "Too often", 503: "Not now"}
+"""Of pages that say why another is not shown, by status."""
+NO_PAGE = "There is no page at this address."
+
+
+class Dashboard:
+    """The application for everything below `PAGES`, and what a refused request for a page is
+    shown."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources, pages = sources, Pages(sources)
+        campaign = "/campaigns/{name}"
+        shown: dict[str, Any] = {
+            "/fleet": pages.fleet,
+            "/device": pages.device,
+            "/campaigns": pages.campaigns,
+            campaign: pages.live,
+            f"{campaign}/groups": pages.groups,
+            f"{campaign}/similarity/{{number}}.png": pages.similarity,
+            f"{campaign}/accuracy": pages.accuracy,
+            f"{campaign}/privacy": pages.privacy,
+            "/releases": pages.releases,
+            "/alerts": pages.alerts,
+            "/audit": pages.audit,
+            "/api": pages.reference,
+        }
+        acts: dict[str, Any] = {
+            SIGN_IN: self._sign_in,
+            SIGN_OUT: self._sign_out,
+            f"{PAGES}orders": self._order,
+        }
+        self.app = Starlette(
+            routes=[
+                static_files(),
+                Route("/", lambda _request: RedirectResponse(HOME, 303)),
+                Route("/sign-in", self._ask_for_token),
+                *(Route(path, handler) for path, handler in shown.items()),
+                *(
+                    Route(f"/{path.removeprefix(PAGES)}", handler, methods=["POST"])
+                    for path, handler in acts.items()
+                ),
+            ],
+            exception_handlers={
+                HTTPException: _failed,
+                StorageFailed: _not_stored,
+                Exception: _defect,
+            },
+        )
+
+    def refuse(self, scope: Scope, status: int, told: str, headers: Mapping[str, str]) -> Response:
+        """The answer to a request that is not let through: who has to sign in is asked to."""
+        request = Request(scope)
+        if status != 401:
+            refused = _problem(request, status, told)
+        else:
+            refused = self._sign_in_page(request, told, status)
+            if kept_token(
+                request.scope
+            ):  # a page that a link of another site leads to is asked for without it
+                drop_cookie(refused, request.scope, COOKIE)
+        refused.headers.update(headers)
+        return refused
+
+    def _ask_for_token(self, request: Request) -> Response:
+        return self._sign_in_page(request, "", 200)
+
+    def _sign_in_page(self, request: Request, told: str, status: int) -> Response:
+        required = self._sources.access is not None and self._sources.access.required()
+        asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+        after = request.query_params.get("next", asked if request.method == "GET" else "")
+        return answer(
+            request, render("sign_in.html", told=told, required=required, next=_own(after)), status
+        )
+
+    async def _sign_in(self, request: Request) -> Response:
+        """Have the browser keep a token. Whether it is of use, the next request finds out."""
+        fields = await _form(request)
+        token = fields.get("token", "").strip()
+        if not 0 < len(token) <= LONGEST or not token.isascii() or not token.isprintable():
+            return self._sign_in_page(
+                request, "expected a token, as `shoal token new` prints it", 422
+            )
+        response = RedirectResponse(_own(fields.get("next", "")), 303, HEADERS)
+        keep_cookie(response, request.scope, COOKIE, token)
+        return response
+
+    async def _sign_out(self, request: Request) -> Response:
+        await _form(request)
+        response = RedirectResponse(SIGN_IN, 303, HEADERS)
+        drop_cookie(response, request.scope, COOKIE)
+        return response
+
+    async def _order(self, request: Request) -> Response:
+        """Give an order, and go back to the page that it came from, which says what became of
+        it."""
+        fields, orders, caller = (
+            await _form(request),
+            self._sources.orders,
+            getattr(request.state, "caller", None),
+        )
+        if orders is None or caller is None:
+            raise HTTPException(403, "this service takes no orders")
+        back = RedirectResponse(_own(fields.pop("back", "")), 303, HEADERS)
+        try:
+            said = await orders.ask(caller.name, read_order(fields))
+        except queue.Full:
+            return tell(back, request, "bad", "too many orders wait already")
+        except ConfigError as error:
+            return tell(back, request, "bad", str(error))
+        if said is None:
+            return tell(back, request, "warn", BUSY)
+        return tell(back, request, "ok" if said.done else "bad", said.text)
+
+
+def starting(request: Request, doing: str) -> Response:
+    """What a page shows while the service starts: what it is doing. The browser asks again by
+    itself."""
+    page = answer(request, render("starting.html", doing=doing), 503)
+    page.headers["Refresh"] = str(AGAIN_S)
+    return page
+
+
+def static_files() -> Mount:
+    """The route of the files that pages load, below `PAGES` or any other path."""
+    return Mount("/static", _Static(directory=FOLDER / "static"))
+
+
+class _Static(StaticFiles):
+    """Files whose addresses change when they do, so that a browser may keep them."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_headed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(
+                    HEADERS | {"Cache-Control": f"public, max-age={YEAR_S}, immutable"}
+                )
+            await send(message)
+
+        await super().__call__(scope, receive, send_headed)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form that one of the dashboard's own pages sent."""
+    if not is_from_own_page(request.headers):
+        raise HTTPException(403, "a form that no page of this dashboard has sent is not read")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > 4 * LONGEST:
+            raise HTTPException(413, f"a form of more than {4 * LONGEST} bytes")
+    try:
+        return read_form(body)
+    except ConfigError as error:
+        raise HTTPException(422, str(error)) from None
+
+
+def _own(address: str) -> str:
+    """An address of the dashboard's own, to go to next: this one if it is one, else the first
+    page."""
+    try:
+        parts = (
+            urlsplit(address)
+            if address.isprintable() and "\\" not in address and len(address) <= LONGEST_ADDRESS
+            else urlsplit("")
+        )
+    except ValueError:
+        return HOME
+    is_own = (
+        not parts.scheme
+        and not parts.netloc
+        and is_page(parts.path)
+        and parts.path not in (SIGN_IN, SIGN_OUT, f"{PAGES}orders")
+    )
+    return address if is_own else HOME
+
+
+def _problem(request: Request, status: int, text: str) -> Response:
+    told = NO_PAGE if text == HTTPStatus.NOT_FOUND.phrase else text
+    return answer(
+        request,
+        render(
+            "problem.html",
+            status=status,
+            heading=HEADINGS.get(status, "That did not work"),
+            text=told,
+        ),
+        status,
+    )
+
+
+def _failed(request: Request, error: Any) -> Response:
+    page = _problem(request, error.status_code, str(error.detail))
+    page.headers.update(error.headers or {})
+    return page
+
+
+def _not_stored(request: Request, error: Any) -> Response:
+    return _problem(request, 503, str(error))
+
+
+def _defect(request: Request, error: Exception) -> Response:
+    return _problem(
+        request, 500, f"a defect of Shoal, which the service's log has: {type(error).__name__}"
+    )

@@ -1,0 +1,192 @@
+"""The devices of a fleet as the dashboard lists them: what is wrong with each, the worst first.
+Pure."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from aggregator.core.eligibility import read_rule
+from aggregator.core.registry import Entry, Registry
+from aggregator.core.state import RunState
+from aggregator.http.dashboard.paging import Slice, slice_of
+from aggregator.http.devices import DeviceLine, device_line
+from wire.errors import ConfigError
+
+LOW_BATTERY = 20.0
+"""Percent below which a device that is not charging is said to be low."""
+Tone = Literal["bad", "warn", "ok", "off"]
+Show = Literal["all", "attention", "online", "offline", "banned"]
+Sort = Literal["worst", "id", "seen", "battery", "group"]
+SHOWS: dict[Show, str] = {
+    "all": "All",
+    "attention": "Needs attention",
+    "online": "Online",
+    "offline": "Offline",
+    "banned": "Banned",
+}
+SORTS: dict[Sort, str] = {
+    "worst": "worst first",
+    "id": "by id",
+    "seen": "longest away first",
+    "battery": "lowest battery first",
+    "group": "by group",
+}
+
+
+class Condition(NamedTuple):
+    """How a device is. In the order of their ranks, devices that need somebody come first."""
+
+    rank: int
+    word: str
+    tone: Tone
+    why: str
+
+
+class Row(NamedTuple):
+    """A device in the list."""
+
+    line: DeviceLine
+    condition: Condition
+
+
+class FleetPage(NamedTuple):
+    """What of the fleet is shown."""
+
+    counts: dict[Show, int]
+    """Of all devices."""
+    rows: list[Row]
+    slice: Slice
+    problem: str
+    """What is wrong with a rule; empty: nothing, or the words are no rule."""
+
+
+ATTENTION = 3
+"""The greatest rank of a device that needs attention."""
+
+
+def condition_of(entry: Entry, failures: int) -> Condition:
+    """How a device is, that has missed or declined so many rounds one after the other."""
+    said = entry.said
+    if entry.ban is not None:
+        return Condition(6, "banned", "off", entry.ban.reason)
+    if entry.withdrawn_s:
+        return Condition(6, "withdrawn", "off", "its owner agrees no longer")
+    if entry.release_problem:
+        return Condition(0, "release failed", "bad", entry.release_problem)
+    if failures:
+        return Condition(
+            1,
+            "failing",
+            "bad",
+            f"no update in its last {'round' if failures == 1 else f'{failures} rounds'}",
+        )
+    if entry.decline is not None and entry.decline.at_s >= entry.asked_s:
+        return Condition(2, "declined", "warn", entry.decline.reason)
+    if not entry.online:
+        return Condition(4, "offline", "off", "")
+    if (
+        said is not None
+        and said.battery_percent is not None
+        and said.battery_percent < LOW_BATTERY
+        and said.charging is not True
+    ):
+        return Condition(3, "low battery", "warn", f"{said.battery_percent:.0f} %")
+    return Condition(5, "online", "ok", "")
+
+
+def fleet_page(
+    registry: Registry, run: RunState | None, words: str, show: Show, sort: Sort, number: int
+) -> FleetPage:
+    """One page of the devices that `words` and `show` mean. `words`: a rule
+    (`aggregator.core.eligibility`), or else text that stands in a device's id, tags, hardware,
+    client or last decline. `run`: whose groups and failures are shown."""
+    failures = _failures(run)
+    means, problem = _reader(words)
+    counts: Counter[Show] = Counter()
+    found = []
+    for device_id, entry in registry.devices.items():
+        condition = condition_of(entry, failures.get(device_id, 0))
+        kinds = _kinds(entry, condition)
+        counts.update(kinds)
+        if show in kinds and means(device_id, entry):
+            found.append((device_id, entry, condition))
+    found.sort(key=_KEYS[sort])
+    part = slice_of(len(found), number)
+    shown = found[part.begin : part.end]
+    return FleetPage(
+        {name: counts[name] for name in SHOWS},
+        [
+            Row(device_line(run, device_id, entry), condition)
+            for device_id, entry, condition in shown
+        ],
+        part,
+        problem,
+    )
+
+
+def _failures(run: RunState | None) -> Mapping[str, int]:
+    return (
+        {}
+        if run is None
+        else {
+            device_id: device.failures
+            for device_id, device in run.devices.items()
+            if device.failures
+        }
+    )
+
+
+def _kinds(entry: Entry, condition: Condition) -> tuple[Show, ...]:
+    if entry.ban is not None:
+        return ("all", "banned")
+    there: Show = "online" if entry.online else "offline"
+    return ("all", there, "attention") if condition.rank <= ATTENTION else ("all", there)
+
+
+def _reader(words: str) -> tuple[Callable[[str, Entry], bool], str]:
+    """Whether a device is meant by these words; and what is wrong with them, where they look like a
+    rule and are none."""
+    try:
+        return read_rule(words).means, ""
+    except ConfigError as error:
+        wanted = words.casefold().split()
+        problem = str(error) if any(sign in words for sign in "<>=()") else ""
+        return lambda device_id, entry: all(
+            word in _text(device_id, entry) for word in wanted
+        ), problem
+
+
+def _text(device_id: str, entry: Entry) -> str:
+    said = (entry.said.hardware, entry.said.client, entry.said.runtime) if entry.said else ()
+    return " ".join(
+        (device_id, *entry.tags, *said, entry.decline.reason if entry.decline else "")
+    ).casefold()
+
+
+Found = tuple[str, Entry, Condition]
+_KEYS: dict[Sort, Callable[[Found], Any]] = {
+    "worst": lambda found: (found[2].rank, *_away(found[1]), found[0]),
+    "id": lambda found: found[0],
+    "seen": lambda found: (*_away(found[1]), found[0]),
+    "battery": lambda found: (_battery(found[1]), found[0]),
+    "group": lambda found: (
+        not found[1].group.isdigit(),
+        int(found[1].group) if found[1].group.isdigit() else 0,
+        found[1].group,
+        found[0],
+    ),
+}
+
+
+def _away(entry: Entry) -> tuple[bool, float]:
+    """Sorts those that are away the longest first; the others alike, so that a list stays as it is
+    while they are heard."""
+    return entry.online, 0.0 if entry.online else entry.last_seen_s
+
+
+def _battery(entry: Entry) -> float:
+    return (
+        entry.said.battery_percent
+        if entry.said is not None and entry.said.battery_percent is not None
+        else 101.0
+    )

@@ -1,0 +1,150 @@
+"""What closed rounds have to say for charts, kept between requests: a record of 10,000 devices
+takes many milliseconds to read.
+
+No request reads for longer than `BUDGET_S`. The latest rounds are read first; what a long campaign
+has before these, later requests read.
+"""
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from aggregator.core.record import RoundRecord
+from aggregator.core.state import RunState
+from aggregator.core.summary import Spread, accuracy_of, group_number, spread
+from aggregator.http.views import Shown
+from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
+
+NOTED = ("epsilon", "rolled_back", "set_aside", "left_out", "too_small", "too_far")
+"""The notes of a round that pages show."""
+BUDGET_S = 0.3
+AT_ONCE = 4
+"""Rounds that are read from the store together."""
+
+
+class RoundLine(NamedTuple):
+    """A closed round, without what single devices said."""
+
+    round: int
+    phase: str
+    opened_at_s: float
+    closed_at_s: float
+    devices: int
+    accuracy: Spread
+    loss: float | None
+    """The mean over devices of the mean loss on their test windows; None where none has told
+    one."""
+    sizes: dict[int, int]
+    """By group, how many devices are in it after this round."""
+    bytes_up: int
+    bytes_down: int
+    notes: dict[str, Any]
+    views: MaybeDigest
+
+
+@dataclass
+class Past:
+    """The closed rounds of a campaign."""
+
+    lines: dict[int, RoundLine] = field(default_factory=dict)
+    evaluated: RoundRecord | None = None
+    """The last record in which devices told an accuracy."""
+    first: int = LARGEST_COUNT
+    """The first round that was read; 1: all were."""
+
+    @property
+    def rounds(self) -> list[RoundLine]:
+        """Every line, by round."""
+        return [self.lines[number] for number in sorted(self.lines)]
+
+    @property
+    def viewed(self) -> RoundLine | None:
+        """The last round in which distances between devices were computed."""
+        return next((line for line in reversed(self.rounds) if line.views), None)
+
+
+class History:
+    """Reads of each campaign the rounds that it has not read yet; the last one again, since devices
+    may add to it."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[RunState, Past]] = {}
+        self._lock = threading.Lock()
+
+    def past(self, shown: Shown) -> Past:
+        """The closed rounds of a campaign as they are now.
+
+        Raises:
+            StorageFailed: they cannot be read.
+        """
+        now, end_s = shown.known(), time.monotonic() + BUDGET_S
+        with self._lock:
+            before, past = self._held.get(now.settings.run_id, (None, Past()))
+            if before is not None and _has_forgotten(before, now):
+                before, past = None, Past()
+            if before is None or _may_differ(before, now):
+                after = max(past.lines) - 1 if past.lines else now.round - AT_ONCE
+                past = _with(past, shown.store.rounds(after), max(1, min(past.first, after + 1)))
+            while past.first > 1 and time.monotonic() < end_s:
+                after = max(0, past.first - 1 - AT_ONCE)
+                past = _with(past, shown.store.rounds(after, past.first - 1), after + 1)
+            self._held[now.settings.run_id] = now, past
+            return past
+
+
+def _may_differ(before: RunState, now: RunState) -> bool:
+    return (before.round, before.phase) != (now.round, now.phase) or (
+        now.phase == "finished" and before.received is not now.received
+    )
+
+
+def _has_forgotten(before: RunState, now: RunState) -> bool:
+    """Whether a device is known no more, so that what was read may speak of it."""
+    return before.devices is not now.devices and any(
+        device_id not in now.devices for device_id in before.devices
+    )
+
+
+def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
+    """`first`: the first round that has been read then."""
+    known = past.evaluated
+    told = next((record for record in reversed(records) if accuracy_of(record)), known)
+    evaluated = known if told is None or (known is not None and known.round > told.round) else told
+    return Past(past.lines | {record.round: _line(record) for record in records}, evaluated, first)
+
+
+def mean_loss(told: Iterable[Metrics]) -> float | None:
+    """The mean over devices of their mean losses; None where no device has a loss that is a
+    number."""
+    losses = [
+        metrics.mean_loss
+        for metrics in told
+        if metrics.num_examples and math.isfinite(metrics.loss_sum)
+    ]
+    return sum(losses) / len(losses) if losses else None
+
+
+def _line(record: RoundRecord) -> RoundLine:
+    return RoundLine(
+        record.round,
+        record.phase,
+        record.opened_at_s,
+        record.closed_at_s,
+        len(record.evaluated),
+        spread(accuracy_of(record).values()),
+        mean_loss(record.evaluated.values()),
+        _sizes(record.groups),
+        record.bytes_up,
+        record.bytes_down,
+        {name: record.notes[name] for name in NOTED if name in record.notes},
+        record.views,
+    )
+
+
+def _sizes(groups: Mapping[str, str]) -> dict[int, int]:
+    numbers = (group_number(key) for key in groups.values())
+    return dict(sorted(Counter(number for number in numbers if number is not None).items()))

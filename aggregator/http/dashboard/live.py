@@ -1,0 +1,192 @@
+"""A campaign as it goes: who of the open round's devices is in, who is late, until when it waits,
+and what it has cost. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from statistics import median
+from typing import Literal, NamedTuple
+
+from aggregator.core.budget import DAY_S
+from aggregator.core.registry import NOBODY, Entry, Registry
+from aggregator.core.round.cohort import Cohort
+from aggregator.core.state import Received, RunState
+from aggregator.core.summary import Spread, group_number
+from aggregator.http.dashboard.fleet import Tone
+from aggregator.http.dashboard.history import Past
+from aggregator.http.dashboard.paging import Slice, slice_of
+
+LATE_TIMES = 2.0
+"""A device is late when it takes so many times as long as it did last, or, of one that has not
+trained yet, as the median of the others."""
+RECENT = 5
+"""Rounds by which it is told how long a campaign still takes."""
+Standing = Literal["late", "away", "declined", "working", "in"]
+STANDINGS: dict[Standing, tuple[str, Tone]] = {
+    "late": ("late", "bad"),
+    "away": ("offline", "warn"),
+    "declined": ("declined", "warn"),
+    "working": ("working", "off"),
+    "in": ("update is in", "ok"),
+}
+"""By standing, in the order of a list, what it is called and how it looks."""
+
+
+class Member(NamedTuple):
+    """A device of the latest round."""
+
+    id: str
+    group: int | None
+    standing: Standing
+    asked_s: float
+    train_s: float
+    """Seconds of its training for this round; 0: it has not told."""
+    bytes_up: int
+    why: str
+
+
+class LiveCampaign(NamedTuple):
+    """Where a campaign stands."""
+
+    counts: dict[Standing, int]
+    asked: int
+    goal: int
+    """Updates with which the round is over."""
+    members: list[Member]
+    slice: Slice
+    bytes_up: int
+    bytes_down: int
+    """Of the open round and all that are closed."""
+    round_up: int
+    round_down: int
+    """Bytes of the updates of the open round."""
+    train_s: float
+    """Seconds of training behind the updates of the open round."""
+    accuracy: Spread | None
+    """Of the models that devices received in the last closed round in which some told one."""
+    loss: float | None
+    """Of the same models, the mean over devices."""
+    days_left: float | None
+    rounds_left: int
+    """Rounds of training that the campaign still has."""
+    ends_in_s: float | None
+    """Seconds until it is over, if each round takes as long as the last ones did; None where that
+    is not known."""
+
+
+def live_campaign(
+    run: RunState, registry: Registry, past: Past, now_s: float, number: int
+) -> LiveCampaign:
+    """The standing of a campaign; of the devices of its latest round one page, those that are
+    waited for first."""
+    usual_s = _usual_s(run, registry)
+    going = run.phase in ("preparing", "training", "evaluating")
+    cohort = run.cohort if going or run.phase == "aggregating" else {}
+    members = [
+        _member(run, device_id, registry.devices.get(device_id, NOBODY), usual_s, now_s)
+        for device_id in cohort
+    ]
+    order = list(STANDINGS)
+    members.sort(key=lambda member: (order.index(member.standing), member.id))
+    part = slice_of(len(members), number)
+    counts = Counter(member.standing for member in members)
+    received = run.received.values() if cohort else ()
+    told = [line for line in past.rounds if line.accuracy.mean is not None]
+    left = 0 if run.phase == "finished" else max(0, run.next_settings.rounds - run.trained)
+    up, down = (
+        sum(update.bytes_up for update in received),
+        sum(update.bytes_down for update in received),
+    )
+    days, began_s = run.next_settings.days, run.started_at_s
+    return LiveCampaign(
+        {standing: counts[standing] for standing in STANDINGS},
+        len(members),
+        _goal(run, len(members)),
+        members[part.begin : part.end],
+        part,
+        sum(line.bytes_up for line in past.rounds) + up,
+        sum(line.bytes_down for line in past.rounds) + down,
+        up,
+        down,
+        sum(member.train_s for member in members),
+        told[-1].accuracy if told else None,
+        told[-1].loss if told else None,
+        max(0.0, days - (now_s - began_s) / DAY_S) if days and began_s is not None else None,
+        left,
+        _ends_in_s(past, left),
+    )
+
+
+def _ends_in_s(past: Past, left: int) -> float | None:
+    """From one closed round to the next, times those that are left."""
+    closed = [line.closed_at_s for line in past.rounds[-RECENT - 1 :]]
+    spans = [after - before for before, after in pairwise(closed)]
+    return left * median(spans) if left and spans else None
+
+
+def _goal(run: RunState, asked: int) -> int:
+    if run.phase != "training":
+        return asked
+    return run.settings.buffer or Cohort(run.settings.cohort).goal(asked)
+
+
+def _usual_s(run: RunState, registry: Registry) -> float:
+    """The median over the round's devices of the seconds from question to answer, as far as that is
+    known; 0: of none."""
+    known = (registry.devices.get(device_id) for device_id in run.cohort)
+    return median(
+        [
+            entry.training.answer_s
+            for entry in known
+            if entry and entry.training and entry.training.answer_s
+        ]
+        or [0.0]
+    )
+
+
+def _member(run: RunState, device_id: str, entry: Entry, usual_s: float, now_s: float) -> Member:
+    update, device = run.received.get(device_id), run.devices.get(device_id)
+    asked_s = max(entry.asked_s, run.opened_at_s)
+    standing: Standing = "working"
+    why = ""
+    if update is not None:
+        standing = "in"
+    elif device_id in run.declined:
+        standing, why = "declined", entry.decline.reason if entry.decline else ""
+    elif device is None or not device.online:
+        standing = "away"
+    else:
+        expected_s = (
+            entry.training.answer_s if entry.training and entry.training.answer_s else usual_s
+        )
+        if expected_s and now_s - asked_s > LATE_TIMES * expected_s:
+            standing, why = (
+                "late",
+                f"it took {expected_s:.0f} s last"
+                if entry.training
+                else f"others take {expected_s:.0f} s",
+            )
+    group = group_number(run.cohort[device_id])
+    return Member(
+        device_id,
+        group,
+        standing,
+        asked_s,
+        _train_s(entry, update),
+        update.bytes_up if update else 0,
+        why,
+    )
+
+
+def _train_s(entry: Entry, update: Received | None) -> float:
+    return entry.train_s if update is not None else 0.0
+
+
+def versions_of(run: RunState) -> Mapping[int, float | None]:
+    """The rounds whose models can be returned to, and the mean accuracy that devices found, the
+    latest first."""
+    versions = {}
+    for version in reversed(run.history):
+        known = [metrics.accuracy for metrics in version.evaluated.values() if metrics.num_examples]
+        versions[version.round] = sum(known) / len(known) if known else None
+    return versions

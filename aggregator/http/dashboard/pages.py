@@ -1,0 +1,391 @@
+"""The dashboard's pages: each reads the states once, and shows what the functions beside this file
+make of them."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, get_args
+from urllib.parse import urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from aggregator.core.release.reach import needed
+from aggregator.core.release.state import GOING
+from aggregator.core.state import RunState
+from aggregator.http.access import Caller
+from aggregator.http.dashboard.accuracy import SORTS as ACCURACY_SORTS
+from aggregator.http.dashboard.accuracy import Sort as AccuracySort
+from aggregator.http.dashboard.accuracy import accuracy_page
+from aggregator.http.dashboard.alerts import (
+    Alert,
+    campaign_alerts,
+    release_alerts,
+    round_alerts,
+    service_alerts,
+)
+from aggregator.http.dashboard.charts import bar_chart, line_chart
+from aggregator.http.dashboard.fleet import SHOWS, SORTS, Show, Sort, condition_of, fleet_page
+from aggregator.http.dashboard.groups import LABELLED, Distances, Seen, moves, picture
+from aggregator.http.dashboard.history import History, Past
+from aggregator.http.dashboard.live import STANDINGS, live_campaign, versions_of
+from aggregator.http.dashboard.measures import Measure, measure_of, mechanism_of
+from aggregator.http.dashboard.paging import slice_of
+from aggregator.http.dashboard.reference import operations
+from aggregator.http.dashboard.rendering import HEADERS, answer, forget_told, render, told
+from aggregator.http.dashboard.sources import Sources
+from aggregator.http.devices import device_line
+from aggregator.http.releases import release_views, rollout_views
+from aggregator.http.views import Shown, campaign_view
+from aggregator.operator.audit import read_back
+from aggregator.releases.rollouts import KEPT
+from wire.errors import ShoalError
+
+LONGEST = 400
+"""Characters that may be looked for."""
+
+
+class Pages:
+    """Handlers of requests; they run in threads that may wait."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources, self._history, self._distances = sources, History(), Distances()
+
+    def fleet(self, request: Request) -> Response:
+        """The devices, worst first."""
+        words, show, sort = (
+            _words(request),
+            _one_of(request, "show", Show),
+            _one_of(request, "sort", Sort),
+        )
+        run = self._latest()
+        page = fleet_page(self._sources.devices.state, run, words, show, sort, _number(request))
+        return self._show(
+            request,
+            "fleet.html",
+            "fleet",
+            page=page,
+            words=words,
+            show=show,
+            sort=sort,
+            shows=SHOWS,
+            sorts=SORTS,
+        )
+
+    def device(self, request: Request) -> Response:
+        """One device."""
+        device_id, run = request.query_params.get("id", ""), self._latest()
+        entry = self._sources.devices.state.devices.get(device_id)
+        if entry is None:
+            raise HTTPException(404, f"device {device_id[:64]!r}: it has never been here")
+        known = run.devices.get(device_id) if run is not None else None
+        condition = condition_of(entry, known.failures if known else 0)
+        return self._show(
+            request,
+            "device.html",
+            "fleet",
+            entry=entry,
+            line=device_line(run, device_id, entry),
+            condition=condition,
+        )
+
+    def campaigns(self, request: Request) -> Response:
+        """Every campaign, the latest first."""
+        shown = [
+            campaign_view(name, c.known(), c.paused)
+            for name, c in [*self._sources.campaigns().items()][::-1]
+        ]
+        return self._show(request, "campaigns.html", "campaigns", shown=shown)
+
+    def live(self, request: Request) -> Response:
+        """A campaign as it goes."""
+        name, shown, run, past = self._campaign(request)
+        now_s = self._sources.clock()
+        return self._show(
+            request,
+            "live.html",
+            "campaigns",
+            live=live_campaign(run, self._sources.devices.state, past, now_s, _number(request)),
+            view=campaign_view(name, run, shown.paused),
+            run=run,
+            name=name,
+            measure=measure_of(run.settings.algorithm),
+            standings=STANDINGS,
+            versions=versions_of(run),
+            accuracies=_accuracies(past),
+            rounds=past.rounds[:-9:-1],
+            reading=past.first > 1,
+            releasing=self._sources.releases is not None,
+        )
+
+    def groups(self, request: Request) -> Response:
+        """A campaign's groups over time."""
+        name, shown, run, past = self._campaign(request)
+        moved = moves(self._sources.devices.state, name)
+        part = slice_of(len(moved), _number(request))
+        trained = {line.round: line.sizes for line in past.rounds if line.sizes}
+        views, problem = self._views(shown, run, past)
+        return self._show(
+            request,
+            "groups.html",
+            "campaigns",
+            name=name,
+            sizes=past.rounds[-1].sizes if past.rounds else {},
+            chart=bar_chart(dict(list(trained.items())[-40:])) if trained else None,
+            moved=moved[part.begin : part.end],
+            slice=part,
+            views=views,
+            viewed=past.viewed,
+            labelled=LABELLED,
+            problem=problem,
+        )
+
+    def similarity(self, request: Request) -> Response:
+        """One distance matrix as a picture; the number says which, in the order of the page."""
+        _, shown, run, past = self._campaign(request)
+        views = {
+            str(number): view
+            for number, view in enumerate(self._views(shown, run, past)[0].values())
+        }
+        if (view := views.get(request.path_params["number"])) is None:
+            raise HTTPException(404, "there is no such picture: no distances are kept")
+        payload = picture(view.compared)
+        return Response(payload, 200, HEADERS | {"Cache-Control": "no-store"}, "image/png")
+
+    def accuracy(self, request: Request) -> Response:
+        """How good a campaign's models are, and what devices keep."""
+        name, _, run, past = self._campaign(request)
+        words, sort, measure = (
+            _words(request),
+            _one_of(request, "sort", AccuracySort),
+            measure_of(run.settings.algorithm),
+        )
+        return self._show(
+            request,
+            "accuracy.html",
+            "campaigns",
+            name=name,
+            page=accuracy_page(run, past.evaluated, words, sort, _number(request), measure.by_loss),
+            words=words,
+            sort=sort,
+            sorts=ACCURACY_SORTS,
+            measure=measure,
+            chart=_accuracies(past),
+            losses=_losses(past) if measure.by_loss else None,
+        )
+
+    def privacy(self, request: Request) -> Response:
+        """What a campaign's privacy mechanism has spent."""
+        name, _, run, past = self._campaign(request)
+        spent = {
+            line.round: line.notes["epsilon"] for line in past.rounds if "epsilon" in line.notes
+        }
+        chart = (
+            line_chart(
+                list(spent),
+                {("epsilon", "mean"): list(spent.values())},
+                max(spent.values()) or 1.0,
+                False,
+            )
+            if spent
+            else None
+        )
+        mechanism = mechanism_of(run.settings.algorithm)
+        return self._show(
+            request,
+            "privacy.html",
+            "campaigns",
+            name=name,
+            run=run,
+            spent=spent,
+            chart=chart,
+            mechanism=mechanism,
+        )
+
+    def releases(self, request: Request) -> Response:
+        """Releases and rollouts."""
+        state = self._sources.releases() if self._sources.releases is not None else None
+        views = (
+            sorted(release_views(state), key=lambda view: -view.number) if state is not None else []
+        )
+        part = slice_of(len(views), _number(request))
+        campaigns = self._sources.campaigns()
+        measures = {
+            name: measure_of(shown.known().settings.algorithm) for name, shown in campaigns.items()
+        }
+        names = {measures.get(view.campaign, Measure()).name for view in views}
+        return self._show(
+            request,
+            "releases.html",
+            "releases",
+            on=state is not None,
+            rollouts=rollout_views(state)[::-1] if state is not None else [],
+            going=GOING,
+            views=views[part.begin : part.end],
+            slice=part,
+            kept=needed(state, KEPT) if state is not None else set(),
+            campaigns=list(campaigns),
+            measured=names.pop() if len(names) == 1 else "",
+            measures=measures,
+        )
+
+    def alerts(self, request: Request) -> Response:
+        """What an operator should know now."""
+        now, access = self._sources.conditions(), self._sources.access
+        tables = (
+            (
+                "Messages that were refused",
+                "What arrived from devices and was not taken.",
+                now.refused,
+            ),
+            (
+                "Plans that devices declined",
+                "Devices said why they do not carry a plan out.",
+                now.declined,
+            ),
+            (
+                "HTTP requests that were refused",
+                "",
+                dict(access.refused) if access is not None else {},
+            ),
+        )
+        past = [
+            alert
+            for name, shown in self._sources.campaigns().items()
+            for alert in round_alerts(name, self._history.past(shown))
+        ]
+        return self._show(
+            request,
+            "alerts.html",
+            "alerts",
+            alerts=[*self._standing_alerts(), *past],
+            tables=tables,
+            now=now,
+        )
+
+    def audit(self, request: Request) -> Response:
+        """Who did what."""
+        words, before = _words(request), request.query_params.get("before", "")
+        folder = self._sources.audit
+        if folder is None:
+            raise HTTPException(404, "this service keeps no audit log")
+        try:
+            page = read_back(
+                folder, int(before) if before.isdecimal() and len(before) < 16 else None, words
+            )
+        except OSError as error:
+            raise HTTPException(503, f"the audit log cannot be read: {error.strerror}") from None
+        return self._show(request, "audit.html", "audit", page=page, words=words, first=not before)
+
+    def reference(self, request: Request) -> Response:
+        """The HTTP API's paths."""
+        return self._show(
+            request, "reference.html", "api", operations=operations(self._sources.openapi())
+        )
+
+    def _show(self, request: Request, template: str, current: str, **shown: Any) -> Response:
+        """`current`: the part of the dashboard that it belongs to."""
+        caller: Caller | None = getattr(request.state, "caller", None)
+        common = {
+            "current": current,
+            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "link": partial(_link, request),
+            "user": caller,
+            "may_order": caller is not None
+            and caller.role == "operator"
+            and self._sources.orders is not None,
+            "urgent": sum(alert.tone == "bad" for alert in self._standing_alerts()),
+            "told": told(request),
+        }
+        return forget_told(answer(request, render(template, **common, **shown)), request)
+
+    def _standing_alerts(self) -> list[Alert]:
+        """What does not go on now, the worst first. Every page says how much of it is urgent, so no
+        closed round is read for it."""
+        found = [*service_alerts(self._sources.conditions())]
+        for name, shown in self._sources.campaigns().items():
+            found += campaign_alerts(name, shown.known(), shown.paused)
+        if self._sources.releases is not None:
+            found += release_alerts(self._sources.releases())
+        return sorted(found, key=lambda alert: alert.tone != "bad")
+
+    def _latest(self) -> RunState | None:
+        campaigns = self._sources.campaigns()
+        return list(campaigns.values())[-1].known() if campaigns else None
+
+    def _campaign(self, request: Request) -> tuple[str, Shown, RunState, Past]:
+        """The campaign that a path names."""
+        name, campaigns = request.path_params["name"], self._sources.campaigns()
+        if name not in campaigns:
+            raise HTTPException(
+                404,
+                f"campaign {name[:64]!r}: expected one of "
+                f"{', '.join(campaigns) or 'none, since there is none yet'}",
+            )
+        return name, campaigns[name], campaigns[name].known(), self._history.past(campaigns[name])
+
+    def _views(self, shown: Shown, run: RunState, past: Past) -> tuple[dict[str, Seen], str]:
+        """The distance matrices of the last round that has some, by name; and why there are
+        none."""
+        if past.viewed is None:
+            return (
+                {},
+                "No round has compared devices yet, or the grouping of this campaign compares "
+                "none.",
+            )
+        digest = past.viewed.views
+        try:
+            return self._distances.seen(
+                run.settings.run_id, digest, run.starts, lambda: shown.blobs.get(digest)
+            ), ""
+        except ShoalError as error:
+            return {}, str(error)
+
+
+def _accuracies(past: Past) -> Any:
+    """Mean and worst accuracy over rounds; None where no device has told one."""
+    lines = [line for line in past.rounds if line.accuracy.mean is not None]
+    if not lines:
+        return None
+    curves = {
+        ("mean", "mean"): [line.accuracy.mean for line in lines],
+        ("worst device", "worst"): [line.accuracy.worst for line in lines],
+    }
+    return line_chart([line.round for line in lines], curves, 1.0, True)
+
+
+def _losses(past: Past) -> Any:
+    """The mean loss over rounds; None where no device has told one."""
+    losses = {line.round: line.loss for line in past.rounds if line.loss is not None}
+    return (
+        line_chart(
+            list(losses),
+            {("mean loss", "mean"): list(losses.values())},
+            max(losses.values()) or 1.0,
+            False,
+        )
+        if losses
+        else None
+    )
+
+
+def _words(request: Request) -> str:
+    return request.query_params.get("q", "")[:LONGEST].strip()
+
+
+def _number(request: Request) -> int:
+    given = request.query_params.get("page", "")
+    return int(given) if given.isdecimal() and len(given) < 10 else 1
+
+
+def _one_of(request: Request, name: str, kind: Any) -> Any:
+    """The value of a parameter, or the first of those that it may have."""
+    values: tuple[str, ...] = get_args(kind)
+    given = request.query_params.get(name, "")
+    return given if given in values else values[0]
+
+
+def _link(request: Request, **changes: object) -> str:
+    """The address of this page with other parameters; an empty one is left out."""
+    given: Mapping[str, object] = {**request.query_params, **changes}
+    return f"{request.url.path}?{urlencode({name: value for name, value in given.items() if value != ''})}"

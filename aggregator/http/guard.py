@@ -1,0 +1,198 @@
+"""Stands before the HTTP API: who asks, whether they may, and how often. It also answers HEAD."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import Response
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aggregator.http.access import Access, Caller
+from aggregator.http.problem import RETRY_S, problem
+from aggregator.http.rates import Rates
+from aggregator.http.session import is_from_own_page, is_open, is_page, kept_token
+from host.loopback import asked_host, is_loopback
+from wire.errors import ShoalError, printable
+
+log = logging.getLogger("shoal.aggregator")
+
+FREE = "/health"
+"""The one path of the API that never needs a token."""
+READING = ("GET", "HEAD")
+"""The methods for which a viewer's token will do."""
+BODY_BYTES = 2**16
+"""The most that an order may have."""
+
+
+Refuse = Callable[[Scope, int, str, Mapping[str, str]], Response]
+"""Makes the answer of a refusal: of what request, its status, why, and which headers it has to
+have."""
+
+
+class _Refused(Exception):
+    def __init__(
+        self, reason: str, status: int, told: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.reason, self.status, self.told, self.headers = reason, status, told, headers or {}
+
+
+class Guard:
+    """Lets requests through to an application, with their `Caller` in the scope's state, or refuses
+    them.
+
+    A valid token is never refused because somebody else has shown wrong ones: failed attempts are
+    limited by address, and only they.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, page: Refuse) -> None:
+        """`page`: how a refusal looks to people, who ask for pages."""
+        self._app, self._access, self._page = app, access, page
+        self._by_token = Rates(
+            access.clock, access.burst, access.per_s, 10 * access.burst, 10 * access.per_s
+        )
+        self._failures = Rates(
+            access.clock,
+            access.failed_burst,
+            access.failed_per_s,
+            10 * access.failed_burst,
+            10 * access.failed_per_s,
+        )
+        self._noted = Rates(access.clock, burst=1, per_s=1 / 60, burst_all=60, per_s_all=1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answering: ASGIApp = self._app
+        try:
+            free = scope["path"] == FREE or is_open(scope["path"])
+            caller = None if free else await run_in_threadpool(self._admit, scope)
+        except _Refused as refused:
+            self._access.refused[refused.reason] += 1
+            told = (refused.status, refused.told, refused.headers)
+            answering = self._page(scope, *told) if is_page(scope["path"]) else problem(*told)
+        else:
+            scope = {**scope, "state": {**scope.get("state", {}), "caller": caller}}
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, _without_body(send)
+        await answering(scope, receive, send)
+
+    def _admit(self, scope: Scope) -> Caller | None:
+        """Who asks; None where nobody has to say.
+
+        Raises:
+            _Refused: they may not.
+        """
+        access, reads, headers = self._access, scope["method"] in READING, Headers(scope=scope)
+        if reads and not access.required():
+            host = asked_host(headers.get("host", ""))
+            if not is_loopback(
+                host
+                # a page in a browser on this machine asks by a name that its owner gave this
+                # address
+            ):
+                told = (
+                    f"the header Host names {printable(host)[:100]!r}: without a token, ask by "
+                    "localhost or 127.0.0.1"
+                )
+                raise _Refused("host", 403, told)
+            return None
+        caller = self._caller(scope, headers)
+        if wait_s := self._by_token.wait_s(caller.name):
+            raise self._too_many(scope, caller.name, wait_s)
+        if reads:
+            return caller
+        if caller.role != "operator":
+            told = f"the token {caller.name} is a viewer's; orders need one of the role operator"
+            if self._noted.permits(f"{caller.name} as operator"):
+                access.note(caller.name, _asked(scope), "refused", told)
+            raise _Refused(
+                "role",
+                403,
+                told,
+                {"WWW-Authenticate": 'Bearer realm="shoal", error="insufficient_scope"'},
+            )
+        if "transfer-encoding" in headers:
+            raise _Refused("too-large", 411, "expected the header Content-Length")
+        if int(headers.get("content-length", 0)) > BODY_BYTES:
+            raise _Refused(
+                "too-large",
+                413,
+                f"a body of {headers['content-length']} bytes: at most {BODY_BYTES} are accepted",
+            )
+        return caller
+
+    def _caller(self, scope: Scope, headers: Headers) -> Caller:
+        """Whose token a request shows: in its header, or, for a page, in the browser's cookie."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            token = kept_token(scope) if is_page(scope["path"]) else ""
+            if token and scope["method"] not in READING and not is_from_own_page(headers):
+                raise _Refused(
+                    "cross-site",
+                    403,
+                    "an order that no page of this dashboard has sent is not carried out",
+                )
+        if not token.strip():
+            if (
+                is_page(scope["path"]) and scope["method"] in READING
+            ):  # somebody who is about to sign in has attempted nothing
+                raise _Refused("signed-out", 401, "", {"WWW-Authenticate": 'Bearer realm="shoal"'})
+            raise self._failed(
+                scope,
+                "no-token",
+                "expected the header 'Authorization: Bearer TOKEN'; `shoal token new` makes a "
+                "token",
+                "",
+            )
+        try:
+            caller = self._access.verify(token.strip())
+        except ShoalError as error:
+            log.error("http: nobody can be let in: %s", error)
+            raise _Refused(
+                "not-verified", 503, "tokens cannot be verified now", {"Retry-After": str(RETRY_S)}
+            ) from None
+        if caller is None:
+            raise self._failed(
+                scope,
+                "wrong-token",
+                "the token is unknown, revoked, or its time is over",
+                ', error="invalid_token"',
+            )
+        return caller
+
+    def _failed(self, scope: Scope, reason: str, told: str, more: str) -> _Refused:
+        by = f"nobody at {_address(scope)}"
+        if wait_s := self._failures.wait_s(_address(scope)):
+            return self._too_many(scope, by, wait_s)
+        self._access.note(by, _asked(scope), "refused", told)
+        return _Refused(reason, 401, told, {"WWW-Authenticate": f'Bearer realm="shoal"{more}'})
+
+    def _too_many(self, scope: Scope, by: str, wait_s: int) -> _Refused:
+        if self._noted.permits(by):  # a line a minute is enough of a flood
+            self._access.note(by, _asked(scope), "refused", "too many requests")
+        return _Refused(
+            "too-many",
+            429,
+            f"too many requests; ask again in {wait_s} s",
+            {"Retry-After": str(wait_s)},
+        )
+
+
+def _address(scope: Scope) -> str:
+    return scope["client"][0] if scope.get("client") else ""
+
+
+def _asked(scope: Scope) -> str:
+    return printable(f"{scope['method']} {scope['path']}")[:200]
+
+
+def _without_body(send: Send) -> Send:
+    async def send_head(message: Message) -> None:
+        body: dict[str, Any] = {"body": b""} if message["type"] == "http.response.body" else {}
+        await send({**message, **body})
+
+    return send_head

@@ -1,0 +1,213 @@
+"""What `/metrics` says, in Prometheus' text format."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from aggregator.core.registry import Registry
+from aggregator.core.state import Phase, RunState
+from aggregator.core.summary import count_groups
+from aggregator.service.conditions import Conditions
+
+PHASES: tuple[Phase, ...] = (
+    "waiting",
+    "preparing",
+    "training",
+    "aggregating",
+    "evaluating",
+    "finished",
+)
+
+
+class CampaignMetrics(Collector):
+    """Reads campaigns and their service when it is asked; keeps nothing. What is said of a campaign
+    has its name as the label ``campaign``."""
+
+    def __init__(
+        self,
+        current: Callable[[], Mapping[str, RunState]],
+        conditions: Callable[[], Conditions],
+        registry: Callable[[], Registry],
+        http_refused: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """`current`: the campaigns' states as they are now, by name. `http_refused`: how many HTTP
+        requests were refused, by reason."""
+        self._current, self._conditions, self._devices, self._http_refused = (
+            current,
+            conditions,
+            registry,
+            http_refused,
+        )
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """Everything, as a scrape wants it."""
+        return generate_latest(self._registry)
+
+    def _registered(self) -> dict[str, float]:
+        """Counts, with no label for a single device: there may be many."""
+        counts = dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0.0)
+        for entry in self._devices().devices.values():
+            counts["known"] += 1
+            counts["online"] += entry.online
+            counts["banned"] += entry.ban is not None
+            if (said := entry.said) is not None:
+                counts["metered"] += said.unmetered is False
+                counts["charging"] += said.charging is True
+                counts["idle"] += said.idle is True
+        return counts
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics now."""
+        states, now = self._current(), self._conditions()
+        for name, text, read in _OF_A_CAMPAIGN:
+            yield _gauges(
+                name,
+                text,
+                "campaign",
+                {campaign: float(read(state)) for campaign, state in states.items()},
+            )
+        yield _info(states)
+        phases = GaugeMetricFamily(
+            "shoal_phase", "1 for the phase that a campaign is in.", labels=["campaign", "phase"]
+        )
+        devices = GaugeMetricFamily(
+            "shoal_devices", "Devices that have checked in.", labels=["campaign", "state"]
+        )
+        for campaign, state in states.items():
+            for phase in PHASES:
+                phases.add_metric([campaign, phase], float(phase == state.phase))
+            devices.add_metric([campaign, "online"], state.num_online)
+            devices.add_metric([campaign, "offline"], len(state.devices) - state.num_online)
+        yield from (phases, devices)
+        yield _gauge(
+            "shoal_epoch",
+            "Which start of the service this is.",
+            max((state.epoch for state in states.values()), default=0),
+        )
+        yield _gauge("shoal_paused", "1 while nothing goes on; /ready says why.", bool(now.paused))
+        yield _gauge(
+            "shoal_broker_connected", "1 while there is a connection to the broker.", now.connected
+        )
+        yield _gauge(
+            "shoal_unvouched",
+            "1 while devices believe nothing that the service signs.",
+            bool(now.unvouched),
+        )
+        yield _counters(
+            "shoal_refused",
+            "What arrived and was refused since the service was started.",
+            "reason",
+            now.refused,
+        )
+        yield _gauges(
+            "shoal_devices_by",
+            "Devices that the registry knows, by what there is to say of them.",
+            "what",
+            self._registered(),
+        )
+        yield _counters(
+            "shoal_declined",
+            "Plans that devices declined since the service was started.",
+            "reason",
+            now.declined,
+        )
+        yield CounterMetricFamily(
+            "shoal_stragglers",
+            "Devices that had not answered when their round was closed.",
+            now.counted.stragglers,
+        )
+        yield _counters(
+            "shoal_http_refused",
+            "HTTP requests that were refused.",
+            "reason",
+            dict(self._http_refused()),
+        )
+        yield _counters(
+            "shoal_events", "Events since the service was started.", "event", now.counted.events
+        )
+        yield _counters(
+            "shoal_bytes",
+            "Bytes of models and updates since the service was started.",
+            "direction",
+            now.counted.bytes,
+        )
+
+
+_OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[RunState], float]], ...] = (
+    (
+        "shoal_devices_failing",
+        "Devices without an update in their last rounds.",
+        lambda state: sum(d.failures > 0 for d in state.devices.values()),
+    ),
+    (
+        "shoal_devices_eligible",
+        "Devices that a campaign may ask.",
+        lambda state: sum(d.eligible for d in state.devices.values()),
+    ),
+    ("shoal_round", "Number of the latest round.", lambda state: state.round),
+    (
+        "shoal_round_attempt",
+        "How often the latest round was opened again.",
+        lambda state: state.attempt,
+    ),
+    (
+        "shoal_round_opened_seconds",
+        "When the latest round was opened, in Unix seconds.",
+        lambda state: state.opened_at_s,
+    ),
+    (
+        "shoal_round_deadline_seconds",
+        "The latest round's deadline, in Unix seconds.",
+        lambda state: state.deadline_at_s,
+    ),
+    ("shoal_round_cohort", "Devices that the latest round asked.", lambda state: len(state.cohort)),
+    (
+        "shoal_round_received",
+        "Updates that the latest round has.",
+        lambda state: len(state.received),
+    ),
+    ("shoal_rounds_trained", "Rounds of training that are over.", lambda state: state.trained),
+    (
+        "shoal_rounds_wanted",
+        "Rounds of training that the campaign is to have.",
+        lambda state: state.next_settings.rounds,
+    ),
+    ("shoal_groups", "Groups of devices.", lambda state: count_groups(state.starts)),
+)
+
+
+def _info(states: Mapping[str, RunState]) -> Metric:
+    family = InfoMetricFamily("shoal_campaign", "What is trained.", labels=["campaign"])
+    for campaign, state in states.items():
+        settings = state.settings
+        family.add_metric(
+            [campaign],
+            {
+                "algorithm": settings.algorithm,
+                "data": settings.data,
+                "bundle": settings.bundle[:12],
+            },
+        )
+    return family
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=float(value))
+
+
+def _gauges(name: str, text: str, label: str, values: dict[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _counters(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
+    return family

@@ -1,0 +1,304 @@
+"""An operator's orders over HTTP. The service's own thread carries them out; the answer is waited
+for."""
+
+import queue
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, HTTPException, Request, Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from aggregator.core.registry import MOST_TAGS
+from aggregator.http.problem import RETRY_S, refusals
+from aggregator.http.query import ID, LARGEST, NAME, Campaign, DeviceId, Number
+from aggregator.operator import device_orders as device
+from aggregator.operator.order_queue import WAIT_S, OrderQueue
+from aggregator.releases import orders as release
+from aggregator.service.orders import Abort, Hold, Resume, Retune, RollBack
+from wire.messages import Encoding
+
+BUSY = f"the service was busy for {WAIT_S:g} s; it carries the order out when it can"
+YEAR_S = 366 * 86_400.0
+
+
+class OrderView(BaseModel):
+    """What became of an order."""
+
+    state: Literal["done", "waiting"] = Field(
+        description="`waiting` (202): the service is busy, and carries it out when it can; the "
+        "audit log says what came of it."
+    )
+    text: str
+
+
+def _whole(given: Any) -> Any:
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""A whole number as JSON Schema has it: 3.0 is one too."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def _no_default(schema: dict[str, Any]) -> None:
+    schema.pop("default", None)
+
+
+def _maybe(**bounds: Any) -> Any:
+    """A field that may be absent, and is not null."""
+    return Field(default=None, json_schema_extra=_no_default, **bounds)
+
+
+class SettingsChange(_Body):
+    """Settings of a campaign from its next round on; at least one. Those that are absent stay."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
+    rounds: Whole = _maybe(ge=1, le=1_000_000, description="Rounds of training in all.")
+    days: float = _maybe(
+        ge=0, le=36_600, description="Days in all, from the campaign's start; 0: any."
+    )
+    patience: Whole = _maybe(
+        ge=0, le=1_000_000, description="Rounds without a better mean accuracy; 0: any."
+    )
+    min_delta: float = _maybe(
+        ge=0, le=1, description="By how much more than the best it has to be to count as better."
+    )
+    deadline_s: float = _maybe(ge=1, le=YEAR_S, description="Seconds a round is open at most.")
+    grace_s: float = _maybe(
+        ge=0, le=YEAR_S, description="Seconds a round waits for a device that was lost."
+    )
+    min_devices: Whole = _maybe(
+        ge=1, le=1_000_000, description="No round is aggregated with fewer devices."
+    )
+    local_epochs: Whole = _maybe(
+        ge=1, le=1000, description="Passes over a device's windows in each round."
+    )
+    lr: float = _maybe(ge=0, le=1e6, description="Learning rate.")
+    lr_schedule: str = _maybe(
+        max_length=200,
+        description="Its schedule over rounds, such as `cosine:warmup=3`; `constant`: none.",
+    )
+    update_encoding: Encoding = _maybe(
+        description="How devices send what training changed, those that can."
+    )
+    algorithm: str = _maybe(
+        min_length=1, max_length=200, description="The same algorithm with another mean."
+    )
+    where: str = _maybe(
+        max_length=1000, description="The rule for which devices are asked; empty: all."
+    )
+    cohort: Whole = _maybe(
+        ge=0,
+        le=1_000_000,
+        description="Updates with which a round is over; 0: one of every device asked.",
+    )
+    over_select: float = _maybe(ge=1, le=10, description="A round asks so many times its cohort.")
+    buffer: Whole = _maybe(
+        ge=1, le=1_000_000, description="Of a buffered campaign: updates that make an aggregation."
+    )
+    concurrency: Whole = _maybe(
+        ge=0,
+        le=1_000_000,
+        description="Of a buffered campaign: devices at work at any time; 0: half of them.",
+    )
+    quorum: float = _maybe(
+        ge=0, le=1, description="No round is aggregated with a smaller share of its updates."
+    )
+    pace_s: float = _maybe(
+        ge=0, le=YEAR_S, description="Seconds between two rounds that ask the same device."
+    )
+    hours: str = _maybe(
+        max_length=100, description="Such as `22:00-06:00 Europe/Berlin`; empty: any."
+    )
+
+
+class RoundChoice(_Body):
+    """A round of a campaign."""
+
+    to: Whole = Field(
+        ge=0,
+        le=LARGEST,
+        description="The round that made the models; it has to be one of those that are remembered.",
+    )
+
+
+class StepChoice(_Body):
+    """A step of a rollout."""
+
+    step: Whole = Field(
+        ge=0,
+        le=1000,
+        description="The step that it is at, from 0: an order that comes twice promotes once.",
+    )
+
+
+class GroupChoice(_Body):
+    """A group of devices."""
+
+    group: str = Field(
+        default="",
+        max_length=200,
+        description="Empty: the release's own, or the only one that devices are in.",
+    )
+
+
+class Releasing(_Body):
+    """What to release."""
+
+    campaign: Annotated[str, Field(pattern=NAME)]
+    roll_out: bool = Field(default=True, description="Whether to begin to give it to devices.")
+
+
+class TagChoice(_Body):
+    """Tags of a device."""
+
+    tags: list[Annotated[str, Field(pattern=ID)]] = Field(min_length=1, max_length=MOST_TAGS)
+
+
+class BanReason(_Body):
+    """Why a device is banned."""
+
+    reason: str = Field(
+        default="", max_length=200, description="For the registry and the audit log."
+    )
+
+
+_REFUSALS = refusals(400, 401, 403, 409, 411, 413, 422, 429, 503)
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    202: {"model": OrderView, "description": "It waits."},
+    **_REFUSALS,
+}
+
+
+def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
+    """The routes. `releasing`: whether the fleet has releases."""
+    routes = APIRouter(responses=_ANSWERS, tags=["orders"])
+
+    async def give(request: Request, response: Response, order: msgspec.Struct) -> OrderView:
+        caller = getattr(request.state, "caller", None)
+        if caller is None:
+            raise HTTPException(
+                401, "orders need a token", {"WWW-Authenticate": 'Bearer realm="shoal"'}
+            )
+        retry = {"Retry-After": str(RETRY_S)}
+        try:
+            answer = await orders.ask(caller.name, order)
+        except queue.Full:
+            raise HTTPException(503, "too many orders wait already", retry) from None
+        if answer is None:
+            response.status_code = 202
+            return OrderView(state="waiting", text=BUSY)
+        match answer.cause:
+            case "refused":
+                raise HTTPException(409, answer.text)
+            case "storage":
+                raise HTTPException(503, answer.text, retry)
+            case "defect":
+                raise HTTPException(500, answer.text)
+        return OrderView(state="done", text=answer.text)
+
+    @routes.post("/campaigns/{name}/pause")
+    async def pause(name: Campaign, request: Request, response: Response) -> OrderView:
+        """Pause a campaign until it is resumed."""
+        return await give(request, response, Hold(name))
+
+    @routes.post("/campaigns/{name}/resume")
+    async def resume(name: Campaign, request: Request, response: Response) -> OrderView:
+        """End a pause, once its cause is gone."""
+        return await give(request, response, Resume(name))
+
+    @routes.post("/campaigns/{name}/abort")
+    async def abort(name: Campaign, request: Request, response: Response) -> OrderView:
+        """End a campaign where it stands. Its models stay."""
+        return await give(request, response, Abort(name))
+
+    @routes.post("/campaigns/{name}/settings")
+    async def settings(
+        name: Campaign, change: SettingsChange, request: Request, response: Response
+    ) -> OrderView:
+        """Change settings of a campaign from its next round on."""
+        if not change.model_fields_set:
+            raise HTTPException(422, "body: expected at least one setting")
+        return await give(
+            request, response, Retune.of(name, **change.model_dump(exclude_unset=True))
+        )
+
+    @routes.post("/campaigns/{name}/rollback")
+    async def roll_back(
+        name: Campaign, choice: RoundChoice, request: Request, response: Response
+    ) -> OrderView:
+        """Return to the models of an earlier round."""
+        return await give(request, response, RollBack(name, choice.to))
+
+    @routes.post("/devices/{device_id}/tag")
+    async def tag(
+        device_id: DeviceId, choice: TagChoice, request: Request, response: Response
+    ) -> OrderView:
+        """Add tags to a device, which need not have been here yet."""
+        return await give(request, response, device.TagDevices((device_id,), tuple(choice.tags)))
+
+    @routes.post("/devices/{device_id}/untag")
+    async def untag(
+        device_id: DeviceId, choice: TagChoice, request: Request, response: Response
+    ) -> OrderView:
+        """Take tags away from a device."""
+        return await give(request, response, device.UntagDevices((device_id,), tuple(choice.tags)))
+
+    @routes.post("/devices/{device_id}/ban")
+    async def ban(
+        device_id: DeviceId, why: BanReason, request: Request, response: Response
+    ) -> OrderView:
+        """Refuse everything of a device from now on, at the broker too."""
+        return await give(request, response, device.BanDevice(device_id, why.reason))
+
+    @routes.post("/devices/{device_id}/unban")
+    async def unban(device_id: DeviceId, request: Request, response: Response) -> OrderView:
+        """End a ban."""
+        return await give(request, response, device.UnbanDevice(device_id))
+
+    @routes.post("/devices/{device_id}/forget")
+    async def forget(device_id: DeviceId, request: Request, response: Response) -> OrderView:
+        """Remove everything that a device ever sent; the answer says what cannot be removed."""
+        return await give(request, response, device.ForgetDevice(device_id))
+
+    if not releasing:
+        return routes
+
+    @routes.post("/releases")
+    async def make_releases(wanted: Releasing, request: Request, response: Response) -> OrderView:
+        """Make releases of what a campaign has trained."""
+        return await give(request, response, release.MakeReleases(wanted.campaign, wanted.roll_out))
+
+    @routes.post("/releases/{number}/rollback")
+    async def return_to(
+        number: Number, choice: GroupChoice, request: Request, response: Response
+    ) -> OrderView:
+        """Return a group to the model of this release, under a new number."""
+        return await give(request, response, release.ReturnToRelease(number, choice.group))
+
+    @routes.post("/rollouts/{name}/pause")
+    async def pause_rollout(name: Campaign, request: Request, response: Response) -> OrderView:
+        """Give a campaign's releases to no further device."""
+        return await give(request, response, release.PauseRollout(name))
+
+    @routes.post("/rollouts/{name}/resume")
+    async def resume_rollout(name: Campaign, request: Request, response: Response) -> OrderView:
+        """Go on with a rollout that is paused."""
+        return await give(request, response, release.ResumeRollout(name))
+
+    @routes.post("/rollouts/{name}/promote")
+    async def promote_rollout(
+        name: Campaign, choice: StepChoice, request: Request, response: Response
+    ) -> OrderView:
+        """Take a rollout past the gate of its step."""
+        return await give(request, response, release.PromoteRollout(name, choice.step))
+
+    @routes.post("/rollouts/{name}/rollback")
+    async def end_rollout(name: Campaign, request: Request, response: Response) -> OrderView:
+        """End a rollout, and give devices back what they had."""
+        return await give(request, response, release.EndRollout(name))
+
+    return routes

@@ -1,0 +1,239 @@
+"""The lease on a fleet in a PostgreSQL database: of two services with one database, one writes and
+the other waits.
+
+The holder counts a number up every `BEAT_S` seconds. Whoever has seen the same number for `LEASE_S`
+seconds may take the lease, with a greater epoch; no clock is compared with another machine's. Every
+transaction that writes looks at the epoch and keeps it from being changed until it is over: a
+service that was stopped, or cut off, cannot write when it comes back.
+"""
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+import sqlalchemy as sql
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from aggregator.core.ports import StorageFailed
+from aggregator.storage.engine import database_name, make_engine
+from aggregator.storage.tables import LEASES
+from wire.errors import ConfigError, OtherAggregator
+
+log = logging.getLogger("shoal.aggregator")
+
+BEAT_S = 1.0
+"""Seconds between two signs of life in the database."""
+LEASE_S = 5.0
+"""A lease whose holder gives no sign of life for so long is free."""
+
+
+class LeaseLost(OtherAggregator):
+    """Another service of this database has taken over: this one may start again, and wait."""
+
+    exit_status = 4
+
+
+class _Seen(NamedTuple):
+    """A lease as it was seen: its epoch, its holder, how many signs of life that one has given, the
+    hash of its secret."""
+
+    epoch: int
+    holder: str
+    beat: int
+    secret: str
+
+
+class FleetLease:
+    """One service's part in the lease. Used by its one thread; a thread of its own gives the signs
+    of life."""
+
+    def __init__(self, url: str, fleet: str, holder: str) -> None:
+        """`holder`: what this start of the service calls itself."""
+        self._engine, self._database = make_engine(url), database_name(url)
+        self._fleet, self.name, self._secret = fleet, holder, ""
+        self._over, self._lost = threading.Event(), ""
+        self._thread = threading.Thread(target=self._give_signs, name="fleet-lease", daemon=True)
+        self.epoch = 0
+        """That of the lease; 0 before it is taken."""
+        self.holder_before = ""
+
+    def take(
+        self, known: Collection[str], wait: bool, force: bool, stop: Callable[[], bool]
+    ) -> bool:
+        """Take the lease: at once where it is free, was `known` to be held by a start of this very
+        service, or with `force`; else once its holder has given no sign of life for `LEASE_S`. With
+        `wait` that may take years, and `stop` ends it. Returns whether it was taken.
+
+        Raises:
+            OtherAggregator: the holder is alive, and this service does not wait.
+            ConfigError: the database cannot be used.
+        """
+        told, since_s, last_s = False, 0.0, 0.0
+        seen: _Seen | None = None
+        while not self.epoch and not stop():
+            now_s = time.monotonic()
+            try:
+                found = self._look()
+                if (
+                    found != seen or now_s - last_s > 2 * BEAT_S
+                ):  # this process was stopped, or the database was away: nothing was seen
+                    since_s = now_s
+                if (
+                    seen is not None
+                    and found is not None
+                    and found != seen
+                    and not wait
+                    and not force
+                ):
+                    raise OtherAggregator(
+                        f"fleet {self._fleet}: another aggregator is at work, with the same "
+                        "database; use --standby to wait"
+                    )
+                seen, last_s = found, now_s
+                free = found is None or found.holder == "" or found.holder in known or force
+                if (free or now_s - since_s >= LEASE_S) and self._replace(found):
+                    self.holder_before = found.holder if found else ""
+                    self._thread.start()
+                    log.info(
+                        "fleet=%s: the lease in %s is taken, epoch %d",
+                        self._fleet,
+                        self._database,
+                        self.epoch,
+                    )
+                    return True
+            except SQLAlchemyError as error:
+                if not wait:
+                    raise ConfigError(
+                        f"database {self._database}: {str(error).splitlines()[0]}"
+                    ) from None
+                last_s = 0.0
+                log.warning("standby: database %s: %s", self._database, str(error).splitlines()[0])
+            if not told:
+                log.info(
+                    "fleet=%s: another aggregator has the lease in %s, waiting",
+                    self._fleet,
+                    self._database,
+                )
+                told = True
+            self._over.wait(BEAT_S / 2)
+        return bool(self.epoch)
+
+    def fence(self, connection: sql.Connection) -> None:
+        """Keep the lease as it is until this transaction is over.
+
+        Raises:
+            StorageFailed: another service has taken it.
+        """
+        held = (
+            sql.select(LEASES.c.epoch)
+            .where(LEASES.c.fleet == self._fleet)
+            .with_for_update(read=True)
+        )
+        if (epoch := connection.scalar(held)) != self.epoch:
+            self._lost = (
+                f"another aggregator has the lease of the fleet (epoch {epoch}, this one had "
+                f"{self.epoch}): this one ends"
+            )
+            raise StorageFailed(f"database {self._database}: {self._lost}")
+
+    def holds(self) -> bool:
+        """Whether this service has the lease now."""
+        try:
+            with self._engine.begin() as connection:
+                self.fence(connection)
+        except (SQLAlchemyError, StorageFailed) as error:
+            log.warning("lease: %s", str(error).splitlines()[0])
+            return False
+        return True
+
+    def is_lost(self) -> bool:
+        """False, so that it can stand in a loop's condition.
+
+        Raises:
+            LeaseLost: another service has taken the lease.
+        """
+        if self._lost:
+            raise LeaseLost(self._lost)
+        return False
+
+    def share(self, secret: bytes) -> None:
+        """Take the lease only after services with this secret, or with none: noise that one has
+        drawn, the next has to know."""
+        self._secret = hashlib.sha256(b"shared secret" + secret).hexdigest() if secret else ""
+
+    def close(self) -> None:
+        """Give the lease back, so that another may take it at once."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            if self.epoch and not self._lost:
+                with self._engine.begin() as connection:
+                    connection.execute(self._of(self.epoch).values(holder=""))
+        except SQLAlchemyError as error:
+            log.warning(
+                "the lease was not given back, another has to wait %.0f s: %s",
+                LEASE_S,
+                str(error).splitlines()[0],
+            )
+        self._engine.dispose()
+
+    def _look(self) -> _Seen | None:
+        with self._engine.connect() as connection:
+            row = connection.execute(
+                sql.select(LEASES).where(LEASES.c.fleet == self._fleet)
+            ).one_or_none()
+        return _Seen(row.epoch, row.holder, row.beat, row.secret) if row else None
+
+    def _replace(self, found: _Seen | None) -> bool:
+        """Put this service in the place of what was found; false if that has changed meanwhile."""
+        if found and found.secret and self._secret and found.secret != self._secret:
+            raise ConfigError(
+                "secret.key: the service that had the lease drew noise from another: copy its "
+                "secret.key into this folder"
+            )
+        epoch = max(int(time.time()), found.epoch + 1 if found else 1)
+        new = {
+            "epoch": epoch,
+            "holder": self.name,
+            "beat": 0,
+            "secret": self._secret or (found.secret if found else ""),
+        }
+        with self._engine.begin() as connection:
+            if found is None:
+                try:
+                    connection.execute(LEASES.insert().values(fleet=self._fleet, **new))
+                except IntegrityError:
+                    return False
+            elif connection.execute(self._of(found.epoch).values(**new)).rowcount != 1:
+                return False
+        self.epoch = epoch
+        return True
+
+    def _of(self, epoch: int) -> sql.Update:
+        return LEASES.update().where(LEASES.c.fleet == self._fleet, LEASES.c.epoch == epoch)
+
+    def _give_signs(self) -> None:
+        while not self._over.wait(BEAT_S):
+            try:
+                with self._engine.begin() as connection:
+                    if (
+                        connection.execute(
+                            self._of(self.epoch).values(beat=LEASES.c.beat + 1)
+                        ).rowcount
+                        == 1
+                    ):
+                        continue
+                self._lost = (
+                    "another aggregator has taken the lease of the fleet, this one had epoch "
+                    f"{self.epoch}: this one ends"
+                )
+                log.error("%s", self._lost)
+                return
+            except SQLAlchemyError as error:
+                log.warning(
+                    "no sign of life in database %s: %s", self._database, str(error).splitlines()[0]
+                )

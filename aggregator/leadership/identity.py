@@ -1,0 +1,259 @@
+"""Who speaks for a fleet: a service's key and voucher, its epoch, and whether another aggregator is
+there (SPEC.md, 'Who speaks for the fleet')."""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from aggregator.leadership.rivals import WrongFleet
+from host.files import is_locked, lock_folder, write_atomically
+from wire.errors import BundleError, ConfigError, OtherAggregator, ShoalError, WireError
+from wire.identity.keys import (
+    PrivateKey,
+    PublicKey,
+    key_name,
+    new_key,
+    private_pem,
+    public_pem,
+    read_private,
+)
+from wire.identity.signed import Signer, Verifier, vouch
+from wire.links.port import Delivery, Denied, Link
+from wire.messages import LEASE_S, AggregatorStatus
+from wire.topics import Topics
+
+log = logging.getLogger("shoal.aggregator")
+
+VOUCHED_S = 365 * 86_400.0
+"""For so long a service vouches for its own key where it has the root key."""
+RENEW_S = 30 * 86_400.0
+"""A voucher that ends sooner than this is renewed, or warned of."""
+SECRET_BYTES = 32
+
+
+def lock_service(folder: Path) -> int:
+    """Take a service's folder for this process; the file descriptor of its lock, which the process
+    holds until it ends.
+
+    Raises:
+        ConfigError: the folder cannot be made, or another process has it.
+    """
+    try:
+        return lock_folder(folder)
+    except BlockingIOError:
+        raise ConfigError(f"folder {folder}: another `shoal serve` uses it") from None
+    except OSError as error:
+        raise ConfigError(f"folder {folder}: {error.strerror}") from None
+
+
+def is_served(folder: Path) -> bool:
+    """Whether a process has the folder's lock now.
+
+    Raises:
+        ConfigError: it cannot be told.
+    """
+    try:
+        return is_locked(folder)
+    except OSError as error:
+        raise ConfigError(f"folder {folder}: {error.strerror}") from None
+
+
+def own_secret(path: Path) -> bytes:
+    """32 random bytes that the aggregator alone knows: made once, in a file that only its user can
+    read, the same after a restart.
+
+    Raises:
+        ConfigError: the file cannot be read or written, or holds anything else: noise made with
+        another secret could not be taken off.
+    """
+    try:
+        if not path.exists():
+            write_atomically(path, secrets.token_bytes(SECRET_BYTES), mode=0o600)
+        held = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"secret {path}: {error.strerror}") from None
+    if len(held) != SECRET_BYTES:
+        raise ConfigError(
+            f"secret {path}: {len(held)} bytes, expected {SECRET_BYTES}; restore it from a "
+            "backup, or begin another run"
+        )
+    return held
+
+
+def service_key(folder: Path) -> PrivateKey:
+    """The service's key, ``service.key``, made if there is none. Its public half lies beside it,
+    ``service.pub``, for whoever vouches.
+
+    Raises:
+        ConfigError: it cannot be read or written.
+    """
+    path, public = folder / "service.key", folder / "service.pub"
+    try:
+        if not path.exists():
+            write_atomically(path, private_pem(new_key()), mode=0o600)
+        key = read_private(path.read_bytes())
+        if not public.exists() or public.read_bytes() != public_pem(key):
+            write_atomically(public, public_pem(key))
+    except OSError as error:
+        raise ConfigError(f"service key {path}: {error.strerror}") from None
+    except BundleError as error:
+        raise ConfigError(f"service key {path}: {error}") from None
+    return key
+
+
+def service_signer(
+    folder: Path, fleet: str, trusted: Sequence[PublicKey], root: PrivateKey | None, now_s: float
+) -> Signer:
+    """The service's key, ``service.key``, and the voucher for it, ``service.voucher``, which is
+    made or renewed where the root key is here.
+
+    Raises:
+        ConfigError: the key cannot be read or written; or there is no valid voucher, and no root
+        key to make one.
+    """
+    key, vouched = service_key(folder), folder / "service.voucher"
+    try:
+        text = vouched.read_bytes() if vouched.exists() else b""
+        problem, left_s = _voucher_problem(text, fleet, key, trusted, now_s)
+        if (problem or left_s < RENEW_S) and root is not None:
+            text = vouch(root, fleet, key.public_key(), now_s + VOUCHED_S)
+            write_atomically(vouched, text)
+            problem, left_s = _voucher_problem(
+                text, fleet, key, trusted, now_s
+            )  # of a root key that devices do not trust?
+    except OSError as error:
+        raise ConfigError(f"voucher {vouched}: {error.strerror}") from None
+    if problem:
+        how = f"`shoal vouch --service {folder} --fleet {fleet} --key SIGNING_KEY` makes one"
+        raise ConfigError(f"voucher {vouched}: {problem}; {how}")
+    elif left_s < RENEW_S:
+        log.warning(
+            "the voucher %s ends in %.0f days: devices then believe nothing that this service "
+            "signs",
+            vouched,
+            left_s / 86_400,
+        )
+    return Signer(key, text)
+
+
+def _voucher_problem(
+    text: bytes, fleet: str, key: PrivateKey, trusted: Sequence[PublicKey], now_s: float
+) -> tuple[str, float]:
+    """What is wrong with a voucher, if anything is, and for how many seconds it holds."""
+    if not text:
+        return "there is none", 0.0
+    try:
+        voucher = Verifier(fleet, trusted).voucher(text, now_s)
+    except WireError as error:
+        return str(error), 0.0
+    if voucher.key != key_name(key.public_key()):
+        return "it is for another key", 0.0
+    return "", voucher.not_after_s - now_s
+
+
+def find_epoch(
+    connect: Callable[[], Link],
+    topics: Topics,
+    verifier: Verifier,
+    stored: int,
+    boot_ids: Sequence[str],
+    now_s: float,
+    take_over: bool,
+) -> int:
+    """An epoch for this start: greater than any that is stored or that the retained status says,
+    and not less than the time in seconds.
+
+    `connect` opens a link to read that status with, which confirms nothing: a broker that binds
+    client ids to certificates gives it the aggregator's own session. `boot_ids`: what earlier
+    starts from this folder called themselves. Where another aggregator is online, it is watched for
+    a lease's time.
+
+    Raises:
+        OtherAggregator: another aggregator is at work, and this one is not told to take over.
+        WrongFleet: the broker does not let this client read the fleet's topic.
+    """
+    seen = 0
+    link = connect()
+    try:
+        link.subscribe(topics.aggregator)
+        first = _next_status(link, topics, verifier, 2.0)
+        if first is not None:
+            seen = first.epoch
+            if first.online and first.boot_id.partition(".")[0] not in boot_ids and not take_over:
+                log.info(
+                    "the fleet had an aggregator (epoch %d): waiting %.0f s to see whether it is "
+                    "alive",
+                    first.epoch,
+                    LEASE_S,
+                )
+                end_s = time.monotonic() + LEASE_S
+                while (left_s := end_s - time.monotonic()) > 0:
+                    newer = _next_status(link, topics, verifier, left_s)
+                    if newer is not None and newer.online and newer.at_s > first.at_s:
+                        raise OtherAggregator(
+                            f"fleet {topics.fleet}: another aggregator is at work (epoch "
+                            f"{newer.epoch}, run {newer.run_id[:12]}); stop it, "
+                            "or start this one with --take-over"
+                        )
+    finally:
+        link.close()
+    return max(int(now_s), stored + 1, seen + 1)
+
+
+def _next_status(
+    link: Link, topics: Topics, verifier: Verifier, wait_s: float
+) -> AggregatorStatus | None:
+    """The next status on the fleet's own topic that can be believed; None if none comes in time."""
+    end_s = time.monotonic() + wait_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        event = link.receive(timeout_s=left_s)
+        if isinstance(event, Delivery) and event.topic == topics.aggregator:
+            try:
+                status: AggregatorStatus = verifier.open(
+                    event.payload, AggregatorStatus, time.time()
+                )
+            except WireError as error:
+                log.warning("a status on the fleet's topic is not believed: %s", error)
+                continue
+            return status
+        if isinstance(event, Denied) and event.topic == topics.aggregator:
+            raise WrongFleet(event.action, topics)
+    return None
+
+
+class SteadyClock:
+    """Seconds of the Unix epoch that never go back: from the later of the system's clock and the
+    last stored second at the start, and by a clock that cannot be set from there on."""
+
+    def __init__(self, last_s: float = 0.0) -> None:
+        self._offset_s = max(time.time(), last_s) - time.monotonic()
+
+    def __call__(self) -> float:
+        return self._offset_s + time.monotonic()
+
+
+def boot_ids(path: Path, boot_id: str) -> list[str]:
+    """What the last starts from this folder called themselves since the machine was started; this
+    one is added to the file. Those of the folder that this one is a copy of are not among them:
+    they may belong to a service that is alive.
+
+    Raises:
+        ShoalError: the file cannot be read or written.
+    """
+    try:
+        known = path.read_text().split()[-8:] if path.exists() else []
+        mark = _mark(path.parent)
+        write_atomically(path, "\n".join([*known, f"{boot_id}@{mark}"]).encode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ShoalError(f"{path}: {error}") from None
+    return [name for name, _, of in (word.partition("@") for word in known) if of == mark]
+
+
+def _mark(folder: Path) -> str:
+    """What a copy of this folder, on this machine or another one, has not."""
+    started, place = Path("/proc/sys/kernel/random/boot_id"), folder.stat()
+    return (
+        f"{started.read_text().strip() if started.exists() else ''}.{place.st_dev}.{place.st_ino}"
+    )

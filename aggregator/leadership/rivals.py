@@ -1,0 +1,103 @@
+"""Other aggregators of the same fleet, what devices have heard of them, and whether the broker lets
+this one speak (SPEC.md, 'Who speaks for the fleet')."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from aggregator.core.ports import Clock
+from wire.errors import ConfigError, OtherAggregator, WireError
+from wire.identity.signed import Verifier
+from wire.messages import AggregatorStatus, Plan
+from wire.topics import Topics, aggregator_role
+
+log = logging.getLogger("shoal.aggregator")
+
+OFTEN, OFTEN_S = 3, 60.0
+"""Connections lost within so many seconds that another client is probably taking them."""
+
+
+class WrongFleet(ConfigError):
+    """The broker does not let this client speak for the fleet. Every further start would take the
+    connection of the fleet's aggregator whose certificate this is."""
+
+    exit_status = 3
+
+    def __init__(self, action: str, topics: Topics) -> None:
+        fleet = topics.fleet
+        super().__init__(
+            f"fleet {fleet}: the broker does not let this client {action} {topics.aggregator}. Is "
+            f"--fleet {fleet} right, and the "
+            f"certificate (--cert) that of {aggregator_role(fleet)}? `shoal acl --fleet {fleet}` "
+            "prints the broker's access list"
+        )
+
+
+class Rivals:
+    """Reads what other aggregators have signed. Without a verifier nothing that they sent is
+    believed."""
+
+    def __init__(
+        self, verifier: Verifier | None, clock: Clock, count: Callable[[str, str], None]
+    ) -> None:
+        """`count`: told the reason and the details of what cannot be believed."""
+        self._verifier, self._clock, self._count = verifier, clock, count
+        self._heard, self._lost_at_s = False, list[float]()
+
+    def check(self, payload: bytes, announced: bytes, boot_id: str, epoch: int) -> None:
+        """Look at a status on the fleet's own topic, as the aggregator of this boot id and epoch.
+        `announced`: the last status of its own, which comes back and only says that the broker lets
+        it speak.
+
+        Raises:
+            OtherAggregator: another aggregator has taken over the fleet.
+        """
+        if payload == announced:
+            self._heard = True
+            return
+        status: AggregatorStatus | None = self._open(
+            payload, AggregatorStatus, "the aggregator's topic"
+        )
+        self._heard |= status is not None and status.boot_id == boot_id
+        if status is not None and status.boot_id != boot_id and status.epoch > epoch:
+            taken = f"epoch {status.epoch}, this one has {epoch}"
+            raise OtherAggregator(
+                f"another aggregator has taken over the fleet ({taken}): this one ends"
+            )
+
+    def proven_epoch(self, device_id: str, proof: str) -> int:
+        """The epoch of the plan that a device shows as a proof; -1 if it cannot be believed, or is
+        another device's."""
+        plan: Plan | None = self._open(proof.encode(), Plan, f"proof of device={device_id}")
+        return plan.epoch if plan is not None and plan.device_id == device_id else -1
+
+    def denied(self, action: str, topic: str, topics: Topics) -> None:
+        """The broker does not let this aggregator do something.
+
+        Raises:
+            WrongFleet: it is the fleet's own topic, on which nothing of this aggregator was ever
+            published.
+        """
+        self._count("denied", f"the broker does not let the aggregator {action} {topic}")
+        if topic == topics.aggregator and not self._heard:
+            raise WrongFleet(action, topics)
+
+    def lost(self, reason: str) -> None:
+        """The connection to the broker was lost."""
+        now_s = self._clock()
+        self._lost_at_s = [*(at_s for at_s in self._lost_at_s if now_s - at_s < OFTEN_S), now_s]
+        asked = (
+            "; does another client use the same certificate, or the same client id?"
+            if len(self._lost_at_s) >= OFTEN
+            else ""
+        )
+        log.warning("connection to the broker lost, trying again reason=%s%s", reason, asked)
+
+    def _open(self, payload: bytes, kind: Any, what: str) -> Any:
+        if self._verifier is None:
+            return None
+        try:
+            return self._verifier.open(payload, kind, self._clock())
+        except WireError as error:
+            self._count("malformed", f"{what}: {error}")
+            return None

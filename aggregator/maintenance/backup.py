@@ -1,0 +1,240 @@
+"""Copies of a service's folder, made while the service runs, and put back in its place."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.enrolment import authority
+from aggregator.http.tokens import FILE as TOKENS
+from aggregator.leadership.identity import is_served
+from aggregator.maintenance.blobs import needs
+from aggregator.maintenance.carried import carry_broker, carry_over
+from aggregator.maintenance.examine import examine
+from aggregator.maintenance.releases import release_needs
+from aggregator.operator.audit import AUDIT
+from aggregator.storage.charter import CAMPAIGNS, RELEASES
+from aggregator.storage.enrolment_store import FILE as ENROLMENTS
+from aggregator.storage.salvage import copy_database, read_database
+from host.files import make_folder, sync_folder, write_atomically
+from wire.codec import digest as digest_of
+from wire.errors import ConfigError
+
+KEYS = {
+    **{
+        "secret.key": 0o600,
+        "service.key": 0o600,
+        "service.pub": 0o644,
+        "service.voucher": 0o644,
+        "trust.pem": 0o644,
+        AUDIT: 0o644,
+        TOKENS: 0o600,
+    },
+    **authority.FILES,
+}
+"""The files beside the database and the blobs that a service needs, and their permissions."""
+VOUCHER = "service.voucher"
+"""One that has ended since the copy was made does not keep anybody from putting it back: `serve`
+says how to make another."""
+TRIES = 20
+"""How often the database is copied, at most, where the service takes away what it no longer needs
+meanwhile."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a copy holds."""
+
+    runs: tuple[str, ...]
+    blobs: int
+    bytes: int
+
+
+class _TakenAway(Exception):
+    """A blob that the copied database names is gone: the service has gone on."""
+
+
+def back_up(folder: Path, to: Path) -> Copied:
+    """Copy a service's folder to a new one, from which a service goes on: the database as it is at
+    one moment, every blob that it needs, with its hash checked, and the keys. The service may run.
+    The copy has its name only when all of it is on the disk.
+
+    Raises:
+        ConfigError: it is no service's folder, the other exists, a blob is damaged or lost, or
+        something cannot be read or written.
+        StorageFailed: the database cannot be read.
+    """
+    if not folder.is_dir():
+        raise ConfigError(
+            f"folder {folder}: there is no such folder; `shoal serve --folder` makes it"
+        )
+    if not (folder / "shoal.db").exists():
+        raise ConfigError(
+            f"folder {folder}: there is no shoal.db. Copy a PostgreSQL database with pg_dump, "
+            "then a bucket, then the .key files"
+        )
+    if to.exists():
+        raise ConfigError(f"{to}: it exists already, and is left as it is")
+    with _begun(to) as begun:
+        for name, mode in KEYS.items():
+            if (folder / name).exists():
+                write_atomically(begun / name, (folder / name).read_bytes(), mode)
+        _copy_files(
+            folder, begun, (path for path in (folder / CAMPAIGNS).glob("[!.]*/*") if path.is_file())
+        )
+        if (folder / ENROLMENTS).exists():
+            copy_database(folder / ENROLMENTS, begun / ENROLMENTS)
+        return _copy_runs(folder, begun)
+
+
+def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
+    """Put a copy in the place of a service's folder. The folder that is there is kept under another
+    name; its credentials, its bans and its broker's files stay (`aggregator.maintenance.carried`).
+    Returns that other name, and what an operator has to know.
+
+    Raises:
+        ConfigError: the copy is not whole, a service has the folder, or something cannot be read or
+        written.
+    """
+    if not (copy / "shoal.db").exists():
+        raise ConfigError(f"{copy}: there is no shoal.db: it is no copy that `shoal backup` made")
+    wrong = [
+        str(finding)
+        for finding in examine(copy)
+        if finding.verdict == "wrong" and finding.where != VOUCHER
+    ]
+    if wrong:
+        raise ConfigError(f"{copy}: it is not whole, nothing is changed: {wrong[0]}")
+    if is_served(folder):
+        raise ConfigError(f"folder {folder}: a service runs there; stop it")
+    if not folder.exists() and (left := sorted(folder.parent.glob(f"{folder.name}.before-*"))):
+        why = (
+            f"{left[-1]} is there: a restore may have been cut off, and credentials since the "
+            "copy are in it"
+        )
+        raise ConfigError(
+            f"folder {folder}: it is not there, and {why}; give it the name {folder.name} again, "
+            "or move it away"
+        )
+    aside = None
+    with _begun(folder) as begun:
+        _copy_files(copy, begun, (path for path in copy.rglob("*") if path.is_file()))
+        told = carry_over(folder if folder.exists() else None, begun)
+        if folder.exists():
+            aside = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
+            folder.rename(aside)
+    if aside is not None:
+        try:
+            carry_broker(aside, folder)
+        except OSError as error:
+            told.append(
+                f"{error.filename or folder}: {error.strerror}: the owner and the broker's files "
+                f"are still those of {aside}"
+            )
+    return aside, told
+
+
+@contextmanager
+def _begun(folder: Path) -> Iterator[Path]:
+    """A new folder for its owner alone, which has the name of this one when the context has ended,
+    and is gone if that failed.
+
+    Raises:
+        ConfigError: something cannot be read or written.
+    """
+    begun = folder.with_name(f"{folder.name}.incomplete")
+    try:
+        shutil.rmtree(begun, ignore_errors=True)
+        make_folder(begun)
+        begun.chmod(0o700)
+        yield begun
+        begun.rename(folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise ConfigError(f"{error.filename or begun}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(begun, ignore_errors=True)
+
+
+def _copy_runs(folder: Path, to: Path) -> Copied:
+    """Copy the database, and then the blobs that it names, as fast as can be: the service may take
+    them away. What is copied stays."""
+    make_folder(to / "blobs")
+    for _ in range(TRIES):
+        copy_database(folder / "shoal.db", to / "shoal.db")
+        contents = read_database(to / "shoal.db")
+        if contents.damage:
+            raise ConfigError(
+                f"database {folder / 'shoal.db'}: damaged, {contents.damage[0]}; `shoal doctor "
+                f"{folder}` says more"
+            )
+        wanted = [
+            Path("blobs") / run / name
+            for run, saved in contents.runs.items()
+            for name in sorted(needs(saved))
+        ]
+        wanted += [
+            Path(RELEASES) / name
+            for name in sorted(
+                {name for state in contents.fleets.values() for name in release_needs(state)}
+            )
+        ]
+        try:
+            for path in wanted:
+                _copy_blob(folder / path, to / path)
+        except _TakenAway as error:
+            missing = error
+            continue
+        parts = [part for part in ("blobs", RELEASES) if (to / part).exists()]
+        size = sum(
+            _settle(to / part, {to / path for path in wanted if path.parts[0] == part})
+            for part in parts
+        )
+        return Copied(tuple(contents.runs), len(wanted), size)
+    raise ConfigError(
+        f"folder {folder}: blob {missing} is not here, {TRIES} times in a row: `shoal doctor "
+        f"{folder}` says more"
+    )
+
+
+def _copy_blob(path: Path, to: Path) -> None:
+    if not to.exists():
+        payload = _blob(path)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_bytes(payload)
+
+
+def _settle(folder: Path, wanted: set[Path]) -> int:
+    """Put these files on the disk, and remove all others; how many bytes they have."""
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        if path not in wanted:
+            path.unlink()
+            continue
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        sync_folder(path)
+    return sum(path.stat().st_size for path in wanted)
+
+
+def _blob(path: Path) -> bytes:
+    try:
+        payload = path.read_bytes()
+    except FileNotFoundError:
+        raise _TakenAway(path.name[:12]) from None
+    if digest_of(payload) != path.name:
+        raise ConfigError(
+            f"blob {path}: its bytes are not those that were written; `shoal doctor` says more"
+        )
+    return payload
+
+
+def _copy_files(copy: Path, to: Path, paths: Iterable[Path]) -> None:
+    """Copy files, each on the disk when this returns, with the permissions that they have."""
+    for path in paths:
+        made = to / path.relative_to(copy)
+        make_folder(made.parent)
+        write_atomically(made, path.read_bytes(), path.stat().st_mode & 0o777)

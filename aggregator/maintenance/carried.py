@@ -1,0 +1,113 @@
+"""What a restore must not take back: who was let in and who was kept out since the copy was
+made."""
+
+import shutil
+import time
+from contextlib import closing
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from aggregator.core.ports import StorageFailed
+from aggregator.core.registry import NOBODY
+from aggregator.enrolment.authority import CERTIFICATE
+from aggregator.http.tokens import FILE as TOKENS
+from aggregator.operator.audit import AUDIT
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.enrolment_store import FILE as ENROLMENTS
+from aggregator.storage.enrolment_store import AuditRow, open_enrolments
+from aggregator.storage.registry_table import RegistryTable, read_registry
+from aggregator.storage.salvage import copy_database
+from host.files import write_atomically
+from wire.errors import ConfigError
+
+BROKER = "broker"
+"""The folder in which `shoal init --tls` puts what Mosquitto needs; a copy does not have it."""
+
+
+def carry_over(aside: Path | None, folder: Path) -> list[str]:
+    """Bring a folder that was copied back what has become of credentials since; `aside` is the
+    folder that it takes the place of, where there is one. Returns what an operator has to know, a
+    line each.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    if aside is None or not _same_authority(aside, folder):
+        return _take_tokens_back(folder)
+    told = []
+    for name, mode in ((TOKENS, 0o600), (AUDIT, 0o644)):
+        if (aside / name).exists():
+            write_atomically(folder / name, (aside / name).read_bytes(), mode)
+    try:
+        if (aside / ENROLMENTS).exists():
+            (folder / ENROLMENTS).unlink(missing_ok=True)
+            copy_database(aside / ENROLMENTS, folder / ENROLMENTS)
+            told.append("tokens and enrolled devices are those of before, not those of the copy")
+    except (ConfigError, StorageFailed) as error:
+        told += [
+            f"who has enrolled since the copy cannot be read: {error}",
+            *_take_tokens_back(folder),
+        ]
+    return [*told, *_carry_bans(aside, folder)]
+
+
+def carry_broker(aside: Path, folder: Path) -> None:
+    """Give the folder the owner and the mode of the one whose place it takes, and the broker's
+    files, which Mosquitto reads there.
+
+    Raises:
+        OSError: it cannot be done.
+    """
+    had = aside.stat()
+    shutil.chown(folder, had.st_uid, had.st_gid)
+    folder.chmod(had.st_mode & 0o777)
+    if (aside / BROKER).is_dir():
+        (aside / BROKER).rename(folder / BROKER)
+
+
+def _same_authority(one: Path, other: Path) -> bool:
+    both = [
+        path.read_bytes() if (path := folder / CERTIFICATE).exists() else b""
+        for folder in (one, other)
+    ]
+    return both[0] == both[1]
+
+
+def _take_tokens_back(folder: Path) -> list[str]:
+    """A token that nobody had used when the copy was made may have been used since, or taken
+    back."""
+    if not (folder / ENROLMENTS).exists():
+        return []
+    with closing(open_enrolments(folder)) as store, store.transaction() as within:
+        count = within.drop_unused_tokens()
+        within.note(
+            AuditRow(time.time(), "restored from a copy", "", "", f"{count} tokens taken back")
+        )
+    return [
+        f"{count} enrolment tokens that were not used yet are taken back: make new ones",
+        "what happened since the copy is not known: ban again what was banned, revoke again what "
+        "was revoked",
+    ]
+
+
+def _carry_bans(aside: Path, folder: Path) -> list[str]:
+    try:
+        before = read_registry(sqlite_url(aside / "shoal.db"))
+        with closing(RegistryTable(sqlite_url(folder / "shoal.db"))) as table:
+            here = table.load()
+            missing = {
+                d: entry
+                for d, entry in before.items()
+                if entry.ban is not None and here.get(d, NOBODY).ban is None
+            }
+            lifted = {
+                d: replace(entry, ban=None)
+                for d, entry in here.items()
+                if entry.ban and d in before and before[d].ban is None
+            }
+            table.save({**missing, **lifted})
+    except (ConfigError, StorageFailed) as error:
+        return [f"bans since the copy cannot be read: {error}; ban again what was banned"]
+    told = {"banned since the copy, and still": missing, "banned no longer since the copy": lifted}
+    return [f"{what}: {', '.join(sorted(devices))}" for what, devices in told.items() if devices]

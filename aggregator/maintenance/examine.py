@@ -1,0 +1,155 @@
+"""All checks of a service's folder, one after the other."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from aggregator.core.release.state import FleetState
+from aggregator.enrolment import authority
+from aggregator.http.tokens import FILE as TOKENS
+from aggregator.maintenance.blobs import HALF_WRITTEN, BlobCheck, leftover
+from aggregator.maintenance.carried import BROKER
+from aggregator.maintenance.database import check_database
+from aggregator.maintenance.finding import Finding
+from aggregator.maintenance.keys import check_keys
+from aggregator.maintenance.releases import check_releases
+from aggregator.maintenance.shared import check_shared
+from aggregator.operator.audit import AUDIT
+from aggregator.operator.desk import ORDERS
+from aggregator.storage.charter import BUNDLES, CAMPAIGNS, RELEASES
+from aggregator.storage.enrolment_store import FILE as ENROLMENTS
+from aggregator.storage.salvage import Contents, SavedRun, read_database
+from wire.errors import BundleError, ConfigError, printable
+from wire.identity.keys import PublicKey, read_public
+from wire.messages import LEASE_S
+
+_OWN = re.compile(
+    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}|{re.escape(TOKENS)}"
+    r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
+    rf"|{'|'.join(map(re.escape, authority.FILES))}|{re.escape(ENROLMENTS)}(-wal|-shm)?|{BROKER}|pieces|{BUNDLES}"
+)
+
+
+def examine(
+    folder: Path,
+    bundle: Path | None = None,
+    mend: bool = False,
+    database: str = "",
+    blobs: str = "",
+) -> Iterator[Finding]:
+    """What there is to say of a service's folder, and of a database and blobs elsewhere where they
+    are named, in which nothing is mended. `bundle`: the folder that `shoal export` wrote. To mend,
+    the caller holds the folder's lock; to check, a service may be running.
+
+    Raises:
+        ConfigError: there is no such folder, or the bundle's folder cannot be read.
+    """
+    if not folder.is_dir():
+        raise ConfigError(
+            f"folder {folder}: there is no such folder; `shoal serve --folder` makes it"
+        )
+    trusted, payload = _bundle(bundle)
+    if not (database or blobs) and not any(
+        (folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")
+    ):
+        yield Finding("note", str(folder), "no service was ever started here")
+        return
+    yield from check_keys(folder, trusted, time.time(), mend)
+    yield from _boots(folder / "boots", mend)
+    if database or blobs:
+        yield from check_shared(folder, database, blobs)
+        yield from _orders(folder, time.time())
+        return
+    found, contents = check_database(folder, mend)
+    yield from found
+    for name, run in (contents.runs if contents else {}).items():
+        if run.state is not None:
+
+            def again(name: str = name) -> SavedRun | None:
+                return None if mend else read_database(folder / "shoal.db").runs.get(name)
+
+            yield from BlobCheck(folder, name, run, payload, mend, again).findings()
+    if contents is not None and (contents.fleets or (folder / RELEASES).is_dir()):
+
+        def again_all() -> dict[str, FleetState]:
+            return {} if mend else read_database(folder / "shoal.db").fleets
+
+        yield from check_releases(folder, contents.fleets, mend, again_all)
+    yield from _orders(folder, time.time())
+    yield from _leftovers(folder, contents, mend)
+
+
+def _bundle(bundle: Path | None) -> tuple[tuple[PublicKey, ...], bytes]:
+    """The keys that devices trust, and the bundle."""
+    if bundle is None:
+        return (), b""
+    try:
+        return read_public((bundle / "trust.pem").read_bytes()), (
+            bundle / "device.shoal"
+        ).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--bundle {bundle}: {error.strerror}: {error.filename}") from None
+    except BundleError as error:
+        raise ConfigError(f"--bundle {bundle}: trust.pem: {error}") from None
+
+
+def _boots(path: Path, mend: bool) -> Iterator[Finding]:
+    """The file of earlier starts: text."""
+    try:
+        if path.exists():
+            path.read_text()
+    except UnicodeDecodeError:
+        if mend:
+            path.unlink()
+        told = "the service does not start. " + ("It is deleted" if mend else "`--mend` deletes it")
+        yield Finding(
+            "mended" if mend else "wrong",
+            path.name,
+            f"not text: {told}; the next start may wait for its own last status",
+        )
+    except OSError as error:
+        yield Finding("wrong", path.name, f"{error.strerror}: the service does not start")
+
+
+def _orders(folder: Path, now_s: float) -> Iterator[Finding]:
+    """An operator's orders that no service has taken."""
+    for path in sorted((folder / ORDERS).glob("*.json")):
+        try:
+            old_s = now_s - path.stat().st_mtime
+            text = path.read_text(errors="replace")[:200]
+        except OSError:
+            continue
+        if old_s > LEASE_S:
+            told = f"an order of {old_s:.0f} s ago, which the next service that starts carries out"
+            yield Finding(
+                "note",
+                f"{ORDERS}/{path.name}",
+                f"{told}: {printable(text)}; delete it if that is not wanted",
+            )
+
+
+def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[Finding]:
+    """What lies in the folder and is not needed."""
+    for path in sorted(folder.iterdir()):
+        if _OWN.fullmatch(path.name):
+            continue
+        if ".damaged" in path.name:
+            yield Finding(
+                "note", path.name, "set aside earlier; delete it when nobody wants to look at it"
+            )
+        elif HALF_WRITTEN.fullmatch(path.name) and path.is_file():
+            yield leftover(path, path.name, mend)
+        else:
+            yield Finding("note", path.name, "nothing of Shoal's")
+    if contents is None or contents.damage:
+        return  # whose blobs they are cannot be told
+    known = contents.runs.keys()
+    for path in sorted((folder / "blobs").iterdir()) if (folder / "blobs").is_dir() else ():
+        if path.name not in known:
+            yield Finding(
+                "note",
+                f"blobs/{path.name}",
+                "blobs of a run that the database does not have; delete them if that run is not "
+                "wanted",
+            )

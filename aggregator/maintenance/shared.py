@@ -1,0 +1,67 @@
+"""Checks a run's storage outside of the service's folder: a PostgreSQL database, and blobs in a
+bucket. Nothing is written."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from aggregator.core.ports import StorageFailed
+from aggregator.maintenance.blobs import needs
+from aggregator.maintenance.finding import Finding
+from aggregator.storage import schema
+from aggregator.storage.choice import NamedBlobs, blobs_name, open_blobs
+from aggregator.storage.engine import database_name, sqlite_url
+from aggregator.storage.salvage import SavedRun
+from aggregator.storage.sql_store import SqlStore, runs_of
+
+RESTORE = "restore it with its own tools: a base backup with its log, or a version of the object"
+
+
+def check_shared(folder: Path, database: str, where: str) -> Iterator[Finding]:
+    """Read every run of a database as the service does, and every blob that they need.
+
+    Raises:
+        ConfigError: the database or the blobs cannot be opened.
+    """
+    url = database or sqlite_url(folder / "shoal.db")
+    name, revision = database_name(url), schema.current(url)
+    if revision != schema.newest():
+        yield Finding(
+            "note",
+            name,
+            f"schema {revision or 'empty'}: the next `shoal serve` makes it {schema.newest()}; no "
+            "run is checked before",
+        )
+        return
+    for run in runs_of(url):
+        try:
+            with closing(SqlStore(url, run)) as store:
+                saved = SavedRun(state=store.load(), records=store.rounds())
+        except StorageFailed as error:
+            yield Finding("wrong", name, f"{error}: {RESTORE}")
+            continue
+        told = f"{saved.state.phase}, round {saved.state.round}" if saved.state else "not begun"
+        yield Finding("ok", name, f"run {run} can be read: {told}")
+        yield from _check_blobs(
+            open_blobs(where, folder, run), blobs_name(where, folder, run), saved
+        )
+
+
+def _check_blobs(blobs: NamedBlobs, name: str, saved: SavedRun) -> Iterator[Finding]:
+    wanted = needs(saved)
+    wrong = 0
+    for digest, uses in sorted(wanted.items()):
+        try:
+            problem = blobs.problem(digest)
+        except StorageFailed as error:
+            yield Finding("wrong", name, f"{error}: not every blob was checked")
+            return
+        if problem:
+            wrong += 1
+            yield Finding(
+                "wrong",
+                f"{name}/{digest[:12]}",
+                f"{problem}; it is {', '.join(map(str, uses))}: {RESTORE}",
+            )
+    if not wrong:
+        yield Finding("ok", name, f"{len(wanted)} blobs, each is there and has its hash")

@@ -1,0 +1,131 @@
+"""A campaign that starts from models that others have trained, instead of the bundle's initial
+weights."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from algorithms.algorithm import Algorithm
+from algorithms.core.contract import exchanged
+from algorithms.core.keys import RELEASED
+from wire.arrays.tensors import Array, Tensors
+
+log = logging.getLogger("shoal.aggregator")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Models of groups, and who is in each."""
+
+    name: str
+    """Whose models these are, for people."""
+    models: Mapping[str, Tensors] = field(repr=False)
+    """By group. At least one; roles as in a model's blob."""
+    groups: Mapping[str, str]
+    """By device, its group. Devices without one, and those of groups without a model, begin as
+    newcomers."""
+
+    def mean(self) -> Tensors:
+        """The mean of the models, weighted by the devices of each; integers are those of the
+        largest group."""
+        sizes = Counter(self.groups.values())
+        weights = {group: max(1, sizes[group]) for group in self.models}
+        largest = max(sorted(self.models), key=lambda group: weights[group])
+        return {
+            name: self._mean(name, array, weights) for name, array in self.models[largest].items()
+        }
+
+    def _mean(self, name: str, largest: Array, weights: Mapping[str, int]) -> Array:
+        having = [
+            g
+            for g in sorted(self.models)
+            if name in self.models[g] and self.models[g][name].shape == largest.shape
+        ]
+        if largest.dtype.kind != "f" or not having:
+            return largest
+        total = sum(weights[g] * self.models[g][name].astype(np.float64) for g in having)
+        return np.asarray(total / sum(weights[g] for g in having), largest.dtype)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Which tensors of a bundle another model has."""
+
+    tensors: Tensors = field(repr=False)
+    missing: tuple[str, ...]
+    """Those that it has not, or in another shape."""
+
+
+def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> Fit:
+    """The exchanged tensors of a bundle with the values of another model, where that has one of the
+    same name, type and shape."""
+    tensors, missing = {}, []
+    for name, array in exchanged(dict(initial)).items():
+        other = model.get(name)
+        if other is not None and other.shape == array.shape and other.dtype == array.dtype:
+            tensors[name] = other
+        else:
+            tensors[name] = array
+            missing.append(name)
+    return Fit(tensors, tuple(missing))
+
+
+def begin_from(
+    source: Source, initial: Tensors, algorithm: Algorithm
+) -> tuple[Tensors, dict[str, Tensors], dict[str, str]]:
+    """What a campaign begins with in place of a bundle's initial tensors; by key, further models;
+    and by device, the key of the model that it starts from.
+
+    Every device starts from its group's model where the grouping can take that in. Else all start
+    from the mean of the groups; a grouping that begins with models of its own has those of the
+    groups in their place.
+    """
+    mean = fitting(initial, source.mean())
+    _say(source, mean, len(exchanged(initial)))
+    begun = {**initial, **mean.tensors}
+    own = algorithm.grouping.begin(exchanged(initial), 0)
+    models = {
+        group: fitting(initial, model).tensors for group, model in sorted(source.models.items())
+    }
+    if own:
+        sizes = Counter(source.groups.values())
+        largest = sorted(models, key=lambda group: (-sizes[group], group))
+        return (
+            begun,
+            {key: models[group] for key, group in zip(sorted(own, key=int), largest, strict=False)},
+            {},
+        )
+    if not algorithm.grouping.reads_models:
+        return begun, {}, {}
+    starts = {
+        device_id: RELEASED + group
+        for device_id, group in sorted(source.groups.items())
+        if group in models
+    }
+    return (
+        begun,
+        {
+            RELEASED + group: models[group]
+            for group in sorted(set(source.groups.values()) & models.keys())
+        },
+        starts,
+    )
+
+
+def _say(source: Source, fit: Fit, total: int) -> None:
+    if not fit.missing:
+        log.info("the models of %s are what devices start from", source.name)
+        return
+    told = ", ".join(fit.missing[:5]) + (
+        f" and {len(fit.missing) - 5} more" if len(fit.missing) > 5 else ""
+    )
+    log.warning(
+        "%d of %d tensors begin with the models of %s; the bundle's own weights: %s",
+        total - len(fit.missing),
+        total,
+        source.name,
+        told,
+    )

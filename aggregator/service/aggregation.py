@@ -1,0 +1,505 @@
+"""Applies an algorithm to the updates of a closed round. Updates, models and memory are blobs; the
+same blobs give the same bytes again.
+
+`start_run` and `aggregate` are the service's: blobs in, an event for the round core out.
+`apply_algorithm`, `round_notes` and `store_state` are what a simulation without messages has in
+common with them.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median_low
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from aggregator.core.admission import norms_of, with_change
+from aggregator.core.plan import round_seed
+from aggregator.core.ports import Blobs, Clock
+from aggregator.core.round.cohort import staleness_weights
+from aggregator.core.round.influence import bounded, first_beyond
+from aggregator.core.round.order_events import Retuned
+from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState, Started
+from aggregator.core.versions import farthest, worse_than
+from aggregator.releases.inherit import Source, begin_from
+from aggregator.service.placing import place_again, place_unlabelled
+from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
+from algorithms.core.contract import (
+    USUAL_PASSES,
+    Grouped,
+    LocalModel,
+    Probe,
+    Programs,
+    Work,
+    exchanged,
+)
+from algorithms.means.streaming import Branch
+from algorithms.schedules import rate_in, scheduled
+from wire.arrays import names
+from wire.arrays.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
+from wire.bundle import Manifest
+from wire.codec import decode_update
+from wire.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """An algorithm's state in the blob store, and what devices do next because of it."""
+
+    models: dict[str, str]
+    """By key, the digest of the model with what goes with it (role ``received``)."""
+    memory: str
+    """The digest of everything else that the algorithm remembers."""
+    programs: Programs
+    preparing: bool
+    """Whether the next round is a preparation."""
+
+
+def start_run(
+    settings: RunSettings,
+    algorithm: Algorithm,
+    probe: Probe,
+    initial: Tensors,
+    blobs: Blobs,
+    at_s: float,
+    epoch: int = 1,
+    source: Source | None = None,
+) -> Started:
+    """The first event of a run, whose models are those that `initial` makes, or those of `source`.
+
+    Raises:
+        ConfigError: the algorithm's choices do not fit the bundle.
+    """
+    models, starts = dict[str, Tensors](), dict[str, str]()
+    if source is not None:
+        initial, models, starts = begin_from(source, initial, algorithm)
+    state = algorithm.begin(initial, probe, settings.seed)
+    if not algorithm.preparing(state):
+        state = replace(state, models={**state.models, **models})
+    else:
+        starts = {}
+    stored = store_state(settings, algorithm, state, blobs)
+    return Started(
+        at_s=at_s,
+        settings=settings,
+        models=stored.models,
+        memory=stored.memory,
+        programs=stored.programs,
+        preparing=stored.preparing,
+        starts=starts | {"": algorithm.start(state.memory, "")},
+        epoch=epoch,
+    )
+
+
+def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
+    """Check that a bundle holds the device's half of an algorithm, and that the algorithm can do
+    without whole rounds where it has to.
+
+    Raises:
+        ConfigError: it was exported for another objective, or with another privacy mechanism than
+        the epsilon would be computed for; or an
+            algorithm of a buffered run needs whole rounds.
+    """
+    grouping = algorithm.grouping
+    if settings.buffer and (algorithm.coordinator.absorbs or grouping.chooses or grouping.compares):
+        part = (
+            f"objective {algorithm.objective!r}"
+            if algorithm.coordinator.absorbs
+            else f"grouping {grouping.name!r}"
+        )
+        raise ConfigError(
+            f"algorithm {algorithm.name!r}: {part} needs whole rounds, and a buffered campaign "
+            "has none: take policy sync"
+        )
+    if manifest.algorithm != algorithm.objective:
+        raise ConfigError(
+            f"bundle {manifest.name} was exported for the objective {manifest.algorithm!r}, not "
+            f"for {algorithm.objective!r}"
+        )
+    for name, value in algorithm.privacy.in_step().items():
+        held = {**manifest.hyper, **settings.hyper}.get(name)
+        if held != value:
+            text = "none" if held is None else f"{name} = {held:g}"
+            raise ConfigError(
+                f"algorithm {algorithm.name!r} needs a step with {name} = {value:g}; bundle "
+                f"{manifest.name} has {text}"
+            )
+
+
+def aggregate(
+    run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, clock: Clock
+) -> RoundAggregated:
+    """The event that answers the command `Aggregate`: the algorithm, applied to the updates that
+    the run's state names, as far as they are within bounds (`aggregator.core.round.influence`). Where
+    what comes out is not fit to be offered, the last models stay; where devices say that they are
+    much worse than earlier ones (`aggregator.core.versions`), those are offered again. It is dated
+    when its models are there: from then on the next round's deadline is counted."""
+    if (better := worse_than(run)) is not None:
+        version, drop = better
+        reason = (
+            f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than "
+            f"{run.settings.max_drop:g}"
+        )
+        rolled_back = {
+            "from": run.made_in,
+            "to": version.round,
+            "reason": reason,
+            "made_by": list(run.made_by),
+        }
+        return _offered_again(
+            run, algorithm, blobs, clock(), version, version.round, {"rolled_back": rolled_back}
+        )
+    kept, left_out, norms = bounded(run.settings, run.received, run.norms)
+    remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
+    if late := {d: r.staleness for d, r in sorted(run.received.items()) if r.staleness}:
+        remarks["staleness"] = late
+
+    def set_aside(reason: str) -> RoundAggregated:
+        return _offered_again(
+            run, algorithm, blobs, clock(), run, run.made_in, remarks | {"set_aside": reason}
+        )
+
+    if len(kept) < min(len(run.received), run.settings.min_updates):
+        return set_aside(
+            f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed"
+        )
+    held = load_models(run, blobs)
+    before = {key: exchanged(tensors) for key, tensors in held.items()}
+    contributions = [
+        Contribution(
+            d,
+            r.num_train,
+            r.num_steps,
+            r.start,
+            partial(_read, blobs, run.settings, r, before[r.start]),
+            r.trained.mean_loss,
+        )
+        for d, r in sorted(kept.items())
+    ]
+    last = replace(
+        decode_memory(blobs.get(run.memory), before), rounds=run.trained
+    )  # rounds that were given up have spent privacy too
+    groups_before = set(last.memory.membership.values())
+    state, grouped = apply_algorithm(
+        algorithm, last, contributions, probe, run.settings, run.round, run.preparing
+    )
+    if (broken := _not_finite(state)) is not None:
+        return set_aside(
+            f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite"
+        )
+    distances: dict[str, float] = {}
+    if not run.preparing:
+        groups = _groups(state, algorithm, {d: r.start for d, r in kept.items()}, before)
+        small = {
+            key: group.size
+            for key, group in groups.items()
+            if 0 < group.size < run.settings.min_group
+        }
+        state = _with_last(state, groups, small, last)
+        far, distances = _distances(run, state, groups, before)
+        state = _with_last(state, groups, far, last)
+        remarks |= {"too_small": small} if small else {}
+        remarks |= {"too_far": far} if far else {}
+        if far and not distances:
+            return set_aside("every new model is too far from the last one")
+    unchanged = {
+        key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]
+    }
+    stored = store_state(run.next_settings, algorithm, state, blobs, unchanged)
+    starts = {
+        device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership
+    }
+    return RoundAggregated(
+        at_s=clock(),
+        round=run.round,
+        models=stored.models,
+        memory=stored.memory,
+        starts={} if run.preparing else starts | {"": algorithm.start(state.memory, "")},
+        programs=stored.programs,
+        preparing=stored.preparing,
+        views=blobs.put(encode_views(grouped))[0] if grouped.views else "",
+        notes=round_notes(state, grouped) | rate_noted(run.settings, run.programs) | remarks,
+        norms=norms,
+        left_out=tuple(sorted(left_out)),
+        distances=distances,
+        placed=place_unlabelled(run, algorithm, state, blobs, groups_before),
+    )
+
+
+def retune(
+    run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, at_s: float
+) -> list[Retuned]:
+    """The event that gives a run these settings; none if it has them."""
+    if settings == run.next_settings:
+        return []
+    return [Retuned(at_s, settings, programs_of(run, settings, algorithm, blobs, run.trained))]
+
+
+def programs_of(
+    version: RunState | ModelVersion,
+    settings: RunSettings,
+    algorithm: Algorithm,
+    blobs: Blobs,
+    trained: int,
+) -> Programs:
+    """What devices do with the models of a version, by these settings, after so many rounds of
+    training."""
+    return make_programs(
+        algorithm, replace(load_state(version, blobs), rounds=trained), settings, version.models
+    )
+
+
+def make_programs(
+    algorithm: Algorithm, state: State, settings: TrainingSettings[Any], digests: Mapping[str, str]
+) -> Programs:
+    """What devices do in the next round, with the learning rate that it has by the run's schedule,
+    and after the last with the run's own. `digests` names each model's blob."""
+    work = work_of(settings)
+    hyper = scheduled(settings.hyper, settings.lr_schedule, state.rounds, settings.rounds)
+    return algorithm.programs(state, replace(work, hyper=hyper), digests, work)
+
+
+def rate_noted(settings: TrainingSettings[Any], programs: Programs) -> dict[str, float]:
+    """For the notes of a round with a scheduled learning rate: the rate with which these programs
+    train."""
+    lr = rate_in(programs.get("", ())) if settings.lr_schedule else None
+    return {} if lr is None else {"lr": lr}
+
+
+def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
+    """For the notes of a round that changes nothing: what the privacy mechanism has spent, the
+    updates of this round included."""
+    if run.preparing:
+        return {}
+    models = [
+        LocalModel(device_id, r.num_train, r.num_steps, r.start, {})
+        for device_id, r in sorted(run.received.items())
+    ]
+    epsilon = algorithm.privacy.epsilon(run.trained + 1, models, work_of(run.settings))
+    return {"epsilon": epsilon} if epsilon is not None and math.isfinite(epsilon) else {}
+
+
+def _offered_again(
+    run: RunState,
+    algorithm: Algorithm,
+    blobs: Blobs,
+    at_s: float,
+    version: RunState | ModelVersion,
+    made_in: int,
+    remarks: dict[str, Any],
+) -> RoundAggregated:
+    """A round that ends with models that were there before: those of this version, which the round
+    `made_in` had made."""
+    return RoundAggregated(
+        at_s=at_s,
+        round=run.round,
+        models=version.models,
+        memory=version.memory,
+        starts=version.starts,
+        programs=programs_of(version, run.next_settings, algorithm, blobs, run.trained + 1),
+        preparing=run.preparing,
+        notes=_spent(run, algorithm) | rate_noted(run.settings, run.programs) | remarks,
+        made_in=made_in,
+        placed=place_again(run, algorithm, blobs, version),
+    )
+
+
+def _not_finite(state: State) -> tuple[str, str] | None:
+    """The key of a model, and its tensor, that holds a value that is not finite; None if none
+    does."""
+    for key, model in state.models.items():
+        for name, array in model.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                return key, name
+    return None
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A group after a round: how many of its devices were counted, and the key of its last model;
+    None where it has none."""
+
+    size: int
+    origin: str | None
+
+
+def _groups(
+    state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors]
+) -> dict[str, _Group]:
+    """By key, the groups that have a model. A new group's last model is the one that its first
+    device started from (`started`)."""
+    members: dict[str, list[str]] = {}
+    for device_id in started:
+        members.setdefault(algorithm.start(state.memory, device_id), []).append(device_id)
+    return {
+        key: _Group(
+            len(devices := members.get(key, [])),
+            key if key in before else started[devices[0]] if devices else None,
+        )
+        for key in state.models
+    }
+
+
+def _with_last(
+    state: State, groups: Mapping[str, _Group], keys: Iterable[str], last: State
+) -> State:
+    """The state with the last models of these groups, and with what the server optimizer remembered
+    of those."""
+    origins = {key: origin for key in keys if (origin := groups[key].origin) is not None}
+    models = {key: last.models[origin] for key, origin in origins.items()}
+    moments = {
+        key: last.moments[origin] for key, origin in origins.items() if origin in last.moments
+    }
+    others = {key: held for key, held in state.moments.items() if key not in origins}
+    return (
+        replace(state, models=state.models | models, moments=others | moments) if origins else state
+    )
+
+
+def _distances(
+    run: RunState, state: State, groups: Mapping[str, _Group], before: Mapping[str, Tensors]
+) -> tuple[dict[str, str], dict[str, float]]:
+    """By key, why a new model is too far from every last one; and by role, the median distance of
+    the others from their own last ones."""
+    bounds, far, near = (
+        farthest(run.settings, run.distances),
+        dict[str, str](),
+        list[dict[str, float]](),
+    )
+    for key, group in groups.items():
+        model, last = state.models[key], None if group.origin is None else before[group.origin]
+        if last is None or model is last or run.settings.norm_cap <= 0:
+            continue
+        distance = _distance(model, last)
+        beyond = first_beyond(distance, bounds)
+        if beyond and all(
+            first_beyond(_distance(model, other), bounds) for other in before.values()
+        ):
+            far[key] = (
+                f"the distance of its {beyond} is {distance[beyond]:.3g}: more than "
+                f"{bounds[beyond]:.3g} is not usual in this run"
+            )
+        else:
+            near.append(distance)
+    roles = sorted({role for distance in near for role in distance})
+    return far, {role: median_low(distance.get(role, 0.0) for distance in near) for role in roles}
+
+
+def _distance(model: Tensors, other: Tensors) -> dict[str, float]:
+    """By role, the Euclidean distance of two models."""
+    return norms_of(
+        {name: array - other[name] for name, array in model.items() if array.dtype.kind == "f"}
+    )
+
+
+def apply_algorithm(
+    algorithm: Algorithm,
+    state: State,
+    contributions: Sequence[Contribution],
+    probe: Probe,
+    settings: RunSettings,
+    number: int,
+    preparing: bool,
+    branches: Mapping[str, Sequence[Branch]] | None = None,
+) -> tuple[State, Grouped]:
+    """The algorithm's state after the round of this number, and how it grouped the devices.
+    `branches` as in `Algorithm.apply`."""
+    if preparing:
+        return algorithm.prepare(state, contributions), Grouped(state.memory)
+    return algorithm.apply(
+        state, contributions, probe, round_seed(settings, number), work_of(settings), branches
+    )
+
+
+def round_notes(state: State, grouped: Grouped) -> dict[str, Any]:
+    """What a round's record says about it: the grouping's notes, and what the privacy mechanism has
+    spent so far."""
+    return grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {})
+
+
+def load_state(run: RunState | ModelVersion, blobs: Blobs) -> State:
+    """The algorithm's state as `store_state` left it in the blob store."""
+    return decode_memory(
+        blobs.get(run.memory),
+        {key: exchanged(tensors) for key, tensors in load_models(run, blobs).items()},
+    )
+
+
+def load_models(run: RunState | ModelVersion, blobs: Blobs) -> dict[str, Tensors]:
+    """By key, the run's models with what goes with them."""
+    return {
+        key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()
+    }
+
+
+def work_of(settings: TrainingSettings[Any]) -> Work:
+    """What a run's settings ask of devices in every round."""
+    return Work(settings.batch_size, settings.local_epochs, settings.hyper, USUAL_PASSES)
+
+
+def store_state(
+    settings: RunSettings,
+    algorithm: Algorithm,
+    state: State,
+    blobs: Blobs,
+    unchanged: Mapping[str, tuple[Tensors, str]] | None = None,
+) -> StoredState:
+    """Put an algorithm's state into the blob store: each model together with what goes with it, and
+    the memory.
+
+    `unchanged` has, by key, the models that the round left as they were, each as it is stored (with
+    what went with it) and its digest. Such a model is encoded and stored again only if something
+    else goes with it now.
+    """
+    received = algorithm.received(state)
+    models = {}
+    for key, model in state.models.items():
+        held, digest = (unchanged or {}).get(key, ({}, ""))
+        same = (
+            digest
+            and names.of_role(held, names.RECEIVED).keys() == received[key].keys()
+            and all(_same(held[k], v) for k, v in received[key].items())
+        )
+        models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))[0]
+    programs = make_programs(algorithm, state, settings, models)
+    return StoredState(
+        models, blobs.put(encode_memory(state))[0], programs, algorithm.preparing(state)
+    )
+
+
+def _read(blobs: Blobs, settings: RunSettings, received: Received, model: Tensors) -> Tensors:
+    tensors = decode_update(blobs.get(received.blob), OWN_FILES)[1]
+    if received.quantised:
+        tensors = with_change(settings, received.quantised, tensors)
+    return (
+        weakened(tensors, float(staleness_weights(np.array(received.staleness))), model)
+        if received.staleness
+        else tensors
+    )
+
+
+def weakened(tensors: Tensors, weight: float, model: Tensors) -> Tensors:
+    """An update whose change counts `weight` times, as one to this model, however old the model is
+    that it started from."""
+    made = dict(tensors)
+    for key, value in tensors.items():
+        role = names.role_of(key)
+        if role == names.DELTA:
+            made[key] = np.float32(weight) * value
+        elif role == names.STATISTIC:
+            made[key] = model[key] + np.float32(weight) * (value - model[key])
+    return made
+
+
+def _same(one: Array, two: Array) -> bool:
+    return one.dtype == two.dtype and one.shape == two.shape and one.tobytes() == two.tobytes()
+
+
+def encode_views(grouped: Grouped) -> bytes:
+    """A round's distance matrices and whose they are, for people to look at."""
+    arrays = {name: matrix.astype("float32") for name, matrix in grouped.views.items()}
+    return encode_tensors(arrays, msgspec.json.encode({"device_ids": grouped.device_ids}))

@@ -1,0 +1,455 @@
+"""Runs the round core of one campaign: events become a new state, which is saved, and commands,
+which are carried out.
+
+An event that cannot be taken in, or a command that cannot be carried out, is logged, counted under
+``defect``, and left out. Where nothing can be saved, or a round cannot be aggregated, the campaign
+is *paused*: its devices are told that it is busy, what is on offer stays on offer, and it goes on
+by itself when the cause is gone, or when it is told to. Other campaigns go on.
+"""
+
+import heapq
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+
+from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
+from aggregator.core.round.machine import step
+from aggregator.core.round.order_events import Aborted, RolledBack
+from aggregator.core.settings import RunSettings
+from aggregator.core.state import (
+    Acknowledge,
+    Aggregate,
+    Command,
+    DeadlinePassed,
+    Event,
+    FinishRun,
+    Resumed,
+    RunState,
+    SendPlan,
+    SetDeadline,
+    UpdateAdmitted,
+    UpdatesLost,
+)
+from aggregator.core.versions import remembered
+from aggregator.leadership import lease
+from aggregator.releases.inherit import Source
+from aggregator.service.aggregation import aggregate, check_fit, programs_of, retune, start_run
+from aggregator.service.devices import Devices
+from aggregator.service.forgetting import forgotten
+from aggregator.service.group import Group
+from aggregator.service.pause import BUSY_S, Pause
+from aggregator.service.placing import place_late
+from aggregator.service.told import Told
+from aggregator.transfer.fleet import Fleet
+from aggregator.transfer.offers import Offers, offered
+from algorithms.algorithm import Algorithm
+from algorithms.core.contract import Mean, Probe
+from wire import messages
+from wire.bundle import Bundle
+from wire.codec import digest
+from wire.messages import Choose
+
+log = logging.getLogger("shoal.aggregator")
+
+Observer = Callable[[RunState, Event], None]
+"""Called with the new state after every event, before commands are carried out."""
+
+HELD = "the operator has paused it"
+
+
+class Campaign:
+    """Runs one campaign, in the runner's thread. `state` is immutable and replaced as a whole, so
+    that other threads may read it."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        bundle: Bundle,
+        probe: Probe,
+        store: Store,
+        blobs: Blobs,
+        fleet: Fleet,
+        clock: Clock,
+        announce: Callable[[], None],
+        count: Callable[[str, str], None],
+        observe: Observer,
+        takes: Callable[[str], bool],
+        devices: Devices,
+    ) -> None:
+        """`announce`: publishes the service's status; `count`: counts what goes wrong, by a reason
+        and a text; `takes`: whether it may ask a device."""
+        self._algorithm, self.bundle, self._probe = algorithm, bundle, probe
+        self.store, self.blobs, self._fleet, self._clock, self._observe = (
+            store,
+            blobs,
+            fleet,
+            clock,
+            observe,
+        )
+        self._announce, self._count, self.takes, self._devices = announce, count, takes, devices
+        self.has: Callable[[str], bool] = lambda _device_id: True
+        """Whether a device works for this campaign, and for no other."""
+        self.gives_to: Callable[[str], bool] = lambda _device_id: True
+        """Whether a device is to have the models of this campaign, once it is over, and of no
+        other."""
+        self.releases = False
+        """Whether devices get the models to use as releases, and not from the campaign."""
+        self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
+        self._awaited: set[tuple[float, int]] = set()  # the same: each is in the heap once
+        self._pause, self._held = Pause(clock), False
+        self.state: RunState | None = store.load()
+        records = store.rounds()
+        self._offers, self._told = (
+            Offers(blobs, fleet, {record.views for record in records} - {""}),
+            Told(store, records),
+        )
+
+    def start_or_resume(
+        self, settings: RunSettings, epoch: int, source: Source | None = None
+    ) -> RunState:
+        """Start the campaign, from the models of `source` where there are some; or go on with it
+        from the state in the store, from the next round on with these settings.
+
+        Raises:
+            ConfigError: the algorithm does not fit the bundle.
+            StorageFailed: the campaign cannot be begun.
+        """
+        if self.state is None:
+            check_fit(settings, self._algorithm, self.bundle.manifest)
+            self.blobs.put(self.bundle.payload)
+            initial = self.bundle.initial
+            started = start_run(
+                settings,
+                self._algorithm,
+                self._probe,
+                initial,
+                self.blobs,
+                self._clock(),
+                epoch,
+                source,
+            )
+            self.store.commit([started])
+            self.state, _ = step(None, started)
+            self._observe(self.state, started)
+        else:
+            self._offers.offer(offered(self.state))
+            told = retune(self.state, settings, self._algorithm, self.blobs, self._clock())
+            if self.tell() and self.take_back():
+                self.dispatch(Resumed(self._clock(), epoch), *told)
+        return self.known()
+
+    def retune(self, settings: RunSettings, mean: Mean) -> bool:
+        """Go on with other settings from the next round on, and with this mean from now on. Returns
+        whether that was saved."""
+        self._algorithm = replace(self._algorithm, name=settings.algorithm, mean=mean)
+        return self.dispatch(
+            *retune(self.known(), settings, self._algorithm, self.blobs, self._clock())
+        )
+
+    def known(self) -> RunState:
+        """The state of a campaign that was started."""
+        assert self.state is not None, "the campaign was started"
+        return self.state
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.known().settings.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is over."""
+        return self.known().phase == "finished"
+
+    @property
+    def held(self) -> bool:
+        """Whether the operator has paused it."""
+        return self._held
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is to ask devices for something."""
+        return not self.finished and not self.held
+
+    def next_deadline_s(self) -> float:
+        """The clock's second at which the next deadline is due; infinity when none is set."""
+        return (
+            self._deadlines[0][0] if self._deadlines and not self.paused else self._pause.look_at_s
+        )
+
+    def tick(self) -> None:
+        """Dispatch an event for every deadline that is due, and look whether the cause of a pause
+        is gone."""
+        if self.paused:
+            if self._clock() >= self._pause.look_at_s:
+                self.try_to_go_on()
+            return
+        while self._deadlines and self._deadlines[0][0] <= self._clock() and not self.paused:
+            at_s, number = heapq.heappop(self._deadlines)
+            self._awaited.discard((at_s, number))
+            self.dispatch(DeadlinePassed(max(at_s, self._clock()), number))
+
+    def dispatch(self, *events: Event) -> bool:
+        """Take in events: compute the new state, save the events, then carry out what follows.
+        Returns whether they were saved.
+
+        A command is carried out only when its event is safe, and may be carried out again after a
+        crash (`Resumed`).
+        """
+        group = Group(self.known())
+        for event in events:
+            self.add(group, event)
+        return self.commit(group)
+
+    def roll_back(self, number: int) -> bool:
+        """Return to the models that the round of this number made, if they are remembered. Whatever
+        keeps the campaign from going on with later ones is given up with them. Returns whether that
+        was saved; if not, try again."""
+        state, programs = self.known(), None
+        version = remembered(state, number)
+        if version is not None:
+            programs = programs_of(
+                version, state.next_settings, self._algorithm, self.blobs, state.trained
+            )
+            self._end_pause()
+        saved = self.dispatch(RolledBack(self._clock(), number, programs))
+        self._announce()
+        return saved
+
+    def may_ask(self, device_id: str) -> bool:
+        """Whether it may ask a device for anything."""
+        return self.takes(device_id) and self._devices.may_be_asked(
+            device_id, self.known().settings.where
+        )
+
+    def has_counted(self, device_id: str) -> bool:
+        """Whether an update of a device was ever accepted."""
+        known = self.known().devices.get(device_id)
+        return known is not None and bool(known.accepted)
+
+    def forget(self, device_id: str) -> None:
+        """Forget a device: what came from it, what the algorithm remembers of it, what records say
+        of it.
+
+        Raises:
+            BlobLost, StorageFailed: it is not forgotten.
+        """
+        found = forgotten(
+            self.known(), self.store, self._algorithm, self.blobs, device_id, self._clock()
+        )
+        if not self.commit(found.group):
+            raise StorageFailed(self.paused)
+        self._offers.drop(found.needless, found.views)
+
+    def tell(self) -> bool:
+        """Take in what the registry knows of devices that is new to this campaign. Returns whether
+        that was saved."""
+        return self._devices.tell(self.known(), self.dispatch, self.gives_to)
+
+    def take_back(self, device_ids: Iterable[str] | None = None) -> bool:
+        """Take out of the records what devices keep, of all or these, whose owners do not let it be
+        told any more. Returns whether that is done; if not, all of it is when the campaign goes on.
+        """
+        asked = self._told.devices() if device_ids is None else device_ids
+        try:
+            records = self._told.without({d for d in asked if self._devices.withholds(d)})
+        except StorageFailed as error:
+            self._begin_pause(str(error), self._check_storage)
+            return False
+        return not records or self.commit(Group(self.known(), records=records))
+
+    def abort(self) -> bool:
+        """End the campaign where it stands. Returns whether that was saved."""
+        self._end_pause()
+        saved = self.dispatch(Aborted(self._clock()))
+        self._announce()
+        return saved
+
+    @property
+    def paused(self) -> str:
+        """Why nothing goes on; empty while it does."""
+        return self._pause.reason
+
+    def hold(self) -> None:
+        """Pause until the operator says otherwise. No cause that ends of itself ends that."""
+        self._held = True
+        if not self.paused:
+            self._begin_pause(HELD)
+
+    def try_to_go_on(self, told: bool = False) -> None:
+        """End a pause if its cause is gone, or if the operator says so (`told`)."""
+        self._held = self._held and not told
+        if self._pause.ends(told):
+            if self._held:
+                self._begin_pause(HELD)
+                return
+            self._fleet.rename()
+            self._deadlines.clear()
+            self._awaited.clear()
+            if self.tell() and self.take_back():
+                self.dispatch(Resumed(self._clock(), self.known().epoch))
+            self._announce()
+
+    def add(self, group: Group, event: Event) -> None:
+        """Take one event into a group."""
+        try:
+            group.add(self._placed(group, event) if isinstance(event, UpdateAdmitted) else event)
+        except (
+            Exception
+        ):  # a defect of the round core must not end the service: the event is left out
+            log.exception("defect: an event was left out: %s", type(event).__name__)
+            self._count("defect", type(event).__name__)
+
+    def _placed(self, group: Group, event: UpdateAdmitted) -> UpdateAdmitted:
+        try:
+            return place_late(group.state, self._algorithm, self.blobs, event, group.updates[-1][1])
+        except (BlobLost, StorageFailed) as error:
+            log.error(
+                "device=%s belongs where devices do of which nothing is known: %s",
+                event.device_id,
+                error,
+            )
+            return event
+
+    def commit(self, group: Group) -> bool:
+        """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it
+        has happened, and false is returned."""
+        try:
+            if group.updates:
+                self.blobs.put(*(payload for _, payload in group.updates))
+            if group.steps or group.records:
+                snapshot = group.state if group.records or group.whole else None
+                self.store.commit([event for event, _ in group.steps], group.records, snapshot)
+        except StorageFailed as error:
+            for device_id, payload in group.updates:
+                self.tell_busy(device_id, digest(payload))
+            self._begin_pause(str(error), self._check_storage)
+            return False
+        before, self.state = self.known(), group.state
+        for event, state in group.steps:
+            self._observe(state, event)
+            self._devices.observe(before, event, state)
+            before = state
+        self._offers.keep_views({record.views for record in group.records} - {""})
+        self._told.note(group.records)
+        for command in group.commands:
+            self._carry_out(command)
+        if group.records and not self.paused:
+            self._offers.forget(self.known())
+        return True
+
+    def tell_busy(self, device_id: str, update: str) -> None:
+        """Ask a device for its update of this digest again, later."""
+        self._fleet.reply(messages.Busy(device_id, update, BUSY_S))
+
+    def _begin_pause(self, reason: str, cause: Callable[[], object] | None = None) -> None:
+        self._pause.begin(reason, cause)
+        self._announce()
+
+    def _end_pause(self) -> None:
+        self._pause.end()
+        self._held = False
+
+    def _carry_out(self, command: Command | messages.Reply) -> None:
+        try:
+            match command:
+                case SendPlan(plan) if self.held or not self.has(plan.device_id):
+                    # it is commanded again when the campaign goes on, or when the device comes back
+                    pass
+                case Aggregate() if self.held:
+                    pass
+                case SendPlan(plan):
+                    chosen = [
+                        model
+                        for verb in plan.verbs
+                        if isinstance(verb, Choose)
+                        for model in verb.models
+                    ]
+                    self._offers.offer({plan.bundle, plan.model, *chosen})
+                    self._fleet.send_plan(plan)
+                    self._devices.on_plan(plan.device_id, self.name)
+                case SetDeadline(number, at_s) if (at_s, number) not in self._awaited:
+                    heapq.heappush(self._deadlines, (at_s, number))
+                    self._awaited.add((at_s, number))
+                case SetDeadline():
+                    pass
+                case Acknowledge(device_id, update):
+                    self._fleet.reply(messages.Acknowledge(device_id, update))
+                case Aggregate():
+                    self._aggregate()
+                case FinishRun(device_id, gives=True) if not self.releases and not self.gives_to(
+                    device_id
+                ):
+                    pass
+                case FinishRun(device_id, model, gives):
+                    state = self.known()
+                    if gives:
+                        self._offers.offer({model, state.settings.bundle})
+                    own = (
+                        device_id,
+                        state.settings.run_id,
+                        state.epoch,
+                        state.settings.bundle,
+                        model,
+                    )
+                    self._fleet.reply(messages.Finish(*own, releases=self.releases or not gives))
+                    if gives:
+                        self._devices.on_models(state, device_id, self.releases)
+                case _:
+                    self._fleet.reply(command)
+        except (BlobLost, StorageFailed) as error:
+            lost = error.digest if isinstance(error, BlobLost) else ""
+            self._begin_pause(
+                str(error), partial(self.blobs.get, lost) if lost else self._check_storage
+            )
+        # a defect must not end the service: the command is left out, and given again after a
+        # restart
+        except Exception:
+            log.exception("defect: a command was left out: %s", type(command).__name__)
+            self._count("defect", type(command).__name__)
+
+    def _aggregate(self) -> None:
+        """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else
+        stands in the way pauses the campaign."""
+        state = self.known()
+        try:
+            with lease.held(self._announce):
+                event: Event = aggregate(
+                    state, self._algorithm, self._probe, self.blobs, self._clock
+                )
+        except BlobLost as error:
+            blobs = {d: told.blob for d, told in state.inputs.items()} | {
+                d: received.blob for d, received in state.received.items()
+            }
+            devices = tuple(d for d, blob in blobs.items() if blob == error.digest)
+            if not devices:
+                raise
+            log.error(
+                "update lost device=%s round=%d: %s; it is asked for again",
+                devices[0],
+                state.round,
+                error,
+            )
+            event = UpdatesLost(self._clock(), state.round, devices)
+        except StorageFailed:
+            raise
+        # whatever an algorithm fails at: the updates are safe, and a later version may aggregate
+        # them
+        except Exception as error:
+            log.exception("round %d cannot be aggregated", state.round)
+            self._begin_pause(
+                f"round {state.round} cannot be aggregated: {type(error).__name__}: {error}"
+            )
+            return
+        self.dispatch(event)
+
+    def _check_storage(self) -> None:
+        self.blobs.check()
+        self.store.check()
+        self.state, records = (
+            self.store.load(),
+            self.store.rounds(),
+        )  # a commit whose answer was lost may have been carried out
+        self._told = Told(self.store, records)
+        self._offers.keep_views({record.views for record in records} - {""})

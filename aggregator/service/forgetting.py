@@ -1,0 +1,128 @@
+"""Makes a run forget a device: its updates, what the algorithm remembers of it, and what the
+records of rounds say of it.
+
+What cannot be removed is said by `REMAINS`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from aggregator.core.ports import Blobs, Store
+from aggregator.core.record import RoundRecord
+from aggregator.core.round.device_events import DeviceForgotten
+from aggregator.core.state import ModelVersion, RunState
+from aggregator.service.group import Group
+from aggregator.transfer.offers import needed
+from algorithms.algorithm import Algorithm, decode_memory, encode_memory
+from algorithms.core.keys import NEWCOMER
+from algorithms.forgetting import forget, own_group
+from wire.arrays.tensors import OWN_FILES, decode_tensors, encode_tensors
+
+REMAINS = (
+    "it stays in models that it helped to train with others, in backups, in logs and in the audit "
+    "log of this order, "
+    "and in what the broker holds for a device that is away"
+)
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What is to be saved so that a run forgets a device, and the blobs that are to be deleted
+    then."""
+
+    group: Group
+    needless: set[str]
+    views: set[str]
+    """What groupings have compared, which stays."""
+
+
+def forgotten(
+    run: RunState, store: Store, algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float
+) -> Forgotten:
+    """How a run forgets a device. New memories and views are safe when this returns, and nothing
+    else has happened.
+
+    Raises:
+        BlobLost, StorageFailed: what would be changed cannot be read, or written.
+    """
+    group, old = Group(run, whole=True), store.rounds()
+    group.add(_event(run, algorithm, blobs, device_id, at_s))
+    group.records += [_record(record, blobs, device_id) for record in old]
+    views = {record.views for record in group.records} - {""}
+    return Forgotten(
+        group,
+        (needed(run) | {record.views for record in old}) - needed(group.state) - views - {""},
+        views,
+    )
+
+
+def _event(
+    run: RunState, algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float
+) -> DeviceForgotten:
+    memories, own = dict[str, str](), set[str]()
+    versions: list[RunState | ModelVersion] = [run, *run.history]
+    for version in versions:
+        state = decode_memory(blobs.get(version.memory), {})
+        if (
+            (group := own_group(algorithm, state, device_id)) is not None
+            and group != NEWCOMER
+            and group in version.models
+        ):
+            own.add(version.models[group])
+        memories[version.memory] = blobs.put(encode_memory(forget(algorithm, state, device_id)))[0]
+    shared = {model for version in versions for model in _of_others(version, device_id)}
+    shared |= {
+        flight.model for d, flight in (*run.flights.items(), *run.placing.items()) if d != device_id
+    }
+    return DeviceForgotten(at_s, device_id, memories, tuple(sorted(own - shared)))
+
+
+def _of_others(version: RunState | ModelVersion, device_id: str) -> set[str]:
+    """The models that other devices start from."""
+    return {
+        version.models[key]
+        for d, key in version.starts.items()
+        if d != device_id and key in version.models
+    }
+
+
+def _record(record: RoundRecord, blobs: Blobs, device_id: str) -> RoundRecord:
+    return replace(
+        record,
+        evaluated={d: metrics for d, metrics in record.evaluated.items() if d != device_id},
+        groups={d: group for d, group in record.groups.items() if d != device_id},
+        notes=_without(record.notes, device_id),
+        views=_views(record.views, blobs, device_id),
+        kept={d: kept for d, kept in record.kept.items() if d != device_id},
+        placed={d: placed for d, placed in record.placed.items() if d != device_id},
+    )
+
+
+def _without(value: Any, device_id: str) -> Any:
+    """A note without what stands under the device's id, and without the id itself."""
+    if isinstance(value, dict):
+        return {key: _without(held, device_id) for key, held in value.items() if key != device_id}
+    if isinstance(value, list | tuple):
+        return [_without(held, device_id) for held in value if held != device_id]
+    return value
+
+
+def _views(name: str, blobs: Blobs, device_id: str) -> str:
+    """The distances of a round without the device's row and column."""
+    if not name:
+        return name
+    arrays, text = decode_tensors(blobs.get(name), OWN_FILES)
+    told = msgspec.json.decode(text)
+    ids: list[str] = told["device_ids"]
+    if device_id not in ids:
+        return name
+    kept = np.array([row for row, d in enumerate(ids) if d != device_id], np.int64)
+    others = {
+        key: np.ascontiguousarray(matrix[np.ix_(kept, kept)]) for key, matrix in arrays.items()
+    }
+    told["device_ids"] = [ids[row] for row in kept]
+    return blobs.put(encode_tensors(others, msgspec.json.encode(told)))[0]

@@ -1,0 +1,504 @@
+"""Runs the campaigns of a fleet over one link: messages go to the campaign that they are for.
+
+The service runs this, and so does a simulation by messages (`simulation.engine.messages`); only
+their adapters differ.
+
+What was not foreseen is contained in three rings. A message that cannot be read is refused
+(`aggregator.service.inbox`). An event or a command that fails is left out, and a campaign that cannot go on
+is paused (`aggregator.service.campaign`); the others go on.
+
+A device works for one campaign at a time: the one that was started last of those that ask devices
+and take it. It is given the models of the one that came to its end last
+(`aggregator.core.round.succession`).
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from aggregator.core.ports import Blobs, Clock, Store
+from aggregator.core.round.succession import by_end
+from aggregator.core.settings import RunSettings
+from aggregator.core.state import DeviceCheckedIn, DeviceLost, Resumed, RunState
+from aggregator.leadership.rivals import Rivals
+from aggregator.releases.inherit import Source
+from aggregator.releases.rollouts import Rollouts
+from aggregator.service.campaign import Campaign, Observer
+from aggregator.service.devices import Devices
+from aggregator.service.group import Group
+from aggregator.service.inbox import Inbox
+from aggregator.storage.memory import MemoryRegistry
+from aggregator.transfer.assembly import Assembly
+from aggregator.transfer.fleet import Fleet
+from algorithms.algorithm import Algorithm
+from algorithms.core.contract import Probe
+from wire.bundle import Bundle
+from wire.codec import digest
+from wire.errors import ShoalError
+from wire.identity.signed import Verifier
+from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
+from wire.messages import Fetch
+
+log = logging.getLogger("shoal.aggregator")
+
+GROUP = 64
+"""Messages that are saved together, at most."""
+MOST_TOGETHER = 64 * 2**20
+"""Once updates have more bytes together they are saved."""
+
+
+class Runner:
+    """Runs campaigns, in one thread."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        clock: Clock,
+        *,
+        epoch: int = 1,
+        silence_s: float = float("inf"),
+        verifier: Verifier | None = None,
+        devices: Devices | None = None,
+        rollouts: Rollouts | None = None,
+        assembly: Assembly | None = None,
+    ) -> None:
+        """`epoch`: that of this start. A device that is silent for `silence_s` is taken for absent.
+        `verifier`: opens what other aggregators of this fleet have signed; without one, nothing
+        that they sent is believed. `rollouts`: the fleet's releases, by which devices get the
+        models to use; without, a campaign gives them its models when it is over. `assembly`: where
+        large updates are put together; without, all have to come whole."""
+        self._rollouts = rollouts
+        self._fleet, self._clock, self._epoch, self._silence_s = fleet, clock, epoch, silence_s
+        self.devices = devices or Devices(MemoryRegistry(), clock)
+        self._inbox, self._assembly = (
+            Inbox(fleet.topics, clock, fleet.offered, self.devices, assembly),
+            assembly,
+        )
+        fleet.takes_pieces = assembly is not None
+        self._rivals = Rivals(verifier, clock, self._inbox.count)
+        self._was_connected, self.connected = False, False
+        self._look_at_s, self._started_s = 0.0, clock()
+        self.campaigns: dict[str, Campaign] = {}
+        """By name, in the order of their starts. It is replaced as a whole, so that other threads
+        may read it."""
+        self._asking: list[str] = []
+
+    def add(
+        self,
+        settings: RunSettings,
+        algorithm: Algorithm,
+        bundle: Bundle,
+        probe: Probe,
+        store: Store,
+        blobs: Blobs,
+        *,
+        observe: Observer = lambda _state, _event: None,
+        takes: Callable[[str], bool] = lambda _device_id: True,
+        source: Source | None = None,
+        held: bool = False,
+    ) -> Campaign:
+        """Start a campaign, or go on with the one in the store, from the next round on with these
+        settings. `observe`, `takes` and `source` as in `Campaign`; `held`: whether the operator has
+        paused it.
+
+        Raises:
+            ConfigError: the algorithm does not fit the bundle, or its updates are larger than what
+            is taken.
+            StorageFailed: the campaign cannot be begun.
+        """
+        count, devices = self._inbox.count, self.devices
+        campaign = Campaign(
+            algorithm,
+            bundle,
+            probe,
+            store,
+            blobs,
+            self._fleet,
+            self._clock,
+            self.announce,
+            count,
+            observe,
+            takes,
+            devices,
+        )
+        campaign.releases = self._rollouts is not None
+        self._inbox.admit_updates_of(bundle.manifest)
+        if held:
+            campaign.hold()
+        campaign.gives_to = lambda device_id: self.giver_of(device_id) is campaign
+        campaign.start_or_resume(settings, self.epoch, source)
+        self.campaigns = {**self.campaigns, settings.name: campaign}
+        campaign.has = lambda device_id: self.campaign_of(device_id) is campaign
+        if (
+            campaign.finished
+        ):  # the registry may have been killed before it wrote what devices said last
+            for device_id, received in campaign.known().received.items():
+                if received.kept is not None and self.giver_of(device_id) is campaign:
+                    self.devices.on_models(campaign.known(), device_id, campaign.releases)
+        self.reassign()
+        return campaign
+
+    @property
+    def epoch(self) -> int:
+        """Which start of the service speaks."""
+        return max([self._epoch, *(campaign.known().epoch for campaign in self.campaigns.values())])
+
+    @property
+    def link(self) -> Link:
+        """The link whose events `handle` takes."""
+        return self._fleet.link
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """How often something that arrived was refused, by reason; under ``defect``, what Shoal
+        failed at."""
+        return self._inbox.refused
+
+    @property
+    def finished(self) -> bool:
+        """Whether every campaign is over."""
+        return all(campaign.finished for campaign in self.campaigns.values())
+
+    @property
+    def paused(self) -> str:
+        """Why nothing goes on; empty while anything does."""
+        unfinished = [
+            campaign for campaign in self.campaigns.values() if not campaign.finished
+        ] or list(self.campaigns.values())
+        return (
+            unfinished[-1].paused
+            if unfinished and all(campaign.paused for campaign in unfinished)
+            else ""
+        )
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Handle messages and deadlines until `stop` returns true; it is called at least every half
+        second.
+
+        Raises:
+            OtherAggregator, WrongFleet: another aggregator has taken over the fleet, or the broker
+            does not let this one speak for it.
+        """
+        while not stop():
+            event = self._fleet.link.receive(
+                timeout_s=min(0.5, max(0.0, self.next_deadline_s() - self._clock()))
+            )
+            group = []
+            while event is not None:
+                group.append(event)
+                event = self._fleet.link.receive(timeout_s=0) if len(group) < GROUP else None
+            self.handle(*group)
+            self.tick()
+
+    def next_deadline_s(self) -> float:
+        """The clock's second at which the next deadline is due; infinity when none is set."""
+        return min(
+            (campaign.next_deadline_s() for campaign in self.campaigns.values()),
+            default=float("inf"),
+        )
+
+    def tick(self) -> None:
+        """Act on every deadline that is due, and on every device that was silent for too long."""
+        for campaign in list(self.campaigns.values()):
+            campaign.tick()
+        self._level()
+        now_s = self._clock()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + self._silence_s / 10
+            if now_s - self._started_s > self._silence_s:
+                for campaign in self.campaigns.values():
+                    if not campaign.paused:
+                        campaign.dispatch(
+                            *(
+                                DeviceLost(now_s, d)
+                                for d in self._inbox.silent(
+                                    campaign.known(), now_s - self._silence_s
+                                )
+                            )
+                        )
+        self.devices.tick()
+        self.tell_devices()
+        self._reassign_if_needed()
+
+    def tell_devices(self) -> bool:
+        """Tell the campaigns which devices they may ask, where that has changed. Returns whether
+        all have saved it."""
+        open_now = [c for c in self.campaigns.values() if not c.paused]
+        saved, changed = [c.tell() for c in open_now], self.devices.changed()
+        saved = [done and c.take_back(changed) for done, c in zip(saved, open_now, strict=True)]
+        self.reassign(changed)
+        return all(saved) and len(saved) == len(self.campaigns)
+
+    def forget(self, device_id: str) -> None:
+        """Forget a device in every campaign, and on the broker.
+
+        Raises:
+            BlobLost, StorageFailed: it is not forgotten everywhere.
+        """
+        for campaign in self.campaigns.values():
+            campaign.forget(device_id)
+        if self._rollouts is not None:
+            self._rollouts.forget(device_id)
+        self._inbox.forget(device_id)
+        if self._assembly is not None:
+            self._assembly.drop(device_id)
+        self._fleet.clear(device_id)
+
+    def handle(self, *events: LinkEvent) -> None:
+        """Act on events of the link, and save what follows from them together. Whatever a message
+        holds, it raises nothing: it is refused with a reason.
+
+        Raises:
+            OtherAggregator, WrongFleet: another aggregator has taken over the fleet, or the broker
+            does not let this one speak for it.
+        """
+        groups, deliveries, proofs = dict[str, Group](), list[Delivery](), list[tuple[str, str]]()
+        for event in events:
+            match event:
+                case LinkUp(kept):
+                    self.connected = True
+                    if (
+                        self._was_connected and not kept
+                    ):  # the broker has lost what waited for us, and maybe what waited for devices
+                        self._fleet.rename()
+                    self.announce()
+                    if self._was_connected:
+                        self._fleet.offer_again()
+                    self._was_connected = True
+                case LinkDown(reason):
+                    self.connected = False
+                    self._rivals.lost(reason)
+                case Denied(action, topic):
+                    self._rivals.denied(action, topic, self._fleet.topics)
+                case Delivery(topic, payload) if topic == self._fleet.topics.aggregator:
+                    self._rivals.check(
+                        payload, self._fleet.announced, self._fleet.boot_id, self.epoch
+                    )
+                    deliveries.append(event)
+                case Delivery():
+                    proofs += self._take(groups, event)
+                    deliveries.append(event)
+                    if sum(
+                        len(payload) for group in groups.values() for _, payload in group.updates
+                    ) > MOST_TOGETHER or _is_due(groups):
+                        self._commit(groups)
+        self._commit(groups)
+        self._fleet.link.confirm(deliveries)
+        for proof in proofs:
+            self._on_proof(*proof)
+        self._reassign_if_needed()
+
+    def _commit(self, groups: dict[str, Group]) -> None:
+        """Save groups, and forget the pieces of what is safe then."""
+        for name, group in groups.items():
+            if self.campaigns[name].commit(group) and self._assembly is not None:
+                for device_id, _ in group.updates:
+                    self._assembly.drop(device_id)
+        groups.clear()
+
+    def _offer_again(self, fetch: Fetch) -> bool:
+        """Publish a blob that a device asks for; whether it is on offer, and can be read."""
+        try:
+            return self._fleet.offer_again(fetch.digest, fetch.pieces)
+        except ShoalError as error:
+            self._inbox.count("blob-unread", str(error))
+            return False
+
+    def announce(self) -> None:
+        """Publish that the aggregator is there, and how it is."""
+        latest = next((c for c in reversed(self.campaigns.values()) if c.asks), None) or next(
+            reversed(self.campaigns.values()), None
+        )
+        run_id = latest.known().settings.run_id if latest is not None else ""
+        self._fleet.announce(self.epoch, self._clock(), run_id, paused=self.paused)
+
+    def campaign_of(self, device_id: str) -> Campaign | None:
+        """The campaign that a device works for; where none asks it, the one whose models it has;
+        before any has come to its end, the last that it worked for, or the last of all."""
+        latest = list(reversed(self.campaigns.values()))
+        asking = next((c for c in latest if c.asks and c.may_ask(device_id)), None)
+        if (found := asking or self.giver_of(device_id)) is not None:
+            return found
+        knowing = (c for c in latest if device_id in c.known().devices)
+        return next(knowing, None) or next((c for c in latest if c.takes(device_id)), None)
+
+    def giver_of(self, device_id: str) -> Campaign | None:
+        """The campaign whose models a device has, or is to have: of those that take it, the one
+        that came to its end last."""
+        names = by_end({name: campaign.known() for name, campaign in self.campaigns.items()})
+        over = [campaign for name in names if (campaign := self.campaigns[name]).takes(device_id)]
+        return next(
+            (c for c in over if c.may_ask(device_id) or c.has_counted(device_id)), None
+        ) or next(iter(over), None)
+
+    def reassign(self, device_ids: Iterable[str] | None = None) -> None:
+        """Let devices that are there, all or these, go to the campaigns that they are to work for
+        now."""
+        if device_ids is None:
+            self._asking = self._names_asking()
+        names = list(self.campaigns)
+        chosen = (
+            {d for c in self.campaigns.values() for d in c.known().devices}
+            if device_ids is None
+            else set(device_ids)
+        )
+        moved: dict[str, list[DeviceCheckedIn | DeviceLost]] = {name: [] for name in names}
+        for device_id in sorted(chosen):
+            target = self.campaign_of(device_id)
+            held = [
+                c
+                for c in self.campaigns.values()
+                if (known := c.known().devices.get(device_id)) is not None and known.online
+            ]
+            if target is None or not held or (len(held) == 1 and held[0] is target):
+                continue
+            now_s = self._clock()
+            for campaign in held:
+                if campaign is not target:
+                    moved[campaign.name].append(DeviceLost(now_s, device_id))
+            if target not in held:
+                moved[target.name].append(self._comes_over(device_id, held[-1], target))
+        for name, events in moved.items():
+            if events:
+                self.campaigns[name].dispatch(*events)
+
+    def _comes_over(self, device_id: str, before: Campaign, target: Campaign) -> DeviceCheckedIn:
+        """A device goes to another campaign, with what it has said to the one before."""
+        device = before.known().devices[device_id]
+        said = (
+            device.num_train,
+            device.num_test,
+            device.runtime,
+            device.bundle,
+            device.moved,
+            target.may_ask(device_id),
+        )
+        return DeviceCheckedIn(
+            self._clock(),
+            device_id,
+            *said,
+            device.encodings,
+            device.withholds,
+            device.terms,
+            device.untested,
+        )
+
+    def bring(self, campaign: Campaign) -> None:
+        """Let a campaign that is to go on after its end know what devices have said last to the
+        campaigns that it takes them from: its next round asks by that."""
+        names = list(self.campaigns)
+        later = [self.campaigns[name] for name in names[names.index(campaign.name) + 1 :]]
+        found = {
+            device_id: other
+            for other in self.campaigns.values()
+            for device_id, device in other.known().devices.items()
+            if other is not campaign and device.online and campaign.may_ask(device_id)
+        }
+        free = [d for d in sorted(found) if not any(c.asks and c.may_ask(d) for c in later)]
+        campaign.dispatch(*(self._comes_over(d, found[d], campaign) for d in free))
+
+    def _names_asking(self) -> list[str]:
+        return [name for name, campaign in self.campaigns.items() if campaign.asks]
+
+    def _reassign_if_needed(self) -> None:
+        """A campaign that ended leaves its devices to the others."""
+        if self._asking != self._names_asking():
+            self.reassign()
+
+    def _take(self, groups: dict[str, Group], delivery: Delivery) -> list[tuple[str, str]]:
+        """Add what follows from a message to the groups of its campaigns. Returns the device and
+        the proof where one was shown."""
+
+        def state_of(name: str) -> RunState:
+            return groups[name].state if name in groups else self.campaigns[name].known()
+
+        def of_device(device_id: str) -> tuple[str, RunState] | None:
+            campaign = self.campaign_of(device_id)
+            return (campaign.name, state_of(campaign.name)) if campaign is not None else None
+
+        def of_run(run_id: str) -> tuple[str, RunState] | None:
+            return next(
+                (
+                    (n, state_of(n))
+                    for n, c in self.campaigns.items()
+                    if c.known().settings.run_id == run_id
+                ),
+                None,
+            )
+
+        if (
+            (device_id := self._inbox.device_of_update(delivery))
+            and self.paused
+            and (first := self.campaign_of(device_id)) is not None
+        ):
+            first.tell_busy(device_id, digest(delivery.payload))
+            return []
+        reading = self._inbox.read(delivery, of_device, of_run)
+        if reading.in_use is not None and self._rollouts is not None:
+            self._rollouts.on_in_use(reading.in_use)
+        campaign = self.campaigns.get(reading.campaign)
+        if reading.fetch is not None and not self._offer_again(reading.fetch):
+            self._inbox.refuse_fetch(reading)
+        if campaign is None:
+            for reply in reading.replies:
+                self._fleet.reply(reply)
+            return []
+        if campaign.paused and reading.about == "update":
+            campaign.tell_busy(reading.device_id, reading.digest)
+            return []
+        if reading.want is not None:
+            self._fleet.want(reading.want)
+        group = groups.setdefault(reading.campaign, Group(campaign.known()))
+        group.commands += reading.replies
+        if campaign.paused:
+            return []
+        if reading.update is not None:
+            group.updates.append((reading.device_id, reading.update))
+        for event in reading.events:
+            campaign.add(group, event)
+            if isinstance(event, DeviceCheckedIn):
+                self._leave_others(groups, campaign, event)
+        return [(reading.device_id, reading.proof)] if reading.proof else []
+
+    def _leave_others(
+        self, groups: dict[str, Group], own: Campaign, event: DeviceCheckedIn
+    ) -> None:
+        """A device that checked in with a campaign works for no other."""
+        for name, campaign in self.campaigns.items():
+            known = campaign.known().devices.get(event.device_id)
+            if campaign is not own and known is not None and known.online and not campaign.paused:
+                campaign.add(
+                    groups.setdefault(name, Group(campaign.known())),
+                    DeviceLost(event.at_s, event.device_id),
+                )
+
+    def _level(self) -> None:
+        """Let every campaign speak with the greatest epoch of any: a device takes nothing of a
+        smaller one."""
+        epoch = self.epoch
+        for campaign in self.campaigns.values():
+            if campaign.known().epoch < epoch and not campaign.paused:
+                campaign.dispatch(Resumed(self._clock(), epoch))
+
+    def _on_proof(self, device_id: str, proof: str) -> None:
+        """A device has a plan of a greater epoch: this aggregator came from an older state. It
+        takes a greater epoch yet."""
+        proven = self._rivals.proven_epoch(device_id, proof)
+        if proven > self.epoch and not self.paused:
+            log.warning(
+                "device=%s has a plan of epoch %d, this was %d: a greater one is taken",
+                device_id,
+                proven,
+                self.epoch,
+            )
+            self._epoch = proven + 1
+            for campaign in self.campaigns.values():
+                campaign.dispatch(Resumed(self._clock(), proven + 1))
+            self.announce()
+
+
+def _is_due(groups: Mapping[str, Group]) -> bool:
+    """Whether a buffered campaign is to aggregate now: what comes next counts in its next round."""
+    return any(
+        group.state.settings.buffer and group.state.phase == "aggregating"
+        for group in groups.values()
+    )

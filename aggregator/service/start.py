@@ -1,0 +1,241 @@
+"""What is read and checked before a service touches its database or the broker: a start that has to
+fail changes nothing, and disturbs nobody."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from aggregator.core.budget import check_budget
+from aggregator.core.eligibility import read_rule
+from aggregator.core.hours import read_hours
+from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
+from aggregator.leadership.identity import own_secret
+from aggregator.service.aggregation import start_run
+from aggregator.service.probe_file import load_probe
+from aggregator.storage.engine import database_name
+from aggregator.storage.memory import MemoryBlobs
+from aggregator.storage.sql_store import has_run
+from algorithms.algorithm import Algorithm
+from algorithms.core.contract import Probe
+from algorithms.registry import read_algorithm
+from algorithms.schedules import check_schedule
+from host.files import write_atomically
+from wire.bundle import Bundle, unpack
+from wire.errors import BundleError, ConfigError
+from wire.identity.keys import PrivateKey, PublicKey, read_private, read_public
+
+T = TypeVar("T")
+
+log = logging.getLogger("shoal.aggregator")
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whom devices believe."""
+
+    keys: tuple[PublicKey, ...]
+    root: PrivateKey | None
+    """The root key, if it is here."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `shoal export` made for a campaign."""
+
+    bundle: Bundle
+    probe: Probe
+
+
+def read_trust(folder: Path) -> Trust:
+    """Read ``trust.pem`` of a folder, and ``signing.key`` if it is there.
+
+    Raises:
+        ConfigError: one of them cannot be read, or is not what its name says.
+    """
+    keys, own = _read(folder / "trust.pem", read_public), folder / "signing.key"
+    return Trust(keys, _read(own, read_private) if own.exists() else None)
+
+
+def read_exported(folder: Path, trust: Trust) -> Exported:
+    """Read ``device.shoal`` and ``server.pt2`` of a folder.
+
+    Raises:
+        ConfigError: one of them cannot be read, or is not what its name says, or devices would not
+        believe its signature.
+    """
+    bundle = _read(folder / "device.shoal", lambda payload: unpack(payload, trust.keys))
+    return Exported(
+        bundle, _read(folder / "server.pt2", lambda payload: load_probe(payload, bundle.digest))
+    )
+
+
+def write_trust(folder: Path, exported: Path) -> None:
+    """Keep whom devices believe in a service's folder, for starts that name no bundle.
+
+    Raises:
+        ConfigError: it cannot be read or written.
+    """
+    try:
+        payload, own = (exported / "trust.pem").read_bytes(), folder / "trust.pem"
+        if not own.exists() or own.read_bytes() != payload:
+            write_atomically(own, payload)
+    except OSError as error:
+        raise ConfigError(f"folder {folder}: trust.pem: {error.strerror}") from None
+
+
+def refuse_lost_run(
+    database: str,
+    run: RunSettings,
+    algorithm: Algorithm,
+    exported: Exported,
+    held: set[str],
+    where: str,
+) -> None:
+    """Refuse to begin a run anew whose blobs, `held`, are there: its database is lost, or another
+    one was named, and a run that begins deletes what it does not need. A start that was killed
+    before it saved its first event leaves the bundle and the first models alone: those are begun
+    with again.
+
+    Raises:
+        ConfigError: the database does not have the run, but blobs of it are here; or the database
+        cannot be opened.
+    """
+    if not held or has_run(database, run.name):
+        return
+    first = start_run(run, algorithm, exported.probe, exported.bundle.initial, MemoryBlobs(), 0.0)
+    if held - {run.bundle, first.memory, *first.models.values()}:
+        raise ConfigError(
+            f"there is no run {run.name!r} in {database_name(database)}, but {where} has its "
+            "blobs: "
+            "restore it, name the right --database, or give another --run"
+        )
+
+
+def check_asking(settings: RunSettings) -> None:
+    """Check whom a run is to ask, when, and for how long.
+
+    Raises:
+        ConfigError: a rule or hours cannot be read, a number is out of range, or a cohort is too
+        small.
+    """
+    check_budget(settings)
+    check_schedule(settings.lr_schedule, settings.rounds)
+    read_rule(settings.where)
+    read_hours(settings.hours)
+    if not (
+        1 <= settings.over_select <= 10
+        and 0 <= settings.quorum <= 1
+        and settings.pace_s >= 0
+        and settings.cohort >= 0
+    ):
+        told = (
+            f"{settings.over_select:g}, {settings.quorum:g}, {settings.pace_s:g}, {settings.cohort}"
+        )
+        raise ConfigError(
+            f"over_select, quorum, pace_s and cohort are {told}: expected 1 to 10, 0 to 1, and 0 "
+            "or more"
+        )
+    if (
+        settings.buffer < 0
+        or settings.concurrency < 0
+        or (settings.concurrency and not settings.buffer)
+    ):
+        raise ConfigError(
+            f"buffer {settings.buffer}, concurrency {settings.concurrency}: expected 0 or more, "
+            "and no concurrency without one"
+        )
+    if settings.buffer and (settings.cohort or settings.over_select != 1):
+        told = f"cohort {settings.cohort}, over_select {settings.over_select:g}"
+        raise ConfigError(
+            f"{told}: a buffered campaign has none; its policy says buffer= and concurrency="
+        )
+    if 0 < settings.buffer < settings.min_updates:
+        raise ConfigError(
+            f"a buffer of {settings.buffer}: no round is aggregated with fewer updates than "
+            f"{settings.min_updates} (min_devices)"
+        )
+    if 0 < settings.cohort < settings.min_updates:
+        raise ConfigError(
+            f"a cohort of {settings.cohort}: no round is aggregated with fewer updates than "
+            f"{settings.min_updates} (min_devices)"
+        )
+
+
+def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str:
+    """Check that a run may go on with these settings; returns what is new, in words, or nothing.
+    Another bundle, seed or algorithm, but for its mean, makes another run; and the epsilon of a
+    privacy mechanism is computed for one way of training.
+
+    Raises:
+        ConfigError: it may not; the text names what differs.
+    """
+    check_asking(wanted)
+    fields = [
+        name
+        for name in RunSettings.__struct_fields__
+        if name not in ("reported", "responses", "run_id", "min_batch")
+    ]
+    differing = [name for name in fields if getattr(stored, name) != getattr(wanted, name)]
+    had, now = read_algorithm(stored.algorithm), read_algorithm(wanted.algorithm)
+    same_but_mean = all(
+        getattr(had, choice) == getattr(now, choice)
+        for choice in ("objective", "grouping", "privacy", "server_optimizer")
+    )
+    private = now.privacy.name != "no-privacy"
+    other_kind = bool(stored.buffer) != bool(wanted.buffer)
+    fixed = [
+        name
+        for name in differing
+        if (private and name in TRAINING)
+        or (name not in RETUNABLE and not (name == "algorithm" and same_but_mean))
+        or (name == "buffer" and other_kind)
+    ]
+    told = ", ".join(
+        f"{name} {getattr(stored, name)!r}, not {getattr(wanted, name)!r}"
+        for name in fixed or differing
+    )
+    if fixed:
+        raise ConfigError(
+            f"run {stored.name!r} in {folder} was started with other settings ({told}); give it "
+            "another --run"
+        )
+    return told
+
+
+def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> bytes:
+    """What the noise of a run is drawn from: the folder's secret, and the run's name. `begun`:
+    whether the run has begun, so that a secret should be here.
+
+    Raises:
+        ConfigError: the secret is lost, and the run has drawn noise from it; or it cannot be read
+        or written.
+    """
+    path = folder / "secret.key"
+    if begun and not path.exists():
+        if algorithm.privacy.server_noise:
+            told = f"it is not here, and the noise of run {run!r} is drawn from it"
+            raise ConfigError(
+                f"secret {path}: {told}; restore it from a backup, or begin another run (--run)"
+            )
+        log.warning(
+            "secret %s: it was not here, another is made; run %s draws no noise from it", path, run
+        )
+    return own_secret(path) + run.encode()
+
+
+def _read(path: Path, parse: Callable[[bytes], T]) -> T:
+    """What a file of the bundle's folder holds.
+
+    Raises:
+        ConfigError: it cannot be read, or is not what its name says; the text names the file.
+    """
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"bundle file {path}: {error.strerror}; `shoal export` writes it"
+        ) from None
+    except BundleError as error:
+        raise ConfigError(f"bundle file {path}: {error}") from None

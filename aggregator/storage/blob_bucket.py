@@ -1,0 +1,181 @@
+"""Blobs in a bucket of an S3-compatible store, as objects named by their SHA-256."""
+
+import base64
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from aggregator.core.ports import BlobLost, StorageFailed
+from aggregator.storage.blob_folder import DAMAGED, is_digest
+from wire.codec import digest as digest_of
+from wire.errors import ConfigError
+
+log = logging.getLogger("shoal.aggregator")
+
+REQUESTS = 16
+"""Requests that are under way at a time."""
+CONNECT_S, READ_S, ATTEMPTS = 2, 5, 2
+"""Seconds that a connection may take, and that nothing may come on one; how often a request is
+made. A store that is away is noticed within a lease, so that the service can say so."""
+
+
+class BlobBucket:
+    """An `aggregator.core.ports.Blobs` below ``s3://BUCKET/PREFIX``. The store checks what it is
+    sent by its MD5; what a reader gets has been hashed. A damaged object is renamed to
+    ``SHA256.damaged``. Endpoint and credentials are boto3's: ``AWS_ENDPOINT_URL_S3``,
+    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, or the files ``~/.aws/config`` and
+    ``~/.aws/credentials``."""
+
+    def __init__(self, where: str, run: str, may_delete: Callable[[], bool] = lambda: True) -> None:
+        """`may_delete`: asked after the list of objects was made, and before one is deleted.
+
+        Raises:
+            ConfigError: not such an address, boto3 is not installed, or what it is configured with
+            cannot be used.
+        """
+        parts = urlsplit(where)
+        if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
+            raise ConfigError(f"--blobs {where}: expected s3://BUCKET or s3://BUCKET/PREFIX")
+        try:
+            import boto3
+            from botocore.config import Config
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ImportError as error:
+            raise ConfigError(f"--blobs {where}: {error}: pip install 'shoal[s3]'") from None
+        self._where, self._bucket = where.rstrip("/"), parts.netloc
+        self._prefix = "/".join([*filter(None, [parts.path.strip("/")]), run, ""])
+        self._may_delete, self._failures = may_delete, (BotoCoreError, ClientError)
+        config = Config(
+            connect_timeout=CONNECT_S,
+            read_timeout=READ_S,
+            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            max_pool_connections=REQUESTS,
+            s3={"addressing_style": "path"},
+            # not every compatible store knows the newer checksums
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        try:
+            self._client: Any = boto3.session.Session().client("s3", config=config)
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(f"--blobs {where}: {error}") from None
+        self._pool = ThreadPoolExecutor(REQUESTS, "blobs")
+
+    def put(self, *payloads: bytes) -> list[str]:
+        names = [digest_of(payload) for payload in payloads]
+        with self._asking():
+            for _ in self._pool.map(self._write, names, payloads):
+                pass
+        return names
+
+    def get(self, digest: str) -> bytes:
+        with self._asking():
+            payload = self._read(digest)
+            if digest_of(payload) != digest:
+                payload = self._read(digest)  # what was damaged on its way is whole the second time
+            if digest_of(payload) == digest:
+                return payload
+            self._write(digest + DAMAGED, payload)
+            self._delete(digest)
+        told = (
+            f"its object in {self._where} is damaged, and is now {digest}{DAMAGED}: put it back "
+            "from a backup"
+        )
+        raise BlobLost(digest, told)
+
+    def part(self, digest: str, offset: int, size: int) -> bytes:
+        with self._asking():
+            return self._read(digest, Range=f"bytes={offset}-{offset + size - 1}")
+
+    def keep(self, digests: set[str]) -> None:
+        """What cannot be deleted now stays until the next call: it does no harm."""
+        try:
+            with self._asking():
+                unneeded = self._names() - digests
+                if unneeded and self._may_delete():
+                    for _ in self._pool.map(self._delete, unneeded):
+                        pass
+        except StorageFailed as error:
+            log.warning("blobs that nothing needs stay for now: %s", error)
+
+    def drop(self, digests: set[str]) -> None:
+        with self._asking():
+            if not self._may_delete():
+                raise StorageFailed("this service may not delete blobs: another has the fleet")
+            for _ in self._pool.map(self._delete, digests):
+                pass
+
+    def check(self) -> None:
+        with self._asking():
+            name = f"check.{secrets.token_hex(8)}"
+            self._write(name, bytes(2**10))
+            self._delete(name)
+
+    def names(self) -> set[str]:
+        """The blobs that are kept.
+
+        Raises:
+            StorageFailed: the store cannot be asked.
+        """
+        with self._asking():
+            return self._names()
+
+    def problem(self, digest: str) -> str:
+        """What is wrong with a blob, which is only read; empty if nothing is.
+
+        Raises:
+            StorageFailed: the store cannot be asked.
+        """
+        try:
+            with self._asking():
+                return (
+                    ""
+                    if digest_of(self._read(digest)) == digest
+                    else "its bytes are not those that were written"
+                )
+        except BlobLost:
+            return "it is not there"
+
+    def _names(self) -> set[str]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=self._prefix
+        )
+        keys = (
+            entry["Key"].removeprefix(self._prefix)
+            for page in pages
+            for entry in page.get("Contents", ())
+        )
+        return {key for key in keys if is_digest(key)}
+
+    def _write(self, name: str, payload: bytes) -> None:
+        md5 = base64.b64encode(hashlib.md5(payload, usedforsecurity=False).digest()).decode()
+        self._client.put_object(
+            Bucket=self._bucket, Key=self._prefix + name, Body=payload, ContentMD5=md5
+        )
+
+    def _read(self, name: str, **which: str) -> bytes:
+        try:
+            return bytes(
+                self._client.get_object(Bucket=self._bucket, Key=self._prefix + name, **which)[
+                    "Body"
+                ].read()
+            )
+        except self._client.exceptions.NoSuchKey:
+            raise BlobLost(
+                name, f"it is not kept here, in {self._where}: put it back from a backup"
+            ) from None
+
+    def _delete(self, name: str) -> None:
+        self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except self._failures as error:
+            raise StorageFailed(f"blobs in {self._where}: {error}") from None

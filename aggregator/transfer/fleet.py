@@ -1,0 +1,156 @@
+"""What the aggregator publishes to its devices over a link: signed messages, and blobs by their
+digest."""
+
+import time
+from collections.abc import Iterable
+from itertools import chain
+
+from aggregator.core.ports import Blobs
+from aggregator.transfer.offered import Offered
+from wire.codec import encode
+from wire.identity.signed import Sign
+from wire.links.port import Link
+from wire.messages import AggregatorStatus, Plan, Release, Reply, Want
+from wire.pieces import MOST_BYTES
+from wire.topics import RETAINED_OF_DEVICE, Topics
+
+WHOLE_EVERY_S = 5.0
+"""A large blob is published as a whole at most so often."""
+
+
+class Fleet:
+    """Publishes to devices. A blob is published once and retained by the broker for as long as
+    devices need it: it is on offer."""
+
+    def __init__(self, link: Link, topics: Topics, boot_id: str, sign: Sign = encode) -> None:
+        self.link, self.topics, self.boot_id, self._sign = link, topics, boot_id, sign
+        self._offered: dict[str, Offered] = {}
+        self._whole_at_s: dict[str, float] = {}
+        self.takes_pieces = False
+        """Whether updates are taken in pieces."""
+        self._needed: dict[object, set[str]] = {}
+        self.announced = b""
+        """The last status that was published."""
+        link.subscribe(*topics.from_devices, topics.aggregator)
+
+    def sign_with(self, sign: Sign) -> None:
+        """Sign what is published from now on with another key, or with a voucher that holds
+        longer."""
+        self._sign = sign
+
+    def rename(self) -> None:
+        """Take another boot id, so that every device checks in again."""
+        first, _, count = self.boot_id.partition(".")
+        self.boot_id = f"{first}.{int(count or 0) + 1}"
+
+    def announce(
+        self, epoch: int, at_s: float, run_id: str, online: bool = True, paused: str = ""
+    ) -> None:
+        """Publish the aggregator's status; a boot id that devices do not know makes them check
+        in."""
+        status = AggregatorStatus(
+            online, self.boot_id, epoch, at_s, run_id, paused[:1000], self.takes_pieces
+        )
+        self.announced = self._sign(status)
+        self.link.publish(self.topics.aggregator, self.announced, retain=True)
+
+    def send_plan(self, plan: Plan) -> None:
+        """Publish a device's plan."""
+        self.link.publish(self.topics.device(plan.device_id, "plan"), self._sign(plan))
+
+    def send_release(self, release: Release) -> None:
+        """Publish a device's release, retained."""
+        self.link.publish(
+            self.topics.device(release.device_id, "release"), self._sign(release), retain=True
+        )
+
+    def clear_release(self, device_id: str) -> None:
+        """Clear what is retained as a device's release."""
+        self.link.publish(self.topics.device(device_id, "release"), b"", retain=True)
+
+    def want(self, want: Want) -> None:
+        """Tell a device which pieces of its update are to be sent next."""
+        self.link.publish(self.topics.device(want.device_id, "want"), self._sign(want))
+
+    def reply(self, reply: Reply) -> None:
+        """Publish a reply to a device."""
+        self.link.publish(self.topics.device(reply.device_id, "reply"), self._sign(reply))
+
+    def clear(self, device_id: str) -> None:
+        """Take away what the broker retains of a device."""
+        for kind in RETAINED_OF_DEVICE:
+            self.link.publish(self.topics.of_kind(kind, device_id), b"", retain=True)
+
+    def offer(self, owner: object, digests: Iterable[str], blobs: Blobs) -> None:
+        """Publish these blobs, retained, unless they are on offer already. Each stays as long as an
+        owner needs it who offered it."""
+        for digest in sorted(digests):
+            if digest not in self._offered:
+                self._offered[digest] = offered = Offered.of(digest, blobs)
+                self._publish(offered)
+                for piece, payload in offered.cut():
+                    self.link.publish(self.topics.blob(piece), payload, retain=True)
+            self._needed.setdefault(owner, set()).add(digest)
+
+    def offered(self, digest: str) -> bytes:
+        """The bytes of a blob that is on offer.
+
+        Raises:
+            KeyError: it is not.
+            ShoalError: it cannot be read.
+        """
+        return self._offered[digest].payload()
+
+    def offer_again(self, digest: str | None = None, pieces: bool = True) -> bool:
+        """Publish the blob or the piece of this digest again, or all blobs that are on offer: a
+        broker that was restarted may have lost them. Of a large one, what names its pieces is
+        published; or the blob as a whole, for devices that do not know `pieces`.
+
+        Returns whether the blob is on offer.
+
+        Raises:
+            ShoalError: it cannot be read.
+        """
+        for name in self._offered if digest is None else {digest} & self._offered.keys():
+            self._publish(self._offered[name])
+        if digest is None or digest in self._offered:
+            if digest is not None and not pieces and self._offered[digest].pieces is not None:
+                self._publish_whole(digest)
+            return True
+        for offered in self._offered.values():
+            if offered.pieces is not None and digest in offered.pieces.pieces:
+                self.link.publish(self.topics.blob(digest), offered.piece(digest), retain=True)
+                return True
+        return False
+
+    def withdraw_all_but(self, owner: object, digests: set[str]) -> None:
+        """Clear every retained blob that its owner needs no more, but for these, and that nobody
+        else needs."""
+        self._needed[owner] = set(digests)
+        over = {
+            digest: self._offered.pop(digest)
+            for digest in self._offered.keys() - set().union(*self._needed.values())
+        }
+        for name in (
+            {*chain(*(o.names for o in over.values()))}
+            - {*chain(*(o.names for o in self._offered.values()))}
+            if over
+            else ()
+        ):
+            self.link.publish(self.topics.blob(name), b"", retain=True)
+
+    def _publish(self, offered: Offered) -> None:
+        """Publish what is retained in a blob's name."""
+        payload = offered.payload() if offered.pieces is None else self._sign(offered.pieces)
+        self.link.publish(self.topics.blob(offered.digest), payload, retain=True)
+
+    def _publish_whole(self, digest: str) -> None:
+        """Publish a large blob, not retained, for devices that cannot put its pieces together, if
+        such devices take it. Those that ask at about the same time get the same publication."""
+        now_s = time.monotonic()
+        payload = (
+            self._offered[digest].payload() if now_s >= self._whole_at_s.get(digest, 0.0) else b""
+        )
+        if payload and len(payload) <= MOST_BYTES:
+            self._whole_at_s[digest] = now_s + WHOLE_EVERY_S
+            self.link.publish(self.topics.blob(digest), payload)

@@ -1,0 +1,221 @@
+"""A torch module of a user's own as a `Classifier`: any that ends in one linear layer, with nothing
+wrapped or registered."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.models.adoption.attention import replace_attention
+from algorithms.models.adoption.draws import no_draws
+from algorithms.models.adoption.dropout import DROPOUTS
+from algorithms.models.adoption.examples import some_examples
+from algorithms.models.adoption.stacked import replace_recurrent
+from algorithms.models.classifier import Classifier
+from wire.arrays import names
+from wire.errors import ConfigError
+
+SAME = 1e-5
+"""Two answers that differ by less are the same."""
+EXPECTED = "expected a torch.nn.Module whose last layer is torch.nn.Linear"
+
+
+def adopt(
+    name: str,
+    made: object,
+    shape: tuple[int, ...],
+    num_classes: int,
+    scale: nn.Module,
+    vocabulary: int = 0,
+    steps: int = 0,
+) -> Classifier:
+    """The classifier that a user's module is, for examples of this shape, (channels, time) or
+    (channels, height, width); `scale` comes before its first layer. With a `vocabulary`, examples
+    are ids, int64; with `steps`, it answers each of so many (batch, steps, classes). `name` begins
+    the errors. A `Classifier` is taken as it is.
+
+    The module's last linear layer becomes the head; what comes before it, the extractor. The module
+    itself is not changed.
+
+    Raises:
+        ConfigError: it is no classifier of these examples, or it does what no graph can do: it
+        draws random numbers outside of torch's
+            dropout layers, or changes a buffer that is no running statistic.
+    """
+    if isinstance(made, Classifier):
+        model = made
+    elif isinstance(made, nn.Module):
+        model = _divided(name, made, some_examples(3, shape, vocabulary), scale, steps)
+    else:
+        raise ConfigError(f"model {name} is {type(made).__name__}: {EXPECTED}")
+    _check_names(name, model)
+    _check_embeddings(name, model)
+    model.shape, model.vocabulary, model.steps = shape, vocabulary, steps
+    found = tuple(_asked(name, model.eval(), some_examples(2, shape, vocabulary)).shape)
+    if found != (2, *_of_steps(steps), num_classes):
+        expected = (
+            f"{[2, *_of_steps(steps), num_classes]}, one logit per "
+            f"class{' for each step, classes last' if steps else ''}"
+        )
+        raise ConfigError(f"model {name} gives {list(found)} for two examples: expected {expected}")
+    _check_training(name, model)
+    if isinstance(made, nn.Module) and not isinstance(made, Classifier):
+        _check_same(name, made, model)
+    return model
+
+
+def _of_steps(steps: int) -> tuple[int, ...]:
+    return (steps,) if steps else ()
+
+
+def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: int) -> Classifier:
+    """A module cut before its last layer; `x` are three examples."""
+    if (
+        type(module) is nn.Sequential
+        and len(module) > 1
+        and isinstance(module[-1], nn.Linear)
+        and not _has_hooks(module)
+    ):
+        return Classifier(scale, module[:-1], module[-1])
+    if isinstance(module, nn.Linear):
+        return Classifier(scale, nn.Identity(), module)
+    module = deepcopy(module)
+    seen: list[tuple[str, Tensor]] = []
+
+    def note(layer: str) -> Callable[[nn.Module, object, Tensor], None]:
+        return lambda _module, _inputs, output: seen.append((layer, output))
+
+    hooks = [
+        layer.register_forward_hook(note(n))
+        for n, layer in module.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    try:
+        answer = _asked(name, module.eval(), x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    last = [layer for layer, output in seen if output is answer]
+    if len(last) != 1:
+        raise ConfigError(
+            f"model {name} is {type(module).__name__}, and what it returns is not what a linear "
+            f"layer of it gave: {EXPECTED}"
+        )
+    head = module.get_submodule(last[0])
+    assert isinstance(head, nn.Linear)
+    parent, _, own = last[0].rpartition(".")
+    setattr(module.get_submodule(parent), own, nn.Identity())
+    if _asked(name, module, x).shape != (3, *_of_steps(steps), head.in_features):
+        fault = (
+            f"is not called once for all {steps} steps of an example"
+            if steps
+            else "is called more than once, or for parts of an example"
+        )
+        raise ConfigError(f"model {name}: its layer {last[0]!r} {fault}: {EXPECTED}")
+    return Classifier(scale, module, head)
+
+
+def _check_same(name: str, module: nn.Module, model: Classifier) -> None:
+    """Whether what the module was divided into answers as the module does."""
+    x = some_examples(3, model.shape, model.vocabulary)
+    whole, divided = (
+        _asked(name, deepcopy(module).eval(), x),
+        _asked(name, nn.Sequential(model.extractor, model.head).eval(), x),
+    )
+    if not torch.allclose(whole, divided, rtol=SAME, atol=SAME, equal_nan=True):
+        raise ConfigError(
+            f"model {name}: its layers one after the other give something else than it does: "
+            f"{EXPECTED}"
+        )
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _check_names(name: str, model: nn.Module) -> None:
+    """Whether every layer that has tensors has one name; a tensor of two layers is one tensor."""
+    first: dict[int, str] = {}
+    for own, layer in model.named_modules(remove_duplicate=False):
+        if first.setdefault(id(layer), own) != own and any(
+            True for _ in (*layer.parameters(), *layer.buffers())
+        ):
+            raise ConfigError(
+                f"model {name}: {first[id(layer)]!r} and {own!r} are one layer: expected one name "
+                "for each that has tensors"
+            )
+
+
+def _check_embeddings(name: str, model: nn.Module) -> None:
+    """Whether embeddings are plain tables: whose rows a step moves by their gradients, and nothing
+    else does."""
+    for own, layer in model.named_modules():
+        if isinstance(layer, nn.Embedding) and (
+            layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
+        ):
+            raise ConfigError(
+                f"model {name}: {own!r} is an Embedding with max_norm, scale_grad_by_freq or "
+                "sparse: expected none of them"
+            )
+
+
+def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
+    try:
+        with torch.no_grad():
+            answer = model(x)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        what = (
+            "examples"
+            if x.is_floating_point()
+            else f"ids from 0 to {int(x.max())}, as the data's vocabulary has them, in examples"
+        )
+        if x.is_floating_point() and any(
+            isinstance(layer, nn.Embedding) for layer in model.modules()
+        ):
+            said = (
+                "it has an nn.Embedding, and these are measurements; data of ids say their "
+                "`vocabulary`"
+            )
+        raise ConfigError(
+            f"model {name} cannot take {what} of {list(x.shape[1:])}: {said}"
+        ) from error
+    if not isinstance(answer, Tensor):
+        raise ConfigError(
+            f"model {name} returns {type(answer).__name__}: expected a tensor of logits"
+        )
+    return answer
+
+
+def _check_training(name: str, model: Classifier) -> None:
+    """Whether a pass in training is a function of the model's tensors and of the examples."""
+    tried = deepcopy(model).train()
+    replace_attention(tried)
+    replace_recurrent(tried)
+    for layer in tried.modules():
+        if isinstance(layer, DROPOUTS):
+            layer.eval()
+    before = {n: b.clone() for n, b in tried.named_buffers() if not _moves(n)}
+    x = some_examples(4, model.shape, model.vocabulary)
+    with no_draws(
+        f"model {name} draws random numbers in its forward pass", "torch.nn.Dropout layers for that"
+    ):
+        first, second = _asked(name, tried, x), _asked(name, tried, x)
+    if not torch.allclose(first, second, rtol=SAME, atol=SAME, equal_nan=True):
+        raise ConfigError(
+            f"model {name} gives two answers for the same examples in training: expected its "
+            "tensors and the examples alone to count"
+        )
+    after = dict(tried.named_buffers())
+    if changed := [
+        n for n, value in before.items() if n not in after or not torch.equal(value, after[n])
+    ]:
+        raise ConfigError(
+            f"model {name} changes its buffer {changed[0]!r} in training: expected none but "
+            "BatchNorm's running statistics to change"
+        )
+
+
+def _moves(name: str) -> bool:
+    return names.is_running_statistic(name) or name.endswith("num_batches_tracked")

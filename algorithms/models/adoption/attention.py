@@ -1,0 +1,111 @@
+"""Multi-head attention of operators that every runtime has, whose dropout draws nothing by
+itself."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.models.adoption.replaced import check_replaceable
+from algorithms.models.reading.plain import additive
+from wire.errors import ConfigError
+
+
+class Attention(nn.Module):
+    """Stands in the place of a `torch.nn.MultiheadAttention`, with its parameters by the same
+    names: softmax(q k^T / sqrt(d)) v.
+
+    torch's own is one operator on some machines and another one on others, and none of them is
+    known to runtimes of devices.
+    """
+
+    _qkv_same_embed_dim = False
+    """What `torch.nn.TransformerEncoderLayer` looks at to go round a layer's forward pass."""
+
+    in_proj_weight: Tensor
+    in_proj_bias: Tensor | None
+
+    def __init__(self, layer: nn.MultiheadAttention, name: str) -> None:
+        """
+        Raises:
+            ConfigError: an option of the layer that this one does not have.
+        """
+        super().__init__()
+        if layer.in_proj_weight is None or layer.bias_k is not None or layer.add_zero_attn:
+            raise ConfigError(
+                f"layer {name!r} is MultiheadAttention with kdim, vdim, add_bias_kv or "
+                "add_zero_attn: expected none of them"
+            )
+        self.num_heads, self.batch_first = layer.num_heads, layer.batch_first
+        for own in (
+            "in_proj_weight",
+            "in_proj_bias",
+        ):  # parameters, or buffers of an extractor that was made constant
+            value = getattr(layer, own)
+            self.register_parameter(own, value) if value is None or isinstance(
+                value, nn.Parameter
+            ) else self.register_buffer(own, value)
+        self.out_proj = layer.out_proj
+        self.drop = nn.Dropout(layer.dropout)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As that of `torch.nn.MultiheadAttention`, for inputs with a batch; `is_causal` needs the
+        mask, as it does there.
+
+        Raises:
+            ConfigError: inputs without a batch.
+        """
+        if query.dim() != 3:
+            raise ConfigError(
+                f"MultiheadAttention of inputs {list(query.shape)}: expected three dimensions, "
+                "with a batch"
+            )
+        if not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        weights = self.in_proj_weight.chunk(3)
+        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        q, k, v = (
+            self._heads(nn.functional.linear(x, w, b))
+            for x, w, b in zip((query, key, value), weights, biases, strict=True)
+        )
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
+        if attn_mask is not None:
+            mask = (
+                attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, self.num_heads))
+            )
+            scores = scores + additive(mask, scores)
+        if key_padding_mask is not None:
+            scores = scores + additive(key_padding_mask[:, None, None], scores)
+        shares = self.drop(torch.softmax(scores, -1))
+        made: Tensor = self.out_proj((shares @ v).transpose(1, 2).flatten(2))
+        told = (shares.mean(1) if average_attn_weights else shares) if need_weights else None
+        return made if self.batch_first else made.transpose(0, 1), told
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(batch, length, width) -> (batch, heads, length, width of a head)."""
+        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+
+def replace_attention(model: nn.Module) -> None:
+    """Put an `Attention` in the place of every `torch.nn.MultiheadAttention` of a model.
+
+    Raises:
+        ConfigError: one has an option that `Attention` does not have, or does more than torch's
+        own; the text names the layer.
+    """
+    for name, layer in [
+        (n, m) for n, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)
+    ]:
+        check_replaceable(name, layer, nn.MultiheadAttention)
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, Attention(layer, name))

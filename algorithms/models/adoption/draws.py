@@ -1,0 +1,61 @@
+"""Refuses functions that draw random numbers themselves: a graph draws nothing, its random numbers
+are inputs."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from algorithms.models.reading.plain import PlainOperators
+from wire.errors import ConfigError
+
+
+class _Draws(TorchDispatchMode):
+    """Notes the operators that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met: list[str] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled under it: torch would otherwise load its compiler, 1.6 s of work, at
+        the first operator."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs is not None:
+            self.met.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def no_draws(what: str, expected: str) -> Iterator[None]:
+    """Run what draws nothing, by the operators that graphs have; torch's global generator stays as
+    it is.
+
+    Raises:
+        ConfigError: it drew, from torch's, Python's or numpy's global generator; `what` and
+        `expected` are the parts of the text before and
+            after the operator or the generator.
+    """
+    before = _elsewhere()
+    with torch.random.fork_rng(devices=[]), PlainOperators(), _Draws() as drawn:
+        yield
+    if drawn.met:
+        raise ConfigError(f"{what} ({drawn.met[0]}): expected {expected}")
+    if moved := [name for name, state in _elsewhere().items() if state != before[name]]:
+        raise ConfigError(f"{what} ({moved[0]}): expected {expected}")
+
+
+def _elsewhere() -> dict[str, Any]:
+    """Where the global generators outside of torch are."""
+    state: Any = np.random.get_state(legacy=False)["state"]
+    return {
+        "Python's random": random.getstate(),
+        "numpy.random": (bytes(state["key"]), state["pos"]),
+    }

@@ -1,0 +1,133 @@
+"""Recurrent layers on top of each other, with dropout between them that draws nothing by itself."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.models.adoption.replaced import check_replaceable
+from wire.errors import ConfigError
+
+_ONE_LAYER: dict[str, Any] = {
+    "GRU": torch.gru,
+    "LSTM": torch.lstm,
+    "RNN_TANH": torch.rnn_tanh,
+    "RNN_RELU": torch.rnn_relu,
+}
+_OPTIONS = (
+    "mode",
+    "input_size",
+    "hidden_size",
+    "num_layers",
+    "bias",
+    "batch_first",
+    "bidirectional",
+    "proj_size",
+)
+
+States = Tensor | tuple[Tensor, Tensor]
+"""The states of GRU and RNN (layers, batch, units); of LSTM, those and its cells."""
+
+
+class Stacked(nn.Module):
+    """Stands in the place of a `torch.nn.GRU`, `LSTM` or `RNN` of several layers, with its
+    parameters and options by the same names. Behind every layer but the last is an `nn.Dropout`,
+    ``drop_l0``, ``drop_l1`` and so on.
+
+    torch's own is one operator, which draws the numbers of its dropout itself.
+    """
+
+    mode: str
+    input_size: int
+    hidden_size: int
+    proj_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    bidirectional: bool
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        for option in _OPTIONS:
+            setattr(self, option, getattr(layer, option))
+        self.names = layer._all_weights
+        """Of each layer and direction, the names of its parameters."""
+        for own, value in layer.named_parameters():
+            self.register_parameter(own, value)
+        for number in range(self.num_layers - 1):
+            self.add_module(f"drop_l{number}", nn.Dropout(layer.dropout))
+
+    def forward(self, x: Tensor, hx: States | None = None) -> tuple[Tensor, States]:
+        """As those of torch, for inputs with a batch.
+
+        Raises:
+            ConfigError: inputs without a batch, or packed ones.
+        """
+        if not isinstance(x, Tensor) or x.dim() != 3:
+            given = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ConfigError(
+                f"{self._get_name()} with dropout, of inputs {given}: expected a tensor of three "
+                "dimensions, with a batch"
+            )
+        x = x if self.batch_first else x.transpose(0, 1)
+        last = []
+        for number in range(self.num_layers):
+            x, *states = self._layer(number, x, hx)
+            last.append(states)
+            if number < self.num_layers - 1:
+                x = self.get_submodule(f"drop_l{number}")(x)
+        ended = [torch.cat(states) for states in zip(*last, strict=True)]
+        return x if self.batch_first else x.transpose(0, 1), (
+            ended[0],
+            ended[1],
+        ) if self.mode == "LSTM" else ended[0]
+
+    def _get_name(self) -> str:
+        return self.mode.partition("_")[0]
+
+    def flatten_parameters(self) -> None:
+        """What torch's own has for graphics cards: nothing is to be done."""
+
+    def _layer(self, number: int, x: Tensor, hx: States | None) -> tuple[Tensor, ...]:
+        """One layer (batch, samples, inputs): what it gives, and its last states, each (directions,
+        batch, units)."""
+        directions = 2 if self.bidirectional else 1
+        rows = slice(directions * number, directions * (number + 1))
+        weights = [getattr(self, name) for names in self.names[rows] for name in names]
+        starts = (
+            self._zeros(x)
+            if hx is None
+            else [state[rows] for state in (hx if isinstance(hx, tuple) else (hx,))]
+        )
+        start = starts if self.mode == "LSTM" else starts[0]
+        made: tuple[Tensor, ...] = _ONE_LAYER[self.mode](
+            x, start, weights, self.bias, 1, 0.0, self.training, self.bidirectional, True
+        )
+        return made
+
+    def _zeros(self, x: Tensor) -> list[Tensor]:
+        directions = 2 if self.bidirectional else 1
+        widths = (
+            (self.proj_size or self.hidden_size, self.hidden_size)
+            if self.mode == "LSTM"
+            else (self.hidden_size,)
+        )
+        return [x.new_zeros(directions, x.shape[0], width) for width in widths]
+
+
+def replace_recurrent(model: nn.Module) -> None:
+    """Put a `Stacked` in the place of every recurrent layer of torch that drops between its layers.
+
+    Raises:
+        ConfigError: one that does more than torch's own, or drops everything.
+    """
+    for name, layer in [
+        (n, m)
+        for n, m in model.named_modules()
+        if isinstance(m, nn.RNNBase) and m.dropout and m.num_layers > 1
+    ]:
+        check_replaceable(name, layer, nn.GRU, nn.LSTM, nn.RNN)
+        if layer.dropout == 1:
+            raise ConfigError(f"layer {name!r} drops everything: expected dropout below 1")
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, Stacked(layer))

@@ -1,0 +1,138 @@
+"""Layers of a transformer's encoder, as `algorithms.models.reading.reader` reads them: LayerNorm, GELU,
+attention of a window's samples to each other, and torch's encoder layers, which are made of these.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from torch import nn
+
+from algorithms.models.adoption.attention import Attention
+from algorithms.models.adoption.dropout import Dropped
+from algorithms.models.reading.layers import Unsupported, Value
+
+if TYPE_CHECKING:
+    from algorithms.models.reading.reader import Reader
+
+
+def layer_norm(reader: "Reader", name: str, module: nn.LayerNorm, x: Value) -> Value:
+    """Over the channels of each sample."""
+    if not x.last and (x.sizes or reader.made_by(x) not in ("linear", "pick")):
+        raise Unsupported(
+            f"{name} is LayerNorm, and does not get (samples, channels) of a window or one sample "
+            "of it"
+        )
+    if tuple(module.normalized_shape) != (x.channels,):
+        raise Unsupported(
+            f"{name} is LayerNorm of {list(module.normalized_shape)}, and gets {x.channels} "
+            "channels"
+        )
+    made = reader.add(
+        "layer_norm",
+        x,
+        x.channels,
+        x.sizes,
+        x.grid,
+        eps=module.eps,
+        tensors=reader.tensors(name, module),
+    )
+    return replace(made, last=x.last)
+
+
+def gelu(reader: "Reader", x: Value, approximate: str = "none") -> Value:
+    """The exact one."""
+    if approximate != "none":
+        raise Unsupported(f"approximated by {approximate}")
+    if not x.sizes and reader.made_by(x) not in ("linear", "pick", "layer_norm"):
+        raise Unsupported("of flattened samples")
+    return replace(reader.add("gelu", x, x.channels, x.sizes, x.grid), last=x.last)
+
+
+def attention(reader: "Reader", name: str, module: Attention, x: Value) -> Value:
+    """Of the samples of a window to each other."""
+    if not x.last or x.grid[0] > 1 or not module.batch_first:
+        raise Unsupported(
+            f"{name} is MultiheadAttention, and does not get (batch, samples, channels) of a window"
+        )
+    drop: nn.Module = module.drop
+    dropping: dict[str, Any] = {}
+    if isinstance(drop, Dropped):
+        dropping = {"drops": f"{name}.drop", "drawn": drop.shape, "share": drop.share}
+    elif type(drop) is not nn.Identity and (type(drop) is not nn.Dropout or drop.p):
+        raise Unsupported(f"{name} is MultiheadAttention with dropout that draws by itself")
+    width = x.channels
+    tensors = reader.tensors(name, module, prefix="in_proj_")
+    x = reader.add(
+        "conv", x, 3 * width, x.sizes, x.grid, outputs=3 * width, parts=3, tensors=tensors
+    )
+    x = replace(
+        reader.add(
+            "attention",
+            x,
+            width,
+            x.sizes,
+            x.grid,
+            outputs=width,
+            parts=3,
+            row=module.num_heads,
+            **dropping,
+        ),
+        last=True,
+    )
+    return reader.linear(f"{name}.out_proj", module.out_proj, x)
+
+
+def encoder(reader: "Reader", name: str, module: nn.TransformerEncoder, x: Value) -> Value:
+    """One layer after the other, and a norm where there is one."""
+    for number, layer in enumerate(module.layers):
+        x = reader.call(f"{name}.layers.{number}", layer, x)
+    return x if module.norm is None else reader.call(f"{name}.norm", module.norm, x)
+
+
+def encoder_layer(
+    reader: "Reader", name: str, module: nn.TransformerEncoderLayer, x: Value
+) -> Value:
+    """Attention, and two linear layers: each is added to what it reads, with a norm before it or
+    after the sum."""
+
+    def attended(y: Value) -> Value:
+        held = module.self_attn
+        own = held if isinstance(held, Attention) else Attention(held, f"{name}.self_attn")
+        made: Value = reader.call(
+            f"{name}.dropout1", module.dropout1, attention(reader, f"{name}.self_attn", own, y)
+        )
+        return made
+
+    def fed(y: Value) -> Value:
+        y = _activated(
+            reader,
+            f"{name}.activation",
+            module.activation,
+            reader.call(f"{name}.linear1", module.linear1, y),
+        )
+        y = reader.call(
+            f"{name}.linear2", module.linear2, reader.call(f"{name}.dropout", module.dropout, y)
+        )
+        made: Value = reader.call(f"{name}.dropout2", module.dropout2, y)
+        return made
+
+    for part, number in ((attended, 1), (fed, 2)):
+        own = f"{name}.norm{number}", getattr(module, f"norm{number}")
+        x = (
+            reader.sum(x, part(reader.call(*own, x)))
+            if module.norm_first
+            else reader.call(*own, reader.sum(x, part(x)))
+        )
+    return x
+
+
+def _activated(reader: "Reader", name: str, activation: object, x: Value) -> Value:
+    if isinstance(activation, nn.Module):
+        made: Value = reader.call(name, activation, x)
+        return made
+    if activation is F.relu:
+        return reader.relu(x)
+    if activation is F.gelu:
+        return gelu(reader, x)
+    raise Unsupported(f"{name} is {getattr(activation, '__name__', activation)}")

@@ -1,0 +1,137 @@
+"""Layers that look at the samples of a window, or the pixels of an image, as a grid, as
+`algorithms.models.reading.reader` reads them: convolutions, BatchNorm and pools."""
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from algorithms.models.reading.layers import Pair, Unsupported, Value
+from wire.arrays import names
+
+if TYPE_CHECKING:
+    from algorithms.models.reading.reader import Reader
+
+
+def conv(reader: "Reader", name: str, module: nn.Conv1d | nn.Conv2d, x: Value) -> Value:
+    """Strided, padded and dilated; not in groups."""
+    dims = _dimensions(reader, name, module, x)
+    reader.require(name, module, groups=1, padding_mode="zeros")
+    reader.expect(name, module, module.in_channels, x)
+    kernel, stride, dilation = (
+        pair(getattr(module, option), dims, 1) for option in ("kernel_size", "stride", "dilation")
+    )
+    around = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    if module.padding == "same":
+        before: Pair = (around[0] // 2, around[1] // 2)
+        after: Pair = (around[0] - before[0], around[1] - before[1])
+    else:
+        before = after = (
+            (0, 0) if isinstance(module.padding, str) else pair(module.padding, dims, 0)
+        )
+    lines, columns = (
+        (n + b + a - r - 1) // s + 1
+        for n, b, a, r, s in zip(x.grid, before, after, around, stride, strict=True)
+    )
+    sizes, grid = _after(reader, name, x, (lines, columns), dims)
+    looks = {
+        "kernel": kernel,
+        "stride": stride,
+        "before": before,
+        "after": after,
+        "dilation": dilation,
+    }
+    outputs, tensors = module.out_channels, reader.tensors(name, module)
+    return reader.add("conv", x, outputs, sizes, grid, outputs=outputs, tensors=tensors, **looks)
+
+
+def norm(reader: "Reader", name: str, module: nn.BatchNorm1d | nn.BatchNorm2d, x: Value) -> Value:
+    """By running statistics that move by a fixed momentum."""
+    if x.sizes or isinstance(module, nn.BatchNorm2d):
+        _dimensions(reader, name, module, x)
+    reader.expect(name, module, module.num_features, x)
+    if module.momentum is None or not module.track_running_stats:
+        raise Unsupported(
+            f"{name} is {type(module).__name__} without running statistics that move by a fixed "
+            "momentum"
+        )
+    tensors = reader.tensors(name, module, (names.RUNNING_MEAN, names.RUNNING_VAR))
+    return reader.add(
+        "norm",
+        x,
+        x.channels,
+        x.sizes,
+        x.grid,
+        eps=module.eps,
+        momentum=module.momentum,
+        tensors=tensors,
+    )
+
+
+def max_pool(reader: "Reader", name: str, module: nn.MaxPool1d | nn.MaxPool2d, x: Value) -> Value:
+    """Over parts that do not overlap."""
+    dims = _dimensions(reader, name, module, x)
+    _require_apart(reader, name, module, dims)
+    reader.require(name, module, padding=0, dilation=1, ceil_mode=False, return_indices=False)
+    return _pool(reader, name, "max_pool", x, pair(module.kernel_size, dims, 1), dims)
+
+
+def avg_pool(reader: "Reader", name: str, module: nn.AvgPool1d | nn.AvgPool2d, x: Value) -> Value:
+    """Over parts that do not overlap."""
+    dims = _dimensions(reader, name, module, x)
+    _require_apart(reader, name, module, dims)
+    reader.require(name, module, padding=0, ceil_mode=False)
+    if getattr(module, "divisor_override", None) is not None:
+        raise Unsupported(f"{name} is {type(module).__name__} with a divisor of its own")
+    return _pool(reader, name, "avg_pool", x, pair(module.kernel_size, dims, 1), dims)
+
+
+def adaptive(
+    reader: "Reader", name: str, module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d, x: Value
+) -> Value:
+    """Over everything."""
+    dims = _dimensions(reader, name, module, x)
+    reader.require(name, module, output_size=1)
+    return _pool(reader, name, "avg_pool", x, x.grid, dims)
+
+
+def _dimensions(reader: "Reader", name: str, module: nn.Module, x: Value) -> int:
+    """1 for layers of time windows, 2 for those of images."""
+    dims = 2 if type(module).__name__.endswith("2d") else 1
+    if not x.sizes:
+        raise Unsupported(f"{name} is {type(module).__name__} after Flatten")
+    if len(x.sizes) != dims or prod(x.grid) != prod(x.sizes) or (dims == 1 and x.grid[0] != 1):
+        raise Unsupported(
+            f"{name} is {type(module).__name__}, and gets {x.channels} channels of "
+            f"{' x '.join(map(str, x.sizes))}"
+        )
+    return dims
+
+
+def _after(
+    reader: "Reader", name: str, x: Value, grid: Pair, dims: int
+) -> tuple[tuple[int, ...], Pair]:
+    if min(grid) < 1:
+        raise Unsupported(f"{name} leaves nothing of {' x '.join(map(str, x.sizes))} samples")
+    return grid[2 - dims :], grid
+
+
+def _pool(reader: "Reader", name: str, kind: str, x: Value, kernel: Pair, dims: int) -> Value:
+    sizes, grid = _after(reader, name, x, (x.grid[0] // kernel[0], x.grid[1] // kernel[1]), dims)
+    return reader.add(kind, x, x.channels, sizes, grid, kernel=kernel) if kernel != (1, 1) else x
+
+
+def _require_apart(reader: "Reader", name: str, module: Any, dims: int) -> None:
+    """Pools that do not overlap, and leave nothing between them."""
+    if pair(module.stride, dims, 1) != pair(module.kernel_size, dims, 1):
+        raise Unsupported(
+            f"{name} is {type(module).__name__} with stride={module.stride}: only that of its "
+            f"kernel, {module.kernel_size}"
+        )
+
+
+def pair(value: int | tuple[int, ...], dims: int, one: int) -> Pair:
+    """An option of a layer by lines and columns; `one` is that of the only line of a time
+    window."""
+    given = (value,) * dims if isinstance(value, int) else tuple(value)
+    return (one, given[0]) if dims == 1 else (given[0], given[1])

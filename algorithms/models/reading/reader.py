@@ -1,0 +1,371 @@
+"""Follows the calls of a model's forward pass, and notes the layers that the native engine has to
+carry out."""
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from algorithms.models.adoption.attention import Attention
+from algorithms.models.adoption.dropout import Dropped
+from algorithms.models.adoption.stacked import Stacked
+from algorithms.models.reading import arranged, encoder, grids, recurrent, views
+from algorithms.models.reading.grids import pair
+from algorithms.models.reading.layers import Layer, Network, Pair, Unsupported, Value
+from algorithms.models.reading.traced import Whole, alone, in_place, place, trace
+from algorithms.models.reading.views import View
+from wire.arrays import names
+
+OF_SAMPLES = (
+    nn.Identity,
+    nn.ReLU,
+    nn.Linear,
+    nn.GRU,
+    Stacked,
+    nn.LayerNorm,
+    nn.GELU,
+    nn.TransformerEncoderLayer,
+    nn.TransformerEncoder,
+    Dropped,
+)
+"""Layers that take channels behind the samples."""
+OF_VIEWS = (
+    operator.add,
+    operator.iadd,
+    torch.add,
+    "add",
+    operator.getitem,
+    torch.cat,
+    F.scaled_dot_product_attention,
+    getattr,
+    "size",
+)
+"""Functions that take parameters and constants, and what a layer gives in another order."""
+
+
+class Reader:
+    """Follows the calls of a traced model with the shapes of what they pass on."""
+
+    def __init__(self, window: tuple[int, ...], parameters: dict[str, tuple[int, ...]]) -> None:
+        self.window, self.parameters = window, parameters
+        self.layers: list[Layer] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._modules: dict[type[nn.Module], Callable[[str, Any, Value], Any]] = {
+            nn.Identity: lambda _name, _module, x: x,
+            nn.Conv1d: partial(grids.conv, self),
+            nn.Conv2d: partial(grids.conv, self),
+            nn.Linear: self.linear,
+            nn.BatchNorm1d: partial(grids.norm, self),
+            nn.BatchNorm2d: partial(grids.norm, self),
+            nn.ReLU: lambda _name, _module, x: self.relu(x),
+            nn.MaxPool1d: partial(grids.max_pool, self),
+            nn.MaxPool2d: partial(grids.max_pool, self),
+            nn.AvgPool1d: partial(grids.avg_pool, self),
+            nn.AvgPool2d: partial(grids.avg_pool, self),
+            nn.AdaptiveAvgPool1d: partial(grids.adaptive, self),
+            nn.AdaptiveAvgPool2d: partial(grids.adaptive, self),
+            nn.Flatten: partial(arranged.flatten, self),
+            nn.GRU: partial(recurrent.gru, self),
+            Stacked: partial(recurrent.gru, self),
+            nn.LayerNorm: partial(encoder.layer_norm, self),
+            nn.GELU: self._gelu,
+            Dropped: self.dropped,
+            nn.TransformerEncoderLayer: partial(encoder.encoder_layer, self),
+            nn.TransformerEncoder: partial(encoder.encoder, self),
+        }
+        self._functions: dict[object, Callable[..., Any]] = {
+            operator.add: self.sum,
+            operator.iadd: self.sum,
+            torch.add: self.sum,
+            "add": self.sum,
+            F.relu: self.relu,
+            F.gelu: partial(encoder.gelu, self),
+            torch.relu: self.relu,
+            "relu": self.relu,
+            torch.flatten: partial(arranged.flattened, self),
+            "flatten": partial(arranged.flattened, self),
+            torch.mean: partial(arranged.mean, self),
+            "mean": partial(arranged.mean, self),
+            "contiguous": lambda x: x,
+            operator.getitem: partial(recurrent.item, self),
+            torch.transpose: partial(arranged.transposed, self),
+            "transpose": partial(arranged.transposed, self),
+            torch.permute: partial(arranged.permuted, self),
+            "permute": lambda x, *order: arranged.permuted(
+                self, x, order[0] if len(order) == 1 else order
+            ),
+            "squeeze": partial(recurrent.squeezed, self),
+            "view": partial(arranged.reshaped, self, "view"),
+            "reshape": partial(arranged.reshaped, self, "reshape"),
+            getattr: self._attribute,
+            "size": views.size,
+            operator.floordiv: _whole_number(operator.floordiv),
+            operator.mul: _whole_number(operator.mul),
+            torch.cat: partial(views.joined, self),
+            F.scaled_dot_product_attention: partial(views.attended, self),
+        }
+
+    def read(self, whole: Whole) -> Value:
+        """What the model gives. It is followed in training and in evaluation, which must be
+        alike."""
+        modes = {module: module.training for module in whole.modules()}
+        found = []
+        try:
+            for training in (False, True):
+                for module in modes:
+                    module.training = training
+                self.layers, self.shapes = [], {}
+                made = self._follow(whole, trace(whole))
+                self._check_heads()
+                found.append((made, self.layers, self.shapes))
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        if found[0] != found[1]:
+            raise Unsupported("the model does something else in training than outside of it")
+        return made
+
+    def _check_heads(self) -> None:
+        """What queries, keys and values are cut from is laid out for attention alone."""
+        for layer in self.layers:
+            if (
+                layer.kind == "attention"
+                and sum(layer.inputs[0] in other.inputs for other in self.layers) > 1
+            ):
+                raise Unsupported("queries, keys and values are read by others than attention")
+
+    def network(self, made: Value, size: tuple[float, ...] | None) -> Network:
+        """What was met."""
+        if unused := self.parameters.keys() - self.shapes.keys():
+            raise Unsupported(f"{min(unused)} is a parameter of no layer")
+        order = [n for n in self.parameters if n in self.shapes] + [
+            n for n in self.shapes if n not in self.parameters
+        ]
+        return Network(
+            self.window, made.channels, size, tuple(self.layers), {n: self.shapes[n] for n in order}
+        )
+
+    def _follow(self, whole: Whole, graph: fx.Graph) -> Value:
+        values: dict[fx.Node, Any] = {}
+        lookup: Callable[[fx.Node], Any] = values.__getitem__
+        for node in graph.nodes:
+            if in_place(node, whole) and not alone(node.args[0], whole):
+                raise Unsupported(f"{place(node)} changes in place what others read")
+            args, kwargs = (fx.node.map_arg(given, lookup) for given in (node.args, node.kwargs))
+            if node.op == "placeholder":
+                sizes = self.window[1:]
+                values[node] = Value(-1, self.window[0], sizes, pair(sizes, len(sizes), 1))
+            elif node.op == "output":
+                return self._result(args[0])
+            elif node.op == "get_attr":
+                values[node] = self._held(whole, str(node.target))
+            elif node.op == "call_module":
+                values[node] = self.call(
+                    str(node.target), whole.get_submodule(node.target), *args, **kwargs
+                )
+            else:
+                values[node] = self._apply(place(node), node.target, *args, **kwargs)
+        raise AssertionError("a graph without an output")
+
+    def _held(self, whole: nn.Module, name: str) -> View:
+        """A parameter that belongs to no layer, or a constant."""
+        path, _, own = name.rpartition(".")
+        value = getattr(whole.get_submodule(path), own)
+        if (
+            isinstance(value, Tensor)
+            and value.dtype == torch.float32
+            and not names.is_running_statistic(name)
+        ):
+            if name in self.parameters:
+                return views.viewed(name, value.shape)
+            if not isinstance(value, nn.Parameter):
+                return views.viewed(value, value.shape)
+        raise Unsupported(f"the model reads {name}: expected parameters or constants, float32")
+
+    def note(self, name: str) -> None:
+        """A parameter that belongs to no layer is used."""
+        if name in self.shapes:
+            raise Unsupported(f"{name} is used more than once")
+        self.shapes[name] = self.parameters[name]
+
+    def made_by(self, x: Value) -> str:
+        """The kind of the layer that x comes from, behind dropout."""
+        layer = self.layers[x.layer]
+        while layer.kind == "dropout":
+            layer = self.layers[layer.inputs[0]]
+        return layer.kind
+
+    def _attribute(self, x: Any, name: str) -> tuple[Any, ...]:
+        if name != "shape" or not isinstance(x, (Value, View)):
+            raise Unsupported(f"for {name}")
+        return views.shape_of(x)
+
+    def _result(self, made: object) -> Value:
+        if not isinstance(made, Value):
+            raise Unsupported(f"the model gives {type(made).__name__}: expected one tensor")
+        return made
+
+    def call(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """What a layer of this name makes of what it is given."""
+        kind = type(module)
+        if (
+            isinstance(module, Attention)
+            and len(args) == 3
+            and args[0] is args[1] is args[2]
+            and kwargs.keys() <= {"need_weights"}
+        ):
+            return encoder.attention(self, name, module, args[0]), None
+        if kind not in self._modules:
+            raise Unsupported(f"{name} is {kind.__name__}")
+        if kwargs or len(args) != 1 or not isinstance(args[0], Value):
+            raise Unsupported(f"{name} is {kind.__name__} and is given more than one tensor")
+        if args[0].last and kind not in OF_SAMPLES:
+            raise Unsupported(f"{name} is {kind.__name__}, and gets channels behind the samples")
+        return self._modules[kind](name, module, args[0])
+
+    def _apply(self, place: str, target: Any, *args: Any, **kwargs: Any) -> Any:
+        called = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        function = self._functions.get(target)
+        if (
+            called in views.MOVING
+            and args
+            and (isinstance(args[0], View) or (function is None and isinstance(args[0], Value)))
+        ):
+            function = partial(views.moved, called)
+        elif target not in OF_VIEWS and any(isinstance(given, View) for given in args):
+            function = None
+        if function is None:
+            raise Unsupported(f"{place} calls {called}")
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            raise Unsupported(
+                f"{place} calls {called} with other arguments than the engine knows"
+            ) from None
+        except Unsupported as error:
+            raise Unsupported(f"{place} calls {called} {error}") from None
+
+    def add(
+        self, kind: str, x: Value, channels: int, sizes: tuple[int, ...], grid: Pair, **others: Any
+    ) -> Value:
+        self.layers.append(Layer(kind, (x.layer,), **others))
+        return Value(len(self.layers) - 1, channels, sizes, grid)
+
+    def tensors(
+        self,
+        name: str,
+        module: nn.Module,
+        statistics: tuple[str, ...] = (),
+        prefix: str = "",
+        suffix: str = "",
+    ) -> dict[str, str]:
+        """The names of a layer's tensors by what they are to it, whose shapes are noted."""
+        found: dict[str, str] = {}
+        for part in ("weight", "bias", *statistics):
+            own = prefix + part + suffix
+            value, full = getattr(module, own, None), f"{name}.{own}"
+            if value is None:
+                continue
+            if full not in self.parameters and part not in statistics:
+                raise Unsupported(f"{full} is not a parameter of its own")
+            if value.dtype != torch.float32:
+                raise Unsupported(f"{full} is {value.dtype}: expected float32")
+            if full in self.shapes:
+                raise Unsupported(f"{name} is called more than once")
+            found[part], self.shapes[full] = full, tuple(value.shape)
+        return found
+
+    def require(self, name: str, module: nn.Module, **expected: object) -> None:
+        for option, value in expected.items():
+            if (found := getattr(module, option)) not in (value, (value,), (value, value)):
+                raise Unsupported(
+                    f"{name} is {module._get_name()} with {option}={found}: only {value}"
+                )
+
+    def expect(self, name: str, module: nn.Module, channels: int, x: Value) -> None:
+        if channels != x.channels:
+            raise Unsupported(
+                f"{name} is {module._get_name()} of {channels} inputs, and gets {x.channels}"
+            )
+
+    def linear(self, name: str, module: nn.Linear, x: Value) -> Value:
+        if x.last:  # of every sample: a convolution of one
+            self.expect(name, module, module.in_features, x)
+            made = self.add(
+                "conv",
+                x,
+                module.out_features,
+                x.sizes,
+                x.grid,
+                outputs=module.out_features,
+                tensors=self.tensors(name, module),
+            )
+            return replace(made, last=True)
+        if x.sizes:
+            raise Unsupported(f"{name} is Linear before Flatten")
+        self.expect(name, module, module.in_features, x)
+        return self.add(
+            "linear",
+            x,
+            module.out_features,
+            (),
+            (1, 1),
+            outputs=module.out_features,
+            tensors=self.tensors(name, module),
+        )
+
+    def relu(self, x: Value, inplace: bool = False) -> Value:
+        del inplace  # see traced.in_place
+        return replace(self.add("relu", x, x.channels, x.sizes, x.grid), last=x.last)
+
+    def dropped(self, name: str, module: Dropped, x: Value) -> Value:
+        """By a number for each value, or for each of torch's channels."""
+        shape = tuple(views.shape_of(x)[1:])
+        if module.shape == shape:
+            stride = (x.channels, 1) if x.last else (1, prod(x.sizes)) if x.sizes else (0, 1)
+        elif module.shape == (shape[0], *[1] * (len(shape) - 1)):
+            stride = (1, 0) if x.last else (0, 1)
+        else:
+            raise Unsupported(f"{name} drops {list(module.shape)}, and gets {list(shape)}")
+        dropping = {"drops": name, "drawn": module.shape, "share": module.share}
+        return replace(
+            self.add("dropout", x, x.channels, x.sizes, x.grid, stride=stride, **dropping),
+            last=x.last,
+        )
+
+    def _gelu(self, name: str, module: nn.GELU, x: Value) -> Value:
+        try:
+            return encoder.gelu(self, x, module.approximate)
+        except Unsupported as error:
+            raise Unsupported(f"{name} is GELU {error}") from None
+
+    def sum(self, x: Any, other: Any) -> Value:
+        """Of two layers' results, or of one and parameters or constants."""
+        for one, table in ((x, other), (other, x)):
+            if isinstance(one, Value) and isinstance(table, View):
+                return views.added(self, one, table)
+        if not isinstance(x, Value) or not isinstance(other, Value):
+            raise Unsupported("with what is no layer's result")
+        if replace(x, layer=0) != replace(other, layer=0):
+            raise Unsupported(
+                f"of {x.channels} channels of {x.sizes} and {other.channels} of {other.sizes}"
+            )
+        self.layers.append(Layer("sum", (x.layer, other.layer)))
+        return replace(x, layer=len(self.layers) - 1)
+
+
+def _whole_number(function: Callable[[int, int], int]) -> Callable[[Any, Any], int]:
+    """The function for sizes of a shape, and for nothing else."""
+
+    def called(a: Any, b: Any) -> int:
+        if not isinstance(a, int) or not isinstance(b, int):
+            raise Unsupported("of what are no sizes")
+        return function(a, b)
+
+    return called

@@ -1,0 +1,85 @@
+"""A model's forward pass as a graph of calls, by `torch.fx`, and what is to be known of a call."""
+
+import operator
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from algorithms.models.adoption.attention import Attention
+from algorithms.models.adoption.dropout import Dropped
+from algorithms.models.adoption.stacked import Stacked
+from algorithms.models.reading import views
+from algorithms.models.reading.layers import Unsupported
+
+
+class Whole(nn.Module):
+    """Extractor and head under their names."""
+
+    def __init__(self, extractor: nn.Module, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.extractor, self.head = extractor, nn.Identity() if head is None else head
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.head(self.extractor(x))
+        return made
+
+
+class _Tracer(fx.Tracer):
+    proxy_buffer_attributes = True
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, (Dropped, Attention, Stacked)) or super().is_leaf_module(
+            m, module_qualified_name
+        )
+
+
+def trace(whole: Whole) -> fx.Graph:
+    """The calls of a forward pass.
+
+    Raises:
+        Unsupported: it cannot be followed.
+    """
+    try:
+        graph = _Tracer().trace(whole)
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        LookupError,
+        NotImplementedError,
+    ) as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise Unsupported(f"what the model does cannot be followed: {said}") from None
+    fx.GraphModule(whole, graph).graph.eliminate_dead_code()
+    return graph
+
+
+def in_place(node: fx.Node, whole: nn.Module) -> bool:
+    """Whether a call overwrites its first input."""
+    if node.op == "call_module":
+        return bool(getattr(whole.get_submodule(str(node.target)), "inplace", False))
+    return (
+        node.target is operator.iadd
+        or bool(node.kwargs.get("inplace"))
+        or (node.target is F.relu and len(node.args) > 1)
+    )
+
+
+def alone(node: Any, whole: nn.Module) -> bool:
+    """Whether a result has one reader, and where it may be a view of another one, that one too."""
+    if len(node.users) != 1:
+        return False
+    layer = type(whole.get_submodule(node.target)) if node.op == "call_module" else None
+    called = getattr(node.target, "__name__", node.target)
+    view = layer in (nn.Identity, nn.Flatten) or (
+        node.op != "call_module" and called in (*views.MOVING, "contiguous", "getitem")
+    )
+    return not view or alone(node.args[0], whole)
+
+
+def place(node: fx.Node) -> str:
+    """The name of the module whose forward pass makes a call."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return next(reversed([str(name) for name, _ in stack.values()]), "") or "the model"

@@ -1,0 +1,189 @@
+"""The blobs that a device waits for."""
+
+from collections.abc import Callable
+from itertools import islice
+
+from edge_client.core.offers import open_offer
+from edge_client.core.ports import BlobPart, DeviceState
+from edge_client.core.session import Session
+from edge_client.models.current import CurrentModel
+from wire.codec import digest
+from wire.errors import LimitExceeded, Malformed, WireError
+from wire.links.port import Link
+from wire.messages import Choose, Pieces, Plan, Respond
+from wire.pieces import WINDOW
+from wire.topics import Topics
+
+
+def blobs_of(plan: Plan) -> set[str]:
+    """The digests of all that a plan needs."""
+    needed = {
+        plan.bundle,
+        plan.model,
+        *(verb.inputs for verb in plan.verbs if isinstance(verb, Respond)),
+    }
+    return needed | {
+        model for verb in plan.verbs if isinstance(verb, Choose) for model in verb.models
+    }
+
+
+def needed(session: Session, model: CurrentModel) -> set[str]:
+    """The blobs that have to be here and that an aggregator has: of the model in use, of the one
+    that is offered, and of the plan."""
+    names = set(model.fetched)
+    if (offer := open_offer(session, model.current)) is not None:
+        names |= {offer.bundle, offer.model}
+    return names | (
+        blobs_of(session.plan) if session.plan is not None and session.stage == "working" else set()
+    )
+
+
+class Fetching:
+    """Subscribes to what is missing, and stores what comes. `wanted` are the digests that are
+    missing.
+
+    In place of a large blob its pieces are named. The device then subscribes to those that it
+    lacks, a few at a time, so that a connection that is lost costs only these. It keeps what it has
+    over restarts."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        link: Link,
+        state: DeviceState,
+        open_pieces: Callable[[bytes], Pieces],
+        most_bytes: int,
+    ) -> None:
+        """`open_pieces` reads what came in place of a blob; it raises `WireError` if that is not to
+        be believed. `most_bytes`: the largest blob that is taken."""
+        self._most_bytes = most_bytes
+        self._topics, self._link, self._state, self._open_pieces = topics, link, state, open_pieces
+        self.wanted: set[str] = set()
+        self._parts: dict[str, BlobPart] = {}
+        """By blob, what comes in pieces."""
+        self._awaited: dict[str, tuple[str, ...]] = {}
+        """By piece that is subscribed to, the blobs that it belongs to."""
+
+    @property
+    def unknown(self) -> set[str]:
+        """Missing blobs of which nothing has come yet."""
+        return self.wanted - self._parts.keys()
+
+    @property
+    def unanswered(self) -> set[str]:
+        """What an aggregator is asked for when nothing came for a while: missing blobs, and pieces
+        that should be on their way. A piece may have been cut anew, so that what is in place of its
+        blob is needed again."""
+        if self._parts:
+            self._link.subscribe(*map(self._topics.blob, sorted(self._parts)))
+        return self.wanted | self._awaited.keys()
+
+    def need(self, names: set[str]) -> bool:
+        """Wait for those of these blobs that are not stored, and for no others; whether that are
+        more than before."""
+        missing = {name for name in names if not self._state.has_blob(name)}
+        over, new = self.wanted - missing, missing - self.wanted
+        self.wanted = missing
+        if over:
+            for name in over:
+                self._parts.pop(name, None)
+            self._link.unsubscribe(*map(self._topics.blob, sorted(over)))
+            self._await_pieces()
+        if new:
+            self._link.subscribe(*map(self._topics.blob, sorted(new)))
+        return bool(new)
+
+    def take(self, name: str, payload: bytes, keep: set[str]) -> bool:
+        """Store a blob or a piece that came, or note what a blob's pieces are; whether it was
+        waited for. On a full disk, all but the blobs to `keep` are removed first.
+
+        Raises:
+            Malformed: its bytes have another hash.
+            LimitExceeded: the blob is larger than this device takes.
+            OSError: it cannot be stored. It is still wanted.
+        """
+        if name not in self.wanted and name not in self._awaited:
+            return False
+        if len(payload) > self._most_bytes:
+            raise LimitExceeded(
+                f"blob {name}: {len(payload)} bytes, at most {self._most_bytes} are accepted"
+            )
+        if digest(payload) == name:
+            try:
+                self._store(name, payload)
+            except OSError:
+                self._state.keep_blobs(keep)
+                self._store(name, payload)
+            return True
+        if name in self._awaited:
+            raise Malformed(f"piece {name}: its {len(payload)} bytes have another hash")
+        self._on_pieces(name, payload)
+        return True
+
+    def has(self, names: set[str]) -> bool:
+        """Whether none of these blobs is waited for."""
+        return not self.wanted & names
+
+    def _on_pieces(self, name: str, payload: bytes) -> None:
+        try:
+            pieces = self._open_pieces(payload)
+        except LimitExceeded:
+            raise
+        except WireError as error:
+            raise Malformed(
+                f"blob {name}: its {len(payload)} bytes have another hash, and name no pieces: "
+                f"{error}"
+            ) from None
+        if pieces.digest != name:
+            raise Malformed(f"blob {name}: in its place came the pieces of {pieces.digest}")
+        self._link.unsubscribe(self._topics.blob(name))
+        if name not in self._parts or self._parts[name].pieces != pieces:
+            self._parts[name] = self._state.part(pieces)
+            self._go_on(name)
+
+    def _store(self, name: str, payload: bytes) -> None:
+        blobs = self._awaited.get(name, ())
+        for part in map(self._parts.__getitem__, blobs):
+            for index in [index for index in part.missing if part.pieces.pieces[index] == name]:
+                part.put(index, payload)
+        if name in self.wanted:
+            self._state.put_blob(name, payload)
+            self._arrived(name)
+        for blob in blobs:
+            self._go_on(blob)
+
+    def _go_on(self, blob: str) -> None:
+        """Take a blob of which nothing is missing any more, and wait for the next pieces. One that
+        is not what its hash says comes anew."""
+        part = self._parts.get(blob)
+        if part is not None and not part.missing:
+            if self._state.finish(part):
+                self._arrived(blob)
+            else:
+                del self._parts[blob]
+                self._link.subscribe(self._topics.blob(blob))
+        self._await_pieces()
+
+    def _arrived(self, name: str) -> None:
+        self.wanted.discard(name)
+        self._parts.pop(name, None)
+        self._link.unsubscribe(self._topics.blob(name))
+
+    def _await_pieces(self) -> None:
+        """Subscribe to the next pieces, and to none that is here."""
+        awaited: dict[str, tuple[str, ...]] = {}
+        for blob in sorted(self._parts):
+            part = self._parts[blob]
+            for index in islice(part.missing, WINDOW):
+                name = part.pieces.pieces[index]
+                if (len(awaited) < WINDOW or name in awaited) and blob not in awaited.get(name, ()):
+                    awaited[name] = (*awaited.get(name, ()), blob)
+        over, new = (
+            self._awaited.keys() - awaited.keys() - self.unknown,
+            awaited.keys() - self._awaited.keys() - self.unknown,
+        )
+        self._awaited = awaited
+        if over:
+            self._link.unsubscribe(*map(self._topics.blob, sorted(over)))
+        if new:
+            self._link.subscribe(*map(self._topics.blob, sorted(new)))

@@ -1,0 +1,70 @@
+"""What comes from the broker, read and verified."""
+
+from collections.abc import Callable, Sequence
+
+from wire.errors import LimitExceeded, Malformed
+from wire.identity.keys import PublicKey
+from wire.identity.signed import Verifier
+from wire.links.port import Delivery
+from wire.messages import PLAN_BYTES, AggregatorStatus, Pieces, Plan, Release, Reply, Want
+from wire.pieces import check_pieces
+from wire.topics import Topics
+
+_KINDS = {
+    "plan": Plan,
+    "reply": Reply,
+    "release": Release,
+    "want": Want,
+    "aggregator": AggregatorStatus,
+}
+
+
+class Inbox:
+    """Reads what one device is sent."""
+
+    def __init__(
+        self,
+        device_id: str,
+        topics: Topics,
+        trusted: Sequence[PublicKey],
+        now: Callable[[], float],
+        most_bytes: int,
+    ) -> None:
+        """`now`: Unix time, as well as the device knows it. `most_bytes`: the largest blob that is
+        taken."""
+        self._most_bytes = most_bytes
+        self._device_id, self._topics, self._now = device_id, topics, now
+        self._verifier = Verifier(topics.fleet, trusted)
+
+    def open(self, delivery: Delivery) -> Plan | Reply | Release | Want | AggregatorStatus | str:
+        """The message; of a blob its digest, which is not compared with its bytes.
+
+        Raises:
+            WireError: it is to be ignored.
+        """
+        address = self._topics.parse(delivery.topic)
+        if address.kind == "blob":
+            return address.digest
+        if address.kind not in _KINDS or address.device_id not in ("", self._device_id):
+            raise Malformed(f"topic {delivery.topic[:200]!r}: not one that this device reads")
+        if len(delivery.payload) > PLAN_BYTES:
+            raise LimitExceeded(
+                f"{address.kind} of {len(delivery.payload)} bytes: at most {PLAN_BYTES} are "
+                "accepted"
+            )
+        message: Plan | Reply | Release | Want | AggregatorStatus = self._verifier.open(
+            delivery.payload, _KINDS[address.kind], self._now()
+        )
+        if not isinstance(message, AggregatorStatus) and message.device_id != self._device_id:
+            raise Malformed(f"{address.kind} for {message.device_id}, not for {self._device_id}")
+        return message
+
+    def open_pieces(self, payload: bytes) -> Pieces:
+        """What came in place of a large blob.
+
+        Raises:
+            LimitExceeded: the blob is larger than this device takes.
+            WireError: it is to be ignored.
+        """
+        pieces: Pieces = self._verifier.open(payload, Pieces, self._now())
+        return check_pieces(pieces, self._most_bytes)

@@ -1,0 +1,460 @@
+"""The device's loop: check in, take a plan, fetch what it needs, carry it out, keep the update
+until it is acknowledged.
+
+What can go wrong is kept inside three rings. A message that cannot be read is ignored. Whatever
+goes wrong with one plan declines that plan. What nobody foresaw ends one event, in
+`Agent._contained`, and nothing else.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from edge_client.agent.fetching import Fetching, blobs_of, needed
+from edge_client.agent.inbox import Inbox
+from edge_client.agent.incidents import Incidents
+from edge_client.agent.memory import Memory
+from edge_client.agent.outbox import Outbox
+from edge_client.agent.sending import Sending
+from edge_client.agent.traffic import Traffic
+from edge_client.core import session as core
+from edge_client.core.backoff import Backoff
+from edge_client.core.checkpoint import USUAL, Pace
+from edge_client.core.policy import told_classes
+from edge_client.core.ports import DeviceState, GraphLoader, Health, LiveWindows, Windows
+from edge_client.core.time import AggregatorTime
+from edge_client.models.current import CurrentModel
+from edge_client.models.kept import KeptModels
+from edge_client.models.releases import Releases
+from edge_client.work.checkpoints import Checkpoints
+from edge_client.work.executor import Secret, from_entropy
+from edge_client.work.plan import Declined, Done, Stopped, Work, decline_of
+from wire import messages as m
+from wire.arrays import names
+from wire.arrays.quantised import ENCODINGS
+from wire.arrays.tensors import Array
+from wire.codec import digest
+from wire.errors import LimitExceeded, printable
+from wire.identity.keys import PublicKey
+from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
+from wire.pieces import MOST_BYTES
+from wire.topics import RECEIVED, Topics
+from wire.version import CLIENT
+
+log = logging.getLogger("shoal.edge")
+
+STATUS_WAIT_S = 3.0
+"""After a new connection the device waits so long for the aggregator's status, which has the time,
+before it works."""
+
+
+class Agent:
+    """One device. `handle` takes one event and never waits; `run` is the loop over a real link."""
+
+    def __init__(
+        self,
+        device_id: str,
+        topics: Topics,
+        link: Link,
+        windows: Windows,
+        state: DeviceState,
+        load_graphs: GraphLoader,
+        *,
+        trusted: Sequence[PublicKey] = (),
+        policy: m.Policy | None = None,
+        health: Callable[[], Health] = Health,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        runtime: str = "",
+        secret: Secret = from_entropy,
+        live: LiveWindows | None = None,
+        most_bytes: int = MOST_BYTES,
+        pace: Pace = USUAL,
+    ) -> None:
+        """`live`: where windows are taken from anew for each plan, if not `windows` all the time.
+        `trusted`: the root keys; without any, everything is believed. `clock`: seconds, from a
+        clock that cannot be set. `wall`: Unix time, which may be wrong. `most_bytes`: of the
+        largest blob and update. `pace`: of checkpoints.
+
+        Raises:
+            ConfigError: the state folder cannot be read.
+        """
+        self.device_id, self._topics, self.link, self._windows = device_id, topics, link, windows
+        self._live = live
+        self._state, self._trusted, self._policy = state, trusted, policy
+        self._health, self._clock, self._wall, self._runtime = health, clock, wall, runtime
+        self.incidents = Incidents(device_id)
+        self._time = AggregatorTime(clock)
+        self._inbox = Inbox(device_id, topics, trusted, self._now_s, most_bytes)
+        self._traffic = Traffic(state, wall)
+        self._outbox = Outbox(device_id, topics, link, self._traffic, self.incidents, clock)
+        self._fetching = Fetching(topics, link, state, self._inbox.open_pieces, most_bytes)
+        self._memory = Memory(device_id, state, self.incidents)
+        self._model, self._permitted = (
+            CurrentModel(state, windows, load_graphs),
+            policy or m.Policy(),
+        )
+        self._sending = Sending(
+            device_id, state, self._outbox, self._traffic, self._permitted.max_bytes_a_day
+        )
+        self._most_bytes = most_bytes
+        self._own = KeptModels(state, self._memory)
+        around = (self._memory, self._own, self._outbox, trusted, self._permitted, clock)
+        self._releases = Releases(device_id, self._model, state, self._windows_now, *around)
+        self._checkpoints = Checkpoints(device_id, state, runtime, pace, self._progressed, clock)
+        around_work = (self._permitted, secret, self.incidents, self._checkpoints)
+        self._work = Work(windows, self._memory, state, load_graphs, trusted, *around_work, live)
+        self._stop: Callable[[], bool] = lambda: False
+        self._boot_id, self._bytes_received, self._work_began_s = "", 0, 0.0
+        self._ready_at_s = math.inf
+        self._backoff = Backoff(clock)
+        self._unstored: Delivery | None = None
+        link.subscribe(*(topics.device(device_id, kind) for kind in RECEIVED), topics.aggregator)
+
+    @property
+    def session(self) -> core.Session:
+        """What the device remembers."""
+        return self._memory.session
+
+    @property
+    def retry_at_s(self) -> float:
+        """When `tick` has something to do, by the agent's clock; infinity if nothing waits. The
+        heartbeat is not counted."""
+        has_work = self.session.stage == "working" or self._releases.offer is not None
+        return min(
+            self._backoff.at_s,
+            self._ready_at_s if has_work and self._clock() < self._ready_at_s else math.inf,
+        )
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Handle events until `stop` says so. It is asked at least once a second, and between
+        batches."""
+        self._stop = stop
+        while not stop():
+            event = self.link.receive(timeout_s=1.0)
+            if event is not None:
+                self.handle(event)
+            self.tick()
+        self._contained("stop", self._traffic.save)
+        self._outbox.leave()
+
+    def handle(self, event: LinkEvent) -> None:
+        """Act on one event, and go on with what it makes possible."""
+        self._contained("event", lambda: self._on_event(event))
+        self._contained("work", self._go_on)
+
+    def tick(self) -> None:
+        """Send or ask again what had no answer for too long, and go on with what had to wait."""
+        self._contained("heartbeat", self._beat)
+        self._contained("retry", self._retry)
+        self._contained(
+            "look at live data",
+            lambda: self._check_in() if self._live is not None and self._live.look() else None,
+        )
+        self._contained("work", self._go_on)
+
+    def predict(self, x: Array) -> Array:
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window) by the model in
+        use: the last one that was released, or left by a finished run, and could be taken into use.
+        It may be called from another thread.
+
+        Raises:
+            ConfigError: there is none yet, or it is damaged.
+            DataError: x is no windows of the model's.
+        """
+        return self._model.predict(x)
+
+    def _contained(self, what: str, act: Callable[[], None]) -> None:
+        """The outermost ring: what nobody foresaw is counted, logged, and survived."""
+        try:
+            act()
+        except Exception as error:
+            self.incidents.survived(what, error)
+
+    def _on_event(self, event: LinkEvent) -> None:
+        match event:
+            case LinkUp():
+                log.info("connected device=%s", self.device_id)
+                self._outbox.connected, self._ready_at_s = True, self._clock() + STATUS_WAIT_S
+                self._check_in()
+            case LinkDown(reason):
+                self._outbox.connected = False
+                log.warning(
+                    "connection lost, trying again device=%s reason=%s", self.device_id, reason
+                )
+            case Denied(action, topic):
+                log.error("the broker does not let device=%s %s %s", self.device_id, action, topic)
+            case Delivery():
+                self._bytes_received += len(event.payload)
+                self._outbox.count(event.payload)
+                self._on_delivery(event)
+
+    def _on_delivery(self, delivery: Delivery) -> None:
+        try:
+            message = self._inbox.open(delivery)
+        except (
+            Exception
+        ) as error:  # the innermost ring: whatever was sent, it costs one line of the log
+            self.incidents.ignored("a message", error)
+            return
+        try:
+            self._act(message, delivery.payload)
+        except OSError as error:
+            self.incidents.survived("to store what a message says", error)
+            if isinstance(message, m.Plan):
+                self._outbox.decline(message, decline_of(error))
+            elif isinstance(message, m.Finish | m.Release):
+                self._unstored = delivery
+                self._backoff.begin()
+
+    def _act(
+        self,
+        message: m.Plan | m.Reply | m.Release | m.Want | m.AggregatorStatus | str,
+        payload: bytes,
+    ) -> None:
+        match message:
+            case m.Plan():
+                self._on_plan(message, payload.decode(errors="replace"))
+            case m.Release():
+                self._releases.on_release(message)
+                self._unstored = None
+            case m.Want() if self._sending.on_want(message, self.session):
+                self._backoff.begin()
+            case m.AggregatorStatus() if self._time.hear(message):
+                self._ready_at_s = self._clock()
+                self._sending.hear(message)
+                if message.online and message.boot_id != self._boot_id:
+                    self._boot_id = message.boot_id
+                    self._check_in()
+            case m.Acknowledge() | m.Refuse() | m.Busy() | m.Finish():
+                self._on_reply(message)
+            case str():
+                self._on_blob(message, payload)
+
+    def _on_plan(self, plan: m.Plan, text: str) -> None:
+        changed, action = core.on_plan(self.session, plan, text, self._time.now_s)
+        self._memory.save(changed)
+        if action.kind == "decline":
+            self._outbox.decline(plan, Declined(action.reason, action.detail), action.proof)
+        elif action.kind == "send":
+            self._send_update()
+
+    def _on_reply(self, reply: m.Acknowledge | m.Refuse | m.Busy | m.Finish) -> None:
+        if isinstance(reply, m.Refuse):
+            log.warning(
+                "refused device=%s about=%s reason=%s: %s",
+                self.device_id,
+                reply.about,
+                reply.reason,
+                reply.detail,
+            )
+            if reply.reason == "unknown-device":
+                self._check_in()
+        if (
+            isinstance(reply, m.Busy)
+            and self.session.stage == "pending"
+            and reply.update == self.session.update
+        ):
+            self._backoff.after(reply.retry_s)
+        changed, action = core.on_reply(self.session, reply)
+        if isinstance(reply, m.Finish):
+            self._unstored = None
+        self._memory.save(changed)
+        if action.kind == "drop":
+            self._rest()
+
+    def _on_blob(self, name: str, payload: bytes) -> None:
+        try:
+            if self._fetching.take(name, payload, self._kept()):
+                self._backoff.begin()  # something comes: nothing needs to be asked for again
+        except (OSError, LimitExceeded) as error:
+            plan = self.session.plan
+            if self.session.stage != "working" or plan is None or name not in blobs_of(plan):
+                raise
+            self.incidents.survived("to store a blob", error)
+            self._decline(plan, decline_of(error))
+        self._rest()
+
+    def _check_in(self) -> None:
+        """Say what there is on this device, and send again what had no answer."""
+        windows = self._windows_now()
+        message = m.CheckIn(
+            self.device_id,
+            windows.num_train,
+            windows.num_test,
+            bundle=self._work.bundle.digest if self._work.bundle else "",
+            client=CLIENT,
+            runtime=self._runtime,
+            policy=self._policy,
+            classes=told_classes(self._permitted, windows.train_y),
+            moved=self._live is not None and self._live.has_moved,
+            encodings=ENCODINGS,
+            num_unlabelled=windows.num_unlabelled,
+            kept=self._own.models(),
+            **asdict(self._health()),
+        )
+        self._outbox.check_in(message)
+        self._releases.report()
+        self._send_update()
+        self._outbox.ask(self._fetching.unknown)
+
+    def _windows_now(self) -> Windows:
+        """The windows that the next plan would be carried out over."""
+        return self._windows if self._live is None else self._live.now()
+
+    def _retry(self) -> None:
+        if (
+            not self._backoff.is_due or not self._outbox.connected
+        ):  # what is published meanwhile would wait in the link, again and again
+            return
+        self._backoff.tried()
+        self._outbox.ask(self._fetching.unanswered)
+        self._send_update(again=True)
+        if self._unstored is not None:
+            self._on_delivery(self._unstored)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Try nothing again if nothing waits for an answer."""
+        if not (
+            self._fetching.wanted or self.session.stage == "pending" or self._unstored is not None
+        ):
+            self._backoff.end()
+
+    def _go_on(self) -> None:
+        """Fetch what is missing, take an offered model into use, and carry out the plan, if it is
+        time to."""
+        plan = self._plan_in_work()
+        if plan is not None and (
+            exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day)
+        ):
+            self._decline(plan, Declined("policy", exceeded))
+        if self._fetching.need(needed(self.session, self._model)):
+            self._backoff.begin()
+        if self._clock() < self._ready_at_s or self._stop():
+            return
+        offer = self._releases.offer
+        if offer is not None and self._fetching.has({offer.bundle, offer.model}):
+            self._releases.take_up(self._now_s(), self._between_windows)
+        plan = self._plan_in_work()
+        if plan is None:
+            return
+        if self._time.now_s > plan.deadline_at_s:
+            self._decline(
+                plan,
+                Declined(
+                    "expired",
+                    f"its deadline was over {self._time.now_s - plan.deadline_at_s:.0f} s ago",
+                ),
+            )
+        elif self._fetching.has(blobs_of(plan)):
+            self._carry_out(plan)
+
+    def _plan_in_work(self) -> m.Plan | None:
+        return self.session.plan if self.session.stage == "working" else None
+
+    def _carry_out(self, plan: m.Plan) -> None:
+        self._contained("removal of old blobs", lambda: self._state.keep_blobs(self._kept()))
+        self._work_began_s = self._clock()
+        outcome = self._work.attempt(plan, self._between)
+        if isinstance(outcome, Done):
+            try:
+                outcome = self._store_update(plan, outcome)
+            except Exception as error:
+                self.incidents.survived("to store an update", error)
+                outcome = decline_of(error)
+        if isinstance(outcome, Declined):
+            self._decline(plan, outcome)
+        self._contained("traffic", self._traffic.save)
+
+    def _store_update(self, plan: m.Plan, done: Done) -> Declined | None:
+        """Put the update on disk, and then send it; or why it is not to be sent."""
+        payload = self._encode(plan, done)
+        if len(payload) > self._most_bytes:
+            return Declined(
+                "failed",
+                f"an update of {len(payload)} bytes: at most {self._most_bytes} are sent; "
+                "--max-payload permits more",
+            )
+        if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
+            return Declined("policy", exceeded)
+        self._own.put(plan, done.result)
+        private = names.of_role(done.result.private, names.PRIVATE, names.COLUMN)
+        try:
+            self._state.put_update(plan.run_id, plan.round, payload, private)
+        except OSError:
+            self._state.drop_checkpoint()  # so there may be space
+            self._state.put_update(plan.run_id, plan.round, payload, private)
+        self._memory.note(core.on_executed(self.session, plan, digest(payload)))
+        log.info(
+            "round done device=%s round=%d steps=%d",
+            self.device_id,
+            plan.round,
+            done.result.num_steps,
+        )
+        self._bytes_received = 0
+        self._backoff.begin()
+        self._send_update()
+        return None
+
+    def _encode(self, plan: m.Plan, done: Done) -> bytes:
+        return done.update(plan, self._work.windows.num_train, self._bytes_received)
+
+    def _between(self) -> None:
+        """Before each batch: say that the device is here, and end the work if it is to end."""
+        self._between_windows()
+        most_s, took_s = (
+            self._permitted.max_seconds,
+            self._checkpoints.before_s + self._clock() - self._work_began_s,
+        )
+        if most_s is not None and took_s > most_s:
+            raise Declined("policy", f"max_seconds: the work takes longer than {most_s:g} s")
+
+    def _between_windows(self) -> None:
+        """The same where no plan is carried out."""
+        self._contained("heartbeat", self._beat)
+        if self._stop():
+            raise Stopped
+
+    def _progressed(self, runs: int, resumed: bool) -> None:
+        """A checkpoint of the plan in work is on the disk; whether work goes on from it now."""
+        if self.session.plan is not None:
+            on = core.on_resumed if resumed else core.on_progress
+            self._memory.note(on(self.session, self.session.plan, runs))
+
+    def _beat(self) -> None:
+        self._outbox.beat()
+        self._releases.beat()
+
+    def _decline(self, plan: m.Plan, declined: Declined) -> None:
+        """The plan in work is not carried out."""
+        changed, _ = core.on_declined(
+            self.session, plan, declined.reason, printable(declined.detail)[:1000]
+        )
+        self._memory.note(changed)
+        self._outbox.decline(plan, declined)
+
+    def _kept(self) -> set[str]:
+        """The blobs that have to stay: what is needed, the private tensors of the model in use,
+        what is kept, the model offered last, which may be tried again, and the bundle that is
+        loaded."""
+        loaded = {self._work.bundle.digest} if self._work.bundle else set()
+        offer = self.session.offer
+        offered = {offer.bundle, offer.model} if offer is not None else set()
+        return (
+            needed(self.session, self._model)
+            | self._model.blobs
+            | self._own.blobs
+            | offered
+            | loaded
+        )
+
+    def _now_s(self) -> float:
+        """Unix time: the later of this device's clock and the aggregator's."""
+        return max(self._wall(), self._time.now_s)
+
+    def _send_update(self, again: bool = False) -> None:
+        if self._sending.begin(self.session, again) and self._backoff.at_s == math.inf:
+            self._backoff.begin()

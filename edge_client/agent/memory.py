@@ -1,0 +1,113 @@
+"""The session in memory and on disk, and the update that belongs to it."""
+
+import logging
+
+import msgspec
+
+from edge_client.agent.incidents import Incidents
+from edge_client.core.ports import DeviceState
+from edge_client.core.session import Session, still_works
+from wire.arrays.tensors import RECEIVED_FILES
+from wire.codec import decode_update, digest
+from wire.errors import WireError
+from wire.messages import Update
+
+log = logging.getLogger("shoal.edge")
+
+
+class Memory:
+    """`session` is what is stored; after `note`, on a broken disk, what would be."""
+
+    def __init__(self, device_id: str, state: DeviceState, incidents: Incidents) -> None:
+        """Take up what is stored. A crash may have come between the session and its update, or one
+        of them may be damaged.
+
+        Raises:
+            ConfigError: the state folder cannot be read.
+        """
+        self._device_id, self._state, self._incidents = device_id, state, incidents
+        self.session = state.load()
+        payload = state.update()
+        self.note(self._recovered(payload))
+        if payload is not None and self.session.update != digest(payload):
+            self._drop()
+        if self.session.stage != "working":
+            self._forget_checkpoint()
+
+    def save(self, session: Session) -> None:
+        """Store a session before anything is done because of it. An update that it no longer has is
+        deleted.
+
+        Raises:
+            OSError: it cannot be stored, and nothing has changed.
+        """
+        if session == self.session:
+            return
+        over = bool(self.session.update) and not session.update
+        try:
+            self._state.save(session)
+        except OSError:
+            if not over:
+                raise
+            self._state.drop_update()  # so there may be space
+            self._state.save(session)
+        before, self.session = self.session, session
+        if over:
+            self._drop()
+        if not still_works(before, session):
+            self._forget_checkpoint()
+
+    def note(self, session: Session) -> None:
+        """Store a session that holds whether it can be stored or not: after a restart, the worst is
+        that work is done twice."""
+        try:
+            self.save(session)
+        except OSError as error:
+            self._incidents.survived("storing the session", error)
+            self.session = session
+
+    def _drop(self) -> None:
+        try:
+            self._state.drop_update()
+        except OSError as error:
+            self._incidents.survived("deleting the update", error)
+
+    def _forget_checkpoint(self) -> None:
+        """It holds what the device alone may have, and the plan that it is of is over."""
+        try:
+            self._state.drop_checkpoint()
+        except OSError as error:
+            self._incidents.survived("deleting the checkpoint", error)
+
+    def _recovered(self, payload: bytes | None) -> Session:
+        """The session that fits the update on disk. A session without a plan is a fresh one: an
+        update of this device is sent then, too."""
+        session, plan = self.session, self.session.plan
+        if payload is not None and session.stage == "pending" and session.update == digest(payload):
+            return session
+        done = None if payload is None else self._read(payload)
+        if payload is not None and done is not None:
+            same = plan is not None and (done.run_id, done.round, done.attempt) == (
+                plan.run_id,
+                plan.round,
+                plan.attempt,
+            )
+            if plan is None or (same and session.stage in ("working", "pending")):
+                return msgspec.structs.replace(
+                    session, stage="pending", update=digest(payload), tries=0
+                )
+        if session.stage == "pending":  # its update is lost: the work is done again
+            return msgspec.structs.replace(
+                session, stage="working" if plan is not None else "answered", update=""
+            )
+        return session
+
+    def _read(self, payload: bytes) -> Update | None:
+        try:
+            update = decode_update(payload, RECEIVED_FILES)[0]
+        except WireError as error:
+            log.warning(
+                "the finished update is damaged and dropped device=%s: %s", self._device_id, error
+            )
+            return None
+        return update if update.device_id == self._device_id else None

@@ -1,0 +1,97 @@
+"""A device's owner agrees no longer (SPEC.md, 'Withdrawal'): the aggregator is told, and says that
+it knows."""
+
+import argparse
+import secrets
+import time
+from collections.abc import Sequence
+
+from edge_client.agent.inbox import Inbox
+from edge_client.agent.state import only_process
+from edge_client.core.time import AggregatorTime
+from edge_client.options import broker_address, trusted_keys
+from wire.codec import digest, encode
+from wire.errors import LinkError, WireError
+from wire.identity.keys import PublicKey
+from wire.links.mqtt import MqttLink
+from wire.links.port import Delivery, Link, Will
+from wire.messages import PLAN_BYTES, Acknowledge, AggregatorStatus, DeviceStatus
+from wire.topics import Topics
+
+RANDOM_BYTES = 16
+
+
+def said_by(device_id: str) -> bytes:
+    """What such a device says: other bytes each time."""
+    return encode(DeviceStatus(device_id, online=False, withdrawn=secrets.token_hex(RANDOM_BYTES)))
+
+
+def tell(
+    link: Link,
+    topics: Topics,
+    device_id: str,
+    said: bytes,
+    trusted: Sequence[PublicKey],
+    wait_s: float,
+) -> bool:
+    """Say it over a link of this device; whether the aggregator confirmed it in `wait_s` seconds.
+    What was said stays at the broker either way: an aggregator that is away learns of it when it
+    comes back.
+
+    Raises:
+        LinkError: the broker refuses this device.
+    """
+    known = AggregatorTime(time.monotonic)
+    inbox = Inbox(device_id, topics, trusted, lambda: max(time.time(), known.now_s), PLAN_BYTES)
+    link.subscribe(topics.device(device_id, "reply"), topics.aggregator)
+    link.publish(topics.device(device_id, "status"), said, retain=True)
+    end_s = time.monotonic() + wait_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        event = link.receive(left_s)
+        if not isinstance(event, Delivery):
+            continue
+        try:
+            message = inbox.open(event)
+        except WireError:
+            continue  # not for this, or not to be believed
+        if isinstance(message, AggregatorStatus):
+            known.hear(message)
+        elif isinstance(message, Acknowledge) and message.update == digest(said):
+            return True
+    return False
+
+
+def withdraw(arguments: argparse.Namespace) -> int:
+    """`shoal-edge withdraw`: 0 if the aggregator has confirmed it, else 1.
+
+    Raises:
+        ShoalError: an argument or the broker cannot be used, or the client runs.
+    """
+    trusted, address, topics = (
+        trusted_keys(arguments),
+        broker_address(arguments),
+        Topics(arguments.fleet),
+    )
+    end_s, said = time.monotonic() + arguments.wait, said_by(arguments.id)
+    with only_process(arguments.state):
+        # The will is the same: a connection that breaks must not say something else in its place.
+        will = Will(topics.device(arguments.id, "status"), said)
+        try:
+            link = MqttLink(
+                address, f"{arguments.fleet}.{arguments.id}", will, wait_s=arguments.wait
+            )
+        except LinkError as error:
+            print(f"not confirmed: {error}")
+            return 1
+        try:
+            confirmed = tell(
+                link, topics, arguments.id, said, trusted, max(1.0, end_s - time.monotonic())
+            )
+        finally:
+            link.close()
+    print(
+        "confirmed: nothing is asked of this device until it runs again"
+        if confirmed
+        else "not confirmed: the aggregator is away"
+    )
+    return 0 if confirmed else 1

@@ -1,0 +1,316 @@
+"""What labels must be like, for devices and simulations alike: how they are read, and whether they
+are those of a task.
+
+Labels are held as they are read, and the type of an array says what they are: whole numbers or
+names y (n,) are classes; y (n, names) of 0 and 1 are several labels of a window, each there or not;
+other whole numbers or names y (n, steps) are the classes of a window's steps; and numbers with a
+point y (n, quantities) are quantities. A task takes the labels that it learns, and no others.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edge_client.core.ports import Windows
+from wire.arrays.tensors import Array
+from wire.bundle import Manifest
+from wire.errors import DataError
+from wire.tasks import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    NO_LABEL,
+    PRESENT,
+    REGRESSION,
+    SEQUENCE,
+    Label,
+    TaskName,
+    label_of,
+)
+
+NAMED, TARGET = "label.", "target."
+"""How columns of recordings and channels of live data begin that say a name which is there or not,
+or a quantity."""
+PARTS = {"train_y": "train", "test_y": "test"}
+"""What errors call the labels of a device's windows."""
+
+
+def classes_of_steps(labels: Array, steps: int) -> Array:
+    """The class (n, steps) int64 of each step of windows, of the labels (n, length) of their
+    samples: the one that all samples of a step have, else `NO_LABEL`. Steps are equal parts of a
+    window."""
+    parts = labels.reshape(len(labels), steps, labels.shape[1] // steps)
+    return np.where((parts == parts[:, :, :1]).all(2), parts[:, :, 0], NO_LABEL).astype(np.int64)
+
+
+def is_said(column: str) -> bool:
+    """Whether a column says something of samples, and is no channel."""
+    return column.startswith((NAMED, TARGET))
+
+
+def of_samples(said: Array, are_quantities: bool) -> Array:
+    """Labels (n, names) of windows by what is said of their samples (n, names, time), NaN where
+    nothing is: the mean of each quantity, float32; or int64, 1 for each name that is there for at
+    least half of them. 0 where nothing is said at all."""
+    known: Array = ~np.isnan(said)
+    means: Array = np.where(known, said, 0).sum(2) / np.maximum(known.sum(2), 1)
+    return means.astype(np.float32) if are_quantities else (means >= PRESENT).astype(np.int64)
+
+
+def check_labels(y: Array, count: int, origin: str) -> None:
+    """Check that labels are those of `count` examples: a whole number or a name for each, a row of
+    them, or quantities, one or a row.
+
+    Raises:
+        DataError: they are not; the text says what is likely meant. `origin` begins it.
+    """
+    told = f"{origin}: y is {y.dtype}{list(y.shape)}"
+    if y.ndim == 2 and y.shape == (count, 1) and y.dtype.kind in "iub":
+        raise DataError(f"{told}: expected int[{count}], y[:, 0]")
+    fits, kind = y.ndim in (1, 2) and len(y) == count, y.dtype.kind
+    several = (
+        fits
+        and y.ndim == 2
+        and (kind == "b" or (kind in "iu" and (not y.size or int(y.min()) >= NO_LABEL)))
+    )
+    if fits and kind == "f":
+        _check_finite(y, origin)
+    elif fits and kind in "US":
+        _check_names(y, origin)
+    elif not several and not (fits and y.ndim == 1 and kind in "iu"):
+        rows = (
+            f"int[{count}, names] of 0 and 1, int[{count}, steps] from {NO_LABEL}, or "
+            f"float[{count}, quantities]"
+        )
+        raise DataError(f"{told}, expected int[{count}], {rows}")
+
+
+def are_steps(y: Array, names: Sequence[str]) -> bool:
+    """Whether labels y (n, \\*label) are read as the classes of steps: rows of names, or of numbers
+    that are not all 0 or 1; of 0 and 1, where two `names` are said and there are more columns."""
+    if y.ndim != 2 or y.dtype.kind == "f":
+        return False
+    return (
+        y.dtype.kind in "US" or len(names) == 2 < y.shape[1] or not bool(np.isin(y, (0, 1)).all())
+    )
+
+
+def _check_names(y: Array, origin: str) -> None:
+    """Check that labels which are names are some: blanks around one make it another name. Of steps,
+    those without a label have none."""
+    names, number = np.unique(y, return_inverse=True)
+    for place, name in enumerate(map(str, names)):
+        if y.ndim == 2 and not name:
+            continue
+        if not name.strip() or name != name.strip():
+            at = int(np.argwhere(number.reshape(y.shape) == place)[0][0])
+            meant = "no label" if not name.strip() else f"likely {name.strip()!r}"
+            raise DataError(
+                f"{origin}: y holds {name!r} at window {at}, {meant}: expected names; windows "
+                "without a label are those of "
+                "unlabelled.npz in a device's folder"
+            )
+
+
+def as_held(y: Array) -> Array:
+    """Labels that are numbers as devices and fleets hold them: int64, or quantities (n, quantities)
+    float32."""
+    if y.dtype.kind == "f":
+        return np.ascontiguousarray(y if y.ndim > 1 else y[:, None], np.float32)
+    return np.ascontiguousarray(y, np.int64)
+
+
+def column_names(y: Array, names: Sequence[str], origin: str) -> tuple[str, ...]:
+    """What the columns of labels y (n, names) are called, where `names` says it; else by their
+    numbers, one quantity alone ``value``.
+
+    Raises:
+        DataError: so many names for another number of columns.
+    """
+    count = y.shape[1]
+    if names and len(names) != count:
+        raise DataError(f"{origin}: {len(names)} names for {count} labels of a window")
+    return tuple(names) or (tuple(map(str, range(count))) if count > 1 else ("value",))
+
+
+def class_numbers(y: Array, count: int, origin: str) -> Array:
+    """Labels that are numbers, `as_held`.
+
+    Raises:
+        DataError: as `check_labels`, or they are names.
+    """
+    check_labels(y, count, origin)
+    if y.dtype.kind in "US":
+        raise DataError(
+            f"{origin}: y holds names such as {str(y.ravel()[0])!r}: list the classes in "
+            "classes.txt, one a line, in the bundle's order"
+        )
+    return as_held(y)
+
+
+def named_classes(y: Array, classes: Sequence[str], origin: str) -> Array:
+    """Labels y (n,), or (n, steps), that are names of `classes`, as class numbers, int64; of a step
+    without a name, `NO_LABEL`.
+
+    Raises:
+        DataError: a name that is no class.
+    """
+    number = {name: i for i, name in enumerate(classes)} | ({"": NO_LABEL} if y.ndim == 2 else {})
+    found = [str(name) for name in y.ravel().tolist()]
+    if unknown := sorted(set(found) - number.keys()):
+        raise DataError(f"{origin}: y holds {unknown[0]!r}: expected one of {', '.join(classes)}")
+    return np.array([number[name] for name in found], np.int64).reshape(y.shape)
+
+
+def has_classes(y: Array) -> bool:
+    """Whether labels are classes, one for each example."""
+    return y.ndim == 1
+
+
+def strata(y: Array) -> Array:
+    """The class (n,) int64 of each example, by which examples are divided evenly; all of one where
+    labels are no classes."""
+    return y if has_classes(y) else np.zeros(len(y), np.int64)
+
+
+def last_share_of_each_class(y: Array, share: float = 0.25) -> Array:
+    """Boolean mask (n,) of the last `share` of each class's windows, in their order; at least one
+    of a class with two, and never all of them. Where labels are no classes, of all windows."""
+    mask, classes = np.zeros(len(y), bool), strata(y)
+    for label in np.unique(classes):
+        at = np.flatnonzero(classes == label)
+        count = min(len(at) - 1, max(1, round(share * len(at))) if len(at) > 3 else 1)
+        mask[at[len(at) - count :]] = True
+    return mask
+
+
+def fit_labels(y: Array, task: TaskName, num_names: int, steps: int, origin: str) -> Array:
+    """Labels as a task takes them (`wire.tasks.label_of`), of windows of so many steps. Of no
+    example there may be any.
+
+    Raises:
+        DataError: they are labels of another task, or of another number of names; the text says
+        what is likely meant. `origin` begins it.
+    """
+    label = label_of(task, num_names, steps)
+    if not len(y):
+        return np.zeros((0, *label.shape), label.dtype)
+    if y.dtype != label.dtype or y.shape[1:] != label.shape:
+        expected = f"{task} takes {label.dtype}{[len(y), *label.shape]}"
+        raise DataError(
+            f"{origin}: y is {y.dtype}{list(y.shape)}, and {expected}{_likely(y, task)}"
+        )
+    if task == MULTI_LABEL and not np.isin(y, (0, 1)).all():
+        at, column = (int(i) for i in np.argwhere(~np.isin(y, (0, 1)))[0])
+        raise DataError(
+            f"{origin}: y holds {y[at, column]} at window {at}, name {column}: {task} takes 1 "
+            "where a name is there, else 0"
+        )
+    if task == SEQUENCE:
+        _check_steps(y, num_names, origin)
+    if task == REGRESSION:
+        _check_finite(y, origin)
+    return y
+
+
+def _check_steps(y: Array, num_classes: int, origin: str) -> None:
+    wrong = np.argwhere((y < NO_LABEL) | (y >= num_classes))
+    if len(wrong):
+        at, step = (int(i) for i in wrong[0])
+        expected = (
+            f"{SEQUENCE} takes class numbers from 0 to {num_classes - 1}, and {NO_LABEL} for a "
+            "step without a label"
+        )
+        raise DataError(f"{origin}: y holds {y[at, step]} at window {at}, step {step}: {expected}")
+    empty = np.flatnonzero((y == NO_LABEL).all(1))
+    if len(empty):
+        raise DataError(
+            f"{origin}: no step of window {int(empty[0])} has a label; windows without a label "
+            "are those of unlabelled.npz in a device's "
+            "folder"
+        )
+
+
+def fit_labels_of(windows: Windows, manifest: Manifest) -> Windows:
+    """A device's windows with the labels that a bundle's task takes. Those that fit are returned as
+    they are.
+
+    Raises:
+        DataError: as `fit_labels`, or a class that the bundle does not have.
+    """
+    held = {"train_y": windows.train_y, "test_y": windows.test_y}
+    if manifest.task in (MULTI_LABEL, REGRESSION) and windows.names not in ((), manifest.classes):
+        others = f"the bundle's are {', '.join(manifest.classes)}"
+        held = {
+            part: in_order(y, windows.names, manifest.classes, PARTS[part], others)
+            for part, y in held.items()
+        }
+    made = {
+        part: fit_labels(
+            y, manifest.task, len(manifest.classes), manifest.window.steps, PARTS[part]
+        )
+        for part, y in held.items()
+    }
+    for part, y in made.items():
+        if (
+            manifest.task == CLASSIFICATION
+            and len(y)
+            and not 0 <= int(y.min()) <= int(y.max()) < len(manifest.classes)
+        ):
+            known = (
+                f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}, in the order "
+                f"{', '.join(manifest.classes[:8])}"
+            )
+            raise DataError(f"{PARTS[part]} labels reach {int(y.min())}..{int(y.max())}, {known}")
+    if made["train_y"] is windows.train_y and made["test_y"] is windows.test_y:
+        return windows
+    return Windows(
+        windows.train_x, made["train_y"], windows.test_x, made["test_y"], windows.unlabelled_x
+    )
+
+
+def in_order(
+    y: Array, names: Sequence[str], expected: Sequence[str], origin: str, others: str
+) -> Array:
+    """The columns of labels y (n, names), which are called `names`, as those of `expected`.
+
+    Raises:
+        DataError: they are not called so. `origin` begins it, and `others` says what was expected.
+    """
+    if sorted(names) != sorted(expected):
+        raise DataError(f"{origin}: labels are called {', '.join(names)}, and {others}")
+    return np.ascontiguousarray(y[:, [list(names).index(name) for name in expected]])
+
+
+def no_labels(count: int, label: Label) -> Array:
+    """What stands for the labels of windows that nobody has labelled (count, \\*label.shape)."""
+    return np.full(
+        (count, *label.shape), np.nan if label.dtype == "float32" else NO_LABEL, label.dtype
+    )
+
+
+def _check_finite(y: Array, origin: str) -> None:
+    wrong = np.argwhere(~np.isfinite(y.astype(np.float32)))
+    if len(wrong):
+        raise DataError(
+            f"{origin}: y holds {y[tuple(wrong[0])]} at window {int(wrong[0][0])}: expected "
+            "finite numbers"
+        )
+
+
+def _likely(y: Array, task: TaskName) -> str:
+    """What labels of another task are likely to be, for the end of an error."""
+    if y.dtype.kind == "f":
+        whole = ", or classes, y.astype(int)" if bool((y == np.round(y)).all()) else ""
+        return f": these are quantities, of the task regression, as in fedavg+regression{whole}"
+    if y.ndim == 1:
+        quantities = ", or quantities, y.astype(float)" if task == REGRESSION else ""
+        return f": these are classes, one for each window, of the task classification{quantities}"
+    if are_steps(y, ()):
+        return ": these are classes of steps, of the task sequence, as in fedavg+sequence"
+    if task == MULTI_LABEL:
+        return ""
+    if task == CLASSIFICATION and (y.sum(1) == 1).all():
+        return ": these are a column for each class, y.argmax(1)"
+    return (
+        ": these are several labels of a window, of the task multi-label, as in fedavg+multi-label"
+    )

@@ -1,0 +1,206 @@
+"""What arrays of examples must be like, for devices and simulations alike: mistakes in their layout
+are told with what is likely meant.
+
+What cannot be told from a mistake may be said outright: `channel_names` says that an array has as
+many channels as it seems to have.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from edge_client.core.ports import Windows
+from edge_client.data.labels import fit_labels_of
+from edge_client.data.padding import to_length
+from wire.arrays.tensors import Array
+from wire.bundle import Manifest, Window
+from wire.errors import DataError
+from wire.tasks import split_unlabelled
+
+log = logging.getLogger("shoal.data")
+
+SQUARE = 8
+"""Windows of at least so many channels, and as many samples, are taken for images."""
+COLOURS = (1, 3, 4)
+"""Channels that images have."""
+
+
+def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = False) -> Array:
+    """Examples X (n, channels, time), or (n, channels, height, width), as float32, or whole numbers
+    as they are: `fitting` makes of them what a bundle asks for. `names` of the channels, where they
+    are said. `has_ids`: whether it is said that they are ids; where not, the range of whole numbers
+    is logged.
+
+    Raises:
+        DataError: another number of axes, no numbers, axes that are likely in another order, or
+        values that are not finite; the text says
+            where the first one is. `origin` begins it.
+    """
+    told = f"{origin}: X is {x.dtype}{list(x.shape)}"
+    if x.dtype.kind == "O":
+        raise DataError(
+            f"{told}: its windows differ in length, or are no arrays; pad them and say lengths, "
+            "or give recordings as CSV"
+        )
+    if x.ndim == 2 and x.size:
+        raise DataError(f"{told}: windows of one channel are [n, 1, time], X[:, None, :]")
+    if x.ndim not in (3, 4) or x.dtype.kind not in "fiu" or not x.size:
+        raise DataError(
+            f"{told}, expected float[n, channels, time], or for images float[n, channels, height, "
+            "width]"
+        )
+    _check_axes(x, told, names)
+    if x.dtype.kind in "iu":
+        if not has_ids:
+            log.warning(
+                "%s: whole numbers from %d to %d, measurements unless the bundle asks for ids",
+                told,
+                x.min(),
+                x.max(),
+            )
+        return np.ascontiguousarray(x)
+    made = np.ascontiguousarray(x, np.float32)
+    _check_finite(x, made, origin, names)
+    return made
+
+
+def vocabulary(said: Array | None, origin: str) -> int:
+    """How many ids there are by what an array ``vocabulary`` says; 0 where there is none.
+
+    Raises:
+        DataError: it is no whole number from 1.
+    """
+    if said is None:
+        return 0
+    if said.size != 1 or said.dtype.kind not in "iu" or int(said.item()) < 1:
+        raise DataError(
+            f"{origin}: vocabulary is {said.dtype}{list(said.shape)}, expected a whole number "
+            "from 1: how many ids there are"
+        )
+    return int(said.item())
+
+
+def fitting(x: Array, window: Window, origin: str) -> Array:
+    """Examples (n, \\*shape) of the type that `window` has, and of its length where it has windows
+    that are padded (`edge_client.data.padding`).
+
+    Raises:
+        DataError: ids are asked for, and these are no whole numbers, or one is out of the
+        vocabulary; the text says which. `origin` begins
+            it.
+    """
+    if not window.vocabulary:
+        return np.ascontiguousarray(to_length(x, window), np.float32)
+    if x.dtype.kind not in "iu" and x.size:
+        raise DataError(
+            f"{origin}: X is {x.dtype}{list(x.shape)}, expected whole numbers, ids from 0 to "
+            f"{window.vocabulary - 1}"
+        )
+    wrong = (x < 0) | (x >= window.vocabulary)
+    if wrong.any():
+        first = tuple(int(i) for i in np.argwhere(wrong)[0])
+        place = f"window {first[0]}, channel {first[1]}, sample {', '.join(map(str, first[2:]))}"
+        raise DataError(
+            f"{origin}: X holds the id {x[first]} at {place}: expected ids from 0 to "
+            f"{window.vocabulary - 1}"
+        )
+    return np.ascontiguousarray(x, np.int64)
+
+
+PARTS = {
+    "train_x": "training windows",
+    "test_x": "test windows",
+    "unlabelled_x": "windows without labels",
+}
+"""What errors call the arrays of a device's windows."""
+
+
+def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) -> Windows:
+    """A device's windows, each of their arrays `fitting`; errors about one begin with its origin.
+    Those that fit are returned as they are.
+
+    Raises:
+        DataError: as `fitting`.
+    """
+    held = {part: getattr(windows, part) for part in origins}
+    made = {part: fitting(x, window, origins[part]) for part, x in held.items()}
+    if all(made[part] is x for part, x in held.items()):
+        return windows
+    return Windows(
+        **{part.name: made.get(part.name, getattr(windows, part.name)) for part in fields(Windows)}
+    )
+
+
+def windows_for(manifest: Manifest, windows: Windows) -> Windows:
+    """A device's windows as the task of a bundle takes them: all of them as windows to train and
+    test on where it needs no labels.
+
+    Raises:
+        DataError: their labels are not those of the task, or of a class that the bundle does not
+        have.
+    """
+    return fit_labels_of(windows, manifest) if manifest.needs_labels else without_labels(windows)
+
+
+def without_labels(windows: Windows) -> Windows:
+    """The windows of a device for a task that needs no labels (`wire.tasks.split_unlabelled`)."""
+    if not windows.num_unlabelled and windows.train_y.ndim == windows.test_y.ndim == 1:
+        return windows
+    parts = [part for part in (windows.train_x, windows.unlabelled_x) if len(part)]
+    x = np.concatenate(parts) if parts else windows.train_x
+    cut, _ = split_unlabelled(windows.num_train, windows.num_test, windows.num_unlabelled)
+    test_x = windows.test_x if windows.num_test else x[cut:]
+    return Windows(x[:cut], np.zeros(cut, np.int64), test_x, np.zeros(len(test_x), np.int64), x[:0])
+
+
+def _check_axes(x: Array, told: str, names: Sequence[str]) -> None:
+    channels, *sides = x.shape[1:]
+    if len(names) == channels:
+        return
+    if len(sides) == 2:
+        if sides[1] in COLOURS and channels not in COLOURS and sides[0] > sides[1]:
+            raise DataError(
+                f"{told}: these look like images with their colours last; expected [n, channels, "
+                "height, width], X.transpose(0, 3, 1, 2)"
+            )
+    elif channels == sides[0] and channels >= SQUARE:
+        raise DataError(
+            f"{told}: images are [n, 1, {channels}, {channels}], X[:, None]; for windows of "
+            f"{channels} channels say channel_names"
+        )
+    elif channels > sides[0]:
+        likely = f"likely {sides[0]} channels of {channels} samples, X.transpose(0, 2, 1)"
+        raise DataError(
+            f"{told}, which is {channels} channels of {sides[0]} samples: {likely}; if it is "
+            "right, say channel_names"
+        )
+
+
+def _check_finite(x: Array, made: Array, origin: str, names: Sequence[str]) -> None:
+    finite = np.isfinite(made)
+    if finite.all():
+        return
+    first = tuple(int(i) for i in np.argwhere(~finite)[0])
+    wrong = int((~finite).reshape(len(x), -1).any(1).sum())
+    channel = f"channel {first[1]}" + (f" ({names[first[1]]})" if len(names) == x.shape[1] else "")
+    place = f"window {first[0]}, {channel}, sample {', '.join(map(str, first[2:]))}"
+    value = x[first]
+    what = f"{value}, which float32 cannot hold" if np.isfinite(value) else str(value)
+    raise DataError(
+        f"{origin}: X holds values that are not finite, in {wrong} of {len(x)} windows: first "
+        f"{what} at {place}"
+    )
+
+
+def likely_meant(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """What examples of a shape are likely to need where others are expected, for the end of an
+    error; empty where nobody can tell."""
+    if len(found) == len(expected) == 2 and found == expected[::-1]:
+        return "; they are likely transposed, X.transpose(0, 2, 1)"
+    if len(found) == len(expected) == 3 and (found[2], *found[:2]) == expected:
+        return "; their channels are likely last, X.transpose(0, 3, 1, 2)"
+    if len(found) == 2 and len(expected) == 3 and (1, *found) == expected:
+        return "; they are likely images of one channel, X[:, None]"
+    return ""

@@ -1,0 +1,113 @@
+"""Windows of different lengths: zeros behind the shorter ones, and a channel that says of each
+sample whether it is one.
+
+The rule is the same for boards, phones and simulations (`wire/SPEC.md`, 'Windows of different
+lengths'); a model reads the channel as any other, and may use it as a mask.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wire.arrays.tensors import Array
+from wire.bundle import Window
+from wire.errors import DataError
+
+PRESENCE = "present"
+"""The last channel of windows that may be padded: 1 where there is a sample, 0 behind the last
+one."""
+
+
+def stacked(windows: Sequence[Array], length: int, origin: str) -> tuple[Array, Array]:
+    """Windows, each (channels, its own time), as one array (n, channels, length) with zeros behind
+    them, and the samples of each (n,).
+
+    Raises:
+        DataError: none, one that is no such window, or is longer; `origin` begins the text.
+    """
+    if not windows:
+        raise DataError(f"{origin}: no windows")
+    first = windows[0]
+    for number, window in enumerate(windows):
+        if (
+            window.ndim != 2
+            or not window.size
+            or window.dtype.kind not in "fiu"
+            or len(window) != len(first)
+        ):
+            told = (
+                f"{window.dtype}{list(window.shape)}, and the first "
+                f"{first.dtype}{list(first.shape)}"
+            )
+            raise DataError(
+                f"{origin}: window {number} is {told}: expected (channels, time) of the same "
+                "channels"
+            )
+        if window.shape[1] > length:
+            raise DataError(
+                f"{origin}: window {number} has {window.shape[1]} samples: expected at most "
+                f"{length}; cut it, or pad to more"
+            )
+    made = np.zeros(
+        (len(windows), len(first), length), np.result_type(*{window.dtype for window in windows})
+    )
+    for window, own in zip(windows, made, strict=True):
+        own[:, : window.shape[1]] = window
+    return made, np.array([window.shape[1] for window in windows], np.int64)
+
+
+def with_presence(x: Array, lengths: Array, origin: str) -> Array:
+    """Windows x (n, channels, time), of which the first so many samples are measurements, as (n,
+    channels + 1, time): what is behind these is zero, and `PRESENCE` says so.
+
+    Raises:
+        DataError: they are no such windows, or not so many lengths of 1 to time; `origin` begins
+        the text.
+    """
+    if x.ndim != 3 or x.dtype.kind not in "fiu":
+        raise DataError(
+            f"{origin}: lengths are of windows, X [n, channels, time], and X is "
+            f"{x.dtype}{list(x.shape)}"
+        )
+    if lengths.shape != (len(x),) or lengths.dtype.kind not in "iu":
+        raise DataError(
+            f"{origin}: lengths is {lengths.dtype}{list(lengths.shape)}, expected int[{len(x)}]: "
+            "the samples of each window"
+        )
+    wrong = np.flatnonzero((lengths < 1) | (lengths > x.shape[2]))
+    if len(wrong):
+        raise DataError(
+            f"{origin}: window {wrong[0]} has {lengths[wrong[0]]} samples by its length, expected "
+            f"1 to {x.shape[2]}"
+        )
+    there = np.arange(x.shape[2]) < lengths[:, None, None]
+    return np.concatenate(
+        [np.where(there, x, np.zeros((), x.dtype)), there.astype(x.dtype)], axis=1
+    )
+
+
+def read_lengths(
+    x: Array, lengths: Array, channels: Sequence[str], has_ids: bool, origin: str
+) -> tuple[Array, tuple[str, ...]]:
+    """`with_presence` of a file's windows x (n, channels, time), and the names of its channels, c0,
+    c1, ... where it says none.
+
+    Raises:
+        DataError: x holds ids, or as `with_presence`.
+    """
+    if has_ids:
+        raise DataError(
+            f"{origin}: lengths are of measurements, and X holds ids: pad them with an id of its "
+            "own"
+        )
+    made = with_presence(x, lengths, origin)
+    return made, (*(channels or map("c{}".format, range(x.shape[1]))), PRESENCE)
+
+
+def to_length(x: Array, window: Window) -> Array:
+    """Windows (n, channels, time) with zeros behind them up to the length of `window`, if its last
+    channel is `PRESENCE`; others, and those that are long enough, as they are."""
+    short = window.length - x.shape[-1] if x.ndim == 3 else 0
+    if short <= 0 or x.shape[1] != len(window.channels) or window.channels[-1] != PRESENCE:
+        return x
+    return np.pad(x, ((0, 0), (0, 0), (0, short)))

@@ -1,0 +1,370 @@
+"""A device's recordings as windows: ``*.csv`` with a header, or ``*.parquet`` where pyarrow is
+installed, one sample a row.
+
+A column ``t`` is ignored. What a recording says of its samples is of one kind:
+
+- ``label``: class numbers, or names that ``classes.txt`` lists one a line;
+- ``label.NAME``, any number of them: 1 where the name is there, 0 where it is not;
+- ``target.NAME``, any number of them: a quantity.
+
+All other columns are channels, in the header's order. A cell without a value says nothing of its
+sample. The first 75 % of each recording are for training; windows are cut on either side of that
+point, so that none is shared. The label of a window is:
+
+- its class, where all its samples have the same; other windows are left out. Where windows are cut
+  into steps, it is the class of each step instead (`edge_client.data.labels.classes_of_steps`), and no
+  window is left out;
+- of each name 1 where it is there for at least half of the samples of which it is said, else 0;
+- the mean of each quantity over the samples of which it is said.
+
+Windows without a label, of either part, are those of whose samples nothing is said: no class, or
+not every name or quantity.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from edge_client.core.ports import Windows
+from edge_client.data.labels import NAMED, TARGET, classes_of_steps, of_samples
+from edge_client.data.parquet import PARQUET, read_parquet
+from wire.arrays.tensors import Array
+from wire.errors import DataError
+from wire.tasks import NO_LABEL
+
+TEST_SHARE = 0.25
+CLASSES = "classes.txt"
+LARGEST = float(np.finfo(np.float32).max)
+LARGEST_CLASS = 65_535
+TIME, LABEL = "t", "label"
+"""Columns that are no channels."""
+
+
+class Columns(NamedTuple):
+    """What a header says: the channels and their places, the place of the classes, and what columns
+    of names or quantities are called."""
+
+    channels: tuple[str, ...]
+    places: list[int]
+    label: int | None
+    names: tuple[str, ...]
+    named: list[int]
+    are_quantities: bool
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Samples (time, channels) float32, and what is said of each: class numbers (time,) int64,
+    `NO_LABEL` where nothing is; or numbers (time, names) float64, NaN where nothing is."""
+
+    columns: Columns
+    samples: Array = field(repr=False)
+    said: Array = field(repr=False)
+
+
+def classes_of(folder: Path) -> tuple[str, ...]:
+    """The classes that ``classes.txt`` of a folder lists, in their order; none where there is no
+    such file.
+
+    Raises:
+        DataError: it is no text, or lists a name twice.
+    """
+    path = folder / CLASSES
+    if not path.exists():
+        return ()
+    try:
+        names = tuple(name for name in path.read_text("utf-8-sig").split("\n") if name)
+    except UnicodeDecodeError as error:
+        raise _not_utf_8(path, error) from None
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise DataError(f"{path}: it lists {twice[0]!r} twice: expected each class once")
+    return names
+
+
+def channels_in(recording: Path) -> tuple[str, ...]:
+    """The names of the channels of a recording.
+
+    Raises:
+        DataError: its header says labels of more than one kind.
+    """
+    return _columns(recording, next(rows_of(recording), [])).channels
+
+
+def recordings_in(folder: Path) -> list[Path]:
+    """The recordings of a folder, by name.
+
+    Raises:
+        DataError: two have the same name but for its end, as copies of one recording have.
+    """
+    paths = sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix in (".csv", PARQUET) and not path.name.startswith(".")
+    )
+    for path, following in pairwise(paths):
+        if path.stem == following.stem:
+            raise DataError(
+                f"data folder {folder}: {path.name} and {following.name} have one name: expected "
+                "each recording once"
+            )
+    return paths
+
+
+def load_recordings(
+    folder: Path, paths: list[Path], length: int, stride: int, steps: int = 0
+) -> Windows:
+    """Windows of these recordings of a folder, of `length` samples, one every `stride`; with
+    `steps`, each has the classes of so many.
+
+    Raises:
+        DataError: one of them cannot be read, their columns differ, or none is long enough; or
+        windows cannot be cut into such steps.
+    """
+    if steps and (length % steps or steps < 2):
+        raise DataError(
+            f"data folder {folder}: windows of {length} samples in {steps} steps: expected a "
+            "number from 2 that divides them"
+        )
+    first: Recording | None = None
+    parts: tuple[list[_Cut], list[_Cut]] = ([], [])
+    for path in paths:
+        made = _read(path, folder)
+        first = first or made
+        _check_alike(path, made.columns, paths[0], first.columns)
+        if steps and made.columns.label is None and made.columns.names:
+            raise DataError(
+                f"{path}: steps have classes, expected a column {LABEL!r}, and it has "
+                f"{', '.join(_said(made.columns))}"
+            )
+        cut = round((1 - TEST_SHARE) * len(made.samples))
+        for part, at in zip(parts, (slice(0, cut), slice(cut, None)), strict=True):
+            part.append(
+                _cut(
+                    Recording(made.columns, made.samples[at], made.said[at]), length, stride, steps
+                )
+            )
+    train, test = (_Cut(*map(np.concatenate, zip(*part, strict=True))) for part in parts)
+    unlabelled = np.concatenate([part.x[~part.labelled] for part in (train, test)])
+    if not train.labelled.any() and not len(unlabelled):
+        raise DataError(
+            f"data folder {folder}: no recording has {length} samples in a row with one label, or "
+            "without"
+        )
+    (train_x, train_y), (test_x, test_y) = (
+        (part.x[part.labelled], part.y[part.labelled]) for part in (train, test)
+    )
+    return Windows(
+        train_x, train_y, test_x, test_y, unlabelled, first.columns.names if first else ()
+    )
+
+
+def cut_samples(samples: Array, length: int, stride: int) -> Array:
+    """Windows (n, channels, length) of samples (time, channels), one every `stride`; none where
+    there are too few."""
+    if len(samples) < length:
+        return np.zeros((0, samples.shape[1], length), samples.dtype)
+    return np.lib.stride_tricks.sliding_window_view(samples, length, axis=0)[::stride]
+
+
+class _Cut(NamedTuple):
+    """Windows x (n, channels, time), their labels y (n, \\*label), and which have one (n,)."""
+
+    x: Array
+    y: Array
+    labelled: Array
+
+
+def _cut(recording: Recording, length: int, stride: int, steps: int) -> _Cut:
+    x = np.ascontiguousarray(cut_samples(recording.samples, length, stride))
+    if recording.columns.names:
+        said = cut_samples(recording.said, length, stride)
+        return _Cut(
+            x,
+            of_samples(said, recording.columns.are_quantities),
+            (~np.isnan(said)).sum(2).min(1) > 0,
+        )
+    classes = cut_samples(recording.said[:, None], length, stride)[:, 0]
+    if steps:
+        y = classes_of_steps(classes, steps)
+        return _Cut(x, y, (y != NO_LABEL).any(1))
+    alike = (classes == classes[:, :1]).all(1)
+    y = classes[alike, 0]
+    return _Cut(x[alike], y, y != NO_LABEL)
+
+
+def rows_of(path: Path) -> Iterator[list[str]]:
+    """The header of a recording, and then its rows."""
+    if path.suffix == PARQUET:
+        yield from read_parquet(path)
+    else:
+        try:
+            with path.open(
+                newline="", encoding="utf-8-sig"
+            ) as file:  # spreadsheets begin a file with a mark
+                yield from ([cell.strip() for cell in row] for row in csv.reader(file) if row)
+        except UnicodeDecodeError as error:
+            raise _not_utf_8(path, error) from None
+
+
+def _not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
+    return DataError(f"{path}: expected text in UTF-8: {error.reason} at byte {error.start}")
+
+
+def _columns(path: Path, header: list[str]) -> Columns:
+    if twice := sorted({name for name in header if header.count(name) > 1}):
+        raise DataError(
+            f"{path}: its header has {twice[0]!r} twice: expected a name of its own for each column"
+        )
+    if near := [
+        name for name in header if name not in (TIME, LABEL) and name.lower() in (TIME, LABEL)
+    ]:
+        raise DataError(
+            f"{path}: column {near[0]!r}: expected {near[0].lower()!r}, or another name for a "
+            "channel"
+        )
+    classes = [i for i, name in enumerate(header) if name == LABEL]
+    named, targets = (
+        [i for i, name in enumerate(header) if name.startswith(begin)] for begin in (NAMED, TARGET)
+    )
+    if sum(map(bool, (classes, named, targets))) > 1:
+        said = ", ".join(header[i] for i in sorted((*classes, *named, *targets)))
+        raise DataError(
+            f"{path}: columns {said}: expected {LABEL}, or {NAMED}NAME of each name, or "
+            f"{TARGET}NAME of each quantity, not both"
+        )
+    own = named or targets
+    names = tuple(header[i].partition(".")[2] for i in own)
+    if "" in names or len(set(names)) < len(names):
+        raise DataError(
+            f"{path}: columns {', '.join(header[i] for i in own)}: expected a name of its own for "
+            "each after the point"
+        )
+    places = [i for i, name in enumerate(header) if name != TIME and i not in (*classes, *own)]
+    if not places:
+        raise DataError(f"{path}: its header {header} names no channel")
+    return Columns(
+        tuple(header[i] for i in places),
+        places,
+        classes[0] if classes else None,
+        names,
+        own,
+        bool(targets),
+    )
+
+
+def _said(columns: Columns) -> list[str]:
+    """The columns of names or quantities, as in a header."""
+    return [(TARGET if columns.are_quantities else NAMED) + name for name in columns.names]
+
+
+def _check_alike(path: Path, own: Columns, first: Path, expected: Columns) -> None:
+    if own.channels != expected.channels:
+        raise DataError(
+            f"{path}: channels {list(own.channels)}, {first.name} has {list(expected.channels)}"
+        )
+    if _said(own) != _said(expected):
+        told, others = (", ".join(_said(columns)) or LABEL for columns in (own, expected))
+        raise DataError(f"{path}: it says {told} of its samples, {first.name} {others}")
+
+
+def _read(path: Path, folder: Path) -> Recording:
+    rows = rows_of(path)
+    header = next(rows, [])
+    columns, numbers = (
+        _columns(path, header),
+        {name: i for i, name in enumerate(classes_of(folder))},
+    )
+    samples, said = list[list[float]](), list[float | list[float]]()
+    for line, row in enumerate(rows, start=2):
+        if len(row) > len(header):
+            raise DataError(f"{path}, line {line}: {len(row)} cells, the header has {len(header)}")
+        try:
+            samples.append([float(_numeral(row[i])) for i in columns.places])
+            if columns.names:
+                said.append(
+                    [_number(row[i], header[i], columns.are_quantities) for i in columns.named]
+                )
+            else:
+                said.append(
+                    _class(row[columns.label], numbers, folder)
+                    if columns.label is not None
+                    else NO_LABEL
+                )
+        except _Unsaid as error:
+            raise DataError(f"{path}, line {line}: {error}") from None
+        except (ValueError, IndexError) as error:
+            raise DataError(
+                f"{path}, line {line}: {row} does not fit the header {header} "
+                f"({type(error).__name__}: {error})"
+            ) from None
+    with np.errstate(over="ignore"):  # what is too large is said below
+        array = np.array(samples, np.float32).reshape(-1, len(columns.places))
+    if not np.isfinite(array).all():
+        at, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        place = f"line {at + 2}, column {columns.channels[column]}"
+        raise DataError(
+            f"{path}: holds values that are not finite: first {array[at, column]} in {place}"
+        )
+    of_names = (
+        np.array(said, np.float64).reshape(-1, len(columns.names))
+        if columns.names
+        else np.array(said, np.int64)
+    )
+    return Recording(columns, array, of_names)
+
+
+class _Unsaid(Exception):
+    """A cell does not say what its column is of."""
+
+
+def _numeral(text: str) -> str:
+    """The text, where it writes a number as all clients read it: not every digit and every
+    underscore that Python takes does."""
+    if "_" in text or not text.isascii():
+        raise ValueError(f"{text!r} is no number")
+    return text
+
+
+def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
+    """The number of a class."""
+    if not text:
+        return NO_LABEL
+    if numbers:
+        if text not in numbers:
+            raise _Unsaid(
+                f"label {text!r}: expected one that {folder / CLASSES} lists: {', '.join(numbers)}"
+            )
+        return numbers[text]
+    try:
+        number = int(
+            _numeral(text).removesuffix(".0")
+        )  # as programs write whole numbers of a column with gaps
+    except ValueError:
+        raise _Unsaid(
+            f"label {text!r} is no number, and {folder / CLASSES}, which lists the names of "
+            "classes one a line, is missing"
+        ) from None
+    if not 0 <= number <= LARGEST_CLASS:
+        raise _Unsaid(f"class number {text}: expected one from 0 to {LARGEST_CLASS}")
+    return number
+
+
+def _number(text: str, column: str, is_quantity: bool) -> float:
+    """What a column of a name or of a quantity says of a sample; NaN where it says nothing."""
+    if not text:
+        return np.nan
+    try:
+        number = float(_numeral(text))
+    except ValueError:
+        number = np.nan
+    if not (abs(number) <= LARGEST if is_quantity else number in (0, 1)):
+        raise _Unsaid(
+            f"{column} is {text!r}: expected {'a finite number' if is_quantity else '0 or 1'}, or "
+            "nothing"
+        )
+    return number

@@ -1,0 +1,278 @@
+"""A device's windows from a folder: arrays, or recordings as CSV; beside either, or alone, windows
+without labels.
+
+Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``, and
+``channel_names`` if there are any; or ``X.npy`` and ``y.npy``, of which the last 25 % of each
+class, or of all where labels are no classes, are the test part. ``y`` holds class numbers, or names
+that ``classes.txt`` lists; or several labels (n, names), 1 for each name that is there and 0 for
+others, or quantities, numbers with a point (n,) or (n, quantities), or classes of steps (n, steps).
+`edge_client.data.layout` and `edge_client.data.labels` say what arrays must be like. Whole numbers in ``X``
+are measurements or ids, as the bundle says; an array ``vocabulary``, one number, says how many ids
+there are. ``lengths (n,)`` in an ``.npz`` says how many samples each window has: what is behind
+them is padding, and a channel ``present`` says so (`edge_client.data.padding`).
+
+Recordings: any number of ``*.csv``, or of ``*.parquet`` (`edge_client.data.recordings`).
+
+Windows without labels: those of ``unlabelled.npz`` with ``X (n, channels, time)``; a folder that
+has no labels may hold ``test.npz`` beside it. Of recordings, of either part, those of whose samples
+nothing is said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from edge_client.core.ports import Windows
+from edge_client.data.labels import (
+    as_held,
+    check_labels,
+    class_numbers,
+    last_share_of_each_class,
+    named_classes,
+)
+from edge_client.data.layout import examples, vocabulary
+from edge_client.data.padding import read_lengths, with_presence
+from edge_client.data.recordings import (
+    channels_in,
+    classes_of,
+    cut_samples,
+    load_recordings,
+    recordings_in,
+    rows_of,
+)
+from wire.arrays.tensors import Array
+from wire.bundle import Window
+from wire.errors import DataError
+
+UNLABELLED = "unlabelled.npz"
+"""Windows that nobody has labelled."""
+
+
+def load_folder(folder: Path, length: int = 128, stride: int = 64, steps: int = 0) -> Windows:
+    """Read a folder of arrays or recordings; `length` and `stride`, in samples, and `steps` of a
+    window are used for recordings.
+
+    Raises:
+        DataError: the folder holds none of the layouts above, or a file of it is wrong; the text
+        says which and how.
+    """
+    if not folder.is_dir():
+        raise DataError(f"data folder {folder}: there is no such folder")
+    unlabelled = _unlabelled(folder / UNLABELLED) if (folder / UNLABELLED).exists() else None
+    windows = _labelled(folder, unlabelled, length, stride, steps)
+    if unlabelled is None:
+        return windows
+    if unlabelled.shape[1:] != windows.train_x.shape[1:]:
+        told = (
+            f"windows of {UNLABELLED} are {unlabelled.shape[1:]}, the others "
+            f"{windows.train_x.shape[1:]}"
+        )
+        raise DataError(f"data folder {folder}: {told}")
+    others = [windows.unlabelled_x] if windows.num_unlabelled else []
+    return replace(windows, unlabelled_x=np.concatenate([*others, unlabelled]))
+
+
+def _labelled(
+    folder: Path, unlabelled: Array | None, length: int, stride: int, steps: int
+) -> Windows:
+    """The windows with labels; where there are none for training, they are shaped as those
+    without."""
+    if (folder / "train.npz").exists():
+        train = _arrays(folder / "train.npz", classes_of(folder))
+        test = (
+            _arrays(folder / "test.npz", classes_of(folder))
+            if (folder / "test.npz").exists()
+            else (train[0][:0], train[1][:0])
+        )
+        if train[0].shape[1:] != test[0].shape[1:]:
+            raise DataError(
+                f"data folder {folder}: windows of train.npz are {train[0].shape[1:]}, of "
+                f"test.npz {test[0].shape[1:]}"
+            )
+        return Windows(*train, *test)
+    if (folder / "X.npy").exists():
+        x, y = _checked(
+            _load(folder / "X.npy"), _load(folder / "y.npy"), folder, classes_of(folder)
+        )
+        test_mask = last_share_of_each_class(y)
+        return Windows(x[~test_mask], y[~test_mask], x[test_mask], y[test_mask])
+    if paths := recordings_in(folder):
+        return load_recordings(folder, paths, length, stride, steps)
+    if unlabelled is not None:
+        none = unlabelled[:0], np.zeros(0, np.int64)
+        test = (
+            _arrays(folder / "test.npz", classes_of(folder))
+            if (folder / "test.npz").exists()
+            else none
+        )
+        if test[0].shape[1:] != unlabelled.shape[1:]:
+            raise DataError(
+                f"data folder {folder}: windows of {UNLABELLED} are {unlabelled.shape[1:]}, of "
+                f"test.npz {test[0].shape[1:]}"
+            )
+        return Windows(*none, *test)
+    expected = (
+        "train.npz (and test.npz), X.npy and y.npy, recordings as *.csv or *.parquet, or "
+        f"{UNLABELLED} (and test.npz)"
+    )
+    raise DataError(f"data folder {folder}: expected {expected}")
+
+
+def _load(path: Path) -> Array:
+    try:
+        array: Array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: not readable: {error}") from None
+    return array
+
+
+def channels_of(folder: Path) -> tuple[str, ...]:
+    """The names of the channels in a device's folder; empty where its files do not say any.
+
+    Raises:
+        DataError: a file of it cannot be read.
+    """
+    if (folder / "train.npz").exists():
+        return _held(folder / "train.npz").channels
+    if (folder / "X.npy").exists():
+        return ()
+    if paths := recordings_in(folder):
+        return channels_in(paths[0])
+    return _held(folder / UNLABELLED).channels if (folder / UNLABELLED).exists() else ()
+
+
+def vocabulary_of(folder: Path) -> int:
+    """How many ids there are, where the files of a device's folder say that ``X`` holds ids; else
+    0.
+
+    Raises:
+        DataError: a file of it cannot be read, or says no such number.
+    """
+    for name in ("train.npz", UNLABELLED):
+        if (folder / name).exists():
+            return _held(folder / name).vocabulary
+    return 0
+
+
+def _arrays(path: Path, classes: Sequence[str]) -> tuple[Array, Array]:
+    held = _held(path, "X", "y")
+    x, y = held.arrays
+    return _checked(x, y, path, classes, held.channels, bool(held.vocabulary))
+
+
+def _unlabelled(path: Path) -> Array:
+    held = _held(path, "X")
+    return _examples(held.arrays[0], str(path), held.channels, bool(held.vocabulary))
+
+
+class _Held(NamedTuple):
+    """Arrays of an ``.npz``, the names of its channels, none where it says none, and how many ids
+    there are, 0 where it says none. Windows of different lengths have the channel ``present``."""
+
+    arrays: list[Array]
+    channels: tuple[str, ...]
+    vocabulary: int
+
+
+def _held(path: Path, *names: str) -> _Held:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            channels = file["channel_names"] if "channel_names" in file.files else ()
+            said = file["vocabulary"] if "vocabulary" in file.files else None
+            made = _Held(
+                [file[name] for name in names],
+                tuple(map(str, channels)),
+                vocabulary(said, str(path)),
+            )
+            return (
+                _padded(made, names, file["X"], file["lengths"], str(path))
+                if "lengths" in file.files
+                else made
+            )
+    except ValueError:
+        raise DataError(
+            f"{path}: an array holds Python objects or is cut off; windows are one array [n, "
+            "channels, time], padded where lengths says so"
+        ) from None
+    except (OSError, KeyError, EOFError) as error:
+        raise DataError(
+            f"{path}: expected {'arrays' if names[1:] else 'an array'} {' and '.join(names)}: "
+            f"{error}"
+        ) from None
+
+
+def _padded(held: _Held, names: Sequence[str], x: Array, lengths: Array, origin: str) -> _Held:
+    """The arrays `names` of a file that says how many samples its windows x have."""
+    made, channels = read_lengths(x, lengths, held.channels, bool(held.vocabulary), origin)
+    arrays = [
+        made if name == "X" else array for name, array in zip(names, held.arrays, strict=True)
+    ]
+    return held._replace(arrays=arrays, channels=channels)
+
+
+def _checked(
+    x: Array,
+    y: Array,
+    origin: Path,
+    classes: Sequence[str],
+    channels: Sequence[str] = (),
+    has_ids: bool = False,
+) -> tuple[Array, Array]:
+    x = _examples(x, str(origin), channels, has_ids)
+    if len(x) == len(y) == 0:
+        return x, as_held(y) if y.ndim > 1 else np.zeros(0, np.int64)
+    if y.dtype.kind in "US" and classes:
+        check_labels(y, len(x), str(origin))
+        return x, named_classes(y, classes, str(origin))
+    return x, class_numbers(y, len(x), str(origin))
+
+
+def _examples(x: Array, origin: str, channels: Sequence[str], has_ids: bool) -> Array:
+    """`examples`; a device may lack one part, or have no window at all, of a shape that is
+    known."""
+    if x.ndim in (3, 4) and len(x) == 0 and x.dtype.kind in "fiu" and min(x.shape[1:]) > 0:
+        return x if x.dtype.kind in "iu" else x.astype(np.float32)
+    return examples(x, origin, channels, has_ids)
+
+
+def read_windows(path: Path, window: Window) -> Array:
+    """Windows (n, \\*shape) to predict, in the units and the order of channels that `window` has:
+    an array in ``*.npy``, the array X in ``*.npz``, or a recording ``*.csv`` whose header names at
+    least these channels, cut at the window's own stride.
+
+    Raises:
+        DataError: the file holds none of these.
+    """
+    if path.suffix == ".csv":
+        samples = _read_columns(path, window.channels)
+        return np.ascontiguousarray(cut_samples(samples, window.length, window.stride))
+    if path.suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                x = np.asarray(file["X"])
+                return (
+                    with_presence(x, file["lengths"], str(path)) if "lengths" in file.files else x
+                )
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise DataError(f"{path}: expected an array X: {error}") from None
+    return _load(path)
+
+
+def _read_columns(path: Path, channels: Sequence[str]) -> Array:
+    try:
+        rows = rows_of(path)
+        header = next(rows, [])
+        if missing := [name for name in channels if name not in header]:
+            raise DataError(f"{path}: its header {header} has no column {missing[0]!r}")
+        places = [header.index(name) for name in channels]
+        samples = [[float(row[i]) for i in places] for row in rows]
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    except (ValueError, IndexError) as error:
+        raise DataError(
+            f"{path}: a row does not fit the header ({type(error).__name__}: {error})"
+        ) from None
+    return np.array(samples, np.float32).reshape(-1, len(channels))

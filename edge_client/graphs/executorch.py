@@ -1,0 +1,106 @@
+"""A bundle's graphs on ExecuTorch, through the library that `host.executorch` builds: XNNPACK where
+the runtime has it."""
+
+import logging
+from pathlib import Path
+
+from edge_client.graphs.executorch_library import LoadedProgram, load_library
+from wire.arrays.tensors import Tensors
+from wire.bundle import EXECUTORCH, PORTABLE, Bundle
+from wire.errors import BundleError
+
+log = logging.getLogger("shoal.edge")
+
+
+class ExecutorchGraphs:
+    """Programs are loaded when a graph is first run. The XNNPACK ones are used; where the runtime
+    refuses one, a warning says so and the portable one of that graph takes its place."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        threads: int = 1,
+        library: Path | None = None,
+        runtimes: tuple[str, ...] = (EXECUTORCH, PORTABLE),
+    ):
+        """
+        Raises:
+            BundleError: the bundle has no programs, or was exported by a newer ExecuTorch than this
+            runtime.
+            ConfigError: the library cannot be built or loaded.
+        """
+        self._bundle, self._runtimes = bundle, runtimes
+        self._library = load_library(library)
+        self._library.shoal_set_threads(threads)
+        self._programs: dict[str, LoadedProgram] = {}
+        manifest = bundle.manifest
+        offered = [
+            p
+            for graph in manifest.graphs.values()
+            for name, p in graph.programs.items()
+            if name in runtimes
+        ]
+        if not offered:
+            raise BundleError(
+                f"bundle {manifest.name} has no programs for {' or '.join(runtimes)}: export it "
+                "with --runtimes executorch"
+            )
+        self.max_batch: int | None = min(program.max_batch for program in offered)
+        if self.max_batch < manifest.min_batch:
+            raise BundleError(
+                f"bundle {manifest.name}: batches of at least {manifest.min_batch}, its programs "
+                f"take {self.max_batch}"
+            )
+        have = self._library.shoal_executorch_version().decode()
+        made = manifest.created_by.get("executorch", "")
+        if _number(made) > _number(have):
+            raise BundleError(
+                f"bundle {manifest.name} was exported by ExecuTorch {made}, this runtime is "
+                f"{have}: a program needs the same or newer"
+            )
+
+    def run(self, graph: str, inputs: Tensors) -> Tensors:
+        """Run a graph on the arrays it names; others in `inputs` are ignored.
+
+        Raises:
+            BundleError: the bundle has no such graph or program, an input is missing, or the
+            runtime refuses the program or its inputs.
+        """
+        program = self._programs.get(graph) or self._load(graph)
+        described = self._bundle.manifest.graphs[graph]
+        if missing := [name for name in described.inputs if name not in inputs]:
+            raise BundleError(f"graph {graph!r}: input {missing[0]!r} is missing")
+        try:
+            outputs = program.run([inputs[name] for name in described.inputs])
+        except BundleError as error:
+            raise BundleError(f"graph {graph!r}: {error}") from None
+        if len(outputs) != len(described.outputs):
+            raise BundleError(
+                f"graph {graph!r}: {len(outputs)} outputs, its manifest says "
+                f"{len(described.outputs)}"
+            )
+        return dict(zip(described.outputs, outputs, strict=True))
+
+    def _load(self, graph: str) -> LoadedProgram:
+        refused: list[str] = []
+        for runtime in self._runtimes:
+            try:
+                loaded = LoadedProgram(self._library, self._bundle.program(graph, runtime)[1])
+            except BundleError as error:
+                refused.append(f"{runtime}: {error}")
+                continue
+            if refused:
+                log.warning("graph %s runs without XNNPACK, slower: %s", graph, refused[0])
+            self._programs[graph] = loaded
+            return loaded
+        raise BundleError(f"graph {graph!r} cannot be loaded: {'; '.join(refused)}")
+
+
+def _number(text: str) -> tuple[int, ...]:
+    """A version's numbers, for comparing: ``1.5.1+cpu`` is (1, 5, 1). Empty: older than all."""
+    try:
+        return tuple(int(part) for part in text.split("+")[0].split(".")) if text else ()
+    except ValueError:
+        raise BundleError(
+            f"version {text!r} of ExecuTorch: expected numbers between points"
+        ) from None

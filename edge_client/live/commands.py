@@ -1,0 +1,187 @@
+"""`shoal-edge record`, and `shoal-edge predict --live`."""
+
+import contextlib
+import json
+import logging
+import signal
+import socket
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from edge_client.live.follow import Cutter, follow_ring
+from edge_client.live.recording import live_folder, recording, stretches
+from edge_client.live.resampling import Stretch
+from edge_client.live.settings import live_settings
+from edge_client.live.store import read_folder
+from edge_client.models.answers import told
+from edge_client.models.application import Model
+from edge_client.models.predict import reader_may_leave
+from wire.errors import ConfigError, ShoalError
+from wire.links.mqtt import BrokerAddress, MqttLink
+
+log = logging.getLogger("shoal.edge")
+
+Publish = Callable[[str], None]
+
+
+def record(arguments: Namespace) -> int:
+    """Record until the source is over, or SIGTERM or Ctrl-C. 1 if nothing was recorded.
+
+    Raises:
+        ShoalError: a setting cannot be used.
+    """
+    stop = stopping()
+    with recording(live_settings(arguments), arguments.state, "shoal-record", stop) as held:
+        held.recorder.run(stop)
+        windows = held.data.now()
+        print(
+            f"{held.recorder}: {windows.num_train} training windows, {windows.num_test} held out, "
+            f"{len(held.data.unlabelled())} without a label"
+        )
+        return 0 if held.recorder.num_steps else 1
+
+
+def predict_live(arguments: Namespace) -> int:
+    """Answer to each window of the live stream with the model in use, until SIGTERM or Ctrl-C: of
+    what another process records, or of a source of its own. 1 if a window could not be answered.
+
+    Raises:
+        ShoalError: no model is in use, or a setting cannot be used.
+    """
+    stop = stopping()
+    model = Model(
+        arguments.state,
+        runtime=arguments.runtime,
+        provider=arguments.provider,
+        threads=arguments.threads,
+        library=arguments.library,
+    )
+    status = 0
+    with _publisher(arguments.publish) as publish:
+
+        def answer(begin_s: float, x: Any) -> None:
+            nonlocal status
+            line = {"t": round(begin_s, 3)}
+            try:
+                row = model.predict(x[None])[0]
+            except ShoalError as error:
+                status = 1
+                publish(json.dumps(line | {"error": str(error)}))
+                return
+            publish(json.dumps(line | told(model.task, model.classes, row)))
+
+        if arguments.source:
+            settings = live_settings(arguments)
+            cutter = _cutter(model, settings.window.channels, settings.window.rate_hz)
+
+            def take(stretch: Stretch) -> None:
+                for begin_s, x in cutter.cut(stretch):
+                    answer(begin_s, x)
+
+            stretches(settings, arguments.state, "shoal-predict", stop, take)
+        else:
+            held = read_folder(live_folder(arguments.state))
+            cutter = _cutter(model, held.channels, held.rate_hz)
+            for stretch in follow_ring(live_folder(arguments.state), held.rate_hz, stop):
+                for begin_s, x in cutter.cut(stretch):
+                    answer(begin_s, x)
+    return status
+
+
+def stopping() -> Callable[[], bool]:
+    """Whether SIGTERM or SIGINT has come since this was called."""
+    signals: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, _frame: signals.append(signum))
+    return lambda: bool(signals)
+
+
+def _cutter(model: Model, channels: tuple[str, ...], rate_hz: float) -> Cutter:
+    window = model.window
+    if missing := [name for name in window.channels if name not in channels]:
+        raise ConfigError(
+            f"the model asks for channel {missing[0]!r}, the live stream has {', '.join(channels)}"
+        )
+    if window.height or window.rate_hz not in (0.0, rate_hz):
+        raise ConfigError(
+            f"the model asks for {'images' if window.height else f'{window.rate_hz:g} Hz'}, the "
+            f"live stream has {rate_hz:g} Hz"
+        )
+    return Cutter(
+        window.length, window.stride, rate_hz, [channels.index(name) for name in window.channels]
+    )
+
+
+@contextlib.contextmanager
+def _publisher(target: str | None) -> Iterator[Publish]:
+    """Where answers go: standard output, a topic (``mqtt://HOST/TOPIC``), or a Unix socket
+    (``unix:PATH``), to all who are connected."""
+    if not target:
+        yield _say
+    elif target.startswith(("mqtt://", "mqtts://")):
+        broker, _, topic = target.partition("://")[2].partition("/")
+        if not topic:
+            raise ConfigError(f"--publish {target!r}: expected mqtt://HOST[:PORT]/TOPIC")
+        link = MqttLink(
+            BrokerAddress.parse(f"{target.partition('://')[0]}://{broker}"),
+            "shoal-answers",
+            persistent=False,
+        )
+        try:
+            yield lambda line: link.publish(topic, line.encode())
+        finally:
+            link.close()
+    elif target.startswith("unix:"):
+        with _UnixSocket(Path(target[5:])) as listeners:
+            yield listeners.publish
+    else:
+        raise ConfigError(f"--publish {target!r}: expected mqtt://HOST[:PORT]/TOPIC or unix:PATH")
+
+
+def _say(line: str) -> None:
+    with reader_may_leave():
+        print(line)
+
+
+class _UnixSocket:
+    """A socket in the file system, for this user and group; a listener that does not read is
+    dropped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._listeners: list[socket.socket] = []
+        try:
+            if path.is_socket():  # of a process that was killed
+                path.unlink()
+            self._socket.bind(str(path))
+            path.chmod(0o660)
+            self._socket.listen()
+        except OSError as error:
+            raise ConfigError(f"--publish unix:{path}: {error.strerror or error}") from None
+        self._socket.setblocking(False)
+
+    def __enter__(self) -> "_UnixSocket":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for listener in (*self._listeners, self._socket):
+            listener.close()
+        self._path.unlink(missing_ok=True)
+
+    def publish(self, line: str) -> None:
+        """Send a line to everybody who is connected."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                listener, _ = self._socket.accept()
+                listener.setblocking(False)
+                self._listeners.append(listener)
+        for listener in list(self._listeners):
+            try:
+                if listener.send(line.encode() + b"\n") < len(line) + 1:
+                    raise BlockingIOError
+            except OSError:
+                self._listeners.remove(listener)
+                listener.close()

@@ -1,0 +1,250 @@
+"""What somebody said of the time: intervals with a label, kept in a file of JSON lines.
+
+A statement paints an interval with a label, or with none; what is said later is painted over what
+was said before. A statement without an end lasts until the next one, at most `LONGEST_S`: a button
+that somebody forgot must not label the night. No statement is of more than `MOST_S`, or of times so
+far ahead of now, and of more than `MOST_INTERVALS` the oldest are forgotten.
+"""
+
+import bisect
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from host.files import make_folder, write_atomically
+from wire.arrays.tensors import Array
+from wire.errors import DataError
+
+log = logging.getLogger("shoal.edge")
+
+FILE = "labels.jsonl"
+LONGEST_S, MOST_S = 3600.0, 24 * 3600.0
+MOST_INTERVALS = 20_000
+LONGEST_LABEL = 100
+"""Characters of an unknown label in the log."""
+STATED_BYTES = 2**16
+"""A longer statement is not read."""
+MOST_BYTES = 2**20
+"""A longer file is written anew, without what is older than the samples; one that is `OVERFULL`
+times as long, at once."""
+OVERFULL = 8
+
+
+class Statement(msgspec.Struct, frozen=True, rename={"begin_s": "from", "end_s": "to"}):
+    """From one time to another (Unix seconds) the label was this; none if it is None."""
+
+    begin_s: float
+    end_s: float
+    label: str | None
+
+
+class Timeline:
+    """The labels of all times, as painted so far."""
+
+    def __init__(self) -> None:
+        self._begins: list[float] = [-np.inf]
+        self._labels: list[str | None] = [None]
+
+    def paint(self, statement: Statement) -> None:
+        """Paint an interval."""
+        begin_s, end_s = statement.begin_s, statement.end_s
+        if not begin_s < end_s:
+            return
+        after = self.at(end_s)
+        low, high = (
+            bisect.bisect_left(self._begins, begin_s),
+            bisect.bisect_right(self._begins, end_s),
+        )
+        self._begins[low:high], self._labels[low:high] = [begin_s, end_s], [statement.label, after]
+        for i in (low + 1, low):
+            if 0 < i < len(self._labels) and self._labels[i] == self._labels[i - 1]:
+                del self._begins[i], self._labels[i]
+        if len(self._begins) > 2 * MOST_INTERVALS:
+            del self._begins[1 : -2 * MOST_INTERVALS + 1], self._labels[1 : -2 * MOST_INTERVALS + 1]
+
+    def at(self, t: float) -> str | None:
+        """The label at a time."""
+        return self._labels[bisect.bisect_right(self._begins, t) - 1]
+
+    def covering(self, begins_s: Array, ends_s: Array, classes: Sequence[str]) -> Array:
+        """The number of the class that each window from begins_s to ends_s (n,) lies in wholly,
+        (n,) int64; -1 where there is none."""
+        numbers = {name: i for i, name in enumerate(classes)}
+        of = np.array(
+            [numbers.get(label, -1) if label is not None else -1 for label in self._labels],
+            np.int64,
+        )
+        first = np.searchsorted(self._begins, begins_s, "right") - 1
+        last = np.searchsorted(self._begins, ends_s, "right") - 1
+        return np.where(first == last, of[first], -1)
+
+    def intervals(self, since_s: float) -> list[Statement]:
+        """The labelled intervals that end after a time."""
+        ends = [*self._begins[1:], np.inf]
+        rows = zip(self._begins, ends, self._labels, strict=True)
+        return [
+            Statement(begin, end, label)
+            for begin, end, label in rows
+            if label is not None and end > since_s
+        ]
+
+
+class Labels:
+    """The timeline of a folder. `say` may be called from any thread."""
+
+    def __init__(
+        self, folder: Path, classes: Sequence[str], wall: Callable[[], float] = time.time
+    ) -> None:
+        """
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        make_folder(folder)
+        self._path, self._wall, self._lock = folder / FILE, wall, threading.Lock()
+        self.classes = tuple(classes)
+        self._timeline = Timeline()
+        self._num_bytes = self._read()
+
+    def say(
+        self, label: str | None, begin_s: float, end_s: float | None = None, *, durable: bool = True
+    ) -> None:
+        """Label an interval; without an end, from then on. `durable`: it is on the disk when this
+        returns.
+
+        Raises:
+            DataError: there is no such class, or no such interval.
+            OSError: it cannot be stored.
+        """
+        if label is not None and label not in self.classes:
+            raise DataError(
+                f"label {label[:LONGEST_LABEL]!r}: expected one of {', '.join(self.classes)}"
+            )
+        end_s = begin_s + LONGEST_S if end_s is None else end_s
+        if not (np.isfinite(begin_s) and np.isfinite(end_s) and begin_s < end_s):
+            raise DataError(f"label {label!r}: from {begin_s} to {end_s} is no interval of time")
+        if round(end_s - begin_s) > MOST_S or begin_s > self._wall() + MOST_S:
+            raise DataError(
+                f"label {label!r}: from {begin_s} to {end_s}, expected at most {MOST_S:.0f} s, "
+                "and so many ahead of now"
+            )
+        statement = Statement(float(begin_s), float(end_s), label)
+        with self._lock:
+            self._append(statement, durable)
+            self._timeline.paint(statement)
+            if self._num_bytes > OVERFULL * MOST_BYTES:
+                with contextlib.suppress(OSError):  # it is stored, and the next one tries again
+                    self._write_anew(-np.inf)
+
+    def now_s(self) -> float:
+        """Unix time."""
+        return self._wall()
+
+    def covering(self, begins_s: Array, ends_s: Array, classes: Sequence[str]) -> Array:
+        """As `Timeline.covering`."""
+        with self._lock:
+            return self._timeline.covering(begins_s, ends_s, classes)
+
+    def intervals(self, since_s: float) -> list[Statement]:
+        """As `Timeline.intervals`."""
+        with self._lock:
+            return self._timeline.intervals(since_s)
+
+    def at(self, t: float) -> str | None:
+        """The label at a time."""
+        with self._lock:
+            return self._timeline.at(t)
+
+    def has_any(self, begin_s: float, end_s: float) -> bool:
+        """Whether there is a label between two times."""
+        return any(interval.begin_s < end_s for interval in self.intervals(begin_s))
+
+    def forget(self, before_s: float) -> None:
+        """Write the file anew, if it is long, without what ended before this time.
+
+        Raises:
+            OSError: it cannot be written; the old one stays.
+        """
+        with self._lock:
+            if self._num_bytes > MOST_BYTES:
+                self._write_anew(before_s)
+
+    def _write_anew(self, before_s: float) -> None:
+        kept = self._timeline.intervals(before_s)
+        payload = b"".join(msgspec.json.encode(s) + b"\n" for s in kept)
+        write_atomically(self._path, payload)
+        self._num_bytes = len(payload)
+
+    def _append(self, statement: Statement, durable: bool) -> None:
+        line = msgspec.json.encode(statement) + b"\n"
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        try:
+            if os.write(file, line) < len(line):
+                os.ftruncate(file, self._num_bytes)
+                raise OSError(28, os.strerror(28))
+            self._num_bytes += len(line)
+            if durable:
+                os.fsync(file)
+        finally:
+            os.close(file)
+
+    def _read(self) -> int:
+        if not self._path.exists():
+            return 0
+        payload = self._path.read_bytes()
+        for line in payload.splitlines():
+            try:
+                self._timeline.paint(msgspec.json.decode(line, type=Statement))
+            except (msgspec.MsgspecError, ValueError):
+                log.warning(
+                    "%s: a line that is no label is passed over: %r", self._path, line[:100]
+                )
+        if payload and not payload.endswith(
+            b"\n"
+        ):  # written in part; the next line must not continue it
+            with self._path.open("ab") as file:
+                file.write(b"\n")
+            return len(payload) + 1
+        return len(payload)
+
+
+def read_statement(payload: bytes, now_s: float, labels: Labels) -> None:
+    """Take in what somebody published: a label as plain text, from now on (``none`` or nothing: no
+    label), or an object with ``label`` and perhaps ``from`` and ``to``, Unix seconds.
+
+    Raises:
+        DataError: it is neither, or as `Labels.say`.
+        OSError: as `Labels.say`.
+    """
+    if len(payload) > STATED_BYTES:
+        raise DataError(f"a label of {len(payload)} bytes: at most {STATED_BYTES} are read")
+    text = payload.decode(errors="replace").strip()
+    try:
+        said = json.loads(text) if text.startswith(("{", '"')) else text
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"a label of {len(payload)} bytes: {error}") from None
+    if isinstance(said, str):
+        said = {"label": said}
+    label = said.get("label") or None
+    begin_s, end_s = said.get("from", now_s), said.get("to")
+    if (
+        not isinstance(begin_s, int | float)
+        or not isinstance(end_s, int | float | None)
+        or not isinstance(label, str | None)
+    ):
+        raise DataError(
+            f"a label of {len(payload)} bytes: expected label, a text, and from and to, Unix "
+            "seconds"
+        )
+    try:
+        begin_s, end_s = float(begin_s), None if end_s is None else float(end_s)
+    except OverflowError as error:
+        raise DataError(f"a label of {len(payload)} bytes: {error}") from None
+    labels.say(None if label == "none" and "none" not in labels.classes else label, begin_s, end_s)

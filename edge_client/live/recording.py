@@ -1,0 +1,190 @@
+"""Puts a source, a ring, labels and a recorder together, as the settings say."""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_client.live.labelling.label_file import LabelFile
+from edge_client.live.labelling.labels import Labels, read_statement
+from edge_client.live.labelling.page import LabelPage
+from edge_client.live.recorder import Recorder
+from edge_client.live.resampling import Resampler, Stretch
+from edge_client.live.ring import Ring
+from edge_client.live.samples import Source
+from edge_client.live.settings import LiveSettings
+from edge_client.live.sources.folder import FolderSource
+from edge_client.live.sources.iio import IioSource
+from edge_client.live.sources.mqtt import MqttSource
+from edge_client.live.sources.readings import Readings
+from edge_client.live.sources.stdin import StdinSource
+from edge_client.live.store import LiveData, open_folder
+from host.files import lock_folder, make_folder
+from wire.errors import ConfigError
+from wire.links.mqtt import BrokerAddress, MqttLink
+
+log = logging.getLogger("shoal.edge")
+
+FOLDER = "live"
+"""The folder of live data in a state folder."""
+DAY_S = 24 * 3600.0
+RECORD_S = 2.0
+"""A record has so many seconds of samples at most, or one stride if that is less."""
+
+
+def live_folder(state: Path) -> Path:
+    """Where the live data of a state folder are."""
+    return state / FOLDER
+
+
+def open_source(
+    settings: LiveSettings,
+    folder: Path,
+    client_id: str,
+    on_label: Callable[[bytes], None] = lambda _payload: None,
+    give_up: Callable[[], bool] = lambda: False,
+) -> Source:
+    """The source that the settings name. `folder`: where it may remember something.
+
+    Raises:
+        ConfigError: it cannot be used.
+        LinkError: the broker refuses this client.
+    """
+    part, channels = settings.source, settings.window.channels
+
+    def new_readings() -> Readings:
+        return Readings(channels, part.addresses, part.rate_hz)
+
+    match part.kind:
+        case "stdin":
+            return StdinSource(new_readings())
+        case "folder":
+            make_folder(folder)
+            return FolderSource(
+                Path(part.path),
+                new_readings,
+                folder / "read-files",
+                part.rate_hz or settings.window.rate_hz,
+            )
+        case "iio":
+            return IioSource(
+                part.device,
+                [part.addresses.get(c, c) for c in channels],
+                part.rate_hz or settings.window.rate_hz,
+                buffered=part.buffered,
+            )
+    if not part.topics:
+        raise ConfigError("source of kind mqtt: no topics")
+    link = MqttLink(
+        BrokerAddress.parse(part.broker), client_id, wait_s=None, give_up=give_up, persistent=False
+    )
+    return MqttSource(link, part.topics, new_readings(), settings.labels.topic, on_label)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording at work: its recorder, which somebody has to run, and what training sees of
+    it."""
+
+    recorder: Recorder
+    data: LiveData
+    labels: Labels
+
+
+@contextlib.contextmanager
+def recording(
+    settings: LiveSettings, state: Path, client_id: str, stop: Callable[[], bool]
+) -> Iterator[Recording]:
+    """Everything that a recording needs, while it lasts.
+
+    Raises:
+        ConfigError: something cannot be used, or another process records into this folder.
+        LinkError: as `open_source`.
+    """
+    folder = live_folder(state)
+    window, part = settings.window, settings.ring
+    with contextlib.ExitStack() as held:
+        try:
+            lock = lock_folder(folder)
+        except BlockingIOError:
+            raise ConfigError(f"live data {folder}: another process records there") from None
+        except OSError as error:
+            raise ConfigError(f"live data {folder}: {error.strerror}") from None
+        held.callback(os.close, lock)
+        try:
+            open_folder(folder, window.channels, window.rate_hz, part.block_s)
+            labels = Labels(folder, window.classes)
+            steps = max(1, min(window.stride, round(RECORD_S * window.rate_hz)))
+            ring = Ring(
+                folder,
+                window.rate_hz,
+                part.quota_bytes,
+                part.retention_days * DAY_S,
+                steps,
+                spared=labels.has_any,
+            )
+        except OSError as error:
+            raise ConfigError(f"live data {folder}: {error.strerror}") from None
+        held.callback(ring.close)
+        held.enter_context(_label_sources(settings, labels, stop))
+        source = open_source(
+            settings,
+            folder,
+            client_id,
+            lambda payload: read_statement(payload, labels.now_s(), labels),
+            stop,
+        )
+        held.callback(source.close)
+        resampler = Resampler(len(window.channels), window.rate_hz, part.gap_s)
+        recorder = Recorder(source, resampler, window.rate_hz, ring=ring, labels=labels)
+        yield Recording(
+            recorder, LiveData(folder, labels, settings.cut, settings.classes, part.look_s), labels
+        )
+
+
+def stretches(
+    settings: LiveSettings,
+    state: Path,
+    client_id: str,
+    stop: Callable[[], bool],
+    take: Callable[[Stretch], None],
+) -> None:
+    """Read the source without storing anything, and hand on its stretches, until it is over or
+    `stop` says so.
+
+    Raises:
+        ConfigError, LinkError: as `open_source`.
+    """
+    source = open_source(settings, live_folder(state), client_id, give_up=stop)
+    window = settings.window
+    resampler = Resampler(len(window.channels), window.rate_hz, settings.ring.gap_s)
+    try:
+        Recorder(source, resampler, window.rate_hz, on_stretch=take).run(stop)
+    finally:
+        source.close()
+
+
+@contextlib.contextmanager
+def _label_sources(
+    settings: LiveSettings, labels: Labels, stop: Callable[[], bool]
+) -> Iterator[None]:
+    part, over = settings.labels, threading.Event()
+    if (part.topic or part.file or part.page) and not settings.classes:
+        raise ConfigError("labels need classes: say --classes, classes in [window], or a bundle")
+    if part.topic and settings.source.kind != "mqtt":
+        raise ConfigError(
+            "labels on a topic come from the broker of the samples: the source has to be of kind "
+            "mqtt"
+        )
+    page = LabelPage(part.page, labels, is_open=part.open_page) if part.page else None
+    if part.file:
+        LabelFile(Path(part.file), labels).start(lambda: over.is_set() or stop())
+    try:
+        yield
+    finally:
+        over.set()
+        if page is not None:
+            page.close()

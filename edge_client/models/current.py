@@ -1,0 +1,166 @@
+"""The model that answers predictions on this device. It is apart from any run: training never
+touches it."""
+
+import logging
+import threading
+import time
+
+import numpy as np
+
+from edge_client.core.ports import Current, DeviceState, GraphLoader, Windows
+from edge_client.data.padding import to_length
+from edge_client.models.loaded import LoadedModel, check_windows
+from edge_client.work.plan import BlobMissing, read_blob
+from wire.arrays.tensors import Array
+from wire.bundle import Bundle, unpack
+from wire.errors import ConfigError, DataError, ShoalError
+
+log = logging.getLogger("shoal.edge")
+
+AGAIN_S = 5.0
+"""Seconds after which a model that cannot be loaded is tried again."""
+
+
+class CurrentModel:
+    """Which model is in use, and its predictions. It has graphs of its own, so that it answers
+    while a plan is carried out. If it cannot be loaded, the one before answers."""
+
+    def __init__(self, state: DeviceState, windows: Windows, load_graphs: GraphLoader) -> None:
+        """
+        Raises:
+            ConfigError: the state folder cannot be read.
+        """
+        self._state, self._windows, self._load_graphs = state, windows, load_graphs
+        self.before = state.before()
+        self.current = state.current() or self.before
+        self._loaded: LoadedModel | None = None
+        self._stand_in: LoadedModel | None = None
+        self.problem = ""
+        """Why the model before answers: the one in use could not be loaded. Empty while it does
+        not."""
+        self._load_at_s = 0.0
+        self._lock, self._failures = threading.Lock(), 0
+
+    @property
+    def blobs(self) -> set[str]:
+        """What has to stay stored for the model in use and the one before."""
+        return {
+            name
+            for model in (self.current, self.before)
+            if model
+            for name in (model.bundle, model.model, model.private)
+        } - {""}
+
+    @property
+    def fetched(self) -> set[str]:
+        """Those that an aggregator has, of the model in use."""
+        return {self.current.bundle, self.current.model} if self.current else set()
+
+    def predict(self, x: Array) -> Array:
+        """Class probabilities (n, classes) float32 of examples x (n, \\*window). What fails, but
+        for x itself, is counted.
+
+        Raises:
+            ConfigError: no model is in use, or it is damaged and so is the one before.
+            DataError: x has another shape, or holds values that are not finite.
+            ShoalError: it cannot be loaded.
+        """
+        if self.current is None:
+            raise ConfigError(
+                "this device has no model yet: none was released to it, and no run has finished "
+                "on it"
+            )
+        try:
+            loaded = self.loaded()
+            window = loaded.bundle.manifest.window
+            check_windows(to_length(x, window), window.shape)
+            answer = (
+                loaded.predict(x)
+                if len(x)
+                else np.zeros((0, len(loaded.bundle.manifest.classes)), np.float32)
+            )
+        except DataError:
+            raise
+        except Exception:
+            self._count_failure()
+            raise
+        if not np.isfinite(answer).all():
+            self._count_failure()
+        return answer
+
+    def loaded(self) -> LoadedModel:
+        """The model in use, or the one before if it cannot be loaded.
+
+        Raises:
+            ConfigError: neither can be, since a blob is damaged or missing.
+            ShoalError: neither can be.
+        """
+        assert self.current is not None
+        if self._loaded is None and (self._stand_in is None or time.monotonic() >= self._load_at_s):
+            self._load_at_s = time.monotonic() + AGAIN_S
+            try:
+                self._loaded, self._stand_in, self.problem = self._load(self.current), None, ""
+            except ShoalError as error:
+                if self.before is None or self.before == self.current:
+                    raise
+                self._stand_in, self.problem = self._stand_in or self._load(self.before), str(error)
+                self._count_failure()
+                log.error(
+                    "%s", f"the model in use cannot be loaded, the one before answers: {error}"
+                )
+        loaded = self._loaded or self._stand_in
+        assert loaded is not None
+        return loaded
+
+    def try_load(self, bundle: Bundle, current: Current) -> LoadedModel:
+        """Another model, ready to answer; the one in use stays.
+
+        Raises:
+            BlobMissing: a blob of it is not there, or was damaged.
+            ShoalError: it cannot be loaded.
+        """
+        return LoadedModel(bundle, self._state, current, self._load_graphs, self._windows)
+
+    def replace(self, current: Current, loaded: LoadedModel, onnx: bytes) -> None:
+        """Another model, which is loaded, is in use from now on; `onnx` is the whole of it in one
+        file, or empty.
+
+        Raises:
+            OSError: it cannot be stored; the one in use stays.
+        """
+        self._state.put_current(current, onnx)
+        self.before = self._state.before()
+        self.current, self._loaded, self._stand_in, self.problem = current, loaded, None, ""
+        self.drain_failures()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether predictions have failed since `drain_failures`."""
+        return self._failures > 0
+
+    def drain_failures(self) -> int:
+        """How many predictions have failed since this was last asked."""
+        with self._lock:
+            failures, self._failures = self._failures, 0
+        return failures
+
+    def _count_failure(self) -> None:
+        with self._lock:
+            self._failures += 1
+
+    def _load(self, current: Current) -> LoadedModel:
+        try:
+            bundle = unpack(
+                read_blob(self._state, current.bundle)
+            )  # its signature was checked when it came into use
+            return self.try_load(bundle, current)
+        except BlobMissing as error:
+            if str(error) == current.private:
+                raise ConfigError(
+                    "what this device has for itself beside its model is damaged or missing: "
+                    "restart the client, which tells the service"
+                ) from None
+            raise ConfigError(
+                f"blob {error} of this device's model is damaged or missing; it is fetched again "
+                "if that can be"
+            ) from None

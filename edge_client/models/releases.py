@@ -1,0 +1,271 @@
+"""Takes models that are offered into use, and says which one answers (SPEC.md, 'Releases')."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from edge_client.agent.memory import Memory
+from edge_client.agent.outbox import Outbox
+from edge_client.core import offers
+from edge_client.core.backoff import RESEND_S
+from edge_client.core.ports import Current, DeviceState, Windows
+from edge_client.core.session import Offer
+from edge_client.data.layout import windows_for
+from edge_client.models import trial
+from edge_client.models.current import CurrentModel
+from edge_client.models.kept import KeptModels, Own
+from edge_client.models.loaded import LoadedModel
+from edge_client.work.executor import Between
+from edge_client.work.plan import BlobMissing, Stopped, read_blob
+from wire.arrays.onnx_model import whole_model
+from wire.arrays.tensors import encode_tensors
+from wire.bundle import check_version, unpack
+from wire.codec import digest
+from wire.errors import BundleError, ShoalError, printable
+from wire.identity.keys import PublicKey
+from wire.messages import Policy, Release
+
+log = logging.getLogger("shoal.edge")
+
+FAILURES_S = 60.0
+"""Predictions that failed are reported at most so often."""
+AGAIN_S = 3600.0
+"""After so long an offered model that could not be used is tried again."""
+
+
+class Releases:
+    """The device's side of releases. `model` is the one in use."""
+
+    def __init__(
+        self,
+        device_id: str,
+        model: CurrentModel,
+        state: DeviceState,
+        windows: Callable[[], Windows],
+        memory: Memory,
+        kept: KeptModels,
+        outbox: Outbox,
+        trusted: Sequence[PublicKey],
+        policy: Policy,
+        clock: Callable[[], float],
+    ) -> None:
+        self.model = model
+        self._device_id, self._state, self._windows = device_id, state, windows
+        self._memory, self._kept, self._outbox = memory, kept, outbox
+        self._trusted, self._policy, self._clock = trusted, policy, clock
+        self._take_up_at_s, self._failures_at_s, self._again_at_s = 0.0, 0.0, clock() + AGAIN_S
+        self._is_own_lost = False
+        offer = memory.session.offer
+        self._mend()
+        if (
+            offer is not None and offer.tries and not offer.problem and self.offer is None
+        ):  # it ended after the model was in use
+            memory.note(offers.on_taken(memory.session))
+        memory.note(offers.on_again(memory.session))
+
+    @property
+    def offer(self) -> Offer | None:
+        """What is still to be taken into use, if only anew, since what was used with it is
+        damaged."""
+        session, current = self._memory.session, self.model.current
+        return offers.open_offer(
+            session, None if self._is_own_lost and offers.is_of_offer(session, current) else current
+        )
+
+    def on_release(self, release: Release) -> None:
+        """A release came.
+
+        Raises:
+            OSError: that it came cannot be stored.
+        """
+        self._memory.save(offers.on_release(self._memory.session, release))
+
+    def report(self) -> None:
+        """Say which release is in use."""
+        if not self._outbox.connected:  # it is said after the next check-in
+            return
+        session = self._memory.session
+        if failures := self.model.drain_failures():
+            self._memory.note(
+                msgspec.structs.replace(session, failures=session.failures + failures)
+            )
+        self._outbox.in_use(
+            offers.in_use(self._memory.session, self._device_id, self.model.current)
+        )
+        self._failures_at_s = self._clock() + FAILURES_S
+
+    def beat(self) -> None:
+        """Say it again if predictions have failed, and let a model that could not be used be tried
+        again, now and then."""
+        if self.model.has_failed and self._clock() >= self._failures_at_s:
+            self.report()
+        if self._clock() >= self._again_at_s:
+            self._again_at_s = self._clock() + AGAIN_S
+            self._memory.note(offers.on_again(self._memory.session))
+
+    def take_up(self, now_s: float, between: Between) -> None:
+        """Take the offered model into use, or note why that cannot be, and report it; that it
+        begins is stored before it does. `now_s`: Unix time, as well as it is known. What `between`
+        raises breaks it off.
+
+        Raises:
+            OSError: something cannot be stored; it is tried again after a while.
+        """
+        if self._clock() < self._take_up_at_s:
+            return
+        self._take_up_at_s = self._clock() + RESEND_S[0]
+        memory = self._memory
+        memory.save(offers.on_trying(memory.session))
+        offer = self.offer
+        if offer is not None:
+            try:
+                self._adopt(offer, now_s, between)
+                memory.note(offers.on_taken(memory.session))
+            except (BlobMissing, Stopped, OSError) as error:
+                memory.note(offers.on_interrupted(memory.session))
+                if isinstance(error, OSError):
+                    raise
+                self._take_up_at_s = 0.0
+                return
+            except Exception as error:
+                foreseen = isinstance(error, ShoalError)
+                problem = printable(f"{type(error).__name__}: {error}")[:1000]
+                memory.note(offers.on_failed(memory.session, problem))
+                self._again_at_s = self._clock() + AGAIN_S
+                log.error(
+                    "%s",
+                    f"the offered model is not taken into use, the one before stays: {problem}",
+                    exc_info=not foreseen,
+                )
+        elif memory.session.offer is not None:
+            log.error(
+                "%s",
+                "the offered model is not taken into use, the one before stays: "
+                f"{memory.session.offer.problem}",
+            )
+        self._take_up_at_s = 0.0
+        self.report()
+
+    def _adopt(self, offer: Offer, now_s: float, between: Between) -> None:
+        """Take the offered model into use, if its bundle verifies, its graphs load, and it answers
+        on one of this device's windows. If anything is raised, the model before stays in use."""
+        bundle = unpack(read_blob(self._state, offer.bundle), self._trusted)
+        manifest = bundle.manifest
+        # a release may go back: its number only grows, so that nobody can bring an old one again
+        if not offer.number:
+            check_version(manifest, self._memory.session.versions)
+        if self._policy.bundles is not None and manifest.name not in self._policy.bundles:
+            raise BundleError(f"the policy does not permit the bundle {manifest.name}")
+        own = self._kept.beside(offer)
+        private = encode_tensors(own.tensors)
+        self._state.put_blob(digest(private), private)
+        current = Current(
+            bundle=bundle.digest,
+            model=offer.model,
+            private=digest(private),
+            run_id=offer.run_id,
+            epoch=offer.epoch,
+            since_s=now_s if np.isfinite(now_s) else 0.0,
+            release=offer.number,
+            group=offer.group,
+            name=manifest.name,
+            version=manifest.version,
+            classes=manifest.classes,
+            task=manifest.task,
+            window=manifest.window,
+            kept=own.kept,
+            alone=own.alone,
+        )
+        loaded, stored = (
+            self.model.try_load(bundle, current),
+            windows_for(manifest, self._windows()),
+        )
+        trial.check_answer(loaded, stored)
+        onnx = whole_model(bundle, loaded.tensors, about(current))
+        if onnx:
+            trial.check_whole(loaded, onnx, stored)
+            current = msgspec.structs.replace(current, onnx=digest(onnx))
+        windows = trial.held_back(stored, self._policy)
+        is_again = offers.is_in_use(
+            self._memory.session, self.model.current
+        )  # what was before it was measured when it came
+        measured = trial.measure(
+            loaded, None if is_again else self._used(), windows, stored, between
+        )
+        measured = msgspec.structs.replace(
+            measured, before=offer.before if is_again else measured.before
+        )
+        self._memory.save(
+            offers.on_measured(self._memory.session, measured, manifest.name, manifest.version)
+        )
+        self.model.replace(current, loaded, onnx)
+        self._is_own_lost = False
+        which = (
+            f"release {offer.number} of group {offer.group!r}"
+            if offer.number
+            else f"run {offer.run_id}"
+        )
+        told = (
+            f"model in use: {which}, bundle {manifest.name} version {manifest.version}, model "
+            f"{offer.model[:12]}{beside(own)}"
+        )
+        untried = "" if trial.has_any(stored) else "; tried on zeros: this device has no window"
+        log.info("%s", told + untried)
+
+    def _mend(self) -> None:
+        """Write the one file of the model in use again if it is damaged; where the device's own
+        tensors are, it is taken into use anew."""
+        current = self.model.current
+        if current is not None and current.private and self._state.blob(current.private) is None:
+            log.warning("the device's own tensors of the model in use are damaged or missing")
+            self._is_own_lost = True
+            return
+        if current is None or not current.onnx or self._state.onnx(current) is not None:
+            return
+        try:
+            loaded = self.model.loaded()
+            onnx = whole_model(loaded.bundle, loaded.tensors, about(current))
+            if digest(onnx) == current.onnx:  # otherwise it is the one before that answers
+                self._state.put_current(current, onnx)
+                log.warning("the file of the model in use was damaged and is written again")
+        except Exception as error:
+            log.warning(
+                "%s",
+                f"the file of the model in use is damaged and cannot be written again: {error}",
+            )
+
+    def _used(self) -> LoadedModel | None:
+        """The model that is in use, to compare with; None where there is none that can be
+        loaded."""
+        try:
+            return self.model.loaded() if self.model.current is not None else None
+        except ShoalError as error:
+            log.warning("%s", f"nothing to compare the offered model with: {error}")
+            return None
+
+
+def beside(own: Own) -> str:
+    """What is said of a model beside its name: whether it is used with what the device has kept."""
+    return (
+        ", with what the device has kept of it"
+        if own.kept
+        else f", alone: {own.alone}"
+        if own.alone
+        else ""
+    )
+
+
+def about(current: Current) -> dict[str, str]:
+    """What the file of a model says of itself."""
+    return {
+        "task": current.task,
+        "classes": json.dumps(current.classes),
+        "window": msgspec.json.encode(current.window).decode(),
+        "release": str(current.release),
+        "group": current.group,
+        "bundle": f"{current.name} {current.version} {current.bundle}",
+        "model": current.model,
+    }

@@ -1,0 +1,130 @@
+"""What is found out about a model before it is taken into use: whether it answers, how well, and
+how fast."""
+
+import time
+from statistics import median
+
+import numpy as np
+
+from edge_client.core.offers import Trial
+from edge_client.core.ports import Windows
+from edge_client.models.loaded import LoadedModel
+from edge_client.work.executor import Between
+from wire.arrays.onnx_model import apart
+from wire.arrays.tensors import Array
+from wire.bundle import Window
+from wire.errors import BundleError
+from wire.messages import Metrics, Policy
+from wire.tasks import CLASSIFICATION, MULTI_LABEL, SEQUENCE
+
+SUM_TOLERANCE = 1e-3
+"""The probabilities of a window's classes sum to 1 but for so much."""
+SAME = 1e-5
+"""So far may the model in one file be from the graph that it was made from."""
+LEAST_PROBABILITY = 1e-7
+"""The loss of a window counts no smaller probability of its class."""
+TIMES = 5
+"""Of so many predictions of one window, the median's time counts."""
+BATCH = 64
+
+
+def check_answer(loaded: LoadedModel, windows: Windows) -> None:
+    """Have a model answer on `one_window` of this device.
+
+    Raises:
+        BundleError: its answer is not a number for each name in the manifest, of steps for each
+        name of each, and of classes and names a
+            probability.
+    """
+    manifest = loaded.bundle.manifest
+    answer, expected = loaded.predict(one_window(windows, manifest.window)), (1, *manifest.answer)
+    if answer.shape != expected:
+        raise BundleError(f"the model answers with shape {answer.shape}, expected {expected}")
+    totals = answer.sum(-1, dtype=np.float64)
+    total = float(totals.ravel()[np.abs(totals - 1).argmax()])  # of steps, the worst one
+    if manifest.task in (CLASSIFICATION, SEQUENCE):
+        if not np.isfinite(answer).all() or abs(total - 1) > SUM_TOLERANCE:
+            raise BundleError(
+                f"the model answers with probabilities that sum to {total}, expected 1"
+            )
+    elif not np.isfinite(answer).all():
+        raise BundleError(f"the model answers with {total}, expected a number")
+    elif manifest.task == MULTI_LABEL and not ((answer >= 0) & (answer <= 1 + SUM_TOLERANCE)).all():
+        raise BundleError(
+            f"the model answers from {answer.min():g} to {answer.max():g}, expected probabilities"
+        )
+
+
+def check_whole(loaded: LoadedModel, onnx: bytes, windows: Windows) -> None:
+    """Have the same model in one file answer on `one_window` of this device, if this runtime can
+    read it.
+
+    Raises:
+        BundleError: it answers otherwise than the graph.
+    """
+    x = one_window(windows, loaded.bundle.manifest.window)
+    answer, expected = loaded.answer(onnx, x), loaded.predict(x)
+    if answer is not None and (
+        answer.shape != expected.shape or not apart(answer, expected) <= SAME
+    ):
+        raise BundleError("the model in one file does not answer as the bundle's graph does")
+
+
+def measure(
+    loaded: LoadedModel,
+    used: LoadedModel | None,
+    held_back: tuple[Array, Array],
+    windows: Windows,
+    between: Between,
+) -> Trial:
+    """Evaluate a model, and the one that is in use, on windows that are held back, and time a
+    prediction. `between` is called before each batch."""
+    before = Metrics() if used is None else _evaluate(used, *held_back, between)
+    return Trial(_evaluate(loaded, *held_back, between), before, _latency_ms(loaded, windows))
+
+
+def held_back(windows: Windows, policy: Policy) -> tuple[Array, Array]:
+    """The windows that neither training nor a memory has seen: the test windows. What a plan holds
+    out of the training windows is not among them: other plans train on it, and a memory holds it
+    with its labels. None where the owner does not permit evaluations, or asks for more windows
+    behind one."""
+    x, y = windows.test_x, windows.test_y
+    permitted = policy.verbs is None or "evaluate" in policy.verbs
+    return (x, y) if permitted and len(y) >= policy.min_windows else (x[:0], y[:0])
+
+
+def one_window(windows: Windows, window: Window) -> Array:
+    r"""A window of this device, x (1, \*window); of one that has none, zeros."""
+    held = next((stored for stored in _parts(windows) if len(stored)), None)
+    return np.zeros((1, *window.shape), window.dtype) if held is None else held[:1]
+
+
+def has_any(windows: Windows) -> bool:
+    """Whether this device has a window of any part."""
+    return any(len(stored) for stored in _parts(windows))
+
+
+def _parts(windows: Windows) -> tuple[Array, ...]:
+    return windows.train_x, windows.test_x, windows.unlabelled_x
+
+
+def _evaluate(loaded: LoadedModel, x: Array, y: Array, between: Between) -> Metrics:
+    if loaded.bundle.manifest.task != CLASSIFICATION:
+        return loaded.evaluate(x, y, between)
+    loss, correct = 0.0, 0
+    for rows in [slice(at, at + BATCH) for at in range(0, len(y), BATCH)]:
+        between()
+        answer = loaded.predict(x[rows])
+        own = answer[np.arange(len(answer)), y[rows]].astype(np.float64)
+        loss -= float(np.log(np.clip(np.nan_to_num(own), LEAST_PROBABILITY, 1)).sum())
+        correct += int((answer.argmax(1) == y[rows]).sum())
+    return Metrics(len(y), loss, correct)
+
+
+def _latency_ms(loaded: LoadedModel, windows: Windows) -> float:
+    x, took_s = one_window(windows, loaded.bundle.manifest.window), []
+    for _ in range(TIMES):
+        began_s = time.perf_counter()
+        loaded.predict(x)
+        took_s.append(time.perf_counter() - began_s)
+    return round(1000 * median(took_s), 3)

@@ -1,0 +1,133 @@
+"""When a checkpoint of a plan is written, and when work goes on from one (the rules are in
+`edge_client.core.checkpoint`)."""
+
+import logging
+from collections.abc import Callable
+
+from edge_client.core.checkpoint import (
+    FORMAT,
+    MOST_BYTES,
+    Basis,
+    Checkpoint,
+    Pace,
+    decode_checkpoint,
+    encode_checkpoint,
+    unusable,
+    work_digest,
+)
+from edge_client.core.ports import DeviceState
+from edge_client.work.executor import Executor
+from wire.errors import WireError
+from wire.messages import Plan
+from wire.version import CLIENT
+
+log = logging.getLogger("shoal.edge")
+
+
+class Checkpoints:
+    """The checkpoints of one plan at a time. A device trains as well without one: whatever is wrong
+    with a checkpoint or with the disk costs a line of the log."""
+
+    def __init__(
+        self,
+        device_id: str,
+        state: DeviceState,
+        runtime: str,
+        pace: Pace,
+        progressed: Callable[[int, bool], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`progressed` is told of each checkpoint that is on the disk: how often a graph was run
+        until then, and whether work goes on from it now. `clock`: seconds, from a clock that cannot
+        be set."""
+        self._device_id, self._state, self._runtime, self._pace = device_id, state, runtime, pace
+        self._progressed, self._clock = progressed, clock
+        self._plan: Plan | None = None
+        self._executor: Executor | None = None
+        self._began_s = self._due_s = 0.0
+        self.before_s = 0.0
+        """How long the work took before this start of it."""
+
+    @property
+    def worked_s(self) -> float:
+        """How long the plan's work took so far, that of earlier starts included."""
+        return self.before_s + self._clock() - self._began_s
+
+    def begin(self, plan: Plan, executor: Executor) -> Checkpoint | None:
+        """Work on a plan begins; the checkpoint that it goes on from, or None."""
+        self._plan, self._executor = plan, executor
+        self.before_s, self._began_s = 0.0, self._clock()
+        self._due_s = self._began_s + self._pace.every_s
+        made = self._stored()
+        if made is not None:
+            self.before_s = made.place.seconds
+            self._progressed(made.place.runs, True)
+            log.info(
+                "going on device=%s round=%d verb=%d runs=%d",
+                self._device_id,
+                plan.round,
+                made.place.verb,
+                made.place.runs,
+            )
+        return made
+
+    def drop(self, problem: str) -> None:
+        """The plan starts anew."""
+        log.warning(
+            "the checkpoint is dropped, the plan starts anew device=%s: %s",
+            self._device_id,
+            problem,
+        )
+        self.before_s = 0.0
+        try:
+            self._state.drop_checkpoint()
+        except OSError as error:
+            log.warning("the checkpoint cannot be deleted device=%s: %s", self._device_id, error)
+
+    def between(self) -> None:
+        """Before each batch: write one if it is time to."""
+        if self._clock() >= self._due_s:
+            self.write()
+
+    def write(self) -> None:
+        """Write one now, between two batches."""
+        if self._executor is None or self._plan is None or self._due_s == float("inf"):
+            return
+        began_s = self._clock()
+        try:
+            made = self._executor.checkpoint(self.worked_s)
+            payload = encode_checkpoint(self._basis(self._plan, self._executor), made)
+            if len(payload) > MOST_BYTES:
+                raise ValueError(f"it has {len(payload)} bytes, at most {MOST_BYTES} are written")
+            self._state.put_checkpoint(payload)
+        except (OSError, ValueError) as error:
+            log.warning(
+                "no checkpoint is written, work goes on device=%s: %s", self._device_id, error
+            )
+            if isinstance(error, ValueError):
+                self._due_s = float("inf")
+                return
+        else:
+            self._progressed(made.place.runs, False)
+        ended_s = self._clock()
+        self._due_s = ended_s + self._pace.pause_s(ended_s - began_s)
+
+    def _basis(self, plan: Plan, executor: Executor) -> Basis:
+        return Basis(FORMAT, CLIENT, self._runtime, work_digest(plan), executor.windows_digest)
+
+    def _stored(self) -> Checkpoint | None:
+        """The checkpoint on the disk, if it is of this plan and these windows."""
+        assert self._plan is not None
+        assert self._executor is not None
+        try:
+            payload = self._state.checkpoint()
+            if payload is None:
+                return None
+            stored, made = decode_checkpoint(payload)
+            problem = unusable(stored, self._basis(self._plan, self._executor))
+        except (OSError, WireError) as error:
+            problem = str(error)
+        if problem:
+            self.drop(problem)
+            return None
+        return made

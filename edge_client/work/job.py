@@ -1,0 +1,530 @@
+"""One plan being carried out over a device's windows: a function for each verb, and where it is
+between two runs of a graph."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from edge_client.core.batches import (
+    batch_slices,
+    evaluation_slices,
+    num_training_batches,
+    training_batches,
+)
+from edge_client.core.checkpoint import Checkpoint, Place, Random, Within
+from edge_client.core.ports import Graphs, WholeTraining, Windows
+from edge_client.data.layout import fitting
+from edge_client.work.split import Split
+from wire.arrays import names
+from wire.arrays.privacy import add_noise, clip
+from wire.arrays.tensors import Array, Tensors, TensorSpec, check_layout
+from wire.bundle import Bundle
+from wire.errors import BundleError, DataError, Malformed
+from wire.held import held_out
+from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Protect, Respond, Train
+
+Fetch = Callable[[str], Tensors]
+"""The tensors of a blob that the plan names."""
+Secret = Callable[[Plan], np.random.Generator]
+"""Where a device's private noise comes from. The aggregator must not be able to repeat it."""
+Between = Callable[[], None]
+"""Called before each batch; what it raises ends the work."""
+
+
+class Unfit(Malformed):
+    """A checkpoint cannot be of this plan, whatever it says: the plan starts anew."""
+
+
+@dataclass
+class Result:
+    """The result of a plan: the digest of the model that the device started from, metrics, and the
+    tensors of the update.
+
+    `private` stays on the device: ``private/NAME`` and ``column/COLUMN``, from which its next plan
+    goes on, and ``kept/ROLE/NAME``, what it made of that model for itself alone, which is of use
+    with that model only."""
+
+    model: str
+    evaluated: Metrics = field(default_factory=Metrics)
+    trained: Metrics = field(default_factory=Metrics)
+    num_steps: int = 0
+    tensors: Tensors = field(default_factory=dict)
+    private: Tensors = field(default_factory=dict)
+
+
+class Job:
+    """One plan being carried out. `tensors` are all that graphs may read, by name; `model` is what
+    the device started from."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        graphs: Graphs,
+        windows: Windows,
+        plan: Plan,
+        fetch: Fetch,
+        secret: Secret,
+        between: Between,
+    ) -> None:
+        self._manifest, self._graphs, self._windows, self._plan = (
+            bundle.manifest,
+            graphs,
+            windows,
+            plan,
+        )
+        self._fetch, self._make_secret, self._between = fetch, secret, between
+        self._rng = np.random.default_rng([plan.seed, zlib.crc32(plan.device_id.encode())])
+        self._initial = bundle.initial
+        self._given = dict(bundle.initial)
+        """Tensors of the bundle and the model, which no checkpoint needs."""
+        self.tensors: Tensors = dict(bundle.initial)
+        self.model: Tensors = {}
+        self.result = Result(plan.model)
+        self._verb, self._runs, self._within, self._resumed = 0, 0, Within(), False
+        self._changed: set[str] = set()
+        self._tuned: set[str] = set()
+        self._protected: Tensors = {}
+        trains = [verb for verb in plan.verbs if isinstance(verb, Train)]
+        self._asked = {name: value for verb in trains for name, value in verb.hyper.items()}
+
+    def carry_out(self) -> Result:
+        """Carry out the verbs that are left, in order.
+
+        Raises:
+            Unfit: the checkpoint that it goes on from cannot be of this plan.
+        """
+        for verb in self._plan.verbs[self._verb :]:
+            match verb:
+                case Train():
+                    self.train(verb)
+                case Evaluate():
+                    self.evaluate(verb)
+                case Choose():
+                    self.choose(verb)
+                case Annotate():
+                    self.annotate(verb)
+                case Apply():
+                    self.apply(verb)
+                case Respond():
+                    self.respond(verb)
+                case Protect():
+                    self.protect(verb)
+            self._verb, self._within = self._verb + 1, Within()
+        return self.finish()
+
+    def checkpoint(self, seconds: float) -> Checkpoint:
+        """What is done so far, to be asked for from `between`. `seconds`: how long it took. Nothing
+        of it is changed by what follows."""
+        place = Place(
+            self._verb,
+            self._within.batches,
+            self._runs,
+            self.result.num_steps,
+            self.result.model,
+            Random.of(self._rng),
+            seconds,
+            tuple(sorted(self._changed)),
+            tuple(sorted(self._tuned)),
+        )
+        made = {
+            key: value for key, value in self.tensors.items() if self._given.get(key) is not value
+        }
+        sent, protected = dict(self.result.tensors), dict(self._protected)
+        return Checkpoint(
+            place,
+            made,
+            sent,
+            protected,
+            self.result.evaluated,
+            self.result.trained,
+            self._within.copy(),
+        )
+
+    def go_on(self, made: Checkpoint, model: Tensors) -> None:
+        """Go on from a checkpoint instead of the plan's start. `model`: the plan's.
+
+        Raises:
+            Unfit: it cannot be of this plan.
+        """
+        place, order = made.place, made.within.order
+        candidates = {
+            digest
+            for verb in self._plan.verbs
+            if isinstance(verb, Choose)
+            for digest in verb.models
+        }
+        if place.verb >= len(self._plan.verbs) or place.model not in candidates | {
+            self._plan.model
+        }:
+            raise Unfit(
+                f"the plan has {len(self._plan.verbs)} verbs, and not model {place.model[:12]}, "
+                f"or no verb {place.verb}"
+            )
+        if (
+            order is not None
+            and len(order)
+            and not 0 <= order.min() <= order.max() < self._windows.num_train
+        ):
+            raise Unfit(f"an order of windows that {self._windows.num_train} windows do not have")
+        held = {**made.tensors, **made.protected}
+        for key in {*held, *place.changed, *place.tuned}:
+            spec, value = self._specs.get(key), held.get(key)
+            fits = (
+                spec is None
+                or value is None
+                or (value.dtype, value.shape) == (np.dtype(spec.dtype), spec.shape)
+            )
+            if not fits or (
+                spec is None and names.role_of(key) not in (names.COLUMN, names.RESPONSE)
+            ):
+                raise Unfit(f"tensor {key[:80]!r}, which this plan does not have so")
+            if (
+                spec is None
+                and value is not None
+                and names.role_of(key) == names.COLUMN
+                and value.shape[:1] != (self._windows.num_train,)
+            ):
+                raise Unfit(
+                    f"column {key[:80]!r} of shape {list(value.shape)} for "
+                    f"{self._windows.num_train} windows"
+                )
+        self.receive(
+            place.model, model if place.model == self._plan.model else self._fetch(place.model)
+        )
+        self.tensors |= made.tensors
+        self._changed, self._tuned, self._protected = (
+            set(place.changed),
+            set(place.tuned),
+            dict(made.protected),
+        )
+        self.result.tensors, self.result.num_steps = dict(made.sent), place.num_steps
+        self.result.evaluated, self.result.trained = made.evaluated, made.trained
+        self._verb, self._runs, self._within, self._resumed = (
+            place.verb,
+            place.runs,
+            made.within.copy(),
+            True,
+        )
+        place.random.put(self._rng)
+
+    @cached_property
+    def _secret(self) -> np.random.Generator:
+        return self._make_secret(self._plan)
+
+    def receive(self, digest: str, model: Tensors) -> None:
+        """Start from this model."""
+        expected = [(s.key, s.dtype, s.shape) for s in self._manifest.received()]
+        check_layout(model, expected, f"model {digest[:12]} of round {self._plan.round}")
+        self.model, self.result.model = model, digest
+        starts = [s.key for s in self._manifest.of_role(names.RECEIVED) if names.is_start(s.key)]
+        received = model | {key: model[names.started_from(key)] for key in starts}
+        self.tensors |= received
+        self._given |= received
+
+    def train(self, verb: Train) -> None:
+        windows, min_batch = self._windows, self._manifest.min_batch
+        examples = np.flatnonzero(~held_out(windows.train_y, verb.holdout))
+        if len(examples) < verb.least:
+            return
+        if len(examples) < min_batch:
+            raise DataError(f"{len(examples)} training windows: at least {min_batch} are needed")
+        self._check_batches(verb.batch_size, len(examples))
+        scalars = self._hyper()
+        within = self._within
+        if isinstance(self._graphs, WholeTraining) and self._graphs.trains(verb.graph):
+            self._pause()
+            made = list(
+                training_batches(verb, examples, windows.num_unlabelled, min_batch, self._rng)
+            )
+            outputs = self._graphs.train(
+                verb.graph, self.tensors, windows.train_x, windows.train_y, made, scalars
+            )
+            self._advance(outputs, verb.report)
+            self._count(outputs, sum(map(len, made)), len(made))
+        else:
+            self._train_by_batches(verb, examples, scalars)
+        self._check_moved(verb.graph)
+        if verb.report:
+            self.result.trained = Metrics(
+                within.num_examples, within.loss_sum, round(within.num_correct)
+            )
+
+    def _train_by_batches(self, verb: Train, examples: Array, scalars: Tensors) -> None:
+        windows, within = self._windows, self._within
+        parts = batch_slices(len(examples), verb.batch_size, self._manifest.min_batch)
+        many = num_training_batches(
+            verb, len(examples), windows.num_unlabelled, self._manifest.min_batch
+        )
+        if within.batches % len(parts) and (
+            within.order is None or len(within.order) != len(examples)
+        ):
+            raise Unfit(f"no order of {len(examples)} windows in the midst of a pass")
+        for number in range(within.batches, many):
+            self._pause()
+            if number % len(parts) == 0:
+                within.order = examples[self._rng.permutation(len(examples))]
+            assert within.order is not None
+            chosen = within.order[parts[number % len(parts)]]
+            batch = self._batch(windows.train_x, windows.train_y, chosen) | self._draw(len(chosen))
+            outputs = self._run(verb.graph, {**self.tensors, **batch, **scalars})
+            self._advance(outputs, verb.report)
+            self._count(outputs, len(chosen), 1)
+            within.batches += 1
+
+    def _count(self, outputs: Tensors, num_examples: int, num_steps: int) -> None:
+        within = self._within
+        self.result.num_steps += num_steps
+        within.num_examples += num_examples
+        within.loss_sum += float(outputs[names.LOSS_SUM])
+        within.num_correct += float(outputs[names.NUM_CORRECT])
+
+    def evaluate(self, verb: Evaluate) -> None:
+        """Sum a graph's metrics over a split. ``loss_sum`` and ``num_correct`` become the metrics
+        of the model as it is now, unless nothing is reported; other sums become responses, which
+        over no windows are zero for later graphs and are not reported."""
+        held = {**self.tensors, **self._initial} if verb.model == "initial" else self.tensors
+        sums, count = self._sums(verb.graph, held, verb.split, verb.holdout, verb.most)
+        if "num_correct" in sums:
+            metrics = Metrics(
+                count, float(sums.pop("loss_sum")), round(float(sums.pop("num_correct")))
+            )
+            self.result.evaluated = metrics if verb.report else self.result.evaluated
+        responses = {
+            names.response(verb.graph, k): np.asarray(v / max(1, count), np.float32)
+            for k, v in sums.items()
+        }
+        nothing = () if count else self._manifest.responses(verb.graph)
+        self.tensors |= responses | {key: np.zeros(shape, dtype) for key, dtype, shape in nothing}
+        self.result.tensors |= self._declared(verb.graph, responses) if verb.report else {}
+
+    def choose(self, verb: Choose) -> None:
+        """Go on from the model with the least loss over the training windows; a NaN counts as
+        infinite."""
+        losses = self._within.losses
+        for digest in verb.models[len(losses) :]:
+            sums, _ = self._sums(verb.graph, {**self.tensors, **self._fetch(digest)}, "train")
+            losses.append(float(np.nan_to_num(sums.get("loss_sum", 0.0), nan=np.inf)))
+        chosen = verb.models[losses.index(min(losses))]
+        self.receive(chosen, self._fetch(chosen))
+
+    def annotate(self, verb: Annotate) -> None:
+        if names.batch(verb.column) in (names.X, names.Y):
+            raise Malformed(f"verb annotate: a column cannot be called {verb.column!r}")
+        windows, scalars = self._windows, self._hyper()
+        every = np.arange(windows.num_train)
+
+        def inputs(chosen: slice) -> Tensors:
+            return {
+                **self.tensors,
+                **self._batch(windows.train_x, windows.train_y, every[chosen]),
+                **scalars,
+            }
+
+        rows = self._rows(verb.graph, windows.num_train, inputs)
+        column = np.concatenate(rows) if rows else np.zeros(0, np.float32)
+        if len(column) != windows.num_train:
+            raise BundleError(
+                f"graph {verb.graph!r} gives {len(column)} rows for {windows.num_train} windows"
+            )
+        self.tensors[names.column(verb.column)] = column
+
+    def apply(self, verb: Apply) -> None:
+        self._pause()
+        outputs = self._run(verb.graph, {**self.tensors, **self._hyper()})
+        self._advance(outputs, report=False)
+        self._check_moved(verb.graph)
+        metrics = {
+            names.response(verb.graph, name): value
+            for name, value in names.part(outputs, names.METRIC).items()
+        }
+        self.tensors |= metrics
+        self.result.tensors |= self._declared(verb.graph, metrics) if verb.report else {}
+
+    def respond(self, verb: Respond) -> None:
+        x, window = self._fetch(verb.inputs).get("x"), self._manifest.window
+        if x is None or x.dtype != window.dtype or x.shape[1:] != window.shape or not len(x):
+            found = "missing" if x is None else f"{x.dtype}{list(x.shape)}"
+            raise Malformed(
+                f"inputs of verb respond: tensor x is {found}, expected {window.dtype} (n, "
+                f"{window.shape})"
+            )
+        x = fitting(x, window, "inputs of verb respond")
+        rows = self._rows(verb.graph, len(x), lambda chosen: {**self.tensors, names.X: x[chosen]})
+        self.result.tensors[names.response(verb.graph)] = np.concatenate(rows)
+
+    def protect(self, verb: Protect) -> None:
+        """Clip and noise what training changed, as one vector in the manifest's order."""
+        keys = [s.key for s in self._manifest.of_role(*names.EXCHANGED) if s.key in self._changed]
+        if not keys:
+            return
+        flat = np.concatenate([(self.tensors[k] - self.model[k]).ravel() for k in keys])
+        if not np.isfinite(flat).all():  # clipped, these values would tell where they are
+            raise DataError("training changed the model to values that are not finite")
+        flat = add_noise(clip(flat, verb.clip_norm), verb.noise_std, self._secret)
+        at = 0
+        for key in keys:
+            base = self.model[key]
+            self._protected[key] = flat[at : at + base.size].reshape(base.shape)
+            value = base + self._protected[key]
+            self.tensors[key] = (
+                np.maximum(value, np.float32(0.0)) if names.is_variance(key) else value
+            )
+            at += base.size
+
+    def finish(self) -> Result:
+        """The result, with the changes of the model, and what the device keeps."""
+        for key in self._changed:
+            if names.role_of(key) == names.STATISTIC:
+                self.result.tensors[key] = self.tensors[key]
+            # a protected change as it is: added to the model and taken off again, it would be
+            # rounded
+            else:
+                change = self._protected.get(key)
+                self.result.tensors[names.delta(names.name_of(key))] = (
+                    self.tensors[key] - self.model[key] if change is None else change
+                )
+        self.result.private = names.of_role(self.tensors, names.PRIVATE, names.COLUMN)
+        self.result.private |= {names.kept(k): self.tensors[k] for k in self._tuned}
+        return self.result
+
+    def _advance(self, outputs: Tensors, report: bool) -> None:
+        moved = names.part(outputs, names.NEXT)
+        self.tensors.update(moved)
+        of_model = {k for k in moved if names.is_exchanged(k)}
+        self._tuned |= names.of_role(moved, names.MEMORY).keys()
+        if report:
+            self._changed |= of_model
+        else:
+            self._tuned |= of_model
+
+    def _declared(self, graph: str, measured: Tensors) -> Tensors:
+        """Of what a graph measured, what its bundle says that it reports: nothing else leaves the
+        device."""
+        return {
+            key: measured[key] for key, _, _ in self._manifest.responses(graph) if key in measured
+        }
+
+    def _pause(self) -> None:
+        """Between two runs of a graph: nothing is drawn or half done."""
+        self._between()
+
+    def _run(self, graph: str, inputs: Tensors) -> Tensors:
+        missing = (
+            [name for name in self._manifest.graphs[graph].inputs if name not in inputs]
+            if self._resumed
+            else []
+        )
+        if missing:
+            raise Unfit(f"graph {graph!r} reads {missing[0]!r}, which the plan had made before")
+        outputs = self._graphs.run(graph, inputs)
+        self._runs += 1
+        return outputs
+
+    def _check_moved(self, graph: str) -> None:
+        """What a graph has changed must still be what the manifest says: it is stored, sent, and
+        read by other graphs."""
+        for key in map(
+            names.name_of,
+            names.of_role(dict.fromkeys(self._manifest.graphs[graph].outputs), names.NEXT),
+        ):
+            spec, value = self._specs[key], self.tensors[key]
+            if value.shape != spec.shape or value.dtype != spec.dtype:
+                made = f"{value.dtype}{list(value.shape)}"
+                raise BundleError(
+                    f"graph {graph!r} makes {key!r} {made}, its manifest says "
+                    f"{spec.dtype}{list(spec.shape)}"
+                )
+
+    @cached_property
+    def _specs(self) -> dict[str, TensorSpec]:
+        return {spec.key: spec for spec in self._manifest.tensors}
+
+    def _check_batches(self, batch_size: int, num_examples: int) -> None:
+        if self._graphs.max_batch is None:
+            return
+        most = max(
+            part.stop - part.start
+            for part in batch_slices(num_examples, batch_size, self._manifest.min_batch)
+        )
+        if most > self._graphs.max_batch:
+            raise BundleError(
+                f"the plan makes batches of {most} windows: this device's programs take at most "
+                f"{self._graphs.max_batch}"
+            )
+
+    def _batch(self, x: Array, y: Array, chosen: Array, training: bool = True) -> Tensors:
+        columns = {}
+        if training:
+            columns = {
+                names.batch(name): values[chosen]
+                for name, values in names.part(self.tensors, names.COLUMN).items()
+            }
+        return {names.X: x[chosen], names.Y: y[chosen], **columns}
+
+    def _draw(self, size: int) -> Tensors:
+        """A batch's random inputs."""
+        drawn: Tensors = {}
+        for name, shape in self._manifest.random.items():
+            if names.role_of(name) == names.UNIFORM:
+                drawn[names.batch(name)] = self._rng.random((size, *shape), np.float32)
+            else:
+                drawn[names.batch(name)] = self._secret.standard_normal(shape, np.float32)
+        return drawn
+
+    def _hyper(self) -> Tensors:
+        """The bundle's hyper-parameters, and in their place those that the plan's training asks
+        for: the same in every verb."""
+        return {
+            names.hyper(k): np.asarray(v, np.float32)
+            for k, v in {**self._manifest.hyper, **self._asked}.items()
+        }
+
+    def _sums(
+        self, graph: str, held: Tensors, split: str, holdout: float = 0.0, most: int = 0
+    ) -> tuple[Tensors, int]:
+        """The sums of a graph's metrics over a split, and how many examples it has."""
+        x, y, places, order = Split.of(self._windows, self._manifest.label, split, holdout, most)
+        within, scalars = self._within, self._hyper()
+        slices = (
+            evaluation_slices(len(order), self._manifest.min_batch, self._graphs.max_batch)
+            if len(order)
+            else []
+        )
+        for chosen in slices[within.batches :]:
+            self._pause()
+            rows = order[chosen]
+            batch = self._batch(x, y, rows, split in ("train", "holdout")) | {
+                name: values[rows] for name, values in places.items()
+            }
+            outputs = self._run(graph, {**held, **batch, **scalars})
+            for name, value in names.part(outputs, names.METRIC).items():
+                within.sums[name] = (
+                    within.sums[name] + value
+                    if name in within.sums
+                    else np.asarray(value, np.float64)
+                )
+            within.batches += 1
+        sums, within.sums, within.batches = within.sums, {}, 0
+        return sums, len(order)
+
+    def _rows(
+        self, graph: str, num_examples: int, inputs: Callable[[slice], Tensors]
+    ) -> list[Array]:
+        """What a graph gives for each example, batch by batch."""
+        within = self._within
+        for chosen in evaluation_slices(
+            num_examples, self._manifest.min_batch, self._graphs.max_batch
+        )[within.batches :]:
+            self._pause()
+            within.rows.append(self._one_output(graph, inputs(chosen)))
+            within.batches += 1
+        return within.rows
+
+    def _one_output(self, graph: str, inputs: Tensors) -> Array:
+        outputs = list(names.part(self._run(graph, inputs), names.OUTPUT).values())
+        if len(outputs) != 1:
+            raise Malformed(f"graph {graph!r} has {len(outputs)} per-example outputs, expected one")
+        return outputs[0]

@@ -1,0 +1,157 @@
+"""A captured function as an ONNX graph with named inputs and outputs."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+
+import onnx
+import torch
+from torch.onnx._internal.exporter import _core, _registration
+
+from algorithms.core.contract import TorchTensors
+from export.capture import Lowered, NamedFunction, Trace, lower, quiet, trace
+from export.lowering.onnx import onnx_decompositions
+from export.shortcuts import likely_patterns
+from wire.arrays import names
+from wire.arrays.onnx_model import INPUT, OUTPUT
+from wire.errors import ConfigError
+
+OPSET = 20
+"""The version of ONNX's operators that graphs are written with."""
+
+
+@dataclass(frozen=True)
+class OnnxGraph:
+    """One graph: its ONNX bytes and the names of its inputs and outputs, in order."""
+
+    onnx: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shapes: TorchTensors = field(default_factory=dict, repr=False)
+    """The outputs for the example."""
+
+
+def capture_onnx(function: NamedFunction, example: TorchTensors) -> OnnxGraph:
+    """A function as ONNX with the example's keys as input names and the function's keys as output
+    names.
+
+    Raises:
+        ConfigError: an operator cannot be captured or written; the text names it.
+    """
+    return to_onnx(trace(function, example))
+
+
+def to_onnx(traced: Trace) -> OnnxGraph:
+    """A trace as ONNX.
+
+    Raises:
+        ConfigError: an operator cannot be lowered or written; the text names it.
+    """
+    program = lower(traced, onnx_decompositions())
+    try:
+        exported = _export(program)
+    except (
+        Exception
+    ) as error:  # torch raises many kinds; the user needs the operator, not the trace
+        raise ConfigError(f"the graph cannot be written as ONNX: {_said(error)}") from error
+    model = exported.model_proto
+    _strip(model)
+    _rename(
+        model.graph, {value.name: value.name for value in (*model.graph.input, *model.graph.output)}
+    )
+    onnx.checker.check_model(model)
+    return OnnxGraph(
+        model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example
+    )
+
+
+def to_template(graph: OnnxGraph) -> bytes:
+    """A graph for predictions as the half of a model in one file (`wire.arrays.onnx_model`): the examples
+    are its only input, and the tensors are names that the other half gives values."""
+    model = onnx.load_model_from_string(graph.onnx)
+    examples = next(value for value in model.graph.input if value.name == names.X)
+    (answer,) = model.graph.output
+    renamed = {names.X: INPUT, answer.name: OUTPUT}
+    for node in model.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+    examples.name, answer.name = INPUT, OUTPUT
+    del model.graph.input[:]
+    model.graph.input.append(examples)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def count_operators(data: bytes) -> dict[str, int]:
+    """How often each operator occurs in an ONNX graph, by name."""
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:
+        raise ConfigError(f"ONNX graph of {len(data)} bytes: {error}") from None
+    return dict(sorted(Counter(str(node.op_type) for node in model.graph.node).items()))
+
+
+def _export(program: Lowered) -> torch.onnx.ONNXProgram:
+    """What `torch.onnx.export` does with a program; that one would read its hundreds of
+    translations anew for every graph."""
+    with quiet(), likely_patterns():
+        return _core.export(
+            program.exported,
+            registry=_translations(),
+            opset_version=OPSET,
+            verbose=False,
+            input_names=list(program.inputs),
+            output_names=list(program.outputs),
+        )
+
+
+@cache
+def _translations() -> _registration.ONNXRegistry:
+    """How torch's exporter writes each operator in ONNX."""
+    return _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
+
+
+def _said(error: BaseException) -> str:
+    """The operator that torch's exporter failed at, where one of the errors that this one followed
+    from names it; what it says, else."""
+    met: BaseException | None = error
+    while met is not None:
+        if found := re.search(r"target=torch\.ops\.([\w.]+)", str(met)):
+            return f"there is no operator for {found[1]}"
+        met = met.__cause__
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    """Remove stack traces and inferred shapes: they are nine tenths of the file."""
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    for entry in (
+        *model.graph.input,
+        *model.graph.output,
+        *model.graph.initializer,
+        model.graph,
+        model,
+    ):
+        entry.ClearField("metadata_props")
+        entry.ClearField("doc_string")
+    model.graph.ClearField("value_info")
+
+
+def _rename(graph: onnx.GraphProto, numbers: dict[str, str]) -> None:
+    """Number what a graph computes on its way: the exporter's own names depend on what it did
+    before, and a bundle's digest on them."""
+
+    def numbered(name: str) -> str:
+        return numbers.setdefault(name, f"v{len(numbers)}") if name else name
+
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = numbered(value.name)
+    for node in graph.node:
+        node.ClearField("name")
+        node.input[:] = [numbered(name) for name in node.input]
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename(inner, numbers)
+        node.output[:] = [numbered(name) for name in node.output]

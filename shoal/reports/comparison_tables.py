@@ -1,0 +1,197 @@
+"""A comparison as tables for a terminal, and as a file of comma-separated values."""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from shoal.reports.words import percent
+
+Cell = Callable[[Mapping[str, Any]], str]
+"""From a row to what stands in one column of it."""
+_WORST_AND_F1: Mapping[str, Cell] = {
+    "worst %": lambda r: _percent(r["accuracy"]["worst"]),
+    "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
+    "F1 %": lambda r: _percent(r["macro_f1"]["mean"]),
+}
+GAP = 2
+"""Columns of a terminal between those of the table."""
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The rows with their nested fields as NAME.FIELD columns."""
+    flat = flat_rows(rows)
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(flat)
+
+
+def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with their nested fields as NAME.FIELD; one that is none in a row has none of
+    these."""
+    nested = {name for row in rows for name, value in row.items() if isinstance(value, dict)}
+    made: list[dict[str, Any]] = []
+    for row in rows:
+        flat: dict[str, Any] = {}
+        for name, value in row.items():
+            flat |= (
+                {f"{name}.{key}": v for key, v in (value or {}).items()}
+                if name in nested
+                else {name: value}
+            )
+        made.append(flat)
+    return made
+
+
+Columns = Mapping[str, Sequence[str]]
+"""By heading, a cell for each row. A column that says nothing here is left out."""
+
+
+def comparison_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """What is said of each algorithm."""
+    cells: dict[str, Cell] = {
+        "accuracy %": _accuracy,
+        **_WORST_AND_F1,
+        **_of_the_task(rows),
+        **_against(rows),
+        "groups": lambda r: _number(r["groups"]["count"], "g"),
+        "ARI": lambda r: _number(r["groups"]["ari"], ".2f"),
+        "MB up": lambda r: f"{r['bytes']['up'] / 1e6:.1f}",
+        "down": lambda r: f"{r['bytes']['down'] / 1e6:.1f}",
+        "to " + percent(rows[0]["target"]): lambda r: _number(r["rounds_to_target"], "g"),
+        "hours": lambda r: (
+            "-" if r["time_to_target_s"] is None else f"{r['time_to_target_s'] / 3600:.3g}"
+        ),
+        "epsilon": lambda r: _number(r["epsilon"], ".2f"),
+        "ASR %": lambda r: _percent(r["attack"]["success_rate"]) if "attack" in r else "-",
+        "apart": lambda r: f"{r['attack']['told_apart']}/{r['seeds']}" if "attack" in r else "-",
+        "newcomers %": lambda r: _percent(r["newcomers"]["mean"]) if "newcomers" in r else "-",
+        "keeps most": _keeps,
+        "s": lambda r: _number(r["wall_s"], ".0f"),
+    }
+    return _columns(rows, cells)
+
+
+def _of_the_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
+    """The area under the ROC curve of several labels, and the mean absolute error of each quantity,
+    where there are some."""
+
+    def error_of(name: str) -> Cell:
+        return lambda r: _number(r.get("mae", {}).get(name), ".3g")
+
+    quantities = dict.fromkeys(name for row in rows for name in row.get("mae", {}))
+    errors = {f"error of {name}": error_of(name) for name in quantities}
+    return {"AUC %": lambda r: _percent(r["auc"]["mean"]) if "auc" in r else "-", **errors}
+
+
+def cell_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """The same for a cell of a grid."""
+    cells: dict[str, Cell] = {
+        "accuracy %": _accuracy,
+        **_WORST_AND_F1,
+        **_of_the_task(rows),
+        "below": lambda r: _percent(r["below_best"]),
+        **_against(rows),
+        "keeps most": _keeps,
+    }
+    return _columns(rows, cells)
+
+
+def overall_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """The same for all cells of a grid together."""
+    cells: dict[str, Cell] = {
+        "mean %": lambda r: _percent(r["accuracy"]["mean"]),
+        "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
+        "F1 %": lambda r: _percent(r["macro_f1"]["mean"]),
+        "below": lambda r: _percent(r["below_best"]),
+        "furthest": lambda r: _percent(r["most_below_best"]),
+        "best in": lambda r: f"{r['near_best']}/{r['cells']}",
+        **_against(rows),
+    }
+    return _columns(rows, cells)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Columns:
+    columns = {heading: [made(row) for row in rows] for heading, made in cells.items()}
+    return {
+        heading: column
+        for heading, column in columns.items()
+        if any(cell != "-" for cell in column)
+    }
+
+
+def _keeps(row: Mapping[str, Any]) -> str:
+    """The candidate that most devices keep, and the share of them."""
+    candidate, share = next(iter(row.get("kept", {}).items()), ("-", None))
+    return candidate if share is None else f"{candidate} ({percent(share)})"
+
+
+def _accuracy(row: Mapping[str, Any]) -> str:
+    """The mean and the half width of its interval."""
+    accuracy = row["accuracy"]
+    return _percent(accuracy["mean"]) + (
+        "" if accuracy["ci95"] is None else f" ±{100 * accuracy['ci95']:.1f}"
+    )
+
+
+def _against(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
+    """The columns of the paired test; none where nothing was tested."""
+    reference = next((row["against"]["reference"] for row in rows if row.get("against")), None)
+    if reference is None:
+        return {}
+    return {
+        "gain": lambda r: _difference(r["against"]) if r.get("against") else "-",
+        "p": lambda r: f"{r['against']['p']:.2g}" if r.get("against") else "-",
+    }
+
+
+def _difference(test: Mapping[str, Any]) -> str:
+    return f"{100 * test['difference']:+.1f}" + (
+        "" if test["ci95"] is None else f" ±{100 * test['ci95']:.1f}"
+    )
+
+
+def tables(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> list[Table]:
+    """One row per algorithm for a terminal; a second table and so on where one would be wider than
+    `width`."""
+    names = [row["algorithm"] for row in rows]
+    name_width = min(max(map(len, ["algorithm", *names])), width // 4)
+    parts: list[dict[str, Sequence[str]]] = []
+    left = 0
+    for heading, column in columns.items():
+        needed = GAP + max(map(len, (heading, *column)))
+        if needed > left:
+            parts.append({})
+            left = width - name_width
+        parts[-1][heading] = column
+        left -= needed
+    return [_table(names, name_width, shown) for shown in parts]
+
+
+def _table(names: Sequence[str], name_width: int, columns: Columns) -> Table:
+    table = Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, GAP - 1, 0, 0),
+        header_style="bold",
+    )  # the box adds 1
+    table.add_column("algorithm", overflow="fold", width=name_width)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cells in zip(names, *columns.values(), strict=True):
+        table.add_row(*cells)
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

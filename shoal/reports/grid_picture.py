@@ -1,0 +1,131 @@
+"""The picture of a grid: a heat map of algorithms and cells."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.colors import Normalize
+from matplotlib.patches import Rectangle
+
+from shoal.reports.files import INK
+from simulation.comparison.grid import Cell
+from wire.arrays.tensors import Array
+
+FULL = 10.0
+"""So many points below the best of its cell have the darkest colour."""
+DARK = 6.0
+"""From so many points on, a number is white."""
+
+
+def draw_grid(
+    path: Path,
+    cells: Mapping[Cell, Sequence[Mapping[str, Any]]],
+    overall: Sequence[Mapping[str, Any]],
+) -> Path:
+    """One row per algorithm, one column per cell, and one for all cells: mean accuracy as a number,
+    and how much less it is than the best one of its column as a colour. A frame is around the best;
+    a dash stands where no run ended with a model."""
+    names = [row["algorithm"] for row in overall]
+    columns = [_column(rows, names) for rows in cells.values()] + [_column(overall, names)]
+    values = np.array(columns, np.float64).T
+    place = _places(list(cells))
+    width, height = 2.6 + 0.095 * max(map(len, names)) + 0.58 * place[-1], 2.1 + 0.34 * len(names)
+    figure, axes = plt.subplots(figsize=(max(7.0, width), height), layout="constrained")
+    best = np.array(
+        [np.nanmax(column) if np.isfinite(column).any() else np.nan for column in values.T]
+    )
+    colours = plt.get_cmap("YlOrRd")
+    for column, x in enumerate(place):
+        for y, value in enumerate(values[:, column]):
+            below = best[column] - value
+            known = np.isfinite(value)
+            face = colours(min(1.0, below / FULL)) if known else "#eeeeee"
+            axes.add_patch(
+                Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white", lw=1)
+            )
+            colour = "white" if known and below > DARK else INK
+            axes.text(
+                x,
+                y,
+                f"{value:.1f}" if known else "-",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=colour,
+            )
+        for winner in np.flatnonzero(values[:, column] == best[column]):
+            axes.add_patch(
+                Rectangle((x - 0.46, winner - 0.46), 0.92, 0.92, fill=False, edgecolor=INK, lw=1.4)
+            )
+    axes.set(xlim=(-0.55, place[-1] + 0.55), ylim=(len(names) - 0.45, -0.55))
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set_xticks(place, [*(str(cell.labels) for cell in cells), "mean"], fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    newcomers = (
+        " (none: newcomers without labels)" if any(cell.labels == "none" for cell in cells) else ""
+    )
+    axes.set_xlabel(f"labelled windows of each class{newcomers}", fontsize=9)
+    _head(axes, list(cells), place)
+    axes.annotate(
+        "all cells",
+        (place[-1], 1),
+        (0, 20),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="center",
+    )
+    bar = figure.colorbar(
+        plt.cm.ScalarMappable(Normalize(0, FULL), colours),
+        ax=axes,
+        extend="max",
+        pad=0.01,
+        fraction=0.03,
+        aspect=12,
+    )
+    bar.set_label("points below the best", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+    axes.set_title("Mean accuracy of devices, %", loc="left", fontsize=11, pad=40)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def _column(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[float]:
+    means = {row["algorithm"]: row["accuracy"]["mean"] for row in rows}
+    return [np.nan if means.get(name) is None else 100 * means[name] for name in names]
+
+
+def _places(cells: Sequence[Cell]) -> Array:
+    """Where the columns are: a little apart where the split changes, more where the data do, most
+    before the last."""
+    at, places = 0.0, []
+    for i, cell in enumerate(cells):
+        if i:
+            before = cells[i - 1]
+            at += 1.5 if cell.data != before.data else 1.2 if cell.split != before.split else 1.0
+        places.append(at)
+    return np.array([*places, at + 1.6])
+
+
+def _head(axes: Any, cells: Sequence[Cell], place: Array) -> None:
+    """Data sets and splits over their columns."""
+    numbered = list(enumerate(cells))
+    for key, height, size in (
+        (lambda c: (c.data, str(c.split)), 1.5, 9),
+        (lambda c: (c.data,), 20, 10),
+    ):
+        for words, members in groupby(numbered, key=lambda pair: key(pair[1])):
+            at = [place[i] for i, _ in members]
+            axes.annotate(
+                Path(words[-1]).name, ((at[0] + at[-1]) / 2, 1), (0, height), xycoords=("data", "axes fraction"),
+                textcoords="offset points", ha="center", va="bottom", fontsize=size,
+            )  # fmt: skip
+            if height > 10:
+                axes.plot(
+                    [at[0] - 0.5, at[-1] + 0.5], [-0.5 - 0.02] * 2, color=INK, lw=0.8, clip_on=False
+                )

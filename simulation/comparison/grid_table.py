@@ -1,0 +1,139 @@
+"""The tables of a grid: one for each cell, and one over all cells. Pure. docs/compare.md says what
+every field is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from aggregator.core.summary import spread
+from simulation.comparison.grid import Cell, Grid
+from simulation.comparison.table import (
+    Result,
+    Row,
+    against,
+    by_algorithm,
+    mean_of,
+    over_seeds,
+    rounded,
+    served,
+)
+
+
+@dataclass(frozen=True)
+class GridTables:
+    """What came of a grid: a table for each cell, one over all of them, and why the data do not
+    allow the other cells."""
+
+    overall: list[Row]
+    cells: dict[Cell, list[Row]]
+    left_out: dict[Cell, str]
+
+    def lines(self) -> list[Row]:
+        """The rows of all cells, each with the cell that it is of."""
+        return [{**place_of(cell), **row} for cell, rows in self.cells.items() for row in rows]
+
+
+def place_of(cell: Cell) -> Row:
+    """A cell as rows and files have it."""
+    return {"data": cell.data, "split": str(cell.split), "labels": cell.labels}
+
+
+def tabulate_grid(
+    grid: Grid,
+    cells: Sequence[Cell],
+    found: Sequence[Result],
+    left_out: Mapping[Cell, str],
+    reference: str,
+) -> GridTables:
+    """The tables of a grid, from what was found by the jobs of these cells (`Grid.all_jobs`), in
+    their order."""
+    by_key = dict(zip((job.key for job in grid.all_jobs(cells)), found, strict=True))
+    results = {cell: [by_key[job.key] for job in grid.jobs(cell)] for cell in cells}
+    rows = {cell: cell_rows(its, reference) for cell, its in results.items()}
+    overall = overall_rows(
+        {str(cell): its for cell, its in rows.items()},
+        {str(cell): its for cell, its in results.items()},
+        reference,
+    )
+    return GridTables(overall, rows, dict(left_out))
+
+
+NEAR = 0.005
+"""An algorithm that is less below the best one counts as the best as well."""
+
+
+def cell_rows(results: Sequence[Result], reference: str) -> list[Row]:
+    """One row per algorithm, from the results of one cell: of the devices that train, or without
+    labels of the newcomers."""
+    by_name = by_algorithm(results)
+    tests = against(by_name, reference)
+    rows: list[Row] = []
+    for name, runs in by_name.items():
+        spreads = [msgspec.to_builtins(spread(served(r).values())) for r in runs]
+        of_newcomers = any(r["labels"] == "none" for r in runs)
+        row: Row = {
+            "algorithm": name,
+            "seeds": len(runs),
+            "devices": max(len(served(r)) for r in runs),
+            "accuracy": over_seeds(spreads),
+            "macro_f1": over_seeds(
+                [
+                    f1
+                    for r in runs
+                    if (
+                        f1 := (r["newcomers"] or {}).get("macro_f1")
+                        if of_newcomers
+                        else r["macro_f1"]
+                    )
+                ]
+            ),
+        }
+        row["failed"] = next((r["failed"] for r in runs if r.get("failed")), None)
+        rows.append(row | {"against": tests.get(name)})
+    best = max(
+        (row["accuracy"]["mean"] for row in rows if row["accuracy"]["mean"] is not None),
+        default=None,
+    )
+    return [row | {"below_best": _below(row["accuracy"]["mean"], best)} for row in rows]
+
+
+def _below(mean: float | None, best: float | None) -> float | None:
+    return None if mean is None or best is None else rounded(best - mean)
+
+
+def overall_rows(
+    cells: Mapping[str, Sequence[Row]], results: Mapping[str, Sequence[Result]], reference: str
+) -> list[Row]:
+    """One row per algorithm over all cells, each cell counting the same: those in which every
+    algorithm ended with a model in every seed.
+
+    `cells` and `results`: the rows and the results of every cell, by its name.
+    """
+    whole = {
+        name: rows
+        for name, rows in cells.items()
+        if not any(row["failed"] or row["below_best"] is None for row in rows)
+    }
+    tests = against(
+        by_algorithm({**result, "cell": name} for name in whole for result in results[name]),
+        reference,
+    )
+    rows: list[Row] = []
+    for algorithm in dict.fromkeys(row["algorithm"] for rows in cells.values() for row in rows):
+        own = [row for rows in whole.values() for row in rows if row["algorithm"] == algorithm]
+        below = [row["below_best"] for row in own]
+        overall: Row = {
+            "algorithm": algorithm,
+            "cells": len(own),
+            "accuracy": {
+                key: mean_of(row["accuracy"][key] for row in own)
+                for key in ("mean", "worst", "worst_tenth")
+            },
+            "macro_f1": {"mean": mean_of(row["macro_f1"]["mean"] for row in own)},
+            "below_best": mean_of(below),
+            "most_below_best": max(below, default=None),
+            "near_best": sum(value <= NEAR for value in below),
+        }
+        rows.append(overall | {"against": tests.get(algorithm)})
+    return rows

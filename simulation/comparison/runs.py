@@ -1,0 +1,454 @@
+"""Several algorithms on the same fleets, over several seeds: what to run, and running it in
+processes.
+
+A job is one algorithm with one seed. Its result is a file, named by a digest of everything that
+decides it, so that a comparison that was interrupted goes on where it stopped, and one that is
+asked for more only does what is missing.
+"""
+
+import hashlib
+import json
+import multiprocessing as mp
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
+from multiprocessing.context import SpawnContext
+from multiprocessing.managers import SyncManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from aggregator.core.summary import accuracy_of, spread
+from algorithms.blame import blaming
+from algorithms.core.contract import Objective
+from algorithms.personalisation.kept import kept_text
+from algorithms.registry import AlgorithmSpec, read_algorithm
+from algorithms.spec import Choice
+from host.files import write_atomically
+from host.parent import end_with_the_parent
+from host.threads import num_cores
+from simulation.comparison.content import content_of
+from simulation.cost import count
+from simulation.datasets.windows import FleetData
+from simulation.engine.options import EngineOptions
+from simulation.engine.progress import RunProgress
+from simulation.heterogeneity import measure
+from simulation.measures import confusion
+from simulation.partition import make_fleet, read_partition
+from simulation.scenario import Scenario, check_scenario, set_scene
+from simulation.simulate import SimulationResult, SimulationSettings, check_settings, simulate
+from wire.errors import ConfigError, DataError, Stalled
+from wire.messages import Evaluate
+from wire.tasks import CLASSIFICATION, SEQUENCE
+
+NOTHING: dict[str, Any] = {
+    "accuracy": {"mean": None, "std": None, "worst": None, "worst_tenth": None},
+    "macro_f1": None,
+    "auc": None,
+    "mae": None,
+    "accuracy_by_round": [],
+    "pooled_by_round": [],
+    "closes": False,
+    "devices": {},
+    "groups": {"count": None, "by_round": [], "ari": None},
+    "bytes": {"up": 0, "down": 0},
+    "epsilon": None,
+    "attack": None,
+    "newcomers": None,
+    "group_by_device": {},
+    "kept_by_device": {},
+    "classes": [],
+    "confusion": None,
+    "cost": None,
+    "preparations": None,
+    "wall_s": None,
+}
+"""The result of a run that ended without a model."""
+MEASURED = 1000
+"""Of a larger fleet the heterogeneity of so many devices is measured."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison. `data` is what a user writes, `content` what the files that this
+    names hold (`content_of`)."""
+
+    data: str
+    partition: Choice
+    settings: SimulationSettings
+    devices: int | None = None
+    content: str = ""
+
+    @property
+    def key(self) -> str:
+        """A name for its result: the same for the same job, whenever it is asked for. What is at
+        its default does not count, so that results last when a setting is added. What files hold
+        does, data, a model or an algorithm's own classes: one that was edited makes another job."""
+        asked = msgspec.structs.asdict(self.settings)
+        unusual = {
+            name: value
+            for name, value in asked.items()
+            if value != getattr(SimulationSettings(), name)
+        }
+        held = {"sources": self.settings.algorithm.sources, "content": self.content}
+        text = json.dumps(
+            _as_json(self) | {"settings": _texts(unusual)} | {k: v for k, v in held.items() if v},
+            sort_keys=True,
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a comparison is asked for."""
+
+    data: str
+    algorithms: tuple[AlgorithmSpec, ...]
+    seeds: int = 1
+    partition: Choice = read_partition("user")  # noqa: RUF009  # it cannot be changed
+    devices: int | None = None
+    settings: SimulationSettings = field(default_factory=SimulationSettings)
+    """What all runs have in common; its algorithm and seed are not used."""
+
+    def jobs(self) -> list[Job]:
+        """Every run, seed by seed, so that the first seed of all algorithms is there first."""
+        content = content_of(self.data, self.settings.model)
+        return [
+            Job(
+                self.data,
+                self.partition,
+                msgspec.structs.replace(self.settings, algorithm=algorithm, seed=seed),
+                self.devices,
+                content,
+            )
+            for seed in range(self.seeds)
+            for algorithm in self.algorithms
+        ]
+
+
+@lru_cache(maxsize=2)
+def _fleet(data: str, devices: int | None, choice: Choice, seed: int, content: str) -> FleetData:
+    del content  # of other content it is another fleet
+    return make_fleet(data, choice, devices, seed)
+
+
+def data_of(job: Job) -> FleetData:
+    """The data of a job, before its scenario.
+
+    Raises:
+        ShoalError: they cannot be read or assigned, or the scenario does not go with the partition.
+    """
+    check_scenario(job.settings.scenario, job.partition)
+    return _fleet(job.data, job.devices, job.partition, job.settings.seed, job.content)
+
+
+@lru_cache(maxsize=2)
+def _heterogeneity(
+    data: str, devices: int | None, choice: Choice, seed: int, content: str, scenario: Scenario
+) -> dict[str, float]:
+    return measure(
+        set_scene(_fleet(data, devices, choice, seed, content), scenario, seed).some(MEASURED)
+    )
+
+
+def run_job(
+    job: Job,
+    on_round: Callable[[int], None] = lambda _round: None,
+    workers: int = 0,
+    fleet: FleetData | None = None,
+    objective: Callable[[FleetData], Objective] | None = None,
+) -> dict[str, Any]:
+    """Run one job with so many workers; `on_round` is called with the number of every round that is
+    over. `fleet` takes the place of the data that the job names, and `objective` that of the
+    objective on a model that its settings name.
+
+    The result has what `tabulate` and the pictures need. When no device's update can be accepted
+    any more, or newcomers have too few windows for what the algorithm asks of them, the run ends
+    without a result, and there is the reason (`failed`) in place of numbers.
+    """
+    torch.set_num_threads(1)
+    if fleet is None:
+        fleet = data_of(job)
+        heterogeneity = _heterogeneity(
+            job.data,
+            job.devices,
+            job.partition,
+            job.settings.seed,
+            job.content,
+            job.settings.scenario,
+        )
+    else:
+        heterogeneity = measure(
+            set_scene(fleet, job.settings.scenario, job.settings.seed).some(MEASURED)
+        )
+
+    def tell(progress: RunProgress) -> None:
+        if progress.trained:
+            on_round(progress.trained)
+
+    asked = {
+        "data": job.data,
+        "algorithm": str(job.settings.algorithm),
+        "seed": job.settings.seed,
+        "labels": str(job.settings.labels),
+        "heterogeneity": heterogeneity,
+    }
+    try:
+        outcome = simulate(fleet, job.settings, tell, objective, EngineOptions(workers=workers))
+    except (Stalled, DataError) as error:
+        return {**NOTHING, **asked, "failed": str(error)}
+    summary = outcome.summary
+    attackers = summary.attack.attackers if summary.attack else ()
+    tested = [accuracy_of(r) for r in outcome.records[summary.preparations + 1 :]]
+    by_round = [
+        spread(a for d, a in accuracies.items() if d not in attackers).mean for accuracies in tested
+    ]
+    f1 = {d: device.macro_f1 for d, device in summary.devices.items()}
+    groups = {d: device.group for d, device in summary.devices.items()}
+    pooled = [
+        pooled_accuracy({d: a for d, a in accuracies.items() if d not in attackers}, fleet)
+        for accuracies in tested
+    ]
+    truth = {
+        d: f"{group}, attacks" if d in attackers else group for d, group in fleet.truth.items()
+    }
+    return {
+        **asked,
+        "accuracy": msgspec.to_builtins(
+            summary.attack.honest_accuracy if summary.attack else summary.accuracy
+        ),
+        "accuracy_by_round": by_round,
+        "macro_f1": msgspec.to_builtins(
+            spread(f for d, f in f1.items() if f is not None and d not in attackers)
+        ),
+        "auc": msgspec.to_builtins(summary.auc),
+        "mae": {name: error.mean for name, error in summary.mae.items()} if summary.mae else None,
+        "pooled_by_round": pooled,
+        "closes": any(
+            not isinstance(verb, Evaluate) for verb in outcome.state.programs.get("closing", ())
+        ),
+        "devices": {d: device.accuracy for d, device in summary.devices.items()},
+        "macro_f1_by_device": f1,
+        "group_by_device": groups,
+        "kept_by_device": {d: kept_text(device.kept) for d, device in summary.devices.items()}
+        if summary.kept
+        else {},
+        "classes": list(outcome.data.classes),
+        "confusion": _confusion(outcome),
+        "cost": _cost(outcome),
+        "groups": {
+            "count": summary.groups.count,
+            "by_round": summary.groups.by_round,
+            "ari": agreement(truth, groups),
+        },
+        "bytes": msgspec.to_builtins(summary.bytes),
+        "bytes_by_round": msgspec.to_builtins(summary.bytes_by_round),
+        "epsilon": summary.epsilon,
+        "attack": msgspec.to_builtins(summary.attack),
+        "newcomers": msgspec.to_builtins(summary.newcomers),
+        "preparations": summary.preparations,
+        "accuracy_over_time": summary.time.accuracy if summary.time else [],
+        "wall_s": summary.wall_s,
+    }
+
+
+def _confusion(outcome: SimulationResult) -> list[list[int]] | None:
+    """Over the test windows of all devices, of a large fleet of the first; None where answers are
+    no classes."""
+    if outcome.models.objective.task.of not in (CLASSIFICATION, SEQUENCE):
+        return None
+    tested = [(d, w) for d, w in sorted(outcome.data.devices.items()) if w.num_test][:MEASURED]
+    counts = [
+        confusion(w.test_y, outcome.predict(d, w.test_x).argmax(-1), len(outcome.data.classes))
+        for d, w in tested
+    ]
+    whole: list[list[int]] = np.sum(counts, axis=0).tolist() if counts else []
+    return whole or None
+
+
+def _cost(outcome: SimulationResult) -> dict[str, float] | None:
+    """What a device's part of a round is (`simulation.cost`)."""
+    verbs = [verb for program in outcome.state.programs.values() for verb in program]
+    counted = count(outcome.records, verbs, outcome.models.objective, outcome.data.window.shape)
+    return None if counted is None else asdict(counted)
+
+
+def pooled_accuracy(accuracies: Mapping[str, float], fleet: FleetData) -> float | None:
+    """Accuracy over the test examples of all devices together, from that of each; None where nobody
+    has any."""
+    counts = {d: fleet.devices[d].num_test for d in accuracies}
+    total = sum(counts.values())
+    return round(sum(counts[d] * accuracies[d] for d in counts) / total, 6) if total else None
+
+
+def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> float | None:
+    """Adjusted Rand index of the groups found with the known ones; None where none are known. A
+    device without a group is one."""
+    known = [d for d in sorted(groups) if d in truth]
+    if not known:
+        return None
+    found = [groups[d] if groups[d] is not None else f"alone {d}" for d in known]
+    from sklearn.metrics import adjusted_rand_score  # a second of every start
+
+    return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
+
+
+def check_jobs(
+    jobs: Sequence[Job], folder: Path, data: Callable[[Job], FleetData] = data_of
+) -> list[FleetData]:
+    """Check each algorithm once on each data set, in the first of these jobs whose result is not
+    yet in `folder`; nothing is trained. Returns their fleets, which `data` gives.
+
+    Raises:
+        ShoalError: a job that cannot be run: data, partition, model, hyper-parameters, or settings
+        that do not fit each other.
+    """
+    fleets: dict[tuple[AlgorithmSpec, str], FleetData] = {}
+    for job in sorted(jobs, key=lambda job: job.data):  # two data sets are held at a time
+        key = job.settings.algorithm, job.data
+        if key not in fleets and _kept(folder, job) is None:
+            fleets[key] = data(job)
+            check_settings(fleets[key], job.settings)
+    return list(fleets.values())
+
+
+def run_all(
+    jobs: Sequence[Job],
+    folder: Path,
+    workers: int | None = None,
+    on_round: Callable[[Job, int], None] = lambda _job, _round: None,
+    run: Callable[[Job, Callable[[int], None]], dict[str, Any]] = run_job,
+) -> list[dict[str, Any]]:
+    """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and
+    return all results in order. `on_round` hears of rounds: a job that is over has made all of its
+    own. With one worker, `run` runs each in this process.
+
+    Raises:
+        ShoalError: of the first job that cannot be run; what is finished is kept.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [job for job in jobs if _kept(folder, job) is None]
+    for job in jobs:
+        if job not in missing:
+            on_round(job, job.settings.rounds)
+    count = min(workers or num_cores(), len(missing))
+    if count == 1:
+        for job in missing:
+            _keep(folder, job, run(job, partial(on_round, job)))
+    elif missing:
+        _run_in_processes(missing, folder, count, on_round)
+    return [json.loads(_path(folder, job).read_bytes()) for job in jobs]
+
+
+def _run_in_processes(
+    jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]
+) -> None:
+    _fleet.cache_clear()  # each process loads what it needs
+    context = mp.get_context("spawn")
+    with (
+        _manager(context) as manager,
+        ProcessPoolExecutor(count, context, end_with_the_parent) as pool,
+    ):
+        heard = manager.Queue()
+        with _interrupts_held_back():
+            running: dict[Future[dict[str, Any]], int] = {
+                pool.submit(_work, job, i, heard): i for i, job in enumerate(jobs)
+            }
+        processes = list(pool._processes.values())  # there is no public way to stop a job that runs
+        try:
+            while running:
+                done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                while not heard.empty():
+                    i, number = heard.get()
+                    on_round(jobs[i], number)
+                for future in done:
+                    job = jobs[running.pop(future)]
+                    _keep(folder, job, future.result())
+                    on_round(job, job.settings.rounds)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()
+            raise
+
+
+@contextmanager
+def _manager(context: SpawnContext) -> Iterator[SyncManager]:
+    """One that ends with this process, as its workers do."""
+    manager = SyncManager(ctx=context)
+    manager.start(end_with_the_parent)
+    with manager:
+        yield manager
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C is delivered at the end of the context, and never to processes that are started in it:
+    this process ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(job: Job, number: int, heard: Any) -> dict[str, Any]:
+    with blaming():  # a traceback does not leave the process
+        return run_job(job, lambda done: heard.put((number, done)), workers=1)
+
+
+def _path(folder: Path, job: Job) -> Path:
+    return folder / f"{job.key}.json"
+
+
+def _kept(folder: Path, job: Job) -> dict[str, Any] | None:
+    """The result of a job that is over; None where there is none, or a file that is damaged: the
+    job is run again."""
+    try:
+        kept = json.loads(_path(folder, job).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and "accuracy" in kept else None
+
+
+def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
+    text = json.dumps({"job": _as_json(job), **result}, indent=1) + "\n"
+    write_atomically(_path(folder, job), text.encode())
+
+
+def _as_json(job: Job) -> dict[str, Any]:
+    settings = _texts(msgspec.structs.asdict(job.settings))
+    return {
+        "data": job.data,
+        "partition": str(job.partition),
+        "settings": settings,
+        "devices": job.devices,
+    }
+
+
+def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with algorithms and choices as a user writes them."""
+    return {
+        name: str(value) if isinstance(value, AlgorithmSpec | Choice) else value
+        for name, value in settings.items()
+    }
+
+
+def read_algorithms(text: str) -> tuple[AlgorithmSpec, ...]:
+    """Algorithms written with commas between them.
+
+    Raises:
+        ConfigError: none, one twice, or one that cannot be read.
+    """
+    algorithms = tuple(read_algorithm(name.strip()) for name in text.split(",") if name.strip())
+    if not algorithms or len(set(algorithms)) < len(algorithms):
+        raise ConfigError(
+            f"--algorithms {text!r}: expected different names with commas between them"
+        )
+    return algorithms

@@ -1,0 +1,214 @@
+"""The table of a comparison: one row per algorithm, from the results of its runs. Pure.
+docs/compare.md says what every field is."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from algorithms.personalisation.kept import NOT_TOLD
+from simulation.comparison.inference import compare_pairs, half_width, holm
+from simulation.timing.report import time_to_accuracy
+
+Result = Mapping[str, Any]
+"""Of a run, as `simulation.comparison.runs.run_job` makes it."""
+Row = dict[str, Any]
+TARGET_SHARE = 0.95
+"""The target accuracy where none is given: this share of the best mean accuracy in the
+comparison."""
+
+
+def tabulate(
+    results: Sequence[Result], target: float | None = None, reference: str = ""
+) -> list[Row]:
+    """One row per algorithm, in the order in which they were asked for. `reference`: the algorithm
+    that the others are tested against, the first one when empty."""
+    by_name = by_algorithm(results)
+    best = max(
+        (mean_of(r["accuracy"]["mean"] for r in runs) or 0.0 for runs in by_name.values()),
+        default=0.0,
+    )
+    aim = TARGET_SHARE * best if target is None else target
+    rows = [_row(name, runs, aim) for name, runs in by_name.items()]
+    tests = against(by_name, reference or next(iter(by_name), ""))
+    return [row | {"against": tests.get(row["algorithm"])} for row in rows]
+
+
+def by_algorithm(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """The results of each algorithm, in the order in which they come."""
+    by_name: dict[str, list[Result]] = {}
+    for result in results:
+        by_name.setdefault(result["algorithm"], []).append(result)
+    return by_name
+
+
+def served(result: Result) -> dict[str, float]:
+    """Accuracy by device, of the devices that a run is about: those that train, but for attackers;
+    without labels the newcomers."""
+    if result.get("labels") == "none":
+        devices = (result["newcomers"] or {}).get("devices", {})
+    else:
+        attackers = (result["attack"] or {}).get("attackers", ())
+        devices = {d: a for d, a in result["devices"].items() if d not in attackers}
+    return {d: a for d, a in devices.items() if a is not None}
+
+
+def against(by_name: Mapping[str, Sequence[Result]], reference: str) -> dict[str, dict[str, Any]]:
+    """Every algorithm against the one that is the reference: a pair for each device, of the mean
+    difference over what else is the same in two results (`_pair`). Left out is the reference, and
+    what has no pair with it."""
+    base = _by_pair(by_name.get(reference, ()))
+    tests = {}
+    for name, runs in by_name.items():
+        own = _by_pair(runs)
+        if name != reference and (
+            differences := _by_device(
+                {key: own[key] - base[key] for key in sorted(own.keys() & base.keys())}
+            )
+        ):
+            tests[name] = compare_pairs(differences)
+    adjusted = holm([test.p for test in tests.values()])
+    return {
+        name: {
+            "reference": reference,
+            "difference": round(test.mean, 6),
+            "ci95": rounded(test.half_width),
+            "p": float(f"{p:.3g}"),
+            "pairs": test.pairs,
+        }
+        for (name, test), p in zip(tests.items(), adjusted, strict=True)
+    }
+
+
+Pair = tuple[str, str, str, str]
+
+
+def _by_pair(runs: Iterable[Result]) -> dict[Pair, float]:
+    return {
+        _pair(run, device_id): accuracy
+        for run in runs
+        for device_id, accuracy in served(run).items()
+    }
+
+
+def _pair(run: Result, device_id: str) -> Pair:
+    """A device, by its data set and its id; and what two results have to share besides: the seed,
+    and the cell of a grid where they are of one."""
+    return run.get("data", ""), device_id, run.get("cell", ""), str(run["seed"])
+
+
+def _by_device(differences: Mapping[Pair, float]) -> list[float]:
+    """The mean difference of each device: what it does in several seeds and cells is not
+    independent."""
+    own: dict[tuple[str, ...], list[float]] = {}
+    for pair, difference in differences.items():
+        own.setdefault(pair[:2], []).append(difference)
+    return [statistics.fmean(values) for values in own.values()]
+
+
+def _row(name: str, runs: Sequence[Result], target: float) -> Row:
+    reached = [
+        _rounds_to(r["accuracy_by_round"][: -1 if r.get("closes") else None], target) for r in runs
+    ]
+    reached_s = [
+        time_to_accuracy([tuple(point) for point in r.get("accuracy_over_time", [])], target)
+        for r in runs
+    ]
+    row: Row = {
+        "algorithm": name,
+        "seeds": len(runs),
+        "accuracy": over_seeds([r["accuracy"] for r in runs]),
+        "macro_f1": over_seeds([r["macro_f1"] for r in runs if r["macro_f1"]]),
+        "groups": {
+            "count": mean_of(r["groups"]["count"] for r in runs),
+            "ari": mean_of(r["groups"]["ari"] for r in runs),
+        },
+        "bytes": {
+            way: round(statistics.fmean(r["bytes"][way] for r in runs)) for way in ("up", "down")
+        },
+        "target": round(target, 6),
+        "preparations": mean_of(r["preparations"] for r in runs),
+        "rounds_to_target": None if None in reached else mean_of(reached),
+        "time_to_target_s": None if None in reached_s else mean_of(reached_s),
+        "epsilon": mean_of(r["epsilon"] for r in runs),
+        "wall_s": mean_of(r["wall_s"] for r in runs),
+    }
+    if kept := Counter(candidate for run in runs for candidate in _kept(run)):
+        row["kept"] = {
+            candidate: round(count / kept.total(), 6) for candidate, count in kept.most_common()
+        }
+    row["failed"] = next((r["failed"] for r in runs if r.get("failed")), None)
+    if areas := [r["auc"] for r in runs if r.get("auc")]:
+        row["auc"] = over_seeds(areas)
+    if errors := [r["mae"] for r in runs if r.get("mae")]:
+        row["mae"] = {name: mean_of(error.get(name) for error in errors) for name in errors[0]}
+    if received := [r["newcomers"] for r in runs if r["newcomers"]]:
+        row["newcomers"] = over_seeds(received)
+    if any(r["attack"] for r in runs):
+        rates = [r["attack"]["success_rate"] for r in runs]
+        row["attack"] = {
+            "success_rate": mean_of(rates),
+            "told_apart": sum(r["attack"]["told_apart"] for r in runs),
+        }
+    return row
+
+
+def _kept(run: Result) -> list[str]:
+    """What each device keeps that a run is about."""
+    if run.get("labels") != "none":
+        return list(run.get("kept_by_device", {}).values())
+    told = (run["newcomers"] or {}).get("kept") or {}
+    return (
+        [kept["candidate"] if kept else NOT_TOLD for kept in told.values()]
+        if any(told.values())
+        else []
+    )
+
+
+def least_p(rows: Sequence[Row]) -> float:
+    """The least p that the paired tests of a table can have, by their number of pairs and the
+    correction; 0 without a test."""
+    tests = [row["against"] for row in rows if row.get("against")]
+    return (
+        min(1.0, max(len(tests) * 2.0 ** (1 - test["pairs"]) for test in tests)) if tests else 0.0
+    )
+
+
+def over_seeds(spreads: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Over seeds: the mean of the means; their sample standard deviation and the half width of the
+    95 % interval of that mean, both None with one seed; the means of the worst device's value and
+    of the worst tenth's."""
+    means = [s["mean"] for s in spreads if s["mean"] is not None]
+    return {
+        "mean": mean_of(means),
+        "std": round(statistics.stdev(means), 6) if len(means) > 1 else None,
+        "ci95": rounded(half_width(means)),
+        "worst": mean_of(s["worst"] for s in spreads),
+        "worst_tenth": mean_of(s["worst_tenth"] for s in spreads),
+    }
+
+
+def rounded(value: float | None) -> float | None:
+    """To six digits; None for none."""
+    return None if value is None else round(value, 6)
+
+
+def mean_of(values: Any) -> Any:
+    """The mean of those that are not None, rounded to six digits; None of none; a whole number
+    where all are and it is one."""
+    known = [v for v in values if v is not None]
+    if not known:
+        return None
+    mean = statistics.fmean(known)
+    return (
+        int(mean)
+        if mean == int(mean) and all(isinstance(v, int) for v in known)
+        else round(mean, 6)
+    )
+
+
+def _rounds_to(accuracies: Sequence[float | None], target: float) -> int | None:
+    return next(
+        (i for i, value in enumerate(accuracies, start=1) if value is not None and value >= target),
+        None,
+    )

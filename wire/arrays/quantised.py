@@ -1,0 +1,141 @@
+"""The change that an update carries, in eight bits a number (SPEC.md, 'Updates in int8'). Used by
+devices, the aggregator and simulations.
+
+Every block of `BLOCK` numbers has a scale of its own. Numbers are rounded up or down at random, so
+that the expected value of what is sent is what was to be sent, and errors cancel out where many
+updates are averaged: D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic. QSGD:
+Communication-efficient SGD via gradient quantization and encoding. NeurIPS 2017, section 3, with
+the greatest magnitude for the norm.
+"""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from math import prod
+
+import numpy as np
+
+from wire.arrays import names
+from wire.arrays.tensors import Array, Tensors, check_layout
+from wire.errors import WrongLayout
+from wire.fields import Encoding
+
+ENCODINGS: tuple[Encoding, ...] = ("int8",)
+"""What `encoded` makes beside float32."""
+BLOCK = 256
+"""So many numbers share a scale."""
+LARGEST = 127
+"""A block's greatest magnitude becomes this, or its negative."""
+_DRAW = 0x18
+"""In the seed of the rounding: it is drawn for nothing else."""
+
+Entry = tuple[str, str, tuple[int, ...]]
+"""Name, dtype and shape of a tensor."""
+
+
+def encoded(tensors: Tensors, encoding: Encoding, seed: int, device_id: str) -> Tensors:
+    """An update's tensors as a plan asks for them. In int8 the two tensors ``int8/...`` take the
+    place of all ``delta/NAME`` of float32. If one of these holds a value that is not finite, the
+    update stays as it is: it is refused for that value.
+
+    Args:
+        seed: the plan's; the rounding is drawn from it and from `device_id`.
+    """
+    changes = _changes((name, str(array.dtype), array.shape) for name, array in tensors.items())
+    if (
+        encoding == "float32"
+        or not changes
+        or not all(np.isfinite(tensors[name]).all() for name, _ in changes)
+    ):
+        return tensors
+    flat = np.concatenate([tensors[name].ravel() for name, _ in changes])
+    rng = np.random.default_rng([seed, zlib.crc32(device_id.encode()), _DRAW])
+    values, scales = _quantised(flat, _blocks(changes), rng.random(flat.size, dtype=np.float32))
+    taken = dict(changes)
+    others = {name: array for name, array in tensors.items() if name not in taken}
+    return {**others, names.INT8_VALUES: values, names.INT8_SCALES: scales}
+
+
+def is_encoded(tensors: Tensors) -> bool:
+    """Whether an update has tensors ``int8/...``."""
+    return bool(names.of_role(tensors, names.INT8))
+
+
+def decoded(tensors: Tensors, layout: Iterable[Entry]) -> Tensors:
+    """An update that came in int8, with its changes as ``delta/NAME`` float32. A product may
+    overflow to what is not finite. `layout`: what its plan's training reports; other entries do not
+    matter.
+
+    Raises:
+        WrongLayout: its tensors ``int8/...`` are not those of this layout; raised before memory is
+        taken.
+    """
+    changes = _changes(layout)
+    if not changes:
+        raise WrongLayout("update: it is in int8, and its plan asked for no change")
+    if both := [name for name, _ in changes if name in tensors]:
+        raise WrongLayout(
+            f"update: tensor {both[0]!r} was not expected beside {names.INT8_VALUES!r}"
+        )
+    blocks = _blocks(changes)
+    expected = [
+        (names.INT8_VALUES, "int8", (int(blocks.sum()),)),
+        (names.INT8_SCALES, "float32", (len(blocks),)),
+    ]
+    check_layout(names.of_role(tensors, names.INT8), expected, "update")
+    with np.errstate(over="ignore", invalid="ignore"):
+        flat = tensors[names.INT8_VALUES].astype(np.float32) * np.repeat(
+            tensors[names.INT8_SCALES], blocks
+        )
+    ends = np.cumsum([prod(shape) for _, shape in changes])[:-1]
+    made = {
+        name: part.reshape(shape)
+        for (name, shape), part in zip(changes, np.split(flat, ends), strict=True)
+    }
+    return dict(
+        sorted(
+            {
+                **{
+                    key: value for key, value in tensors.items() if names.role_of(key) != names.INT8
+                },
+                **made,
+            }.items()
+        )
+    )
+
+
+def change_bytes(layout: Iterable[Entry], encoding: Encoding) -> int:
+    """What the changes of this layout weigh in an update, without their names."""
+    changes = _changes(layout)
+    size = sum(prod(shape) for _, shape in changes)
+    return 4 * size if encoding == "float32" else size + 4 * len(_blocks(changes))
+
+
+def _changes(entries: Iterable[Entry]) -> list[tuple[str, tuple[int, ...]]]:
+    """Name and shape of the changes of float32, in the order of their names."""
+    found = {
+        name: shape
+        for name, dtype, shape in entries
+        if dtype == "float32" and names.role_of(name) == names.DELTA
+    }
+    return sorted(found.items())
+
+
+def _blocks(changes: Sequence[tuple[str, tuple[int, ...]]]) -> Array:
+    """How many numbers each block has (B,) int64: every tensor begins a new one, and its last has
+    the rest."""
+    sizes = [prod(shape) for _, shape in changes]
+    return np.array(
+        [min(BLOCK, size - at) for size in sizes for at in range(0, size, BLOCK)], np.int64
+    )
+
+
+def _quantised(flat: Array, blocks: Array, draws: Array) -> tuple[Array, Array]:
+    """Finite numbers (D,) float32 in blocks (B,), as values (D,) int8 and scales (B,) float32.
+    `draws`: (D,) float32, from 0 to below 1."""
+    begins = np.concatenate([[0], np.cumsum(blocks)[:-1]]).astype(np.int64)
+    peaks = np.maximum.reduceat(np.abs(flat), begins) if flat.size else np.zeros(0, np.float32)
+    scales = peaks / np.float32(LARGEST)
+    wide = np.repeat(scales, blocks)
+    steps = np.divide(flat, wide, out=np.zeros_like(flat), where=wide > 0)
+    values = np.clip(np.floor(steps + draws), -LARGEST, LARGEST).astype(np.int8)
+    return values, scales

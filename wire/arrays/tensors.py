@@ -1,0 +1,261 @@
+"""Named arrays to bytes and back: the safetensors format, with limits that are checked before
+memory is taken (SPEC.md, 'Tensors').
+
+A hostile header can promise terabytes, so everything in it is checked against the file's size
+before an array is made. One metadata key, ``shoal``, carries a message beside the arrays.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal, NamedTuple, TypeGuard
+
+import msgspec
+import numpy as np
+
+from wire.arrays.names import Role, key_of
+from wire.errors import LimitExceeded, Malformed, WrongLayout
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Tensors = dict[str, Array]
+Dtype = Literal["float32", "int64", "int32", "uint8", "bool"]
+
+METADATA_KEY = "shoal"
+_METADATA = "__metadata__"
+_DTYPES = {
+    "I64": "int64",
+    "F32": "float32",
+    "I32": "int32",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+"""In the order in which safetensors writes them."""
+_NAMES = {np.dtype(name): name for name in _DTYPES.values()}
+"""`str(dtype)` takes microseconds."""
+_WRITTEN = {
+    np.dtype(name): (place, written) for place, (written, name) in enumerate(_DTYPES.items())
+}
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """One tensor of a bundle: its name without the role, its role, dtype and shape."""
+
+    name: str
+    role: Role
+    dtype: Dtype
+    shape: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        """The name it has in graphs and tensor files: ``ROLE/NAME``."""
+        return key_of(self.role, self.name)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its data in bytes."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one tensor file may hold. The defaults are the protocol's upper bounds; an aggregator
+    lowers them to its bundle."""
+
+    total_bytes: int = 64 * 2**20
+    header_bytes: int = 2**20
+    num_tensors: int = 4096
+    num_dims: int = 8
+
+    @classmethod
+    def for_layout(
+        cls, specs: Sequence[TensorSpec], extra_bytes: int, extra_tensors: int = 256
+    ) -> "Limits":
+        """The limits that just admit tensors of this layout, and beside them a message and
+        `extra_bytes` of other tensors."""
+        tensors = len(specs) + extra_tensors
+        header = 256 * tensors + 64 * 2**10
+        return cls(
+            8 + header + sum(spec.num_bytes for spec in specs) + extra_bytes, header, tensors
+        )
+
+    def or_more(self, other: "Limits") -> "Limits":
+        """The limits that admit what either admits."""
+        return Limits(
+            max(self.total_bytes, other.total_bytes),
+            max(self.header_bytes, other.header_bytes),
+            max(self.num_tensors, other.num_tensors),
+            max(self.num_dims, other.num_dims),
+        )
+
+
+PROTOCOL_LIMITS = Limits()
+RECEIVED_FILES = Limits(total_bytes=2**62)
+"""For files whose size was held against the fleet's limit when they came."""
+OWN_FILES = Limits(total_bytes=2**62, header_bytes=2**40, num_tensors=2**40, num_dims=64)
+"""For files that this program wrote itself: they were not sent by anybody and may be of any
+size."""
+
+
+def encode_tensors(tensors: Mapping[str, Array], message: bytes = b"") -> bytes:
+    """Pack arrays, C-contiguous and little-endian, and a message of JSON text beside them. The
+    bytes are those that the safetensors library makes: the widest types first, then by name.
+
+    Raises:
+        ValueError: an array of a dtype that the protocol does not have.
+    """
+    if other := [name for name, array in tensors.items() if array.dtype not in _WRITTEN]:
+        raise ValueError(
+            f"tensor {other[0]!r} is {tensors[other[0]].dtype}, expected one of "
+            f"{', '.join(_DTYPES.values())}"
+        )
+    header: dict[str, Any] = {_METADATA: {METADATA_KEY: message.decode()}} if message else {}
+    parts, end = [], 0
+    for name in sorted(tensors, key=lambda name: (_WRITTEN[tensors[name].dtype][0], name.encode())):
+        array = tensors[name]
+        start, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": _WRITTEN[array.dtype][1],
+            "shape": array.shape,
+            "data_offsets": (start, end),
+        }
+        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)
+    return b"".join([struct.pack("<Q", len(text)), text, *parts])
+
+
+def decode_tensors(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[Tensors, bytes]:
+    """Unpack what `encode_tensors` packed, into (arrays in the order of their names, message).
+
+    Raises:
+        LimitExceeded: larger, or with more or longer tensors, than `limits` allow.
+        Malformed: not a safetensors file, or a dtype the protocol does not have.
+    """
+    header, data = _header(payload, limits)
+    metadata = header.pop(_METADATA, None) or {}
+    if not isinstance(metadata, dict) or not all(
+        isinstance(value, str) for value in metadata.values()
+    ):
+        raise Malformed("tensor file: its metadata is not an object of strings")
+    if len(header) > limits.num_tensors:
+        raise LimitExceeded(
+            f"tensor file with {len(header)} tensors: at most {limits.num_tensors} are accepted"
+        )
+    places = [_place(name, entry, len(payload) - data, limits) for name, entry in header.items()]
+    _check_gapless(places, len(payload) - data)
+    return {place.name: place.read(payload, data) for place in sorted(places)}, metadata.get(
+        METADATA_KEY, ""
+    ).encode()
+
+
+class _Place(NamedTuple):
+    """A tensor in a file whose header has been checked."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    start: int
+    """The first byte of its data, counted from the end of the header."""
+    end: int
+
+    def read(self, payload: bytes, data: int) -> Array:
+        """A copy of the tensor; `data` is where the header ends."""
+        array = np.frombuffer(payload, self.dtype, prod(self.shape), data + self.start)
+        return array.reshape(self.shape).copy()
+
+
+def _header(payload: bytes, limits: Limits) -> tuple[dict[str, Any], int]:
+    """The JSON object at the beginning, and where it ends."""
+    if len(payload) > limits.total_bytes:
+        raise LimitExceeded(
+            f"tensor file of {len(payload)} bytes: at most {limits.total_bytes} are accepted"
+        )
+    if len(payload) < 8:
+        raise Malformed(
+            f"tensor file of {len(payload)} bytes: expected at least the 8 bytes of the header's "
+            "length"
+        )
+    (length,) = struct.unpack_from("<Q", payload)
+    if length > limits.header_bytes:
+        raise LimitExceeded(
+            f"tensor file with a header of {length} bytes: at most {limits.header_bytes} are "
+            "accepted"
+        )
+    if length > len(payload) - 8:
+        raise Malformed(f"tensor file of {len(payload)} bytes: its header has {length}")
+    try:
+        header = msgspec.json.decode(payload[8 : 8 + length])
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"tensor file: its header is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise Malformed(
+            f"tensor file: its header is a JSON {type(header).__name__}, expected an object"
+        )
+    return header, 8 + length
+
+
+def _place(name: str, entry: object, data_bytes: int, limits: Limits) -> _Place:
+    """Where an entry of the header says that its tensor is, if that can be."""
+    what = f"tensor {name[:80]!r}"
+    got = entry.get("dtype") if isinstance(entry, dict) else entry
+    if not isinstance(entry, dict) or not isinstance(got, str) or got not in _DTYPES:
+        raise Malformed(f"{what}: dtype {str(got)[:40]!r}, expected one of {', '.join(_DTYPES)}")
+    shape, offsets = entry.get("shape"), entry.get("data_offsets")
+    if not _are_sizes(shape):
+        raise Malformed(f"{what}: shape {str(shape)[:40]}, expected a list of sizes")
+    if len(shape) > limits.num_dims:
+        raise LimitExceeded(
+            f"{what} has {len(shape)} dimensions: at most {limits.num_dims} are accepted"
+        )
+    itemsize = np.dtype(_DTYPES[got]).itemsize
+    size = prod(shape) * itemsize
+    if (
+        size > data_bytes or prod(n or 1 for n in shape) * itemsize >= 2**63
+    ):  # numpy has no such shape, were it empty
+        raise Malformed(f"{what} of shape {shape}: the file has only {data_bytes} bytes of data")
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != size:
+        raise Malformed(
+            f"{what} of shape {shape}: data_offsets {str(offsets)[:40]}, expected two that are "
+            f"{size} bytes apart"
+        )
+    return _Place(name, _DTYPES[got], shape, *offsets)
+
+
+def _are_sizes(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+
+
+def _check_gapless(places: list[_Place], data_bytes: int) -> None:
+    end = 0
+    for place in sorted(places, key=lambda place: (place.start, place.end)):
+        if place.start != end:
+            raise Malformed(
+                f"tensor {place.name[:80]!r}: its data begin at {place.start}, expected {end}"
+            )
+        end = place.end
+    if end != data_bytes:
+        raise Malformed(f"tensor file: its tensors end at {end} of {data_bytes} bytes of data")
+
+
+def check_layout(
+    tensors: Mapping[str, Array], expected: Iterable[tuple[str, str, tuple[int, ...]]], origin: str
+) -> None:
+    """Compare names, dtypes and shapes with `expected`, a sequence of (name, dtype, shape).
+
+    Raises:
+        WrongLayout: the first difference, with what came, what was expected, and `origin`.
+    """
+    wanted = {name: (dtype, tuple(shape)) for name, dtype, shape in expected}
+    for name in sorted(wanted.keys() | tensors.keys()):
+        if name not in tensors:
+            raise WrongLayout(f"{origin}: tensor {name!r} is missing")
+        if name not in wanted:
+            raise WrongLayout(f"{origin}: tensor {name[:80]!r} was not expected")
+        got = (_NAMES.get(tensors[name].dtype) or str(tensors[name].dtype), tensors[name].shape)
+        if got != wanted[name]:
+            raise WrongLayout(
+                f"{origin}: tensor {name!r} is {got[0]}{list(got[1])}, expected "
+                f"{wanted[name][0]}{list(wanted[name][1])}"
+            )

@@ -1,0 +1,143 @@
+"""Signed messages: what an aggregator sends, and why a device may believe it (SPEC.md,
+'Signatures').
+
+Four lines: the message, a signature of it by a service key, the voucher for that key, a signature
+of the voucher by a root key that the device trusts. The root key can stay offline; a service needs
+its own key and the two last lines.
+"""
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from wire.codec import decode, encode
+from wire.errors import Malformed, Untrusted
+from wire.identity.keys import PrivateKey, PublicKey, key_name, named_key, verifies
+from wire.messages import ToDeviceMessage, Voucher
+
+MESSAGE_CONTEXT, VOUCHER_CONTEXT = b"shoal/2 message\n", b"shoal/2 voucher\n"
+"""Stand before what is signed, so that no signature counts for anything else."""
+
+Sign = Callable[[ToDeviceMessage], bytes]
+"""What an aggregator's messages are turned into bytes by."""
+
+
+def vouch(root: PrivateKey, fleet: str, key: PublicKey, not_after_s: float) -> bytes:
+    """A voucher for a service key, and the root key's signature: two lines."""
+    text = encode(Voucher(fleet, key_name(key), not_after_s))
+    return text + b"\n" + base64.b64encode(root.sign(VOUCHER_CONTEXT + text))
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A service key, with the two lines that vouch for it."""
+
+    key: PrivateKey
+    voucher: bytes
+
+    @property
+    def until_s(self) -> float:
+        """When the voucher ends, in Unix seconds."""
+        voucher: Voucher = decode(self.voucher.partition(b"\n")[0], Voucher)
+        return voucher.not_after_s
+
+    def __call__(self, message: ToDeviceMessage) -> bytes:
+        text = encode(message)
+        return b"\n".join(
+            (text, base64.b64encode(self.key.sign(MESSAGE_CONTEXT + text)), self.voucher)
+        )
+
+
+class Verifier:
+    """Opens messages of one fleet's aggregator. Without trusted keys, every message is believed,
+    signed or not."""
+
+    def __init__(self, fleet: str, trusted: Sequence[PublicKey]) -> None:
+        self._fleet, self._trusted = fleet, tuple(trusted)
+        self._verified: tuple[bytes, Voucher] | None = None
+
+    def open(self, payload: bytes, kind: Any, now_s: float) -> Any:
+        """The message of `kind`, a message class or a union of them. `now_s`: Unix time, as well as
+        the reader knows it.
+
+        Raises:
+            LimitExceeded, Malformed: as `wire.codec.decode`; or there are neither one line nor
+            four.
+            Untrusted: not signed by a key that a trusted one has vouched for, for this fleet and
+            this time.
+        """
+        lines = payload.split(b"\n", 4)
+        if len(lines) not in (1, 4):
+            raise Malformed(
+                f"signed message of {len(payload)} bytes: {len(lines)} lines, expected 4"
+            )
+        if self._trusted:
+            self._check(lines, now_s)
+        return decode(lines[0], kind)
+
+    def _check(self, lines: list[bytes], now_s: float) -> None:
+        if len(lines) == 1:
+            raise Untrusted("message: it is not signed")
+        text, signature, *vouched = lines
+        voucher = self.voucher(b"\n".join(vouched), now_s)
+        if not verifies(named_key(voucher.key), _signature(signature), MESSAGE_CONTEXT + text):
+            raise Untrusted(
+                f"message: its signature was not made with the key {voucher.key[:12]}, which the "
+                "voucher names"
+            )
+
+    def voucher(self, vouched: bytes, now_s: float) -> Voucher:
+        """A voucher and its signature, two lines, verified.
+
+        Raises:
+            Malformed: not two lines, or no voucher.
+            Untrusted: not signed by a trusted key, for another fleet, or out of date.
+        """
+        if self._verified is None or self._verified[0] != vouched:
+            text, _, signature = vouched.partition(b"\n")
+            if not any(
+                verifies(key, _signature(signature), VOUCHER_CONTEXT + text)
+                for key in self._trusted
+            ):
+                raise Untrusted("voucher: its signature was not made with a trusted key")
+            self._verified = vouched, decode(text, Voucher)
+        voucher = self._verified[1]
+        if voucher.fleet != self._fleet:
+            raise Untrusted(f"voucher: for the fleet {voucher.fleet}, not for {self._fleet}")
+        if not now_s <= voucher.not_after_s:
+            over_s, clock = now_s - voucher.not_after_s, f"this clock says {utc(now_s)}"
+            raise Untrusted(
+                f"voucher: its time was over {over_s:.0f} s ago, at {utc(voucher.not_after_s)}; "
+                f"{clock}"
+            )
+        return voucher
+
+    def until_s(self, payload: bytes) -> float:
+        """Until when the voucher of a message is good, in Unix seconds; infinity where none is
+        asked for.
+
+        Raises:
+            Malformed, Untrusted: as `voucher`, but for the time.
+        """
+        if not self._trusted:
+            return math.inf
+        return self.voucher(payload.partition(b"\n")[2].partition(b"\n")[2], -math.inf).not_after_s
+
+
+def utc(at_s: float) -> str:
+    """A moment, from Unix seconds of any source, to the minute."""
+    try:
+        return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{at_s:g} s after 1970"
+
+
+def _signature(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise Malformed(f"signature of {len(text)} characters: not base64") from None
