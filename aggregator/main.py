@@ -13,9 +13,9 @@ from functools import partial
 from aggregator.core.ports import Clock
 from aggregator.core.state import Event, RunState
 from aggregator.enrolment.service import EnrolledTags, enrolment
-from aggregator.http.api import create_api
+from aggregator.http.api import create_api, create_starting_api
+from aggregator.http.local import Local, close_to_owner, open_to_owner
 from aggregator.http.server import HttpServer
-from aggregator.http.starting import create_starting_api
 from aggregator.http.tokens import http_access
 from aggregator.leadership.fleet_lease import LeaseLost
 from aggregator.leadership.identity import (
@@ -27,7 +27,6 @@ from aggregator.leadership.identity import (
 )
 from aggregator.operator.desk import Desk
 from aggregator.operator.device_orders import DeviceOrders
-from aggregator.operator.order_queue import OrderQueue
 from aggregator.releases.orders import refusing_handlers, release_handlers
 from aggregator.releases.policy import ReleasePolicy, group_of, released_group
 from aggregator.releases.released import released_source
@@ -84,6 +83,7 @@ def serve(
         check_campaign_name(settings.run)
     held = lock_service(folder)
     try:
+        close_to_owner(folder)
         with ExitStack() as opened:
             starting.begins(f"reads {folder}")
             opening = Opening.read(settings)
@@ -233,7 +233,7 @@ def _serve(
                 releases.tick()
             return duties.done()
 
-        orders = DeviceOrders(devices, folder, opening.place.database, opening.place.blobs, runner)
+        orders = DeviceOrders(runner, folder, opening.place.database, opening.place.blobs)
         handlers = {**steering.handlers, **orders.handlers}
         handlers |= (
             refusing_handlers()
@@ -243,8 +243,9 @@ def _serve(
                 lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()},
             )
         )
-        queue, access = OrderQueue(), http_access(folder, settings.http_host)
-        duties = Duties(runner, Desk(folder, handlers), clock, renew, queue)
+        desk, local = Desk(folder, handlers), Local.new(*http.address)
+        access = http_access(folder, settings.http_host, local.token)
+        duties = Duties(runner, desk, clock, renew)
         conditions = partial(_conditions, runner, steering, duties, counted)
         fleet_state = None if rollouts is None else lambda: rollouts.state
         shown = (
@@ -254,15 +255,16 @@ def _serve(
             devices,
             fleet_state,
         )
-        http.serve(create_api(*shown, access, queue, folder))
-        runner.run(
-            lambda: (
-                stop()
-                or (lease is not None and lease.is_lost())
-                or done()
-                or (runner.finished and not settings.stay)
+        http.serve(create_api(*shown, access, desk, folder))
+        with open_to_owner(folder, local):
+            runner.run(
+                lambda: (
+                    stop()
+                    or (lease is not None and lease.is_lost())
+                    or done()
+                    or (runner.finished and not settings.stay)
+                )
             )
-        )
         fleet.announce(runner.epoch, clock(), "", online=False)
         devices.save()
         last = runner.campaigns.get(settings.run) or next(reversed(runner.campaigns.values()), None)

@@ -17,9 +17,9 @@ from aggregator.core.release.releases import Draft, add, put
 from aggregator.core.release.state import FleetState, Gate, Holder, Rollout, RolloutStep
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import Device, ModelVersion, Received, RunState
-from aggregator.http.access import Access
 from aggregator.http.api import create_api
-from aggregator.operator.order_queue import OrderQueue
+from aggregator.http.tokens import Access
+from aggregator.operator.desk import Desk
 from aggregator.service.aggregation import encode_views
 from aggregator.service.conditions import Conditions, Counted
 from aggregator.service.devices import Devices
@@ -67,7 +67,7 @@ def made_up_service(
     count: int,
     access: Access | None = None,
     audit: Path | None = None,
-    orders: OrderQueue | None = None,
+    orders: Desk | None = None,
 ) -> MadeUpService:
     """A service of so many devices in four groups, in its 13th round and with a rollout under
     way."""

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from aggregator.core.ports import StorageFailed
 from aggregator.enrolment.office import Office
-from aggregator.http.rates import Rates
+from aggregator.http.guard import Rates
 from wire.errors import Malformed
 from wire.identity.enrolment import (
     AUTHORITY,

@@ -10,25 +10,39 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException as Refusal
 from starlette.responses import RedirectResponse
 
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
 from aggregator.core.registry import Entry
 from aggregator.core.release.state import FleetState
 from aggregator.core.summary import Summary, summarize
-from aggregator.http.access import Access
-from aggregator.http.dashboard.app import HOME, REFERENCE, Dashboard
+from aggregator.http.dashboard.app import HOME, REFERENCE, Dashboard, starting, static_files
 from aggregator.http.dashboard.sources import Sources
 from aggregator.http.devices import device_routes
 from aggregator.http.guard import FREE, Guard
 from aggregator.http.metrics import CampaignMetrics
 from aggregator.http.orders import order_routes
-from aggregator.http.problem import answer_with_problems, describe, refusals
-from aggregator.http.query import PAGE, After, Chosen, Group, Limit, Number, refuse_unknown
+from aggregator.http.problem import (
+    PAGE,
+    RETRY_S,
+    After,
+    Chosen,
+    Group,
+    Limit,
+    Number,
+    answer_with_problems,
+    describe,
+    problem,
+    refusals,
+    refuse_unknown,
+)
 from aggregator.http.releases import release_routes
-from aggregator.http.session import PAGES
+from aggregator.http.session import PAGES, is_page
+from aggregator.http.tokens import Access
 from aggregator.http.views import (
     CampaignView,
     HealthView,
@@ -40,7 +54,7 @@ from aggregator.http.views import (
     round_view,
     run_view,
 )
-from aggregator.operator.order_queue import OrderQueue
+from aggregator.operator.desk import Desk
 from aggregator.service.conditions import Conditions
 from aggregator.service.devices import Devices
 
@@ -54,7 +68,7 @@ def create_api(
     devices: Devices,
     releases: Callable[[], FleetState] | None = None,
     access: Access | None = None,
-    orders: OrderQueue | None = None,
+    orders: Desk | None = None,
     audit: Path | None = None,
 ) -> FastAPI:
     """The application.
@@ -206,10 +220,9 @@ def create_api(
     guarded.include_router(
         device_routes(lambda name: find(name).known() if name or campaigns() else None, devices)
     )
-    if releases is not None:
-        guarded.include_router(release_routes(releases))
+    guarded.include_router(release_routes(releases or FleetState))
     if orders is not None:
-        guarded.include_router(order_routes(orders, releases is not None))
+        guarded.include_router(order_routes(orders))
     api.include_router(guarded)
     sources = Sources(
         campaigns=campaigns,
@@ -273,3 +286,26 @@ def _download(blobs: Blobs, digest: str, name: str) -> Response:
         media_type=DOWNLOAD,
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )
+
+
+def create_starting_api(doing: Callable[[], str]) -> FastAPI:
+    """The application of a service that is not ready. `doing` says what it does at the moment."""
+    api = FastAPI(openapi_url=None)
+
+    @api.get(FREE)
+    def health() -> HealthView:
+        """That the process runs, and what it is doing."""
+        return HealthView(status="starting", run="", phase="", round=0, doing=doing())
+
+    def not_yet(request: Request, _error: Exception) -> Response:
+        path = request.scope["path"]
+        if path == "/" or is_page(path):
+            return starting(request, doing())
+        return problem(503, f"the service is starting: {doing()}", {"Retry-After": str(RETRY_S)})
+
+    api.mount(
+        PAGES.rstrip("/"),
+        Starlette(routes=[static_files()], exception_handlers={Refusal: not_yet}),
+    )
+    api.add_exception_handler(Refusal, not_yet)
+    return api

@@ -13,8 +13,7 @@ from aggregator.core.registry import Entry
 from aggregator.core.round.asking import placed_of
 from aggregator.core.state import RunState
 from aggregator.core.summary import group_number
-from aggregator.http.problem import STRUCT
-from aggregator.http.query import Chosen, DeviceId, Limit
+from aggregator.http.problem import STRUCT, Chosen, DeviceId, Limit
 from aggregator.service.devices import Devices
 from wire.errors import ConfigError
 

@@ -1,6 +1,9 @@
 """Stands before the HTTP API: who asks, whether they may, and how often. It also answers HEAD."""
 
 import logging
+import math
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,10 +12,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator.http.access import Access, Caller
 from aggregator.http.problem import RETRY_S, problem
-from aggregator.http.rates import Rates
 from aggregator.http.session import is_from_own_page, is_open, is_page, kept_token
+from aggregator.http.tokens import Access, Caller
 from host.loopback import asked_host, is_loopback
 from wire.errors import ShoalError, printable
 
@@ -24,11 +26,68 @@ READING = ("GET", "HEAD")
 """The methods for which a viewer's token will do."""
 BODY_BYTES = 2**16
 """The most that an order may have."""
-
+MOST_CALLERS = 4096
+"""Maximum number of callers whose rates are remembered."""
 
 Refuse = Callable[[Scope, int, str, Mapping[str, str]], Response]
 """Makes the answer of a refusal: of what request, its status, why, and which headers it has to
 have."""
+
+
+class Bucket:
+    """`burst` at once, and `per_s` a second after that."""
+
+    def __init__(self, burst: float, per_s: float, now_s: float) -> None:
+        self._burst, self._per_s, self._left, self._at_s = burst, per_s, burst, now_s
+
+    def take(self, now_s: float) -> bool:
+        """Take one; whether there was one."""
+        self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    @property
+    def wait_s(self) -> int:
+        """Whole seconds after the last look until there is one to take."""
+        return max(0, math.ceil((1 - self._left) / self._per_s))
+
+
+class Rates:
+    """Limits by caller: by address, where many boards may be behind one, or by the name of a
+    token."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        burst: float = 40.0,
+        per_s: float = 1.0,
+        burst_all: float = 400.0,
+        per_s_all: float = 50.0,
+    ):
+        """`clock`: seconds, from a clock that cannot be set."""
+        self._clock, self._burst, self._per_s = clock, burst, per_s
+        self._all, self._lock = Bucket(burst_all, per_s_all, clock()), threading.Lock()
+        self._by_caller: OrderedDict[str, Bucket] = OrderedDict()
+
+    def permits(self, caller: str) -> bool:
+        """Whether this caller may ask now."""
+        return self.wait_s(caller) == 0
+
+    def wait_s(self, caller: str) -> int:
+        """Take one of what this caller has; 0 if there was one, else the whole seconds until there
+        is one."""
+        now_s = self._clock()
+        with self._lock:
+            bucket = self._by_caller.pop(caller, None) or Bucket(self._burst, self._per_s, now_s)
+            self._by_caller[caller] = bucket
+            if len(self._by_caller) > MOST_CALLERS:
+                self._by_caller.popitem(last=False)
+            if not bucket.take(now_s):
+                return max(1, bucket.wait_s)
+            return 0 if self._all.take(now_s) else max(1, self._all.wait_s)
 
 
 class _Refused(Exception):

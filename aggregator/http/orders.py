@@ -8,13 +8,13 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from aggregator.core.eligibility import LONGEST
 from aggregator.core.registry import MOST_TAGS
-from aggregator.http.problem import RETRY_S, refusals
-from aggregator.http.query import ID, LARGEST, NAME, Campaign, DeviceId, Number
+from aggregator.http.problem import ID, LARGEST, NAME, RETRY_S, Campaign, DeviceId, Number, refusals
 from aggregator.operator import device_orders as device
-from aggregator.operator.order_queue import WAIT_S, OrderQueue
+from aggregator.operator.desk import WAIT_S, Desk
 from aggregator.releases import orders as release
-from aggregator.service.orders import Abort, Hold, Resume, Retune, RollBack
+from aggregator.service.orders import Abort, Hold, Resume, Retune, RollBack, Start
 from wire.messages import Encoding
 
 BUSY = f"the service was busy for {WAIT_S:g} s; it carries the order out when it can"
@@ -97,7 +97,7 @@ class SettingsChange(_Body):
     )
     over_select: float = _maybe(ge=1, le=10, description="A round asks so many times its cohort.")
     buffer: Whole = _maybe(
-        ge=1, le=1_000_000, description="Of a buffered campaign: updates that make an aggregation."
+        ge=0, le=1_000_000, description="Of a buffered campaign: updates that make an aggregation."
     )
     concurrency: Whole = _maybe(
         ge=0,
@@ -158,11 +158,21 @@ class TagChoice(_Body):
     tags: list[Annotated[str, Field(pattern=ID)]] = Field(min_length=1, max_length=MOST_TAGS)
 
 
+class Tagging(_Body):
+    """Tags of several devices, which are named either by their ids or by a rule."""
+
+    tags: list[str] = Field(min_length=1)
+    device_ids: list[str] = []
+    where: str = Field(
+        default="", max_length=LONGEST, description="A rule, as `serve --where` takes it."
+    )
+
+
 class BanReason(_Body):
     """Why a device is banned."""
 
     reason: str = Field(
-        default="", max_length=200, description="For the registry and the audit log."
+        default="", max_length=1000, description="For the registry and the audit log."
     )
 
 
@@ -173,8 +183,8 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
-    """The routes. `releasing`: whether the fleet has releases."""
+def order_routes(orders: Desk) -> APIRouter:
+    """Return the routes of all orders."""
     routes = APIRouter(responses=_ANSWERS, tags=["orders"])
 
     async def give(request: Request, response: Response, order: msgspec.Struct) -> OrderView:
@@ -199,6 +209,17 @@ def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
             case "defect":
                 raise HTTPException(500, answer.text)
         return OrderView(state="done", text=answer.text)
+
+    @routes.post("/campaigns/{name}/start")
+    async def start(name: Campaign, request: Request, response: Response) -> OrderView:
+        """Start a campaign whose bundle and settings `shoal campaign start` has written into the
+        service's folder."""
+        return await give(request, response, Start(name))
+
+    @routes.post("/campaigns/resume")
+    async def resume_all(request: Request, response: Response) -> OrderView:
+        """End the pause of every campaign, once its cause is gone."""
+        return await give(request, response, Resume())
 
     @routes.post("/campaigns/{name}/pause")
     async def pause(name: Campaign, request: Request, response: Response) -> OrderView:
@@ -233,6 +254,16 @@ def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
         """Return to the models of an earlier round."""
         return await give(request, response, RollBack(name, choice.to))
 
+    @routes.post("/devices/tag")
+    async def tag_many(choice: Tagging, request: Request, response: Response) -> OrderView:
+        """Add tags to several devices."""
+        return await give(request, response, device.TagDevices(**choice.model_dump()))
+
+    @routes.post("/devices/untag")
+    async def untag_many(choice: Tagging, request: Request, response: Response) -> OrderView:
+        """Take tags away from several devices."""
+        return await give(request, response, device.UntagDevices(**choice.model_dump()))
+
     @routes.post("/devices/{device_id}/tag")
     async def tag(
         device_id: DeviceId, choice: TagChoice, request: Request, response: Response
@@ -263,9 +294,6 @@ def order_routes(orders: OrderQueue, releasing: bool) -> APIRouter:
     async def forget(device_id: DeviceId, request: Request, response: Response) -> OrderView:
         """Remove everything that a device ever sent; the answer says what cannot be removed."""
         return await give(request, response, device.ForgetDevice(device_id))
-
-    if not releasing:
-        return routes
 
     @routes.post("/releases")
     async def make_releases(wanted: Releasing, request: Request, response: Response) -> OrderView:

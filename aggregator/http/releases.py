@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from aggregator.core.release.progress import in_use, progress_of
 from aggregator.core.release.releases import Release
 from aggregator.core.release.state import FleetState
-from aggregator.http.query import PAGE, After, Limit, Number
+from aggregator.http.problem import PAGE, After, Limit, Number
 
 
 class ReleaseView(BaseModel):

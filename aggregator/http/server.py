@@ -140,9 +140,11 @@ class HttpServer:
         self._thread = threading.Thread()
 
     @property
-    def port(self) -> int:
-        """The port that was taken, which the system chose where 0 was asked for."""
-        return int(self._socket.getsockname()[1])
+    def address(self) -> tuple[str, int]:
+        """The address and the port that were taken; the system chose the port where 0 was asked
+        for."""
+        host, port, *_ = self._socket.getsockname()
+        return str(host), int(port)
 
     def __enter__(self) -> "HttpServer":
         return self

@@ -1,5 +1,5 @@
-"""Bearer tokens for the HTTP API: their hashes, in a file of the service's folder that its owner
-alone may read. `shoal token` writes it while the service runs; the service looks at it for each
+"""Who may ask what of a service over HTTP, and its bearer tokens: their hashes, in a file of the
+service's folder that its owner alone may read. `shoal token` writes it while the service runs; the service looks at it for each
 request, so that what was revoked is refused at once."""
 
 import fcntl
@@ -9,13 +9,15 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from aggregator.http.access import Access, Caller, Role
 from aggregator.operator.audit import note
 from host.files import write_atomically
 from host.loopback import is_loopback
@@ -27,6 +29,49 @@ log = logging.getLogger("shoal.aggregator")
 FILE = "http-tokens.json"
 SECRET_BYTES = 32
 MOST_S = 10 * 366 * 86_400.0
+OWNER = "the folder's owner"
+"""Name in the audit log of whoever can read the folder's own token (`aggregator.http.local`)."""
+
+Role = Literal["viewer", "operator"]
+"""A viewer may read everything. An operator may give orders too."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who has shown a valid token."""
+
+    name: str
+    """By which the audit log knows them."""
+    role: Role
+
+
+Verify = Callable[[str], Caller | None]
+"""The port by which callers are known: who holds this bearer token; None if it is of no use. It is
+called for each request, in a thread that may wait, and raises `ShoalError` where it cannot tell.
+`TokenFile` is the adapter for Shoal's own tokens; what verifies those of an identity provider would
+be another."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """By what the HTTP API lets somebody in."""
+
+    verify: Verify
+    required: Callable[[], bool]
+    """Whether reading needs a token. Orders always do."""
+    note: Callable[[str, str, str, str], None]
+    """Adds a line to the audit log: who, what, what came of it, why."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, from a clock that cannot be set."""
+    burst: float = 100.0
+    """Requests of one token at once; and `per_s` a second after that."""
+    per_s: float = 20.0
+    failed_burst: float = 10.0
+    """Requests without a valid token, of one address, that have an answer of their own; and
+    `failed_per_s` a second after that."""
+    failed_per_s: float = 0.2
+    refused: Counter[str] = field(default_factory=Counter)
+    """How often a request was refused, by reason."""
 
 
 class HttpToken(msgspec.Struct, frozen=True):
@@ -83,8 +128,8 @@ class TokenFile:
         return self._held
 
     def verify(self, token: str) -> Caller | None:
-        """As `aggregator.http.access.Verify`. How long it takes does not depend on how much of a token
-        is right.
+        """Return who holds this token; None if it is of no use. The time that it takes does not depend
+        on how much of a token is right.
 
         Raises:
             ConfigError: the file cannot be read.
@@ -164,9 +209,10 @@ class TokenFile:
             raise ConfigError(f"tokens {self._path}: {error.strerror}") from None
 
 
-def http_access(folder: Path, host: str) -> Access:
-    """Who may ask what of the service of this folder, which listens on this host: once there is a
-    token, or where other machines reach it, everything needs one."""
+def http_access(folder: Path, host: str, owner: str) -> Access:
+    """Return who may ask what of the service of this folder, which listens on this host: once there
+    is a token, or where other machines reach it, everything needs one. `owner`: the token of the
+    folder's owner."""
     tokens, open_to_others = TokenFile(folder), not is_loopback(host)
     if open_to_others and not tokens.exists():
         log.warning(
@@ -175,8 +221,14 @@ def http_access(folder: Path, host: str) -> Access:
             host,
             folder,
         )
+
+    def verify(token: str) -> Caller | None:
+        if hmac.compare_digest(_hash(owner), _hash(token)):
+            return Caller(OWNER, "operator")
+        return tokens.verify(token)
+
     return Access(
-        tokens.verify,
+        verify,
         lambda: open_to_others or tokens.exists(),
         lambda by, what, outcome, why: note(folder, by, what, outcome, text=why),
     )

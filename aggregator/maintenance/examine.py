@@ -7,6 +7,7 @@ from pathlib import Path
 
 from aggregator.core.release.state import FleetState
 from aggregator.enrolment import authority
+from aggregator.http.local import FILE as LOCAL
 from aggregator.http.tokens import FILE as TOKENS
 from aggregator.maintenance.blobs import HALF_WRITTEN, BlobCheck, leftover
 from aggregator.maintenance.carried import BROKER
@@ -16,16 +17,15 @@ from aggregator.maintenance.keys import check_keys
 from aggregator.maintenance.releases import check_releases
 from aggregator.maintenance.shared import check_shared
 from aggregator.operator.audit import AUDIT
-from aggregator.operator.desk import ORDERS
 from aggregator.storage.charter import BUNDLES, CAMPAIGNS, RELEASES
 from aggregator.storage.enrolment_store import FILE as ENROLMENTS
 from aggregator.storage.salvage import Contents, SavedRun, read_database
-from wire.errors import BundleError, ConfigError, printable
+from wire.errors import BundleError, ConfigError
 from wire.identity.keys import PublicKey, read_public
-from wire.messages import LEASE_S
 
 _OWN = re.compile(
-    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{ORDERS}|{CAMPAIGNS}|{AUDIT}|{re.escape(TOKENS)}"
+    rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{CAMPAIGNS}|{AUDIT}"
+    rf"|{re.escape(TOKENS)}|{re.escape(LOCAL)}"
     r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
     rf"|{'|'.join(map(re.escape, authority.FILES))}|{re.escape(ENROLMENTS)}(-wal|-shm)?|{BROKER}|pieces|{BUNDLES}"
 )
@@ -59,7 +59,6 @@ def examine(
     yield from _boots(folder / "boots", mend)
     if database or blobs:
         yield from check_shared(folder, database, blobs)
-        yield from _orders(folder, time.time())
         return
     found, contents = check_database(folder, mend)
     yield from found
@@ -76,7 +75,6 @@ def examine(
             return {} if mend else read_database(folder / "shoal.db").fleets
 
         yield from check_releases(folder, contents.fleets, mend, again_all)
-    yield from _orders(folder, time.time())
     yield from _leftovers(folder, contents, mend)
 
 
@@ -110,23 +108,6 @@ def _boots(path: Path, mend: bool) -> Iterator[Finding]:
         )
     except OSError as error:
         yield Finding("wrong", path.name, f"{error.strerror}: the service does not start")
-
-
-def _orders(folder: Path, now_s: float) -> Iterator[Finding]:
-    """An operator's orders that no service has taken."""
-    for path in sorted((folder / ORDERS).glob("*.json")):
-        try:
-            old_s = now_s - path.stat().st_mtime
-            text = path.read_text(errors="replace")[:200]
-        except OSError:
-            continue
-        if old_s > LEASE_S:
-            told = f"an order of {old_s:.0f} s ago, which the next service that starts carries out"
-            yield Finding(
-                "note",
-                f"{ORDERS}/{path.name}",
-                f"{told}: {printable(text)}; delete it if that is not wanted",
-            )
 
 
 def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[Finding]:

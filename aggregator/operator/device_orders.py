@@ -1,5 +1,4 @@
-"""An operator's orders on devices, for a running service (`aggregator.operator.desk`) and for a folder
-without one."""
+"""An operator's orders on devices, for the desk of a running service."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -7,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from aggregator.core.eligibility import read_rule
 from aggregator.core.registry import NOBODY
 from aggregator.enrolment.authority import CERTIFICATE
 from aggregator.enrolment.desk import forget, restore, revoke
 from aggregator.operator.desk import Handler
-from aggregator.service.devices import Devices
 from aggregator.service.forgetting import REMAINS, forgotten
 from aggregator.service.runner import Runner
 from aggregator.storage.choice import open_blobs
@@ -20,20 +19,23 @@ from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.storage.sql_store import SqlStore, run_names
 from aggregator.transfer.offers import needed
 from algorithms.registry import make_algorithm, read_algorithm
+from wire.errors import ConfigError
 
 
 class TagDevices(msgspec.Struct, frozen=True, tag="tag-devices"):
-    """These devices are to have these tags beside others."""
+    """Give devices tags beside others: those of these ids, or those that a rule means."""
 
     device_ids: tuple[str, ...]
     tags: tuple[str, ...]
+    where: str = ""
 
 
 class UntagDevices(msgspec.Struct, frozen=True, tag="untag-devices"):
-    """These devices are not to have these tags."""
+    """Take tags away from devices: from those of these ids, or from those that a rule means."""
 
     device_ids: tuple[str, ...]
     tags: tuple[str, ...]
+    where: str = ""
 
 
 class BanDevice(msgspec.Struct, frozen=True, tag="ban-device"):
@@ -58,23 +60,11 @@ class ForgetDevice(msgspec.Struct, frozen=True, tag="forget-device"):
 class DeviceOrders:
     """Carries out orders on devices. What it did is safe when it returns."""
 
-    def __init__(
-        self,
-        devices: Devices,
-        folder: Path,
-        database: str,
-        blobs: str = "",
-        runner: Runner | None = None,
-    ) -> None:
-        """`database`: its URL. `blobs`: as in `aggregator.storage.choice.open_blobs`. `runner`: runs
-        campaigns in this process; the other runs of the database lie still."""
-        self._devices, self._folder, self._database, self._blobs, self._runner = (
-            devices,
-            folder,
-            database,
-            blobs,
-            runner,
-        )
+    def __init__(self, runner: Runner, folder: Path, database: str, blobs: str = "") -> None:
+        """`runner`: runs campaigns in this process; the other runs of the database lie still.
+        `database`: its URL. `blobs`: as `aggregator.storage.choice.open_blobs` takes it."""
+        self._runner, self._devices = runner, runner.devices
+        self._folder, self._database, self._blobs = folder, database, blobs
         self._enrolments = "" if database == sqlite_url(folder / "shoal.db") else database
 
     @property
@@ -89,19 +79,21 @@ class DeviceOrders:
         }
 
     def tag(self, order: TagDevices) -> str:
-        self._devices.tag(order.device_ids, order.tags)
-        self._tell()
-        return f"{_count(order.device_ids)} tagged {', '.join(order.tags)}"
+        ids = self._named(order)
+        self._devices.tag(ids, order.tags)
+        self._runner.tell_devices()
+        return f"{_count(ids)} tagged {', '.join(order.tags)}"
 
     def untag(self, order: UntagDevices) -> str:
-        self._devices.untag(order.device_ids, order.tags)
-        self._tell()
-        return f"{_count(order.device_ids)} without {', '.join(order.tags)}"
+        ids = self._named(order)
+        self._devices.untag(ids, order.tags)
+        self._runner.tell_devices()
+        return f"{_count(ids)} without {', '.join(order.tags)}"
 
     def ban(self, order: BanDevice) -> str:
         self._devices.ban(order.device_id, order.reason)
         self._at_the_broker(revoke, order.device_id)
-        self._tell()
+        self._runner.tell_devices()
         return (
             f"device {order.device_id} is banned: nothing of it is taken, and it is asked for "
             "nothing"
@@ -110,7 +102,7 @@ class DeviceOrders:
     def unban(self, order: UnbanDevice) -> str:
         self._devices.unban(order.device_id)
         self._at_the_broker(restore, order.device_id)
-        self._tell()
+        self._runner.tell_devices()
         return f"device {order.device_id} is banned no longer; it takes part when it is heard"
 
     def forget(self, order: ForgetDevice) -> str:
@@ -118,11 +110,9 @@ class DeviceOrders:
         Raises:
             BlobLost, StorageFailed: something of it may remain; the order can be given again.
         """
-        if self._runner is not None:
-            self._runner.forget(order.device_id)
-        running = self._runner.campaigns if self._runner is not None else {}
+        self._runner.forget(order.device_id)
         for run in run_names(self._database):
-            if run not in running:
+            if run not in self._runner.campaigns:
                 self._forget_in(run, order.device_id)
         self._at_the_broker(forget, order.device_id)
         banned, was_known = (
@@ -141,17 +131,30 @@ class DeviceOrders:
         kept = "; its ban stays, with its id" if banned else back
         return f"device {order.device_id} is forgotten; {REMAINS}{kept}"
 
+    def _named(self, order: TagDevices | UntagDevices) -> tuple[str, ...]:
+        """Return the ids of the devices that an order names.
+
+        Raises:
+            ConfigError: it names them neither by ids nor by a rule, or by both, or the rule cannot
+            be read or means no device.
+        """
+        if bool(order.device_ids) == bool(order.where):
+            raise ConfigError("name devices either by their ids or with --where RULE")
+        if order.device_ids:
+            return order.device_ids
+        means, known = read_rule(order.where).means, self._devices.state.devices
+        ids = tuple(
+            sorted(device_id for device_id, entry in known.items() if means(device_id, entry))
+        )
+        if not ids:
+            raise ConfigError(f"--where {order.where!r}: it means no device")
+        return ids
+
     def _at_the_broker(self, act: Callable[[EnrolmentStore, str], None], device_id: str) -> None:
         """Have the broker and the enrolment do the same, where this folder enrols devices."""
         if (self._folder / CERTIFICATE).exists():
             with closing(open_enrolments(self._folder, self._enrolments)) as store:
                 act(store, device_id)
-
-    def _tell(self) -> None:
-        """Tell the campaigns who may be asked now. One that is paused takes it in when it goes
-        on."""
-        if self._runner is not None:
-            self._runner.tell_devices()
 
     def _forget_in(self, run: str, device_id: str) -> None:
         store, blobs = SqlStore(self._database, run), open_blobs(self._blobs, self._folder, run)

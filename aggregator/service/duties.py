@@ -7,7 +7,6 @@ from collections.abc import Callable
 from aggregator.core.ports import Clock
 from aggregator.leadership.lease import EVERY_S
 from aggregator.operator.desk import Desk
-from aggregator.operator.order_queue import OrderQueue
 from aggregator.service.runner import Runner
 from wire.errors import ConfigError
 
@@ -26,12 +25,11 @@ class Duties:
         desk: Desk,
         clock: Clock,
         renew: Callable[[], float],
-        orders: OrderQueue | None = None,
     ) -> None:
         """`clock` is the service's, by which devices go. `renew` reads the service's key and
         voucher, and returns until when the voucher holds, in Unix seconds; it raises `ConfigError`
-        where they are of no use. `orders`: those that come over HTTP."""
-        self._runner, self._desk, self._orders = runner, desk, orders or OrderQueue()
+        where they are of no use."""
+        self._runner, self._desk = runner, desk
         self._renew, self._announce_at_s, self._renew_at_s = (
             renew,
             0.0,
@@ -53,7 +51,6 @@ class Duties:
         """Do what is due. Returns false, so that it can stand in a loop's condition."""
         now_s = time.monotonic()
         self._desk.look()
-        self._orders.carry_out(self._desk.act)
         if now_s >= self._announce_at_s:
             self._announce_at_s = now_s + EVERY_S
             if self._runner.connected:

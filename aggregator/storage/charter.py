@@ -122,11 +122,6 @@ def propose_files(folder: Path, charter: Charter, files: Mapping[str, bytes]) ->
         ) from None
 
 
-def is_proposed(folder: Path, name: str) -> bool:
-    """Whether a campaign of this name is to start."""
-    return (folder / CAMPAIGNS / (_WANTED + name)).is_dir()
-
-
 def proposed(folder: Path, name: str) -> tuple[Path, Charter]:
     """The folder and the charter of a campaign that is to start.
 

@@ -59,7 +59,6 @@ def tag(
     tags: Tags,
     ids: DeviceIds = None,
     where: Where = "",
-    database: opt.Database = "",
 ) -> None:
     """Add tags to devices, which need not have been here yet."""
 
@@ -71,7 +70,6 @@ def untag(
     tags: Tags,
     ids: DeviceIds = None,
     where: Where = "",
-    database: opt.Database = "",
 ) -> None:
     """Take tags away from devices."""
 
@@ -82,7 +80,6 @@ def ban(
     folder: opt.Folder,
     device_id: DeviceId,
     reason: Annotated[str, typer.Option(help="Why, for people.")] = "",
-    database: opt.Database = "",
 ) -> None:
     """Take nothing of a device any more, not even what it sent for the open round, and ask it for
     nothing."""
@@ -90,7 +87,7 @@ def ban(
 
 @devices.command("unban")
 @handled_by("device_orders")
-def unban(folder: opt.Folder, device_id: DeviceId, database: opt.Database = "") -> None:
+def unban(folder: opt.Folder, device_id: DeviceId) -> None:
     """Let a banned device take part again."""
 
 
@@ -100,6 +97,5 @@ def forget(
     folder: opt.Folder,
     device_id: DeviceId,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    database: opt.Database = "",
 ) -> None:
     """Remove everything that a device ever sent, and say what cannot be removed."""

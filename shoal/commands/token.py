@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from aggregator.http.access import Role
+from aggregator.http.tokens import Role
 from shoal.commands import options as opt
 from shoal.dispatch import handled_by
 

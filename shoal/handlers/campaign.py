@@ -6,9 +6,8 @@ import msgspec
 
 from aggregator.core.budget import why_ended
 from aggregator.core.state import RunState
-from aggregator.operator.desk import submit
-from aggregator.service.orders import Abort, Hold, Resume, RollBack
-from aggregator.storage.charter import Charter, charters
+from aggregator.http.local import order
+from aggregator.storage.charter import Charter, charters, check_campaign_name
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import load_run
 from shoal.printing import print_json
@@ -47,22 +46,23 @@ def list_campaigns(folder: Path, database: str, as_json: bool) -> None:
 
 def pause(folder: Path, name: str) -> None:
     """Carry out `shoal campaign pause`."""
-    print(submit(folder, Hold(name)))
+    print(order(folder, "campaigns", check_campaign_name(name), "pause"))
 
 
 def resume(folder: Path, name: str) -> None:
     """Carry out `shoal campaign resume`."""
-    print(submit(folder, Resume(name)))
+    named = [check_campaign_name(name)] if name else []
+    print(order(folder, "campaigns", *named, "resume"))
 
 
 def abort(folder: Path, name: str) -> None:
     """Carry out `shoal campaign abort`."""
-    print(submit(folder, Abort(name)))
+    print(order(folder, "campaigns", check_campaign_name(name), "abort"))
 
 
 def roll_back(folder: Path, name: str, to: int) -> None:
     """Carry out `shoal campaign rollback`."""
-    print(submit(folder, RollBack(name, to)))
+    print(order(folder, "campaigns", check_campaign_name(name), "rollback", to=to))
 
 
 def _row(name: str, charter: Charter, state: RunState | None) -> Row:

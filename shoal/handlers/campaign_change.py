@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from aggregator.operator.desk import submit
-from aggregator.service.orders import Retune
+from aggregator.http.local import order
+from aggregator.storage.charter import check_campaign_name
 from shoal.choices import hyper_values, read_encoding, schedule_of
 from shoal.handlers.campaign_settings import hours_of, with_asking
 from wire.errors import ConfigError
@@ -40,8 +40,7 @@ def change(
         if policy
         else {"cohort": cohort, "over_select": over_select}
     )
-    order = Retune.of(
-        name,
+    settings = dict(
         rounds=rounds,
         days=days,
         patience=patience,
@@ -59,6 +58,7 @@ def change(
         hours=hours_of(window, time_zone) if window is not None else None,
         **{"deadline_s": deadline, **asking},
     )
-    if not order.changes:
+    changes = {field: value for field, value in settings.items() if value is not None}
+    if not changes:
         raise ConfigError("shoal campaign set: expected at least one setting, such as --rounds")
-    print(submit(folder, order))
+    print(order(folder, "campaigns", check_campaign_name(name), "settings", **changes))

@@ -12,15 +12,7 @@ import msgspec
 from aggregator.core.release.progress import Counts, Progress, in_use, progress_of
 from aggregator.core.release.releases import Release
 from aggregator.core.release.state import GOING, FleetState, RolloutStep
-from aggregator.operator.desk import submit
-from aggregator.releases.orders import (
-    EndRollout,
-    MakeReleases,
-    PauseRollout,
-    PromoteRollout,
-    ResumeRollout,
-    ReturnToRelease,
-)
+from aggregator.http.local import order
 from aggregator.storage.release_store import ReleaseStore
 from aggregator.storage.salvage import read_database
 from shoal.printing import print_json
@@ -78,7 +70,7 @@ def show_release(folder: Path, number: int, fleet: str, database: str, as_json: 
 
 def make_releases(folder: Path, campaign: str, roll_out: bool) -> None:
     """Carry out `shoal models release`."""
-    print(submit(folder, MakeReleases(campaign, roll_out)))
+    print(order(folder, "releases", campaign=campaign, roll_out=roll_out))
 
 
 def rollout(
@@ -113,14 +105,10 @@ def rollout(
             )
         return
     name = _under_way(state, campaign)
-    order = (
-        PromoteRollout(name, state.rollouts[name].step)
-        if promote
-        else PauseRollout(name)
-        if pause
-        else ResumeRollout(name)
-    )
-    said = submit(folder, order)
+    if promote:
+        said = order(folder, "rollouts", name, "promote", step=state.rollouts[name].step)
+    else:
+        said = order(folder, "rollouts", name, "pause" if pause else "resume")
     if as_json:
         print_json({"said": [said]})
     else:
@@ -131,14 +119,14 @@ def roll_back(folder: Path, to: int, group: str, campaign: str, fleet: str, data
     """Carry out `shoal models rollback`."""
     state = _state(folder, fleet, database)
     if not to:
-        print(submit(folder, EndRollout(_under_way(state, campaign))))
+        print(order(folder, "rollouts", _under_way(state, campaign), "rollback"))
         return
     if to not in state.catalogue.releases:
         raise ConfigError(
             f"--to {to}: fleet {fleet} has no release of this number; `shoal models list` says "
             "which there are"
         )
-    print(submit(folder, ReturnToRelease(to, group)))
+    print(order(folder, "releases", str(to), "rollback", group=group))
 
 
 def _under_way(state: FleetState, campaign: str) -> str:

@@ -3,8 +3,7 @@
 import time
 from pathlib import Path
 
-from aggregator.http.access import Role
-from aggregator.http.tokens import TokenFile
+from aggregator.http.tokens import Role, TokenFile
 from shoal.printing import print_json
 from shoal.times import minute_of, seconds_of
 

@@ -1,22 +1,27 @@
 """A service with campaigns, rounds, releases and a rollout behind its HTTP API, for tests: all real
 but the broker and the sockets."""
 
+import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 
-from aggregator.http.access import Access
 from aggregator.http.api import create_api
-from aggregator.http.tokens import TokenFile, http_access
+from aggregator.http.guard import Guard
+from aggregator.http.local import Local, open_to_owner
+from aggregator.http.orders import order_routes
+from aggregator.http.problem import answer_with_problems, problem
+from aggregator.http.server import HttpServer
+from aggregator.http.tokens import Access, TokenFile, http_access
+from aggregator.leadership.identity import lock_service
 from aggregator.operator.desk import Desk
 from aggregator.operator.device_orders import DeviceOrders
-from aggregator.operator.order_queue import OrderQueue
 from aggregator.releases.orders import MakeReleases
 from aggregator.service.conditions import Conditions, Counted
 from aggregator.service.duties import Duties
@@ -26,6 +31,45 @@ from aggregator.storage.engine import sqlite_url
 from aggregator.storage.place import Place
 from simulation.datasets.windows import FleetData
 from tests.aggregator.test_in_use import Releasing
+
+OWN = "shoal-the-owner's"
+"""Token of the folder's owner."""
+
+
+@contextmanager
+def running(look: Callable[[], object]) -> Iterator[None]:
+    """Carry out orders, as the service's one thread does, while the context is open."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(0.002):
+            look()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def taking_orders(folder: Path, desk: Desk) -> Iterator[None]:
+    """Take orders of a folder's owner over HTTP, as a service does, while the context is open."""
+    held, api = lock_service(folder), FastAPI()
+    answer_with_problems(api)
+    api.include_router(order_routes(desk))
+    try:
+        with HttpServer("127.0.0.1", 0) as server:
+            local = Local.new(*server.address)
+            access = http_access(folder, "127.0.0.1", local.token)
+            api.add_middleware(Guard, access=access, page=lambda _scope, *told: problem(*told))
+            server.serve(api)
+            with running(desk.look), open_to_owner(folder, local):
+                yield
+    finally:
+        os.close(held)
 
 
 @dataclass
@@ -38,23 +82,9 @@ class HttpService:
     releasing: Releasing
     duties: Duties
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Carry out orders, as the service's one thread does, for as long as the context is
-        open."""
-        over = threading.Event()
-
-        def run() -> None:
-            while not over.wait(0.002):
-                self.duties.done()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+    def running(self) -> AbstractContextManager[None]:
+        """Carry out orders while the context is open."""
+        return running(self.duties.done)
 
 
 def http_service(
@@ -66,19 +96,17 @@ def http_service(
     for _ in range(2):
         releasing.round()
         releasing.order(MakeReleases("run-1"))
-    bench, rollouts, orders = releasing.bench, releasing.rollouts, OrderQueue()
+    bench, rollouts = releasing.bench, releasing.rollouts
     assert rollouts is not None
     steering = Steering(
         bench.runner,
         Place(folder, "", trust=Trust((), None), blobs=""),
         lambda _state, _event: None,
     )
-    devices = DeviceOrders(
-        bench.runner.devices, folder, sqlite_url(folder / "shoal.db"), runner=bench.runner
-    )
+    devices = DeviceOrders(bench.runner, folder, sqlite_url(folder / "shoal.db"))
     desk = Desk(folder, {**steering.handlers, **devices.handlers, **releasing.handlers})
-    duties = Duties(bench.runner, desk, bench.clock, lambda: time.time() + 1e6, orders)
-    let_in: Access = replace(http_access(folder, host), **access)
+    duties = Duties(bench.runner, desk, bench.clock, lambda: time.time() + 1e6)
+    let_in: Access = replace(http_access(folder, host, OWN), **access)
     api = create_api(
         lambda: bench.runner.campaigns,
         lambda: Conditions(
@@ -88,7 +116,7 @@ def http_service(
         bench.runner.devices,
         lambda: rollouts.state,
         let_in,
-        orders,
+        desk,
         folder,
     )
     return HttpService(api, folder, TokenFile(folder), releasing, duties)

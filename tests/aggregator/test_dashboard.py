@@ -11,9 +11,9 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from aggregator.http.api import create_starting_api
 from aggregator.http.dashboard.orders import read_form, read_order
 from aggregator.http.server import HttpServer
-from aggregator.http.starting import create_starting_api
 from aggregator.operator.audit import AUDIT, note, read_back
 from aggregator.operator.device_orders import TagDevices
 from aggregator.service.orders import Hold, RollBack

@@ -176,7 +176,7 @@ def bench(fleet: FleetData, tmp_path: Path, url: str) -> Bench:
 
 
 def orders_of(bench: Bench, folder: Path, url: str) -> DeviceOrders:
-    return DeviceOrders(bench.runner.devices, folder, url, runner=bench.runner)
+    return DeviceOrders(bench.runner, folder, url)
 
 
 class TestWithdrawal:
@@ -256,12 +256,8 @@ class TestBan:
         with pytest.raises(ConfigError, match="it is not banned"):
             orders.unban(UnbanDevice("a"))
 
-    def test_a_ban_that_was_ordered_while_no_service_ran_holds_from_the_start_on(
-        self, bench: Bench, tmp_path: Path, url: str
-    ) -> None:
-        DeviceOrders(Devices(RegistryTable(url), bench.clock), tmp_path, url).ban(
-            BanDevice("a", "stolen")
-        )
+    def test_a_ban_holds_from_the_next_start_on(self, bench: Bench, url: str) -> None:
+        Devices(RegistryTable(url), bench.clock).ban("a", "stolen")
         bench.answers()
         bench.start(
             bench.state.settings,
@@ -358,7 +354,7 @@ class TestForget:
         assert reopened == bench.state
         assert found(tmp_path, *needles) == []
 
-    def test_a_stopped_folder_forgets_in_every_run(
+    def test_it_is_forgotten_in_runs_that_are_not_open_too(
         self, bench: Bench, tmp_path: Path, url: str
     ) -> None:
         blobs = self.trained(bench)
@@ -370,7 +366,9 @@ class TestForget:
             np.full(4, PATTERN * 3).tobytes(),
             *(name.encode() for name in blobs),
         )
-        DeviceOrders(devices, tmp_path, url).forget(ForgetDevice(GONE))
+        bench.runner.campaigns.clear()
+        bench.runner.devices = devices
+        orders_of(bench, tmp_path, url).forget(ForgetDevice(GONE))
         assert found(tmp_path, *needles) == []
         bench.start(bench.state.settings, bench.store, bench.blobs, epoch=2)
         assert (bench.state.round, bench.runner.paused) == (3, "")

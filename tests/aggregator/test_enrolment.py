@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from aggregator.enrolment.authority import FILES, hosts_of, make_authority, read_authority
 from aggregator.enrolment.desk import approve, forget, reject, restore, revoke
 from aggregator.enrolment.mosquitto import configuration, make_broker_folder, renew_broker
-from aggregator.http.rates import Rates
+from aggregator.http.guard import Rates
 from aggregator.maintenance.backup import KEYS
 from aggregator.storage.enrolment_store import FILE, open_enrolments
 from tests.enrolment import EnrolmentBench, enrolment_bench

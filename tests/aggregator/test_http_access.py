@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from aggregator.http.access import Caller
-from aggregator.http.tokens import FILE, TokenFile
+from aggregator.http.tokens import FILE, Caller, TokenFile
 from host.loopback import is_loopback
 from simulation.datasets.windows import FleetData
 from tests.aggregator.http_service import HttpService, http_service

@@ -1,5 +1,6 @@
 """Orders over HTTP, and what the API answers where it cannot do what was asked."""
 
+import asyncio
 import queue
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from aggregator.core.ports import StorageFailed
-from aggregator.operator import order_queue
-from aggregator.operator.desk import Answer
-from aggregator.operator.order_queue import MOST, OrderQueue
+from aggregator.operator import desk as desks
+from aggregator.operator.desk import MOST, Answer, Desk
 from aggregator.service.orders import Hold
 from simulation.datasets.windows import FleetData
 from tests.aggregator.http_service import HttpService, http_service
@@ -110,7 +110,7 @@ def test_orders_to_releases_and_rollouts(service: HttpService, client: TestClien
 def test_an_order_that_is_late_waits_and_is_carried_out(
     service: HttpService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order_queue, "WAIT_S", 0.05)
+    monkeypatch.setattr(desks, "WAIT_S", 0.05)
     answer = client.post("/campaigns/run-1/pause")
     assert (answer.status_code, answer.json()["state"]) == (202, "waiting")
     assert not service.releasing.bench.campaign.held
@@ -243,11 +243,44 @@ def test_nothing_is_loaded_from_elsewhere(client: TestClient) -> None:
     }
 
 
-def test_orders_that_are_too_many_are_refused_and_none_can_be_taken_back() -> None:
-    orders = OrderQueue()
-    waiting = [orders.give("x", Hold("run-1")) for _ in range(MOST)]
-    with pytest.raises(queue.Full):
-        orders.give("x", Hold("run-1"))
-    assert not waiting[0].cancel(), "whoever waits may go away; the order stays"
-    orders.carry_out(lambda by, _order: Answer(True, by))
-    assert [answer.result(0).text for answer in waiting] == ["x"] * MOST
+def test_orders_that_are_too_many_are_refused_and_none_can_be_taken_back(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def hold(order: Hold) -> str:
+        done.append(order.name)
+        return order.name
+
+    desk = Desk(tmp_path, {Hold: hold})
+
+    async def ask() -> None:
+        waiting = [asyncio.create_task(desk.ask("x", Hold(f"run-{i}"))) for i in range(MOST)]
+        await asyncio.sleep(0)
+        with pytest.raises(queue.Full):
+            await desk.ask("x", Hold("one more"))
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        desk.look()
+        assert await asyncio.gather(*waiting[1:]) == [
+            Answer(True, f"run-{i}") for i in range(1, MOST)
+        ]
+
+    asyncio.run(ask())
+    assert done == [f"run-{i}" for i in range(MOST)], "whoever waits may go away; the order stays"
+
+
+def test_several_devices_are_tagged_by_their_ids_or_by_a_rule(
+    service: HttpService, client: TestClient
+) -> None:
+    def order(**body: Any) -> tuple[int, str]:
+        answer = client.post("/devices/tag", json=body)
+        said = answer.json()
+        return answer.status_code, said.get("text") or said["detail"]
+
+    with service.running():
+        assert order(tags=["lab"], device_ids=["a", "b"]) == (200, "2 devices tagged lab")
+        assert order(tags=["old"], where="tags has lab") == (200, "2 devices tagged old")
+        assert order(tags=["x"], where="tags has x") == (
+            409,
+            "--where 'tags has x': it means no device",
+        )
+        assert order(tags=["x"])[0] == order(tags=["x"], device_ids=["a"], where="online")[0] == 409

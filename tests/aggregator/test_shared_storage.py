@@ -136,9 +136,7 @@ def test_a_device_that_is_forgotten_is_in_no_row_and_in_no_blob(
     bench.runner.devices.save()
     pattern = np.full(4, 0.00123456789, np.float32).tobytes()
     assert all(needle in stored(url, blobs) for needle in (b"gone", b"Marked-Board", pattern))
-    told = DeviceOrders(bench.runner.devices, tmp_path, url, where, bench.runner).forget(
-        ForgetDevice("gone")
-    )
+    told = DeviceOrders(bench.runner, tmp_path, url, where).forget(ForgetDevice("gone"))
     assert "device gone is forgotten" in told
     assert not any(needle in stored(url, blobs) for needle in (b"gone", b"Marked-Board", pattern))
     bench.close(a=(1.0, 1), b=(1.0, 1))

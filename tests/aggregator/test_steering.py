@@ -11,7 +11,7 @@ from aggregator.service.orders import Retune, Start
 from aggregator.service.start import Trust, read_exported, read_trust
 from aggregator.service.steering import Steering
 from aggregator.service_settings import CampaignSettings, run_settings
-from aggregator.storage.charter import Charter, accept, charters, is_proposed, propose
+from aggregator.storage.charter import Charter, accept, charters, propose
 from aggregator.storage.place import Place
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
@@ -42,10 +42,11 @@ def test_a_campaign_that_cannot_begin_is_none_and_can_be_ordered_again(
         Bench(fleet), tmp_path, f"sqlite:///{tmp_path / 'shoal.db'}", read_trust(exported.folder)
     )
     suggest(tmp_path, "second", exported)
-    assert is_proposed(tmp_path, "second")
+    wanted = tmp_path / "campaigns" / ".wanted-second"
+    assert wanted.is_dir()
     with pytest.raises(ShoalError):
         steering.handlers[Start](Start("second"))
-    assert (charters(tmp_path), is_proposed(tmp_path, "second")) == ({}, False)
+    assert (charters(tmp_path), wanted.exists()) == ({}, False)
     (tmp_path / "shoal.db").rmdir()
     suggest(tmp_path, "second", exported)
     assert "campaign second has started" in steering.handlers[Start](Start("second"))

@@ -1,20 +1,24 @@
-"""`shoal devices`, on the folder of a service that does not run; tests/end_to_end/test_devices.py
-has one that runs."""
+"""`shoal devices`, on the folder of a service; tests/end_to_end/test_devices.py has a whole one."""
 
 import json
 import shlex
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aggregator.leadership.identity import lock_service
+from aggregator.operator.desk import Desk
+from aggregator.operator.device_orders import DeviceOrders
 from aggregator.service.devices import Devices
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.registry_table import RegistryTable
 from aggregator.storage.sql_store import SqlStore
 from algorithms.personalisation.kept import Kept
 from shoal.cli import application
+from tests.aggregator.http_service import taking_orders
 from tests.shoal.test_operate_page import COMMANDS
 from wire.errors import ConfigError
 from wire.messages import CheckIn, InUse, Metrics, Policy, Update
@@ -44,6 +48,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+class Idle:
+    """A runner without campaigns, as far as orders on devices know it."""
+
+    def __init__(self, devices: Devices) -> None:
+        self.devices, self.campaigns = devices, dict[str, object]()
+
+    def forget(self, device_id: str) -> None:
+        pass
+
+    def tell_devices(self) -> None:
+        pass
+
+
+@pytest.fixture
+def service(folder: Path) -> Iterator[None]:
+    """A service that takes orders on devices."""
+    url = sqlite_url(folder / "shoal.db")
+    with closing(RegistryTable(url)) as table:
+        devices = Devices(table, lambda: 1_800_000_000.0)
+        runner: Any = Idle(devices)
+        with taking_orders(folder, Desk(folder, DeviceOrders(runner, folder, url).handlers)):
+            yield
+
+
 def shoal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()
     application("devices")(["devices", *arguments], standalone_mode=False)
@@ -51,7 +79,7 @@ def shoal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_commands_of_the_page_run_as_written(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, service: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = {command.split()[2]: shoal(capsys, *shlex.split(command)[2:]) for command in WRITTEN}
     assert list(told) == ["list", "show", "profile", "tag", "untag", "ban", "unban", "forget"]
@@ -89,7 +117,7 @@ def test_the_commands_of_the_page_run_as_written(
 
 
 def test_to_forget_a_device_that_nobody_knows_says_so(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, service: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "device nope is not known: nothing of it was in the registry" in shoal(
         capsys, "forget", str(folder), "nope", "--yes"
@@ -161,7 +189,11 @@ def test_a_list_is_for_people_and_for_programs(
     ],
 )
 def test_a_mistake_is_one_clear_error(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], error: str
+    folder: Path,
+    service: None,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    error: str,
 ) -> None:
     with pytest.raises(ConfigError, match=error):
         shoal(capsys, *(str(folder) if word == "FOLDER" else word for word in arguments))
@@ -172,3 +204,10 @@ def test_reading_does_not_disturb_a_service_that_runs(
 ) -> None:
     lock_service(folder)
     assert len(shoal(capsys, "list", str(folder)).splitlines()) == 3
+
+
+def test_without_a_service_there_are_no_orders(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"No service runs in .*Start it with `shoal serve"):
+        shoal(capsys, "ban", str(folder), "pi-1")

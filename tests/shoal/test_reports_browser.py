@@ -56,7 +56,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(root: Path) -> Iterator[str]:
     with HttpServer("127.0.0.1", 0) as server:
         server.serve(Site(Library(root)).app)
-        yield f"http://127.0.0.1:{server.port}"
+        yield f"http://127.0.0.1:{server.address[1]}"
 
 
 PAGES = (

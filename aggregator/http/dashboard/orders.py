@@ -33,7 +33,7 @@ LISTS = ("device_ids", "tags")
 """Fields that hold several names, with commas or spaces between them."""
 MOST_FIELDS = 16
 MOST_CHARACTERS = 200
-"""Of a field, as in the HTTP API."""
+"""Of a field."""
 
 
 def read_form(body: bytes) -> dict[str, str]:

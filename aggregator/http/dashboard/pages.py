@@ -13,7 +13,6 @@ from starlette.responses import Response
 from aggregator.core.release.reach import needed
 from aggregator.core.release.state import GOING
 from aggregator.core.state import RunState
-from aggregator.http.access import Caller
 from aggregator.http.dashboard.accuracy import SORTS as ACCURACY_SORTS
 from aggregator.http.dashboard.accuracy import Sort as AccuracySort
 from aggregator.http.dashboard.accuracy import accuracy_page
@@ -36,6 +35,7 @@ from aggregator.http.dashboard.rendering import HEADERS, answer, forget_told, re
 from aggregator.http.dashboard.sources import Sources
 from aggregator.http.devices import device_line
 from aggregator.http.releases import release_views, rollout_views
+from aggregator.http.tokens import Caller
 from aggregator.http.views import Shown, campaign_view
 from aggregator.operator.audit import read_back
 from aggregator.releases.rollouts import KEPT

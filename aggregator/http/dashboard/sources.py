@@ -8,9 +8,9 @@ from typing import Any
 
 from aggregator.core.ports import Clock
 from aggregator.core.release.state import FleetState
-from aggregator.http.access import Access
+from aggregator.http.tokens import Access
 from aggregator.http.views import Shown
-from aggregator.operator.order_queue import OrderQueue
+from aggregator.operator.desk import Desk
 from aggregator.service.conditions import Conditions
 from aggregator.service.devices import Devices
 
@@ -25,7 +25,7 @@ class Sources:
     releases: Callable[[], FleetState] | None
     """None: the fleet has no releases."""
     access: Access | None
-    orders: OrderQueue | None
+    orders: Desk | None
     audit: Path | None
     """The folder with the audit log."""
     openapi: Callable[[], dict[str, Any]]

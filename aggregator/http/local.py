@@ -1,0 +1,125 @@
+"""Orders of the owner of a service's folder, who needs no other token: a running service writes
+where it listens, and a token for its owner alone, into its folder."""
+
+import http.client
+import ipaddress
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from aggregator.leadership.identity import is_served
+from aggregator.operator.desk import WAIT_S
+from host.files import write_atomically
+from wire.errors import ConfigError
+
+FILE = "http-local.json"
+START_S = 30.0
+"""Seconds for which a command waits for a service that starts."""
+
+
+class Local(msgspec.Struct, frozen=True):
+    """The way to a running service from its own machine."""
+
+    host: str
+    port: int
+    token: str
+
+    @classmethod
+    def new(cls, host: str, port: int) -> "Local":
+        """Return the way to a service that listens here, with a new token. `host`: an address, or
+        one that stands for all addresses."""
+        address = ipaddress.ip_address(host)
+        if address.is_unspecified:
+            host = "::1" if address.version == 6 else "127.0.0.1"
+        return cls(host, port, "shoal-" + secrets.token_urlsafe(32))
+
+
+@contextmanager
+def open_to_owner(folder: Path, local: Local) -> Iterator[None]:
+    """Let the owner of a service's folder give orders while the context is open.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        write_atomically(folder / FILE, msgspec.json.encode(local), 0o600)
+    except OSError as error:
+        raise ConfigError(f"{folder / FILE}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        close_to_owner(folder)
+
+
+def close_to_owner(folder: Path) -> None:
+    """Remove the file of a service that ends, or of one that was killed."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
+def check_served(folder: Path) -> None:
+    """Raise ConfigError unless a service runs in this folder."""
+    if not folder.is_dir():
+        raise ConfigError(f"No folder {folder}. `shoal serve --folder {folder}` makes it")
+    if not is_served(folder):
+        raise ConfigError(
+            f"No service runs in {folder}. Start it with `shoal serve --folder {folder}`, and then "
+            "give the order again"
+        )
+
+
+def order(folder: Path, *path: str, **body: Any) -> str:
+    """Give an order to the service of a folder, and return what came of it. `path`: the parts of
+    the order's path, such as ``campaigns``, a name and ``pause``.
+
+    Raises:
+        ConfigError: no service runs in the folder, the service refuses the order, or the answer
+        does not come in time.
+    """
+    until_s = time.monotonic() + START_S
+    while True:
+        check_served(folder)
+        try:
+            local = msgspec.json.decode((folder / FILE).read_bytes(), type=Local)
+            return _ask(local, "/" + "/".join(quote(part, safe="") for part in path), body)
+        except (FileNotFoundError, ConnectionRefusedError):
+            if time.monotonic() > until_s:
+                raise ConfigError(
+                    f"The service in {folder} has taken no orders for {START_S:.0f} s: it starts, "
+                    "or waits as a standby. Its log says more"
+                ) from None
+            time.sleep(0.05)
+        except PermissionError:
+            raise ConfigError(
+                f"{folder / FILE}: only the owner of the folder may give orders by command. Others "
+                "give them over HTTP, with a token of `shoal token new`"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise ConfigError(
+                f"The service in {folder} has given no answer: {error or type(error).__name__}. "
+                "audit.log says whether the order was carried out"
+            ) from None
+
+
+def _ask(local: Local, path: str, body: Mapping[str, Any]) -> str:
+    connection = http.client.HTTPConnection(local.host, local.port, timeout=2 * WAIT_S)
+    try:
+        connection.request(
+            "POST",
+            path,
+            json.dumps(body) if body else None,
+            {"Authorization": f"Bearer {local.token}", "Content-Type": "application/json"},
+        )
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise ConfigError(answer.get("text") or answer.get("detail"))
+    return str(answer["text"])
