@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from aggregator.core.round.order_events import Retuned
+from aggregator.core.state import Retuned
 from aggregator.service.devices import Devices
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.registry_table import RegistryTable

@@ -29,11 +29,7 @@ def spent(state: RunState, at_s: float) -> Ended:
     settings = state.settings
     if state.trained >= settings.rounds:
         return "rounds"
-    if (
-        settings.days
-        and state.started_at_s is not None
-        and at_s >= state.started_at_s + settings.days * DAY_S
-    ):
+    if settings.days and at_s >= state.started_at_s + settings.days * DAY_S:
         return "days"
     return "patience" if settings.patience and state.unimproved >= settings.patience else ""
 

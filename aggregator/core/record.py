@@ -7,15 +7,16 @@ from typing import Any
 import msgspec
 
 from aggregator.core.round.asking import all_placed, groups_of
-from aggregator.core.round.device_events import DeviceBarred, DeviceForgotten, KeptChanged
-from aggregator.core.round.order_events import RolledBack
-from aggregator.core.round.placed import Placed
-from aggregator.core.round.succession import gives_models
 from aggregator.core.state import (
+    DeviceBarred,
     DeviceCheckedIn,
+    DeviceForgotten,
     Event,
+    KeptChanged,
     OpenPhase,
+    Placed,
     Report,
+    RolledBack,
     RoundAggregated,
     RunState,
     Told,
@@ -136,9 +137,10 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
 def _last_again(before: RunState, event: Event, after: RunState) -> RoundRecord | None:
     """The record of the evaluation once more, where a device has chosen late what it keeps, has
     lost that or may not tell of it now, or all are to choose anew; else None."""
-    may_change = isinstance(
-        event, UpdateAdmitted | DeviceCheckedIn | KeptChanged | RolledBack
-    ) and gives_models(before)
+    may_change = (
+        isinstance(event, UpdateAdmitted | DeviceCheckedIn | KeptChanged | RolledBack)
+        and before.ended != "order"
+    )
     if not may_change or after.received is before.received:
         return None
     placed = all_placed(after)

@@ -36,7 +36,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from aggregator.core.round.placed import Placed
+from aggregator.core.state import Placed
 from algorithms.personalisation.kept import Kept
 from wire.messages import CheckIn, DeclineReason
 

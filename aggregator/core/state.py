@@ -9,14 +9,6 @@ from typing import Any, Literal
 import msgspec
 from immutables import Map
 
-from aggregator.core.round.device_events import (
-    DeviceBarred,
-    DeviceForgotten,
-    EligibilityChanged,
-    KeptChanged,
-)
-from aggregator.core.round.order_events import Aborted, Retuned, RolledBack
-from aggregator.core.round.placed import Placed
 from aggregator.core.settings import Ended, RunSettings
 from algorithms.personalisation.kept import Kept
 from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
@@ -24,6 +16,27 @@ from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
 OpenPhase = Literal["preparing", "training", "evaluating"]
 """A phase in which devices work on plans and updates are awaited."""
 Phase = Literal["waiting", OpenPhase, "aggregating", "finished"]
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """The group of a device that cannot train."""
+
+    group: str
+    """The key of its group's model."""
+    sure: float
+    """From 0 to 1: the share of the devices asked that are in the group."""
+    neighbours: int = 0
+    """How many devices with the most similar inputs were asked; 0: its inputs had no say."""
+
+    def __str__(self) -> str:
+        if self.neighbours:
+            return (
+                f"placed by its inputs, {round(self.sure * self.neighbours)} of {self.neighbours} "
+                "neighbours"
+            )
+        if self.sure == 1:
+            return "the only group"
+        return f"in the largest group, {100 * self.sure:.0f} % of the devices"
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -149,8 +162,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that count from the next round on, where the operator has given others."""
     epoch: int = 0
     """Which start of the service this is: greater than any before it."""
-    started_at_s: float | None = None
-    """When the run began; None in a run that an earlier version began."""
+    started_at_s: float = 0.0
+    """When the run began."""
     at_s: float = 0.0
     """When the last event was; the clock never goes back behind it, also after a restart."""
     phase: Phase = "waiting"
@@ -185,7 +198,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ended = ""
     """Why training is over; empty while it is not."""
     ended_at_s: float | None = None
-    """When the run last came to its end; None if it has not (`aggregator.core.round.succession`)."""
+    """When the run last came to its end; None if it has not (`aggregator.core.round.dismissal`)."""
     memory: MaybeDigest = ""
     """What the algorithm remembers from round to round."""
     cohort: dict[str, str] = {}
@@ -386,6 +399,77 @@ class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):
     at_s: float
     round: int
     device_ids: tuple[str, ...]
+
+
+class EligibilityChanged(msgspec.Struct, frozen=True, tag="eligibility-changed"):
+    """Of these devices is known anew whether they are asked for anything. None of them is barred
+    any longer."""
+
+    at_s: float
+    included: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+
+class DeviceBarred(msgspec.Struct, frozen=True, tag="device-barred"):
+    """A device was banned: what it sent for the open round does not count, and it is asked for
+    nothing."""
+
+    at_s: float
+    device_id: str
+
+
+class DeviceForgotten(msgspec.Struct, frozen=True, tag="device-forgotten"):
+    """Nothing of a device is to remain. `memories`: by the digest of each memory of the algorithm
+    that the run names, the digest of the same without the device. `own`: the models that were made
+    of its updates alone."""
+
+    at_s: float
+    device_id: str
+    memories: dict[Digest, Digest]
+    own: tuple[Digest, ...] = ()
+
+
+class Says(msgspec.Struct, frozen=True):
+    """What a device holds, and what its owner lets it say, as it told when it checked in with any
+    run of the fleet."""
+
+    held: tuple[str, ...] | None
+    """As `CheckIn.kept`; None also where the device has chosen since."""
+    withholds: bool
+    """Whether its owner does not let it say what it keeps, and why (`Policy.withholds`)."""
+    min_windows: int
+    """As in `Policy`."""
+
+
+class KeptChanged(msgspec.Struct, frozen=True, tag="kept-changed"):
+    """By device, what it says, where that takes back something that this run has been told."""
+
+    at_s: float
+    devices: dict[str, Says]
+
+
+class RolledBack(msgspec.Struct, frozen=True, tag="rolled-back"):
+    """The operator returns to the models that the round `to` made, if they are remembered.
+    `programs`: what devices do with them, by the settings that the run has now; None: as then."""
+
+    at_s: float
+    to: int
+    programs: dict[str, tuple[Verb, ...]] | None = None
+
+
+class Retuned(msgspec.Struct, frozen=True, tag="retuned"):
+    """The operator has given the run other settings. `programs`: what devices do with them, if a
+    round is opened because of it."""
+
+    at_s: float
+    settings: RunSettings
+    programs: dict[str, tuple[Verb, ...]]
+
+
+class Aborted(msgspec.Struct, frozen=True, tag="aborted"):
+    """The operator ends the campaign where it stands."""
+
+    at_s: float
 
 
 Event = (

@@ -16,8 +16,7 @@ import msgspec
 from aggregator.core.budget import why_ended
 from aggregator.core.record import RoundRecord
 from aggregator.core.round.asking import all_placed, groups_of
-from aggregator.core.round.placed import Placed
-from aggregator.core.state import RunState
+from aggregator.core.state import Placed, RunState
 from algorithms.personalisation.kept import Kept
 
 PACKAGES = ("shoal", "torch", "onnxruntime", "numpy", "scikit-learn", "paho-mqtt")

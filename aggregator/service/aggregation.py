@@ -21,9 +21,15 @@ from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs, Clock
 from aggregator.core.round.cohort import staleness_weights
 from aggregator.core.round.influence import bounded, first_beyond
-from aggregator.core.round.order_events import Retuned
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState, Started
+from aggregator.core.state import (
+    ModelVersion,
+    Received,
+    Retuned,
+    RoundAggregated,
+    RunState,
+    Started,
+)
 from aggregator.core.versions import farthest, worse_than
 from aggregator.releases.inherit import Source, begin_from
 from aggregator.service.placing import place_again, place_unlabelled

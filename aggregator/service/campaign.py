@@ -15,9 +15,9 @@ from functools import partial
 
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.round.machine import step
-from aggregator.core.round.order_events import Aborted, RolledBack
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import (
+    Aborted,
     Acknowledge,
     Aggregate,
     Command,
@@ -25,6 +25,7 @@ from aggregator.core.state import (
     Event,
     FinishRun,
     Resumed,
+    RolledBack,
     RunState,
     SendPlan,
     SetDeadline,

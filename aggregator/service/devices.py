@@ -19,14 +19,17 @@ from aggregator.core.ports import Clock, RegistryStore, StorageFailed
 from aggregator.core.registry import MOST_TAGS, NOBODY, Entry
 from aggregator.core.round.asking import all_placed, groups_of, placed_of
 from aggregator.core.round.closings import left_of
-from aggregator.core.round.device_events import DeviceBarred, EligibilityChanged, KeptChanged, Says
-from aggregator.core.round.placed import Placed
 from aggregator.core.state import (
+    DeviceBarred,
     DeviceCheckedIn,
     DeviceLost,
+    EligibilityChanged,
     Event,
+    KeptChanged,
+    Placed,
     RoundAggregated,
     RunState,
+    Says,
     UpdateAdmitted,
 )
 from algorithms.personalisation.kept import Kept

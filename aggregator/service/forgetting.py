@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from aggregator.core.ports import Blobs, Store
 from aggregator.core.record import RoundRecord
-from aggregator.core.round.device_events import DeviceForgotten
-from aggregator.core.state import ModelVersion, RunState
+from aggregator.core.state import DeviceForgotten, ModelVersion, RunState
 from aggregator.service.group import Group
 from aggregator.transfer.offers import needed
 from algorithms.algorithm import Algorithm, decode_memory, encode_memory

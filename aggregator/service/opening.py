@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from aggregator.core.round.succession import opened
+from aggregator.core.round.dismissal import opened
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from aggregator.leadership.identity import SteadyClock, service_signer

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from aggregator.core.ports import Blobs
 from aggregator.core.round.closings import tells
-from aggregator.core.round.placed import Placed
-from aggregator.core.state import ModelVersion, RunState, UpdateAdmitted
+from aggregator.core.state import ModelVersion, Placed, RunState, UpdateAdmitted
 from algorithms.algorithm import Algorithm, State, decode_memory
 from algorithms.core.contract import Placement
 from algorithms.core.keys import is_no_group

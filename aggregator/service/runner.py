@@ -9,14 +9,14 @@ is paused (`aggregator.service.campaign`); the others go on.
 
 A device works for one campaign at a time: the one that was started last of those that ask devices
 and take it. It is given the models of the one that came to its end last
-(`aggregator.core.round.succession`).
+(`aggregator.core.round.dismissal`).
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from aggregator.core.ports import Blobs, Clock, Store
-from aggregator.core.round.succession import by_end
+from aggregator.core.round.dismissal import by_end
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import DeviceCheckedIn, DeviceLost, Resumed, RunState
 from aggregator.leadership.rivals import Rivals

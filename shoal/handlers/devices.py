@@ -9,7 +9,7 @@ import msgspec
 
 from aggregator.core.eligibility import read_rule
 from aggregator.core.registry import Entry, away, withholds
-from aggregator.core.round.placed import Placed
+from aggregator.core.state import Placed
 from aggregator.leadership.identity import is_served
 from aggregator.profile import profile_of
 from aggregator.storage.engine import sqlite_url

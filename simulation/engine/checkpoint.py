@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 
 from aggregator.core.record import RoundRecord
-from aggregator.core.round.placed import Placed
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import Told
+from aggregator.core.state import Placed, Told
 from aggregator.storage.memory import MemoryBlobs
 from algorithms.algorithm import decode_memory, encode_memory
 from host.files import write_atomically

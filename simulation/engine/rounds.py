@@ -17,9 +17,8 @@ from aggregator.core.budget import improvement_of, mean_accuracy
 from aggregator.core.plan import by_labels, make_plan, program_for
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord, make_record
-from aggregator.core.round.placed import Placed
 from aggregator.core.settings import Ended
-from aggregator.core.state import Device, Report, RunState, Told
+from aggregator.core.state import Device, Placed, Report, RunState, Told
 from aggregator.service.aggregation import (
     apply_algorithm,
     encode_views,

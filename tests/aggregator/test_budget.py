@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aggregator.core import state as s
 from aggregator.core.budget import DAY_S, improvement_of, why_ended
-from aggregator.core.round.order_events import Aborted, Retuned
+from aggregator.core.state import Aborted, Retuned
 from aggregator.service.start import check_retuned
 from tests.aggregator.round_cases import RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS, SETTINGS
@@ -84,16 +84,6 @@ class TestDays:
         assert retuned(run, 2 * DAY_S, rounds=500) == []
         assert "SendPlan" in retuned(run, 2 * DAY_S, days=3.0)
         assert (run.state.phase, run.state.ended) == ("training", "")
-
-    def test_a_run_of_an_earlier_version_counts_them_from_when_they_are_given(self) -> None:
-        run = run_of()
-        run.state = msgspec.structs.replace(run.state, started_at_s=None)
-        retuned(run, 50 * DAY_S, days=1.0)
-        phases = []
-        for day in (50.5, 51.5):
-            train(run, 50, day * DAY_S)
-            phases.append(run.state.phase)
-        assert phases == ["training", "evaluating"]
 
 
 class TestPatience:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from aggregator.core import state as s
 from aggregator.core.round.cohort import Buffer, policy_settings, read_policy
-from aggregator.core.round.device_events import DeviceBarred, DeviceForgotten
-from aggregator.core.round.order_events import Retuned, RolledBack
+from aggregator.core.state import DeviceBarred, DeviceForgotten, Retuned, RolledBack
 from aggregator.service.aggregation import check_fit, weakened
 from aggregator.service.start import check_retuned
 from aggregator.transfer.offers import needed, offered

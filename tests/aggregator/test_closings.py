@@ -13,14 +13,16 @@ from aggregator.core.admission import Refused, expect
 from aggregator.core.plan import without_labels
 from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.round.closings import MOST_ASKED
-from aggregator.core.round.device_events import (
+from aggregator.core.state import (
+    Aborted,
     DeviceBarred,
     DeviceForgotten,
     EligibilityChanged,
     KeptChanged,
+    Retuned,
+    RolledBack,
     Says,
 )
-from aggregator.core.round.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.summary import summarize
 from aggregator.core.versions import latest
 from aggregator.transfer.offers import offered

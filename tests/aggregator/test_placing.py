@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from aggregator.core.round.placed import Placed
+from aggregator.core.state import Placed
 from aggregator.service.placing import place_all
 from algorithms.algorithm import State
 from algorithms.core.contract import GroupingMemory

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.core import registry as r
-from aggregator.core.round.placed import Placed
+from aggregator.core.state import Placed
 from wire.messages import CheckIn
 
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.core.round.order_events import Retuned
 from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
-from aggregator.core.state import DeadlinePassed
+from aggregator.core.state import DeadlinePassed, Retuned
 from aggregator.service.start import check_retuned
 from algorithms.core.contract import Programs
 from simulation.datasets.windows import FleetData

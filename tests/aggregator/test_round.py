@@ -12,11 +12,11 @@ import pytest
 from aggregator.core import state as s
 from aggregator.core.plan import round_seed
 from aggregator.core.record import RoundRecord, record_of
-from aggregator.core.round.device_events import DeviceBarred, DeviceForgotten
 from aggregator.core.round.machine import step
+from aggregator.core.state import DeviceBarred, DeviceForgotten
 from algorithms.core.contract import Programs
 from shoal.handlers.serve import ask_to_stop, log_rounds
-from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
+from tests.aggregator.round_cases import RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire.messages import Evaluate, Train
 
@@ -457,19 +457,6 @@ def test_every_closed_round_has_one_record() -> None:
         50,
         9.0,
     )
-
-
-WRITTEN = """{"type":"started","at_s":0.0,"settings":{"run_id":"run-1","algorithm":"fedavg","data":"x","bundle":"%s","rounds":3,
-"min_devices":1,"deadline_s":10.0,"grace_s":1.0,"seed":4,"local_epochs":2,"batch_size":8,"reported":{"step":[]},"responses":{},
-"hyper":{"lr":0.1},"max_update_norm":1000000.0},"models":{"initial":"%s"},"memory":"%s","programs":{},"preparing":true,"starts":{}}"""
-
-
-def test_an_event_whose_fields_are_in_another_order_is_the_same_event() -> None:
-    event = msgspec.json.decode(WRITTEN % ("0" * 64, MODEL, MEMORY), type=s.Event)
-    expected = msgspec.structs.replace(
-        SETTINGS, seed=4, local_epochs=2, batch_size=8, hyper={"lr": 0.1}
-    )
-    assert event == s.Started(0.0, expected, {"initial": MODEL}, MEMORY, {}, preparing=True)
 
 
 def test_an_event_before_the_start_is_a_defect() -> None:

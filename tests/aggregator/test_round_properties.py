@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from aggregator.core import state as s
 from aggregator.core.round import machine as core
 from aggregator.core.round.asking import is_awaited, may_be_asked
-from aggregator.core.round.device_events import (
+from aggregator.core.round.machine import OPEN, TRANSITIONS
+from aggregator.core.state import (
     DeviceBarred,
     DeviceForgotten,
     EligibilityChanged,
     KeptChanged,
+    Retuned,
+    RolledBack,
     Says,
 )
-from aggregator.core.round.machine import OPEN, TRANSITIONS
-from aggregator.core.round.order_events import Retuned, RolledBack
 from tests.aggregator.round_cases import MEMORY, RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS
 

@@ -18,10 +18,8 @@ from aggregator.core.round.asking import (
     placed_of,
     start_key,
 )
-from aggregator.core.round.device_events import DeviceBarred, DeviceForgotten
 from aggregator.core.round.machine import step
-from aggregator.core.round.order_events import Retuned
-from aggregator.core.round.placed import Placed
+from aggregator.core.state import DeviceBarred, DeviceForgotten, Placed, Retuned
 from aggregator.core.summary import summarize
 from aggregator.releases.policy import group_of
 from aggregator.transfer.offers import needed, offered

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from aggregator.core import state as s
 from aggregator.core.round.asking import start_key
-from aggregator.core.round.device_events import DeviceForgotten
 from aggregator.core.round.machine import OPEN
+from aggregator.core.state import DeviceForgotten
 from tests.aggregator.round_cases import Run, kinds
 from tests.aggregator.test_unlabelled import PROGRAMS, aggregate, come, tell
 

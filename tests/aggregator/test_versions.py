@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.core.round.order_events import RolledBack
-from aggregator.core.state import ModelVersion, RunState
+from aggregator.core.state import ModelVersion, RolledBack, RunState
 from aggregator.core.versions import worse_than
 from aggregator.storage.memory import MemoryBlobs
 from simulation.datasets.windows import FleetData

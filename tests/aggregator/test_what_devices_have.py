@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from aggregator.core import state as s
 from aggregator.core.record import RoundRecord, record_of
-from aggregator.core.round.order_events import Aborted, Retuned, RolledBack
-from aggregator.core.round.succession import by_end, has_ended, opened
+from aggregator.core.round.dismissal import by_end, opened
+from aggregator.core.state import Aborted, Retuned, RolledBack
 from aggregator.releases.orders import ORDERS, refusing_handlers
 from aggregator.service.devices import Devices
 from aggregator.service.told import Told
@@ -103,7 +103,7 @@ class TestSuccession:
         run.check_in("a")
         run.update("a")
         run.aggregated()
-        assert not has_ended(run.state)
+        assert run.state.ended_at_s is None
         run.update("a", at_s=7.0)
         assert run.state.ended_at_s == 7.0
         run.feed(Retuned(8.0, msgspec.structs.replace(run.state.settings, rounds=3), PROGRAMS))
@@ -115,7 +115,9 @@ class TestSuccession:
         self, known: dict[str, s.RunState]
     ) -> None:
         order, names = by_end(known), opened(dict(known))
-        assert sorted(order) == sorted(name for name, state in known.items() if has_ended(state))
+        assert sorted(order) == sorted(
+            name for name, state in known.items() if state.ended_at_s is not None
+        )
         times = [known[name].ended_at_s or 0.0 for name in order]
         assert times == sorted(times, reverse=True)
         assert names >= {name for name, state in known.items() if state.phase != "finished"}

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.core.round.placed import Placed
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import RunState
+from aggregator.core.state import Placed, RunState
 from aggregator.core.summary import summarize
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.memory import MemoryBlobs, MemoryStore

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.core.round.placed import Placed
+from aggregator.core.state import Placed
 from algorithms.registry import read_algorithm
 from edge_client.core.ports import Windows
 from simulation.datasets.catalog import load_data

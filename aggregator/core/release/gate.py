@@ -6,8 +6,8 @@ much the accuracy fell has an interval, from what differs between devices and fr
 there are. While the interval lies on both sides of `max_drop`, the step waits; after `patience_s`,
 or when every device has answered, the median itself decides. So fewer than half of a step's
 devices, of three or more, cannot make a release pass that is worse on each of the others, nor have
-one go back that is on none. A device that never says what it uses, as clients did not before there
-were releases, holds a step up for no longer than that.
+one go back that is on none. A device that never says what it uses holds a step up for no
+longer than that.
 """
 
 import math

@@ -6,8 +6,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from aggregator.core.plan import NEW, can_train
-from aggregator.core.round.placed import Placed
-from aggregator.core.state import Device, RunState
+from aggregator.core.state import Device, Placed, RunState
 from algorithms.core.keys import NEWCOMER
 
 T = TypeVar("T")

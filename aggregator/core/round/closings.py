@@ -26,14 +26,14 @@ from msgspec.structs import replace
 from aggregator.core.hours import read_hours
 from aggregator.core.plan import can_train, closing_verbs, plan_for
 from aggregator.core.round.asking import is_missing, others, start_key, with_device
-from aggregator.core.round.device_events import KeptChanged, Says
 from aggregator.core.round.inputs import noted
-from aggregator.core.round.succession import gives_models
 from aggregator.core.state import (
     Command,
     Flight,
+    KeptChanged,
     Received,
     RunState,
+    Says,
     SendPlan,
     SetDeadline,
     UpdateAdmitted,
@@ -50,7 +50,7 @@ def is_due(state: RunState, device_id: str) -> bool:
     """Whether a device is still to choose what it keeps, or to be placed, now that the run is
     over."""
     device = state.devices.get(device_id)
-    if device is None or state.phase != "finished" or not gives_models(state):
+    if device is None or state.phase != "finished" or state.ended == "order":
         return False
     may = device.eligible and not device.barred and max(device.closings, device.losses) < MOST_ASKED
     return may and (

@@ -1,5 +1,13 @@
 """Transitions of a run that is over: every device is told which model is its own, once it has
-chosen what it keeps. Pure."""
+chosen what it keeps. Pure.
+
+Of several campaigns, devices have the models of the one that came to its end last. A campaign comes
+to its *end* when its evaluation is over; one that is aborted does not, and gives no models. What
+devices have of one that came to its end and was resumed and aborted later, they keep. A device that
+a campaign does not take (`where`) has the models of the one that ended before it.
+"""
+
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -7,13 +15,12 @@ from aggregator.core.plan import plan_for
 from aggregator.core.round import closings, inputs
 from aggregator.core.round.asking import with_device
 from aggregator.core.round.opening import Step, acknowledgements, finish_command, finish_commands
-from aggregator.core.round.order_events import RolledBack
-from aggregator.core.round.succession import gives_models
 from aggregator.core.state import (
     Acknowledge,
     DeadlinePassed,
     DeviceDeclined,
     Resumed,
+    RolledBack,
     RunState,
     SendPlan,
     UpdateAdmitted,
@@ -102,4 +109,26 @@ def replace_all(state: RunState, event: RolledBack) -> Step:
         return state, []
     after = closings.anew(replace(after, epoch=after.epoch + 1))
     after, commands = closings.ask_all(after, event.at_s)
-    return after, [*commands, *finish_commands(after)] if gives_models(after) else []
+    return after, [*commands, *finish_commands(after)] if after.ended != "order" else []
+
+
+def by_end(states: Mapping[str, RunState]) -> list[str]:
+    """The campaigns that have come to their end, the last one first, from all in the order of their
+    starts."""
+    over = [name for name, state in states.items() if state.ended_at_s is not None]
+    return sorted(over, key=lambda name: states[name].ended_at_s or 0.0)[::-1]
+
+
+def opened(states: Mapping[str, RunState | None]) -> set[str]:
+    """The campaigns that a service opens: those that are not over; of those that have come to their
+    end, from the last back to the first that takes every device; and the one that was started last,
+    over or not."""
+    known = {name: state for name, state in states.items() if state is not None}
+    wanted = {
+        name for name in states if name not in known or known[name].phase != "finished"
+    } | set(list(states)[-1:])
+    for name in by_end(known):
+        wanted.add(name)
+        if not known[name].next_settings.where:
+            break
+    return wanted

@@ -86,17 +86,8 @@ from msgspec.structs import replace
 
 from aggregator.core.budget import measured
 from aggregator.core.plan import can_train, place_of_plan, plan_for
-from aggregator.core.round import (
-    closings,
-    dismissal,
-    flights,
-    inputs,
-    membership,
-    orders,
-    resumption,
-)
+from aggregator.core.round import closings, dismissal, flights, inputs, membership, orders
 from aggregator.core.round.asking import absent, failed, is_missing, num_trainers, with_device
-from aggregator.core.round.device_events import KeptChanged
 from aggregator.core.round.opening import (
     Step,
     close,
@@ -108,8 +99,8 @@ from aggregator.core.round.opening import (
     open_next,
     surveyed,
 )
-from aggregator.core.round.order_events import Aborted, Retuned, RolledBack
 from aggregator.core.state import (
+    Aborted,
     Acknowledge,
     DeadlinePassed,
     Device,
@@ -118,9 +109,12 @@ from aggregator.core.state import (
     DeviceHeard,
     DeviceLost,
     Event,
+    KeptChanged,
     OpenPhase,
     Phase,
     Resumed,
+    Retuned,
+    RolledBack,
     RoundAggregated,
     RunState,
     SendPlan,
@@ -401,11 +395,11 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     UpdateAdmitted: _receive,
     DeviceDeclined: _excuse,
     DeadlinePassed: _expire,
-    UpdatesLost: resumption.ask_again,
+    UpdatesLost: orders.ask_again,
     RolledBack: orders.roll_back,
     Retuned: orders.retune,
     Aborted: orders.end,
-    Resumed: resumption.command_again,
+    Resumed: orders.command_again,
 }
 TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "waiting": {
@@ -415,7 +409,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceLost: _mark_lost,
         Retuned: orders.retune_idle,
         Aborted: orders.end,
-        Resumed: resumption.take_epoch,
+        Resumed: orders.take_epoch,
     },
     "preparing": _OPEN_ROUND,
     "training": _OPEN_ROUND,
@@ -426,11 +420,11 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         **membership.AGGREGATING,
         DeviceLost: _mark_lost,
         RoundAggregated: _advance,
-        UpdatesLost: resumption.ask_again,
+        UpdatesLost: orders.ask_again,
         RolledBack: orders.roll_back,
         Retuned: orders.retune,
         Aborted: orders.end,
-        Resumed: resumption.aggregate_again,
+        Resumed: orders.aggregate_again,
     },
     "evaluating": _OPEN_ROUND,
     "finished": {

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from aggregator.core.round import closings, flights, inputs
 from aggregator.core.round.asking import num_trainers, others, with_device, without_count
-from aggregator.core.round.device_events import DeviceBarred, DeviceForgotten, EligibilityChanged
 from aggregator.core.round.opening import (
     Step,
     close_if_full,
@@ -17,7 +16,14 @@ from aggregator.core.round.opening import (
     open_again,
     open_next,
 )
-from aggregator.core.state import Event, ModelVersion, RunState
+from aggregator.core.state import (
+    DeviceBarred,
+    DeviceForgotten,
+    EligibilityChanged,
+    Event,
+    ModelVersion,
+    RunState,
+)
 from wire.messages import Digest
 
 

@@ -22,7 +22,6 @@ from aggregator.core.round.asking import (
     with_device,
 )
 from aggregator.core.round.cohort import Cohort, drawn
-from aggregator.core.round.succession import gives_models
 from aggregator.core.state import (
     Acknowledge,
     Aggregate,
@@ -343,5 +342,5 @@ def finish_commands(state: RunState) -> list[Command]:
 
 def finish_command(state: RunState, device_id: str) -> FinishRun:
     return FinishRun(
-        device_id, state.models[start_key(state, device_id)], gives=gives_models(state)
+        device_id, state.models[start_key(state, device_id)], gives=state.ended != "order"
     )

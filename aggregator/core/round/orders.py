@@ -1,22 +1,37 @@
-"""Transitions of a run by the operator's word: back to earlier models, on with other settings, and
-to its end. Pure."""
+"""Transitions of a run that its devices have no part in. Pure.
+
+The operator returns to earlier models, gives other settings or ends the run. An aggregator that came
+up again may have lost what it commanded: what is open is commanded again. Updates that are lost are
+asked for again.
+"""
 
 from msgspec.structs import replace
 
 from aggregator.core.budget import spent
-from aggregator.core.round.asking import counted_anew, num_trainers
+from aggregator.core.plan import plan_for
+from aggregator.core.round import flights, inputs
+from aggregator.core.round.asking import counted_anew, is_missing, num_trainers, with_device
 from aggregator.core.round.opening import (
     Step,
+    acknowledgements,
     close_if_full,
     finish_commands,
     next_phase,
     open_again,
     open_next,
 )
-from aggregator.core.round.order_events import Aborted, Retuned, RolledBack
-from aggregator.core.round.succession import gives_models
 from aggregator.core.settings import TRAINING
-from aggregator.core.state import RunState
+from aggregator.core.state import (
+    Aborted,
+    Aggregate,
+    Resumed,
+    Retuned,
+    RolledBack,
+    RunState,
+    SendPlan,
+    SetDeadline,
+    UpdatesLost,
+)
 from aggregator.core.versions import returned
 
 
@@ -35,7 +50,6 @@ def roll_back(state: RunState, event: RolledBack) -> Step:
 def retune(state: RunState, event: Retuned) -> Step:
     """Other settings for the rounds to come. What devices do in the open round stays as it is; one
     that is idle looks at once whether it may ask somebody now."""
-    state = _dated(state, event.at_s)
     if state.phase == "evaluating":
         programs = {**event.programs, "closing": state.programs["closing"]}
         state = counted_anew(replace(state, settings=event.settings, programs=programs))
@@ -57,28 +71,17 @@ def retune_idle(state: RunState, event: Retuned) -> Step:
     """Other settings; a round is opened if no budget is spent any more, or if there are enough
     devices for the first."""
     state = counted_anew(
-        replace(
-            _dated(state, event.at_s),
-            settings=event.settings,
-            retuned=None,
-            programs=event.programs,
-        )
+        replace(state, settings=event.settings, retuned=None, programs=event.programs)
     )
     if state.phase == "finished":
         if ended := spent(state, event.at_s):  # what was aborted stays so
-            return replace(state, ended=ended if gives_models(state) else state.ended), []
+            return replace(state, ended="order" if state.ended == "order" else ended), []
         return open_next(state, event.at_s)
     return (
         open_next(state, event.at_s)
         if num_trainers(state) >= state.settings.min_devices
         else (state, [])
     )
-
-
-def _dated(state: RunState, at_s: float) -> RunState:
-    """A run that an earlier version began counts its days from the first settings that this one
-    gives it."""
-    return replace(state, started_at_s=at_s) if state.started_at_s is None else state
 
 
 def end(state: RunState, _event: Aborted) -> Step:
@@ -88,3 +91,55 @@ def end(state: RunState, _event: Aborted) -> Step:
         state, phase="finished", ended="order", cohort={}, received={}, flights={}, placing={}
     )
     return state, finish_commands(state)
+
+
+def take_epoch(state: RunState, event: Resumed) -> Step:
+    """Speak with the new epoch."""
+    return replace(state, epoch=event.epoch), []
+
+
+def command_again(state: RunState, event: Resumed) -> Step:
+    """Deadlines, the plans of devices whose updates are missing, and acknowledgements of those that
+    are not."""
+    state, _ = take_epoch(state, event)
+    missing = [d for d in state.cohort if is_missing(state, d)]
+    plans = [SendPlan(plan_for(state, d)) for d in (*missing, *state.placing)]
+    ends = [
+        state.devices[d].last_seen_s + state.settings.grace_s
+        for d in missing
+        if not state.devices[d].online
+    ]
+    times = (
+        state.deadline_at_s,
+        *([state.newcomers_until_s] if state.newcomers_until_s else []),
+        *ends,
+    )
+    looks = (
+        *(SetDeadline(state.round, at_s) for at_s in times),
+        *flights.next_look(state),
+        *inputs.next_look(state),
+    )
+    return state, [*looks, *plans, *acknowledgements(state)]
+
+
+def aggregate_again(state: RunState, event: Resumed) -> Step:
+    """The algorithm, and acknowledgements of the updates that it is applied to."""
+    state, _ = take_epoch(state, event)
+    return state, [*acknowledgements(state), Aggregate(state.round)]
+
+
+def ask_again(state: RunState, event: UpdatesLost) -> Step:
+    """Open the round again without these updates."""
+    if event.round != state.round:
+        return state, []
+    after = inputs.lost(state, event.device_ids)
+    if after is not state and state.received.keys().isdisjoint(event.device_ids):
+        return after, [Aggregate(state.round)] if state.phase == "aggregating" else []
+    state = after
+    received = {d: r for d, r in state.received.items() if d not in event.device_ids}
+    for device_id in sorted(
+        state.received.keys() & set(event.device_ids)
+    ):  # the same update again is to be stored again
+        state = with_device(state, device_id, replace(state.devices[device_id], accepted=""))
+    phase = next_phase(state) if state.phase == "aggregating" else state.phase
+    return open_again(replace(state, phase=phase), received, event.at_s)

@@ -97,7 +97,7 @@ def live_campaign(
         sum(update.bytes_up for update in received),
         sum(update.bytes_down for update in received),
     )
-    days, began_s = run.next_settings.days, run.started_at_s
+    days = run.next_settings.days
     return LiveCampaign(
         {standing: counts[standing] for standing in STANDINGS},
         len(members),
@@ -111,7 +111,7 @@ def live_campaign(
         sum(member.train_s for member in members),
         told[-1].accuracy if told else None,
         told[-1].loss if told else None,
-        max(0.0, days - (now_s - began_s) / DAY_S) if days and began_s is not None else None,
+        max(0.0, days - (now_s - run.started_at_s) / DAY_S) if days else None,
         left,
         _ends_in_s(past, left),
     )
