@@ -1,4 +1,4 @@
-# make demo | test | check | docs | native | bench | chaos | papers | peers: each makes .venv and installs what it needs, in pinned versions,
+# make demo | test | test-all | check | docs | native | bench | chaos | papers | peers: each makes .venv and installs what it needs, in pinned versions,
 # when it is missing; make setup installs all of it.
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export SHOAL_DATA ?= $(abspath ../shared/data)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: setup demo test slow check docs native bench chaos papers peers tools dist sbom clean
+.PHONY: setup demo test test-all slow check docs native bench chaos papers peers tools dist sbom clean
 
 setup: $(VENV)/.dev
 
@@ -24,14 +24,18 @@ $(VENV)/.dev: $(DEPENDENCIES)
 demo: $(VENV)/.demo
 	$(BIN)/shoal demo
 
-# Many tests wait for processes and brokers: twice as many workers as there are cores keep the cores busy.
+# Many tests wait for processes and brokers: twice as many workers as there are cores keep the cores busy. `test` runs one representative of
+# each mechanism, `test-all` what `test` leaves out, and `slow` what takes minutes each or needs programs that few machines have.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
-PYTEST ?= $(BIN)/pytest
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 test: setup deploy/.debian
-	$(PYTEST) -n $(WORKERS) --dist worksteal $(ARGS)
+	$(PYTEST) $(ARGS)
+
+test-all: setup deploy/.debian
+	$(PYTEST) -m 'full and not slow' $(ARGS)
 
 slow: setup deploy/.debian
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow or not slow'
+	$(PYTEST) -m slow $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

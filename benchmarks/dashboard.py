@@ -22,7 +22,7 @@ from aggregator.http.server import HttpServer
 from benchmarks.made_up_fleet import MadeUpService, made_up_service
 from benchmarks.results.report import describe_machine, keep
 from simulation.local.broker import free_port
-from tests.browser import chromium, watched
+from tests.support.browser import chromium, watched
 
 OUT = Path(__file__).parent / "results" / "dashboard.json"
 CAMPAIGN = "campaigns/autumn"

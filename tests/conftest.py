@@ -5,28 +5,30 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 
-from algorithms.core.contract import Objective
 from algorithms.registry import read_algorithm
-from edge_client.core.ports import Windows
-from export.bundle import RUNTIMES, capture_graphs
 from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import stop_processes
 from simulation.objective import objective_for_fleet
-from tests.bundles import pack_graphs, write_bundle
-from tests.shared import shared_folder
-from wire.bundle import Bundle, Window, unpack
+from tests.support.brokers import wait_for_port
+from tests.support.bundles import (
+    Exported,
+    ExportedPrograms,
+    export_programs,
+    some_graphs,
+    write_bundle,
+)
+from tests.support.fleets import synthetic_fleet
+from tests.support.shared import shared_folder
+from wire.bundle import unpack
 from wire.links.in_process import InProcessBroker
 
 if (
@@ -45,44 +47,9 @@ torch.set_num_threads(
 )
 
 
-def synthetic_fleet(
-    num_devices: int = 4, shift: float = 0.0, num_windows: int = 40, seed: int = 0
-) -> FleetData:
-    """Devices whose three classes differ in frequency; odd devices measure with an offset of
-    `shift`."""
-    rng = np.random.default_rng(seed)
-    time_axis = np.arange(32)
-
-    def windows(device: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        y = np.arange(count) % 3
-        phase = rng.uniform(0, 6.28, (count, 2, 1))
-        x = (
-            np.sin((y[:, None, None] + 1) * 0.4 * time_axis + phase)
-            + rng.normal(0, 0.3, (count, 2, 32))
-            + shift * (device % 2)
-        )
-        return x.astype(np.float32), y.astype(np.int64)
-
-    devices = {
-        f"d{i}": Windows(*windows(i, num_windows), *windows(i, 12)) for i in range(num_devices)
-    }
-    truth = {f"d{i}": str(i % 2) for i in range(num_devices)}
-    return FleetData(
-        "synthetic", Window(("a", "b"), 32, 32), ("slow", "middle", "fast"), devices, truth
-    )
-
-
 @pytest.fixture(scope="session")
 def fleet() -> FleetData:
     return synthetic_fleet()
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What `shoal export` wrote for the synthetic fleet."""
-
-    folder: Path
-    bundle: Bundle
 
 
 @pytest.fixture(scope="session")
@@ -93,15 +60,6 @@ def exported(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Expo
         lambda folder: write_bundle(folder, fleet, read_algorithm("distfl")),
     )
     return Exported(folder, unpack((folder / DEVICE_FILE).read_bytes()))
-
-
-@dataclass(frozen=True)
-class ExportedPrograms:
-    """FedAvg's step and evaluation for the synthetic fleet, for ONNX and ExecuTorch, with batches
-    of 32 at most."""
-
-    bundle: Bundle
-    objective: Objective
 
 
 @pytest.fixture(scope="session")
@@ -121,24 +79,6 @@ def exported_programs(
 
     folder = shared_folder(tmp_path_factory, "fedavg-programs", fill)
     return ExportedPrograms(unpack((folder / DEVICE_FILE).read_bytes()), objective)
-
-
-def some_graphs(objective: Objective, *names: str) -> Objective:
-    """The objective with these of its graphs alone: exporting one for ExecuTorch takes seconds."""
-    whole = type(objective)
-    some = type(
-        whole.__name__,
-        (whole,),
-        {"graphs": lambda self: {name: whole.graphs(self)[name] for name in names}},
-    )
-    objective.__class__ = some
-    return objective
-
-
-def export_programs(fleet: FleetData, objective: Objective, max_batch: int) -> Bundle:
-    """A bundle for ONNX and ExecuTorch."""
-    exported = capture_graphs(objective, fleet.window.shape, RUNTIMES, max_batch)
-    return unpack(pack_graphs(exported, fleet, objective))
 
 
 @pytest.fixture
@@ -171,17 +111,3 @@ def mosquitto(tmp_path: Path) -> Iterator[str]:
     wait_for_port(port)
     yield f"mqtt://127.0.0.1:{port}"
     stop_processes([process])
-
-
-def wait_for_port(port: int, patience_s: float = 10.0) -> None:
-    """Return when something accepts connections on a loopback port."""
-    import socket
-
-    end_s = time.monotonic() + patience_s
-    while time.monotonic() < end_s:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=0.5).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise TimeoutError(f"nothing listens on port {port}")

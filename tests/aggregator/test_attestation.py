@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.keywrap import aes_key_wrap
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from aggregator.enrolment.attestation import NotAttested, PlayIntegrity, read_attestation
-from tests.enrolment import enrolment_bench
+from tests.support.enrolment import enrolment_bench
 from wire.errors import ConfigError
 from wire.identity.certificates import key_digest, new_tls_key
 from wire.identity.enrolment import Enrolled, Refused, attestation_nonce, read_token

@@ -15,7 +15,7 @@ from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from tests.aggregator.bench import Bench
 from tests.contracts.store import BlobsContract
-from tests.s3 import BUCKET, S3Server, s3, s3_server
+from tests.support.s3 import BUCKET, S3Server, s3, s3_server
 from wire import messages as m
 from wire.codec import digest
 from wire.errors import ConfigError

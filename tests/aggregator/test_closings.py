@@ -31,7 +31,7 @@ from algorithms.personalisation.kept import Kept
 from shoal.handlers.serve import log_rounds
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.aggregator.test_kept import CHOICE, CLOSING, KEPT
-from tests.known import known
+from tests.support.known import known
 from wire import messages as m
 from wire.codec import digest
 

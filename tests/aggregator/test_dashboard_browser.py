@@ -14,7 +14,7 @@ from benchmarks.made_up_fleet import MadeUpService, made_up_service
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from tests.aggregator.http_service import HttpService, http_service
-from tests.browser import Watched, chromium, watched
+from tests.support.browser import Watched, chromium, watched
 
 CAMPAIGN = (
     "campaigns/autumn",

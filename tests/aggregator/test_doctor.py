@@ -27,7 +27,7 @@ from aggregator.storage.salvage import read_database
 from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.known import known
+from tests.support.known import known
 from wire.errors import ConfigError
 from wire.identity.keys import new_key, public_pem
 

@@ -18,7 +18,7 @@ from aggregator.enrolment.mosquitto import configuration, make_broker_folder, re
 from aggregator.http.guard import Rates
 from aggregator.maintenance.backup import KEYS
 from aggregator.storage.enrolment_store import FILE, open_enrolments
-from tests.enrolment import EnrolmentBench, enrolment_bench
+from tests.support.enrolment import EnrolmentBench, enrolment_bench
 from wire.errors import ConfigError
 from wire.identity.certificates import (
     check_issued,

@@ -17,7 +17,7 @@ from aggregator.enrolment.api import create_enrolment_api
 from aggregator.http import server as http_server
 from aggregator.http.server import OF_ONE, HttpServer
 from simulation.local.broker import free_port
-from tests.enrolment import EnrolmentBench, enrolment_bench
+from tests.support.enrolment import EnrolmentBench, enrolment_bench
 from wire.identity.enrolment import AUTHORITY, RENEW
 
 HALF = f"POST {RENEW} HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n{{"

@@ -27,7 +27,7 @@ from shoal.reports.kept_words import UNUSABLE, margin_text, names_text, rule_tex
 from shoal.reports.run_page import Extras
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.contracts.store import SETTINGS
-from tests.known import known
+from tests.support.known import known
 from wire import messages as m
 
 NAMES = ("tuned, neighbours 0.5", "general, neighbours 0")

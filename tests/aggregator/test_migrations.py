@@ -19,7 +19,7 @@ from aggregator.storage.sql_store import SqlStore
 from aggregator.storage.tables import METADATA
 from tests.aggregator.databases.write import FOLDER
 from tests.contracts.store import record
-from tests.known import known
+from tests.support.known import known
 from wire.errors import ConfigError
 
 KEPT = sorted(FOLDER.glob("*.sql"))

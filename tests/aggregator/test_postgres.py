@@ -24,9 +24,9 @@ from aggregator.storage.migrations.versions import r0002_first
 from aggregator.storage.sql_store import SqlStore, has_run
 from aggregator.storage.tables import METADATA
 from tests.contracts.store import STARTED, StoreContract
-from tests.known import known
-from tests.lossy_proxy import lossy_proxy
-from tests.postgres import Postgres, elsewhere, postgres, programs, running
+from tests.support.known import known
+from tests.support.lossy_proxy import lossy_proxy
+from tests.support.postgres import Postgres, elsewhere, postgres, programs, running
 from wire.errors import ConfigError
 
 __all__ = ["postgres"]

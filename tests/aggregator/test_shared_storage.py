@@ -21,10 +21,10 @@ from aggregator.storage.registry_table import RegistryTable
 from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.known import known
-from tests.lossy_proxy import lossy_proxy
-from tests.postgres import Postgres, postgres
-from tests.s3 import BUCKET, S3Server, s3, s3_server
+from tests.support.known import known
+from tests.support.lossy_proxy import lossy_proxy
+from tests.support.postgres import Postgres, postgres
+from tests.support.s3 import BUCKET, S3Server, s3, s3_server
 from wire import messages as m
 from wire.codec import encode
 

@@ -16,7 +16,7 @@ from aggregator.storage.place import Place
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.conftest import Exported
+from tests.support.bundles import Exported
 from wire.errors import ConfigError, ShoalError
 
 

@@ -19,7 +19,7 @@ from tests.aggregator.test_campaigns import Campaigns
 from tests.aggregator.test_containment import Disk, FullStore
 from tests.aggregator.test_kept import CHOICE, KEPT
 from tests.contracts.store import PROGRAMS
-from tests.known import known
+from tests.support.known import known
 from wire import messages as m
 from wire.codec import encode
 from wire.errors import ConfigError

@@ -10,7 +10,7 @@ from simulation.contract.rounds import small
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import BackendName, EngineOptions
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from tests.known import known
+from tests.support.known import known
 from wire.arrays import names
 from wire.bundle import Window
 from wire.errors import ConfigError

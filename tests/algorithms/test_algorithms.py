@@ -22,7 +22,7 @@ from algorithms.groupings.views import coordinates_of_distances, euclidean_coord
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
 from algorithms.objectives.fedavg import FedAvg
-from tests.known import known
+from tests.support.known import known
 
 
 def small_model(seed: int = 0) -> HarCnn:

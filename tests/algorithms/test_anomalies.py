@@ -11,7 +11,7 @@ import pytest
 import shoal
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData, for_task, task_of_labels
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError, DataError
 

@@ -20,7 +20,7 @@ from export.bundle import capture_graphs
 from export.describe import example_inputs, named
 from simulation.datasets.pool import Pool
 from simulation.pretrain import pretrain
-from tests.known import known
+from tests.support.known import known
 from wire.bundle import Window
 from wire.errors import ConfigError
 

@@ -29,9 +29,10 @@ from simulation.heterogeneity import measure
 from simulation.objective import objective_for_fleet, objective_on
 from simulation.partition import OF_MEASUREMENTS, assign, read_partition
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from tests.conftest import some_graphs, synthetic_fleet
-from tests.ids import LENGTH, VOCABULARY, fleet_of_ids
-from tests.known import known
+from tests.support.bundles import some_graphs
+from tests.support.fleets import synthetic_fleet
+from tests.support.ids import LENGTH, VOCABULARY, fleet_of_ids
+from tests.support.known import known
 from tests.wire import ids_vectors
 from wire.errors import ConfigError, DataError
 from wire.identity.keys import new_key

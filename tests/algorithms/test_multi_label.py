@@ -26,9 +26,10 @@ from simulation.local.fleet import write_device_folder
 from simulation.objective import objective_for_fleet
 from simulation.partition import partition, read_partition
 from tests.algorithms.task_cases import OWN_LOSS, check_composed, ran, ran_alike
-from tests.conftest import some_graphs, synthetic_fleet
-from tests.known import known
-from tests.labels import NAMES, relabelled, several_labels
+from tests.support.bundles import some_graphs
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
+from tests.support.labels import NAMES, relabelled, several_labels
 from wire.arrays import names
 from wire.errors import ConfigError, DataError
 from wire.identity.keys import new_key

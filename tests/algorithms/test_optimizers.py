@@ -18,8 +18,8 @@ from export.parity import ParityError, check_parity
 from export.publish import publish
 from simulation.engine.options import BackendName, EngineOptions
 from simulation.simulate import SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.arrays import names
 from wire.errors import ConfigError
 from wire.identity.keys import new_key

@@ -29,7 +29,7 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings, simulate
-from tests.pages import ROOT, blocks
+from tests.support.pages import ROOT, blocks
 from wire.errors import ConfigError
 
 METHODS = """

@@ -14,7 +14,7 @@ from algorithms.core.contract import LocalModel, Privacy, Work
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian, spent
 from algorithms.privacy.none import NoPrivacy
-from tests.known import known
+from tests.support.known import known
 from wire.arrays.privacy import add_noise, clip
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError

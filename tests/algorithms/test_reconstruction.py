@@ -22,8 +22,9 @@ from simulation.engine.options import BackendName, EngineOptions
 from simulation.local.fleet import write_device_folder
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from tests.conftest import some_graphs, synthetic_fleet
-from tests.known import known
+from tests.support.bundles import some_graphs
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.arrays import names
 from wire.errors import ConfigError, DataError
 from wire.identity.keys import new_key

@@ -25,8 +25,8 @@ from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.aggregator.bench import Bench
-from tests.conftest import synthetic_fleet
 from tests.simulation.test_engine import same
+from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError
 
 TORCH: dict[str, Callable[[torch.optim.Optimizer], LRScheduler]] = {

@@ -30,9 +30,10 @@ from simulation.engine.options import BackendName
 from simulation.local.fleet import write_device_folder
 from simulation.objective import objective_for_fleet
 from tests.algorithms.task_cases import check_composed, ran, ran_alike
-from tests.conftest import some_graphs, synthetic_fleet
-from tests.known import known
-from tests.labels import STEPS, relabelled, steps
+from tests.support.bundles import some_graphs
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
+from tests.support.labels import STEPS, relabelled, steps
 from wire.arrays import names
 from wire.bundle import Window
 from wire.errors import ConfigError, DataError

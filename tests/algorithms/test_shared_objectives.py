@@ -23,7 +23,7 @@ from tests.contracts.objective import (
     sgd,
     small_model,
 )
-from tests.known import known
+from tests.support.known import known
 
 
 def classifier_with_layers() -> Classifier:

@@ -23,7 +23,7 @@ from edge_client.work.executor import Executor
 from export.describe import NO_FILE, describe_bundle
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire import messages as m
 from wire.arrays.tensors import Tensors, encode_tensors
 from wire.bundle import pack

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.browser import chromium, watched
+from tests.support.browser import chromium, watched
 
 ROOT = Path(__file__).parents[2]
 RESOURCES = ROOT / "android_bridge" / "sample" / "src" / "main" / "res"

@@ -9,7 +9,7 @@ import pytest
 from tests.android.bridge import run_build
 from tests.android.kotlin_vectors import write
 from tests.android.numpy_vectors import FILE, text
-from tests.enrolment import EnrolmentBench, enrolment_bench
+from tests.support.enrolment import EnrolmentBench, enrolment_bench
 from wire.identity.enrolment import Token
 
 HOSTILE_PLANS = 50_000

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.android.bridge import run_build
-from tests.conftest import Exported
 from tests.end_to_end.fleet import Fleet, find_mosquitto
+from tests.support.bundles import Exported
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from export.bundle import RUNTIMES, capture_graphs
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
-from tests.bundles import pack_graphs
-from tests.conftest import some_graphs
-from tests.ids import fleet_of_ids
+from tests.support.bundles import pack_graphs, some_graphs
+from tests.support.ids import fleet_of_ids
 from wire.arrays.tensors import decode_tensors, encode_tensors
 from wire.bundle import unpack
 from wire.codec import digest, encode

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from edge_client.data.windows import load_folder
 from tests.android.bridge import run_build
 from tests.android.kotlin_vectors import write_executor_cases
-from tests.enrolment import EnrolmentBench, enrolment_bench
+from tests.support.enrolment import EnrolmentBench, enrolment_bench
 from wire.identity.enrolment import Token
 
 ROOT = Path(__file__).parents[2]

@@ -23,9 +23,9 @@ from simulation.datasets.windows import FleetData, for_task
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
-from tests.bundles import pack_graphs
-from tests.conftest import synthetic_fleet
-from tests.labels import quantities, several_labels, steps
+from tests.support.bundles import pack_graphs
+from tests.support.fleets import synthetic_fleet
+from tests.support.labels import quantities, several_labels, steps
 from wire.arrays.tensors import Array, Tensors, decode_tensors, encode_tensors
 from wire.bundle import Bundle, unpack
 from wire.codec import digest, encode

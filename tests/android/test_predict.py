@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.phone_predictions import measure
 from tests.android.bridge import host_command
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 
 MOST_MS = 5.0
 

@@ -29,8 +29,8 @@ from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.simulate import SimulationSettings, simulate
 from tests.android.bridge import run_build
-from tests.bundles import write_bundle
-from tests.conftest import synthetic_fleet
+from tests.support.bundles import write_bundle
+from tests.support.fleets import synthetic_fleet
 from wire.arrays.tensors import Tensors, decode_tensors
 
 ROUNDS = 3

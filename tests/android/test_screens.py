@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.android.screens import HEIGHT_DP, RESOURCES, STATES, WIDTH_DP, page_of, strings
-from tests.browser import chromium, watched
+from tests.support.browser import chromium, watched
 
 LANGUAGES = ("", "de")
 

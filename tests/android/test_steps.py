@@ -15,8 +15,8 @@ from export.bundle import capture_graphs
 from export.parity import _draw, _eager_step, _next
 from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
-from tests.bundles import pack_graphs
-from tests.conftest import synthetic_fleet
+from tests.support.bundles import pack_graphs
+from tests.support.fleets import synthetic_fleet
 from wire.arrays.tensors import Tensors, decode_tensors, encode_tensors
 from wire.bundle import Bundle, unpack
 

@@ -19,9 +19,9 @@ from simulation.datasets.windows import FleetData, for_task
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
-from tests.bundles import pack_graphs
-from tests.conftest import some_graphs, synthetic_fleet
-from tests.labels import quantities, several_labels, steps
+from tests.support.bundles import pack_graphs, some_graphs
+from tests.support.fleets import synthetic_fleet
+from tests.support.labels import quantities, several_labels, steps
 from wire.arrays.tensors import decode_tensors, encode_tensors
 from wire.bundle import unpack
 from wire.codec import digest, encode

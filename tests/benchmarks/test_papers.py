@@ -22,7 +22,7 @@ from benchmarks.papers.table import Setting, Table, accuracy, by_seed, pooled_be
 from simulation.comparison.runs import pooled_accuracy
 from simulation.datasets.npz import load_npz
 from simulation.datasets.windows import FleetData
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -10,11 +10,11 @@ from typing import Any
 import benchmarks.results
 from algorithms.registry import read_algorithm
 from benchmarks.results.report import describe_machine, keep
-from tests.bundles import write_bundle
 from tests.chaos.deployment import DEADLINE_S, GRACE_S, Deployment
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import try_faults
-from tests.conftest import synthetic_fleet
+from tests.support.bundles import write_bundle
+from tests.support.fleets import synthetic_fleet
 
 OUT = Path(benchmarks.results.__file__).with_name("chaos.json")
 

@@ -23,7 +23,7 @@ from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, start_program, stop_processes
 from tests.chaos.ledger import Place, Verdict, Witness
-from tests.conftest import wait_for_port
+from tests.support.brokers import wait_for_port
 
 FLEET = "chaos"
 DEADLINE_S, GRACE_S = 8.0, 2.0

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.bundles import write_bundle
 from tests.chaos import faults
 from tests.chaos.deployment import Deployment
 from tests.chaos.faults import FAULTS, Fault
@@ -25,8 +24,9 @@ from tests.chaos.mutation import Mutation
 from tests.chaos.power import PowerLine
 from tests.chaos.preload import build
 from tests.chaos.run import try_faults
-from tests.conftest import synthetic_fleet
-from tests.shared import shared_folder
+from tests.support.bundles import write_bundle
+from tests.support.fleets import synthetic_fleet
+from tests.support.shared import shared_folder
 from wire.codec import digest
 from wire.links.port import Delivery
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from edge_client.core.ports import Current, DeviceState
 from edge_client.core.session import Offer, Session
-from tests.plans import plan
+from tests.support.plans import plan
 from wire.codec import digest
 
 

@@ -6,7 +6,7 @@ import shlex
 import tomllib
 
 from tests.deploy.tools import DEPLOY, ROOT
-from tests.pages import blocks
+from tests.support.pages import blocks
 
 PAGE = (ROOT / "docs" / "install.md").read_text()
 COMMANDS = [line for block in blocks("docs/install.md", "") for line in block.text.splitlines()]

@@ -19,10 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
-from tests.conftest import Exported, wait_for_port
 from tests.deploy.test_compose import setup
 from tests.deploy.tools import DEPLOY, debian, run
-from tests.pages import blocks
+from tests.support.brokers import wait_for_port
+from tests.support.bundles import Exported
+from tests.support.pages import blocks
 
 MONITORING = DEPLOY / "monitoring"
 SUFFIX = {"counter": "_total", "info": "_info"}

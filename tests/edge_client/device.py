@@ -9,8 +9,8 @@ from edge_client.agent.state import FolderState
 from edge_client.core.ports import DeviceState, GraphLoader
 from edge_client.graphs.onnx import OnnxGraphs
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
-from tests.plans import plan
+from tests.support.bundles import Exported
+from tests.support.plans import plan
 from wire import messages as m
 from wire.arrays.tensors import Tensors, encode_tensors
 from wire.bundle import Bundle

@@ -11,8 +11,8 @@ from edge_client.agent.loop import STATUS_WAIT_S
 from edge_client.agent.state import FolderState
 from edge_client.core.backoff import RESEND_S
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import NOW_S, Device, finished
+from tests.support.bundles import Exported
 from wire import messages as m
 from wire.arrays import names
 from wire.arrays.quantised import encoded

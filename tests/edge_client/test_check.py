@@ -20,10 +20,10 @@ from edge_client.main import run
 from edge_client.options import parser
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
-from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.test_kept import keep
-from tests.known import known
+from tests.support.bundles import Exported
+from tests.support.known import known
 from wire.codec import digest
 from wire.errors import ConfigError
 from wire.identity.keys import PrivateKey, new_key, public_pem

@@ -34,9 +34,9 @@ from edge_client.work.executor import Executor, Result
 from edge_client.work.job import Unfit
 from simulation.datasets.windows import FleetData
 from tests.android.kotlin_vectors import FakeGraphs, write_executor_cases
-from tests.conftest import Exported
 from tests.edge_client.device import Device
-from tests.plans import plan
+from tests.support.bundles import Exported
+from tests.support.plans import plan
 from tests.wire.checkpoint_vectors import FILE, text
 from wire import messages as m
 from wire.arrays.tensors import Tensors, decode_tensors

@@ -14,9 +14,9 @@ from edge_client.agent.state import FolderState
 from edge_client.core.session import Session
 from edge_client.graphs.onnx import OnnxGraphs
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import Device
 from tests.edge_client.hostile import encrypted, hostile_bundles
+from tests.support.bundles import Exported
 from wire import messages as m
 from wire.arrays.tensors import Tensors, encode_tensors
 from wire.codec import digest

@@ -10,9 +10,9 @@ from edge_client.agent.state import FolderState
 from edge_client.core.session import MOST_TRIES, Offer
 from edge_client.graphs.onnx import OnnxGraphs
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.hostile import hostile_bundles, packed, with_graph
+from tests.support.bundles import Exported
 from wire import messages as m
 from wire.arrays.tensors import Array, Tensors, encode_tensors
 from wire.codec import digest

@@ -24,7 +24,7 @@ from edge_client.enrolment.exchange import ask
 from edge_client.enrolment.renewal import Renewal
 from edge_client.enrolment.unit import unit
 from edge_client.options import parser
-from tests.enrolment import OFFER, TRUST, EnrolmentBench, enrolment_bench
+from tests.support.enrolment import OFFER, TRUST, EnrolmentBench, enrolment_bench
 from wire.errors import ConfigError, LinkError
 from wire.identity.certificates import (
     key_digest,
@@ -282,7 +282,7 @@ class TestKilled:
     ) -> None:
         script = (
             "import os, signal, sys; from pathlib import Path; import sqlalchemy; from "
-            "tests.enrolment import enrolment_bench\n"
+            "tests.support.enrolment import enrolment_bench\n"
         )
         script += (
             "import tests.edge_client.test_enrolment as t; from wire.identity.certificates import "

@@ -16,9 +16,9 @@ from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.work.executor import Executor, Result
 from simulation.datasets.windows import FleetData
 from tests.android.kotlin_vectors import MANIFEST, FakeGraphs
-from tests.conftest import Exported
 from tests.edge_client.hostile import packed
-from tests.plans import plan
+from tests.support.bundles import Exported
+from tests.support.plans import plan
 from wire import messages as m
 from wire.arrays.tensors import Array, Tensors, TensorSpec
 from wire.bundle import Window, pack, unpack

@@ -18,7 +18,7 @@ from edge_client.options import RUNTIMES, graph_loader, parser
 from edge_client.work.executor import Executor
 from host.executorch.build import build
 from simulation.datasets.windows import FleetData
-from tests.conftest import ExportedPrograms
+from tests.support.bundles import ExportedPrograms
 from wire import messages as m
 from wire.arrays.tensors import Tensors
 from wire.bundle import EXECUTORCH, PORTABLE, Bundle, unpack

@@ -14,9 +14,9 @@ from edge_client.agent.state import MemoryState
 from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.work.plan import Done
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import NOW_S, Device
 from tests.edge_client.hostile import hostile_bundles, packed
+from tests.support.bundles import Exported
 from wire import messages as m
 from wire.arrays.tensors import encode_tensors
 from wire.bundle import Bundle, Graph

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from edge_client.agent.state import FolderState
 from edge_client.core.kept import MOST_KEPT, Kept, kept_of, why_alone, with_kept
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
+from tests.support.bundles import Exported
 from wire import messages as m
 from wire.arrays.tensors import Array, Tensors
 from wire.codec import decode, digest

@@ -10,7 +10,7 @@ import numpy as np
 from edge_client.agent.state import FolderState
 from edge_client.core.session import MOST_TRIES
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
+from tests.support.bundles import Exported
 
 CLIENT = """
 import os, signal, sys
@@ -20,7 +20,7 @@ from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.agent.state import FolderState, only_process
 from edge_client.agent.loop import Agent
 from edge_client.core.ports import Windows
-from tests.plans import plan
+from tests.support.plans import plan
 from wire import messages as m
 from wire.bundle import unpack
 from wire.codec import decode, decode_update, digest, encode

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
+from tests.support.bundles import Exported
 from wire.codec import decode_update
 
 CLIENT = """
@@ -24,7 +24,7 @@ from edge_client.agent.state import FolderState, only_process
 from edge_client.agent.loop import Agent
 from edge_client.core.checkpoint import Pace
 from edge_client.core.ports import Windows
-from tests.plans import plan
+from tests.support.plans import plan
 from wire import messages as m
 from wire.bundle import unpack
 from wire.codec import digest, encode

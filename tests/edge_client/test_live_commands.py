@@ -21,9 +21,9 @@ from edge_client.live.settings import LiveSettings, live_settings
 from edge_client.live.store import LiveData
 from edge_client.options import parser
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import Device, take_up
-from tests.known import known
+from tests.support.bundles import Exported
+from tests.support.known import known
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery

@@ -17,10 +17,10 @@ from edge_client.graphs.onnx import OnnxGraphs, OnnxModel
 from edge_client.main import main
 from edge_client.models.application import Model
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.hostile import with_graph
-from tests.pages import blocks
+from tests.support.bundles import Exported
+from tests.support.pages import blocks
 from wire import messages as m
 from wire.bundle import Bundle
 from wire.codec import digest

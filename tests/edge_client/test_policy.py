@@ -12,10 +12,10 @@ from edge_client.agent.state import FolderState
 from edge_client.core.policy import told_classes
 from edge_client.graphs.onnx import OnnxGraphs
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import Device
 from tests.edge_client.hostile import with_graph
-from tests.pages import blocks
+from tests.support.bundles import Exported
+from tests.support.pages import blocks
 from tests.wire.policy_vectors import TOLD
 from wire import messages as m
 from wire.arrays.tensors import Tensors

@@ -8,9 +8,9 @@ import pytest
 from edge_client.agent.state import FolderState
 from edge_client.core.session import Session
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import Device, finished
-from tests.plans import plan
+from tests.support.bundles import Exported
+from tests.support.plans import plan
 from wire import messages as m
 from wire.codec import decode_update, digest
 

@@ -12,9 +12,9 @@ from edge_client.core.session import MOST_TRIES
 from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.models.releases import AGAIN_S
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import NOW_S, Device, other_model
 from tests.edge_client.hostile import packed
+from tests.support.bundles import Exported
 from wire import messages as m
 from wire.arrays.tensors import Array, Tensors
 from wire.codec import digest, encode

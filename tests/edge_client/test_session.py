@@ -15,7 +15,7 @@ from edge_client.core.session import (
     on_start,
     on_stopped,
 )
-from tests.plans import plan
+from tests.support.plans import plan
 from wire import messages as m
 
 A, B = "a" * 64, "b" * 64

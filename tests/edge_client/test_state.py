@@ -20,7 +20,7 @@ from edge_client.core.session import Session
 from edge_client.main import run
 from edge_client.options import parser
 from tests.contracts.device_state import DeviceStateContract
-from tests.plans import plan
+from tests.support.plans import plan
 from wire.codec import digest
 from wire.errors import ConfigError
 

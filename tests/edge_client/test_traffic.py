@@ -10,8 +10,8 @@ from edge_client.agent.state import FolderState
 from edge_client.agent.traffic import HOUR_S, Traffic
 from edge_client.core.backoff import RESEND_S
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import Device
+from tests.support.bundles import Exported
 from wire import messages as m
 
 

@@ -17,8 +17,8 @@ import pytest
 from aggregator.enrolment.authority import read_authority, write_pair
 from simulation.local.broker import free_port
 from simulation.local.fleet import start_process, stop_processes
-from tests.conftest import wait_for_port
-from tests.known import known
+from tests.support.brokers import wait_for_port
+from tests.support.known import known
 from wire.identity.certificates import new_tls_key
 from wire.links.mqtt import BrokerAddress, MqttLink
 

@@ -13,9 +13,8 @@ from algorithms.registry import read_algorithm
 from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
-from tests.bundles import write_bundle
-from tests.conftest import Exported
 from tests.end_to_end.test_recovery import Field
+from tests.support.bundles import Exported, write_bundle
 from wire.arrays.tensors import Array
 from wire.bundle import unpack
 

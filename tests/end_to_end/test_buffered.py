@@ -12,9 +12,10 @@ from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import LocalFleet
-from tests.conftest import Exported, synthetic_fleet
 from tests.end_to_end.test_recovery import Field
-from tests.known import known
+from tests.support.bundles import Exported
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 
 ROUNDS = 60
 OPTIONS = (

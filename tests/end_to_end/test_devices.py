@@ -16,9 +16,10 @@ import pytest
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.test_devices import found
-from tests.conftest import Exported, synthetic_fleet
 from tests.contracts.link import deliveries
 from tests.end_to_end.test_recovery import Field
+from tests.support.bundles import Exported
+from tests.support.fleets import synthetic_fleet
 from wire.links.mqtt import BrokerAddress, MqttLink
 
 ONE, TWO, THREE = "board-one-q7", "board-two-q7", "board-three-q7"

@@ -14,8 +14,8 @@ from aggregator.enrolment.desk import restore, revoke
 from aggregator.storage.enrolment_store import open_enrolments
 from simulation.datasets.windows import FleetData
 from simulation.local.fleet import write_device_folder
-from tests.conftest import Exported
 from tests.end_to_end.fleet import Fleet, find_mosquitto
+from tests.support.bundles import Exported
 from wire.errors import LinkError
 from wire.identity.certificates import read_certificate
 from wire.links.mqtt import MqttLink

@@ -31,11 +31,11 @@ from simulation.engine.options import BackendName, EngineOptions
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings, simulate
-from tests.bundles import pack_graphs
-from tests.conftest import synthetic_fleet
 from tests.end_to_end.agents import devices
 from tests.end_to_end.test_objectives_on_devices import aggregator
-from tests.known import known
+from tests.support.bundles import pack_graphs
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.arrays import names
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.bundle import Bundle, unpack

@@ -8,9 +8,9 @@ import numpy as np
 from aggregator.core.release.gate import judge
 from aggregator.core.release.state import Gate, Holder
 from simulation.datasets.windows import FleetData
-from tests.conftest import Exported
 from tests.edge_client.device import Device, other_model
 from tests.edge_client.test_kept import answer, keep, train
+from tests.support.bundles import Exported
 
 
 def test_the_gate_sees_what_devices_lose_and_a_return_gives_it_back(

@@ -15,7 +15,7 @@ from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
-from tests.conftest import Exported
+from tests.support.bundles import Exported
 
 RATE_HZ = 32.0
 

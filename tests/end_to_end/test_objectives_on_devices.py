@@ -22,9 +22,9 @@ from simulation.engine.workers.secret import repeatable_secret
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from tests.bundles import pack_graphs
-from tests.conftest import synthetic_fleet
 from tests.end_to_end.agents import devices
+from tests.support.bundles import pack_graphs
+from tests.support.fleets import synthetic_fleet
 from wire.arrays.tensors import Tensors, decode_tensors
 from wire.bundle import unpack
 from wire.links.mqtt import BrokerAddress, MqttLink

@@ -25,8 +25,8 @@ from export.publish import DEVICE_FILE, KEY_FILE, SERVER_FILE, TRUST_FILE
 from simulation.local.broker import free_port
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from simulation.objective import objective_for_fleet
-from tests.conftest import synthetic_fleet
-from tests.cutting_proxy import CuttingProxy, cutting_proxy
+from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
+from tests.support.fleets import synthetic_fleet
 from wire.codec import digest
 from wire.identity.keys import new_key, private_pem, public_pem
 from wire.pieces import cut, place

@@ -10,10 +10,10 @@ from algorithms.registry import read_algorithm
 from simulation.datasets.windows import for_task
 from simulation.simulate import SimulationSettings, simulate
 from tests.algorithms.test_reconstruction import nobody_labelled
-from tests.conftest import synthetic_fleet
 from tests.end_to_end.task_fleet import EPOCHS, learned, predicted
 from tests.end_to_end.test_recovery import ROUNDS
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 
 ALGORITHM = "fedavg+adam:lr=0.003+reconstruction"
 

@@ -25,7 +25,8 @@ from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
-from tests.conftest import Exported, synthetic_fleet
+from tests.support.bundles import Exported
+from tests.support.fleets import synthetic_fleet
 
 ROUNDS = 6
 

@@ -16,7 +16,8 @@ from edge_client.agent.state import FolderState
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
-from tests.conftest import Exported, synthetic_fleet
+from tests.support.bundles import Exported
+from tests.support.fleets import synthetic_fleet
 
 DEVICES = 6
 

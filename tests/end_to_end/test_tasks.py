@@ -9,11 +9,11 @@ import pytest
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
 from tests.end_to_end.task_fleet import EPOCHS, learned, predicted
 from tests.end_to_end.test_recovery import ROUNDS
-from tests.known import known
-from tests.labels import NAMES, QUANTITIES, STEPS, quantities, several_labels, steps
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
+from tests.support.labels import NAMES, QUANTITIES, STEPS, quantities, several_labels, steps
 
 
 def tells_labels(answer: dict[str, object]) -> bool:

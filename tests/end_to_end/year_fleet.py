@@ -17,9 +17,9 @@ from edge_client.core.ports import Windows
 from edge_client.models.application import Model
 from simulation.datasets.windows import FleetData
 from simulation.local.fleet import write_device_folder
-from tests.conftest import synthetic_fleet
 from tests.end_to_end.fleet import Fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 
 DEVICES = 12
 SHIFT = 0.5

@@ -20,12 +20,12 @@ from simulation.local.fleet import start_process, stop_processes, write_device_f
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings, simulate
 from tests.android.test_steps import draw_batches, eager, on_the_jvm
-from tests.bundles import pack_graphs
-from tests.conftest import synthetic_fleet
 from tests.end_to_end.test_objectives_on_devices import (
     test_devices_reach_what_the_simulation_does as on_devices,
 )
 from tests.shoal.test_docs import FENCES, ROOT, page
+from tests.support.bundles import pack_graphs
+from tests.support.fleets import synthetic_fleet
 from wire.arrays.tensors import decode_tensors
 from wire.bundle import unpack
 

@@ -26,7 +26,7 @@ from export.parity import ParityError, check_parity
 from export.runtimes import _executorch, load_graph, runtimes_of
 from simulation.datasets.windows import FleetData
 from simulation.objective import objective_for_fleet
-from tests.conftest import ExportedPrograms, export_programs, some_graphs
+from tests.support.bundles import ExportedPrograms, export_programs, some_graphs
 from wire.bundle import EXECUTORCH, PORTABLE, pack, unpack
 from wire.errors import BundleError, ConfigError
 

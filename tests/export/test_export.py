@@ -29,8 +29,7 @@ from host.native.answers import answer
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
 from simulation.objective import objective_for_fleet
-from tests.bundles import write_bundle
-from tests.conftest import Exported
+from tests.support.bundles import Exported, write_bundle
 from wire.arrays.tensors import Tensors
 from wire.bundle import Window, pack, unpack
 from wire.errors import BundleError, ConfigError

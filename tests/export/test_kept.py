@@ -16,9 +16,9 @@ from edge_client.work.executor import Executor, Result
 from simulation.datasets.windows import FleetData, for_task
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
-from tests.bundles import write_bundle
-from tests.labels import quantities, several_labels, steps
-from tests.plans import plan
+from tests.support.bundles import write_bundle
+from tests.support.labels import quantities, several_labels, steps
+from tests.support.plans import plan
 from wire.arrays import names
 from wire.bundle import Bundle, unpack
 from wire.messages import Train

@@ -14,7 +14,7 @@ from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.reading.network import Network
 from host.native.plan import Floats
 from host.native.trainer import Outcome
-from tests.known import known
+from tests.support.known import known
 
 LR, MOMENTUM = 0.05, 0.9
 

@@ -27,7 +27,7 @@ from tests.host.native_cases import (
     train_in_torch,
 )
 from tests.host.test_native import settled
-from tests.known import known
+from tests.support.known import known
 
 
 def residual(draw: st.DrawFn, dims: int, channels: int) -> nn.Module:

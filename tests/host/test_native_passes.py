@@ -16,7 +16,7 @@ from host.native.passes import Passes
 from host.native.plan import available_targets
 from tests.host.native_cases import classifier, examples
 from tests.host.test_native import settled, stacks
-from tests.known import known
+from tests.support.known import known
 from wire.errors import ConfigError, DataError
 
 

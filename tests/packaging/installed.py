@@ -8,7 +8,7 @@ from pathlib import Path
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_program, stop_processes, write_device_folder
-from tests.conftest import Exported
+from tests.support.bundles import Exported
 
 ALONE = {
     "PYTHONPATH": "",

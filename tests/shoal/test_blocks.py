@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shoal.cli import COMMANDS, application
-from tests.pages import FENCE, ROOT, Block, blocks, pages
+from tests.support.pages import FENCE, ROOT, Block, blocks, pages
 
 EVERY = {
     ("README.md", "python"): "tests/shoal/test_python_page.py: test_the_program_of_the_readme_runs",

@@ -11,8 +11,8 @@ from algorithms.registry import read_algorithm
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData, task_of_labels
 from simulation.objective import objective_for_fleet, suited
-from tests.conftest import synthetic_fleet
-from tests.labels import quantities, relabelled, several_labels, steps
+from tests.support.fleets import synthetic_fleet
+from tests.support.labels import quantities, relabelled, several_labels, steps
 from wire.errors import DataError
 
 FLEETS = {"multi-label": several_labels, "regression": quantities, "sequence": steps}

@@ -22,9 +22,9 @@ from simulation.datasets.watch import load_watch
 from simulation.engine.workers.attacks import read_attack
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
-from tests.forked import run_command
-from tests.known import known
-from tests.pages import pages
+from tests.support.forked import run_command
+from tests.support.known import known
+from tests.support.pages import pages
 
 ROOT = Path(__file__).parents[2]
 PAGES = pages()
@@ -381,7 +381,7 @@ def test_simulation_page_names_every_field_of_the_summary_every_partition_and_ev
     from algorithms.models.registry import MODELS
     from simulation.partition import PARTITIONS
     from simulation.simulate import SimulationSettings, simulate
-    from tests.conftest import synthetic_fleet
+    from tests.support.fleets import synthetic_fleet
 
     settings = SimulationSettings(
         read_algorithm("fedavg"), 1, attack=read_attack("sign-flip:count=1"), newcomers=1
@@ -407,7 +407,7 @@ def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.M
     from simulation.comparison.table import tabulate
     from simulation.partition import read_partition
     from simulation.simulate import SimulationSettings
-    from tests.conftest import synthetic_fleet
+    from tests.support.fleets import synthetic_fleet
 
     monkeypatch.setattr(compare, "_fleet", lambda *_: synthetic_fleet(4))
     settings = SimulationSettings(

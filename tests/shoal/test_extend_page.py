@@ -124,7 +124,7 @@ def test_the_objective_of_the_page_about_extensions_reports_to_its_server(
 ) -> None:
     from algorithms import registry
     from simulation.simulate import SimulationSettings, simulate
-    from tests.conftest import synthetic_fleet
+    from tests.support.fleets import synthetic_fleet
 
     made = example(0)
     monkeypatch.setitem(

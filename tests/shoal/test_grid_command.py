@@ -13,7 +13,7 @@ import pytest
 from shoal.cli import application
 from shoal.reports.grid_picture import draw_grid
 from simulation.comparison.grid import read_cells
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 
 
 @pytest.fixture

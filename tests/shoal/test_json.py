@@ -13,9 +13,9 @@ import pytest
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.test_release_copies import service_with_releases
-from tests.conftest import Exported
-from tests.enrolment import enrolment_bench
 from tests.shoal.test_cli import FUNCTIONS
+from tests.support.bundles import Exported
+from tests.support.enrolment import enrolment_bench
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operate.md").read_text()
 

@@ -24,7 +24,7 @@ from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.rollout_cases import draft
 from tests.aggregator.test_rollouts import Service
-from tests.conftest import Exported
+from tests.support.bundles import Exported
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors, encode_tensors
 from wire.errors import ConfigError

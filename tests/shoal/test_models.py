@@ -15,7 +15,7 @@ from aggregator.storage.sql_store import SqlStore
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.known import known
+from tests.support.known import known
 from wire.errors import ConfigError
 
 

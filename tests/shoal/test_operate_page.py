@@ -27,8 +27,8 @@ from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
 from tests.aggregator.test_release_copies import service_with_releases
-from tests.conftest import Exported
-from tests.known import known
+from tests.support.bundles import Exported
+from tests.support.known import known
 from wire.errors import OtherAggregator
 
 ROOT = Path(__file__).parents[2]

@@ -18,10 +18,10 @@ from shoal.cli import application
 from simulation.comparison.runs import Job, run_job
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
-from tests.conftest import synthetic_fleet
-from tests.known import known
-from tests.labels import quantities, several_labels
 from tests.shoal.test_python_result import small
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
+from tests.support.labels import quantities, several_labels
 from wire.bundle import unpack
 
 ALGORITHMS = ["fedavg", "local"]

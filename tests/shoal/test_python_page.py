@@ -14,9 +14,9 @@ from torch import nn
 
 import shoal
 from simulation.datasets.watch import load_watch
-from tests.conftest import synthetic_fleet
 from tests.shoal.test_docs import ROOT, page
 from tests.shoal.test_extend_page import PROGRAMS
+from tests.support.fleets import synthetic_fleet
 
 EXAMPLES = ROOT / "examples"
 

@@ -20,7 +20,7 @@ from algorithms.registry import read_algorithm
 from simulation.scenario import Labels
 from simulation.simulate import SimulationSettings
 from simulation.simulate import simulate as by_settings
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError
 
 ALGORITHMS = [

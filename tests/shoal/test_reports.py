@@ -28,7 +28,7 @@ from shoal.reports.run_page import run_page, worst_first
 from shoal.reports.site import MOST, Site
 from simulation.cost import BATTERY_J, COMPUTE_W, RADIO_W, Counted, count, estimates
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError
 
 OUTSIDE = re.compile(

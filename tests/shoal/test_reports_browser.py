@@ -16,9 +16,9 @@ from simulation.comparison import runs as compare
 from simulation.comparison.table import tabulate
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings, simulate
-from tests.browser import chromium, watched
-from tests.conftest import synthetic_fleet
 from tests.shoal.test_reports import write
+from tests.support.browser import chromium, watched
+from tests.support.fleets import synthetic_fleet
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from algorithms.registry import make_algorithm, read_algorithm
 from host.supervisor import alive
 from simulation.local.broker import EmbeddedBroker, free_port
 from tests.aggregator.round_cases import RECEIVED
-from tests.conftest import Exported
+from tests.support.bundles import Exported
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress
 

@@ -15,8 +15,8 @@ from simulation.engine.workers.attacks import (
     told_apart,
 )
 from simulation.simulate import SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.errors import ConfigError
 
 

@@ -26,7 +26,7 @@ from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire.arrays.tensors import decode_tensors
 from wire.errors import ConfigError
 

@@ -28,8 +28,8 @@ from simulation.newcomers import hold_out
 from simulation.scenario import Labels
 from simulation.simulate import SimulationSettings, simulate
 from simulation.timing.profiles import read_profiles
-from tests.conftest import synthetic_fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.errors import ConfigError, ShoalError
 from wire.messages import Plan, Train
 

@@ -9,7 +9,7 @@ from algorithms.registry import read_algorithm
 from simulation.datasets.catalog import load_data
 from simulation.local.fleet import write_device_folder
 from simulation.simulate import SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire.errors import DataError
 
 

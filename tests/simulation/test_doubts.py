@@ -7,7 +7,7 @@ import pytest
 
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire.bundle import Window
 
 

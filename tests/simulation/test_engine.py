@@ -30,8 +30,8 @@ from simulation.engine.workers.attacks import read_attack
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from simulation.timing.profiles import read_profiles
-from tests.conftest import synthetic_fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.arrays import names
 from wire.arrays.tensors import decode_tensors
 from wire.bundle import Window

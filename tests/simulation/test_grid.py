@@ -12,7 +12,7 @@ from simulation.comparison.runs import Asked, check_jobs, read_algorithms, run_a
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
 from simulation.splits import read_split
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError, DataError
 
 

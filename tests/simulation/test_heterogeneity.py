@@ -18,7 +18,7 @@ from simulation.datasets.pool import Pool
 from simulation.datasets.windows import FleetData
 from simulation.heterogeneity import gamma, label_skew, measure, squared_frechet
 from simulation.partition import partition, read_partition
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire.bundle import Window
 
 MNIST = Path(os.environ.get("SHOAL_DATA", "/nonexistent")) / "mnist" / "mnist.npz"

@@ -35,7 +35,7 @@ from simulation.datasets.pool import Pool, assign_alike, pool_of
 from simulation.datasets.uci_har import load_uci_har
 from simulation.datasets.windows import FleetData
 from simulation.partition import partition, read_partition
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire.bundle import Window
 from wire.errors import DataError
 

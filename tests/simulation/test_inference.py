@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simulation.comparison.inference import compare_pairs, half_width, holm
 from simulation.comparison.table import against
-from tests.known import known
+from tests.support.known import known
 
 
 def test_the_interval_is_students() -> None:

@@ -10,8 +10,8 @@ from aggregator.core.summary import spread
 from algorithms.registry import read_algorithm
 from simulation.measures import macro_f1
 from simulation.simulate import SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=40)
 

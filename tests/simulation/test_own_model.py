@@ -21,8 +21,8 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.options import BackendName, EngineOptions
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.arrays.tensors import decode_tensors
 from wire.errors import ConfigError
 

@@ -15,7 +15,7 @@ from simulation.simulate import SimulationSettings, simulate
 from simulation.timing.profiles import read_profiles
 from simulation.timing.traces import read_trace
 from tests.aggregator.timed_fleet import TimedFleet
-from tests.known import known
+from tests.support.known import known
 from wire.errors import ConfigError
 from wire.messages import CheckIn
 

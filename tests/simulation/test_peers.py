@@ -44,7 +44,7 @@ from benchmarks.peers.workload import (
     make_model,
     write_data,
 )
-from tests.known import known
+from tests.support.known import known
 
 ROOT = Path(__file__).parents[2]
 

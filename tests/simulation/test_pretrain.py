@@ -10,8 +10,8 @@ from algorithms.registry import read_algorithm
 from simulation.objective import objective_for_fleet
 from simulation.pretrain import pretrained_extractor
 from simulation.simulate import SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.errors import DataError
 
 

@@ -19,8 +19,8 @@ from simulation.partition import partition, read_partition
 from simulation.scenario import Labels, Scenario, check_scenario, labelled, read_labels, set_scene
 from simulation.simulate import SimulationSettings, check_settings, simulate
 from simulation.splits import read_split
-from tests.conftest import synthetic_fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.bundle import Window
 from wire.errors import ConfigError
 from wire.messages import Metrics

@@ -22,8 +22,8 @@ from simulation.datasets.windows import FleetData, cut_windows, select_devices
 from simulation.engine.options import EngineOptions
 from simulation.partition import partition, read_partition
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.errors import ConfigError, DataError
 
 SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))]

@@ -16,8 +16,8 @@ from simulation.datasets.npz import load_npz
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData, Recordings
 from simulation.splits import read_split, split_anew
-from tests.conftest import synthetic_fleet
-from tests.known import known
+from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import ConfigError, DataError

@@ -16,7 +16,7 @@ from simulation.engine.options import BackendName, EngineOptions
 from simulation.local.fleet import write_device_folder
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from tests.conftest import synthetic_fleet
+from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError
 
 UNLABELLED = ("d0", "d5")

@@ -21,9 +21,10 @@ from aggregator.service_settings import ServeSettings
 from algorithms.registry import read_algorithm
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
-from tests.conftest import Exported, wait_for_port
 from tests.contracts.link import deliveries, settle
-from tests.known import known
+from tests.support.brokers import wait_for_port
+from tests.support.bundles import Exported
+from tests.support.known import known
 from wire.errors import ConfigError, LinkError, OtherAggregator
 from wire.identity.keys import new_key
 from wire.identity.signed import Signer, Verifier, vouch

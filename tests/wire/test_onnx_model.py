@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.conftest import Exported
 from tests.edge_client.hostile import with_graph
+from tests.support.bundles import Exported
 from wire.arrays.onnx_model import fragment, whole_model
 from wire.bundle import unpack
 from wire.errors import BundleError

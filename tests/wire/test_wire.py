@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.conftest import Exported
+from tests.support.bundles import Exported
 from wire import messages as m
 from wire.arrays import names as names_of
 from wire.arrays.tensors import Limits, TensorSpec, check_layout, decode_tensors, encode_tensors

@@ -17,7 +17,7 @@ from aggregator.core.state import DeviceCheckedIn, Resumed
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
 from tests.contracts.store import STARTED, record
-from tests.known import known
+from tests.support.known import known
 
 FOLDER = Path(__file__).parent
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 MADE = re.compile(r"/(build|runs|dist|node_modules|\.[^/]+)/")
 """Folders that hold what was made or installed."""

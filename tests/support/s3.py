@@ -9,7 +9,7 @@ import pytest
 
 from simulation.local.broker import free_port
 from simulation.local.fleet import start_process, stop_processes
-from tests.conftest import wait_for_port
+from tests.support.brokers import wait_for_port
 
 BUCKET = "fleet"
 CREDENTIALS = {

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sql
 
 from simulation.local.broker import free_port
-from tests.conftest import wait_for_port
+from tests.support.brokers import wait_for_port
 
 
 def programs() -> Path:
