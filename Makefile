@@ -42,6 +42,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/style.py
 
 # The documentation as a site in build/site, which needs no network; every link is checked.
 docs: setup

@@ -35,9 +35,10 @@ ENCODINGS: tuple[Encoding, ...] = ("float32", "int8")
 ALGORITHMS, SEEDS, ROUNDS = ("distfl", "fedavg"), 3, 15
 MODELS = ("har-cnn", "cnn4", "har-cnn-dbe")
 WHY = """\
-All three are small beside what a round moves. Error feedback leaves the least in the sum, but a device would have to keep what was lost
-until it is asked again, for a model that others have changed meanwhile. Rounding to the nearest would lose what stays below half a step
-of its block in every round. Rounding at random needs no memory and has no such bias: Shoal does that."""
+All three are small beside what a round moves. Error feedback leaves the least in the sum, but a
+device would have to keep what was lost until it is asked again, for a model that others have
+changed meanwhile. Rounding to the nearest would lose what stays below half a step of its block in
+every round. Rounding at random needs no memory and has no such bias: Shoal does that."""
 DIGEST, RUN = "a" * 64, "b" * 32
 
 

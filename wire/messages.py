@@ -215,9 +215,9 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     """Device to aggregator: the result of a plan; the tensors travel beside it in the same payload.
 
     Tensors: ``delta/NAME`` = local minus received, for what a reported `train` changed of the role
-    shared, or all of it in int8 (`wire.arrays.quantised`); ``statistic/NAME`` as they are, likewise;
-    ``response/NAME`` for the verbs respond, apply and evaluate. `model` is the one the device
-    started from: the plan's, or the one it chose. `evaluated` holds the metrics of the last
+    shared, or all of it in int8 (`wire.arrays.quantised`); ``statistic/NAME`` as they are,
+    likewise; ``response/NAME`` for the verbs respond, apply and evaluate. `model` is the one the
+    device started from: the plan's, or the one it chose. `evaluated` holds the metrics of the last
     evaluation that had some, `trained` those of the training passes.
     """
 

@@ -121,7 +121,8 @@ class RoundChoice(_Body):
     to: Whole = Field(
         ge=0,
         le=LARGEST,
-        description="The round that made the models; it has to be one of those that are remembered.",
+        description="The round that made the models; it has to be one of those that are "
+        "remembered.",
     )
 
 

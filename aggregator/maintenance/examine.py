@@ -27,7 +27,8 @@ _OWN = re.compile(
     rf"shoal\.db(-wal|-shm)?|blobs|{RELEASES}|lock|boots|{CAMPAIGNS}|{AUDIT}"
     rf"|{re.escape(TOKENS)}|{re.escape(LOCAL)}"
     r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
-    rf"|{'|'.join(map(re.escape, authority.FILES))}|{re.escape(ENROLMENTS)}(-wal|-shm)?|{BROKER}|pieces|{BUNDLES}"
+    rf"|{'|'.join(map(re.escape, authority.FILES))}|{re.escape(ENROLMENTS)}(-wal|-shm)?"
+    rf"|{BROKER}|pieces|{BUNDLES}"
 )
 
 

@@ -140,10 +140,10 @@ def aggregate(
     run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, clock: Clock
 ) -> RoundAggregated:
     """The event that answers the command `Aggregate`: the algorithm, applied to the updates that
-    the run's state names, as far as they are within bounds (`aggregator.core.round.influence`). Where
-    what comes out is not fit to be offered, the last models stay; where devices say that they are
-    much worse than earlier ones (`aggregator.core.versions`), those are offered again. It is dated
-    when its models are there: from then on the next round's deadline is counted."""
+    the run's state names, as far as they are within bounds (`aggregator.core.round.influence`).
+    Where what comes out is not fit to be offered, the last models stay; where devices say that they
+    are much worse than earlier ones (`aggregator.core.versions`), those are offered again. It is
+    dated when its models are there: from then on the next round's deadline is counted."""
     if (better := worse_than(run)) is not None:
         version, drop = better
         reason = (

@@ -1,5 +1,5 @@
-"""What an operator can order of a running service's campaigns; `aggregator.service.steering` carries it
-out."""
+"""What an operator can order of a running service's campaigns; `aggregator.service.steering`
+carries it out."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ import msgspec
 
 
 class Start(msgspec.Struct, frozen=True, tag="campaign-start"):
-    """Start the campaign that was laid down under this name (`aggregator.storage.charter.propose`)."""
+    """Start the campaign that was laid down under this name
+    (`aggregator.storage.charter.propose`)."""
 
     name: str
 

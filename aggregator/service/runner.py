@@ -4,8 +4,8 @@ The service runs this, and so does a simulation by messages (`simulation.engine.
 their adapters differ.
 
 What was not foreseen is contained in three rings. A message that cannot be read is refused
-(`aggregator.service.inbox`). An event or a command that fails is left out, and a campaign that cannot go on
-is paused (`aggregator.service.campaign`); the others go on.
+(`aggregator.service.inbox`). An event or a command that fails is left out, and a campaign that
+cannot go on is paused (`aggregator.service.campaign`); the others go on.
 
 A device works for one campaign at a time: the one that was started last of those that ask devices
 and take it. It is given the models of the one that came to its end last

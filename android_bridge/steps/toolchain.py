@@ -28,8 +28,8 @@ R8 = "0.7.0"
 SHA512 = {
     f"kotlin-compiler-{KOTLIN}.tgz": "IF5IVM7LpPhA/ntHQQpaVt1yxpaaQovtEVYLyqWMuaLr0XelLPPm7/"
     "sM6HLhtcRjjjoSsK7I7lP2kzYJkMy73w==",
-    "kotlin-compiler-2.1.21.tgz": "PvXicARwvQ6O0KBTnJnXOnxSjWbNnRBeKnucK7MM4aOVF3pMHY5llC6Ibh+tAORSuq81Gn/"
-    "X7WmYkOKkp0/23g==",
+    "kotlin-compiler-2.1.21.tgz": "PvXicARwvQ6O0KBTnJnXOnxSjWbNnRBeKnucK7MM4aOVF3pMHY5llC6Ibh+t"
+    "AORSuq81Gn/X7WmYkOKkp0/23g==",
     "kotlin-compiler-2.2.21.tgz": "nY7ifXZsAfCTJFagHmDQuJRJSr1W/WBUrJnLTfq78/"
     "g8u+LMM97pAqspg3ANDFLBH8+de1XdRtofpaLEr3kZiQ==",
     f"react-native-executorch-{EXECUTORCH_API}.tgz": "eanpDe8sFFxbKfCh0lqrSVyU4/"

@@ -12,15 +12,19 @@ from benchmarks.papers.results import Results
 TO_RUN = f"{ev.NOT_RUN}: `make papers NIGHT=1`"
 HEAD = f"""# The papers, claim by claim
 
-Made by `make papers` (an hour on two cores) and `make papers NIGHT=1` (a night) from [results/papers.json](results/papers.json);
-[RESULTS.md](RESULTS.md) has the tables behind it. Accuracies are in %. ± is a 95 % interval over seeds; differences are between the same
-seeds. *The paper's terms* are its data, its division into training and test parts and its way to report, as far as they are known. *Sound
-terms* test on later recordings than devices train on, take the mean over devices, and the model after the last round.
+Made by `make papers` (an hour on two cores) and `make papers NIGHT=1` (a night) from
+[results/papers.json](results/papers.json); [RESULTS.md](RESULTS.md) has the tables behind it.
+Accuracies are in %. ± is a 95 % interval over seeds; differences are between the same seeds. *The
+paper's terms* are its data, its division into training and test parts and its way to report, as far
+as they are known. *Sound terms* test on later recordings than devices train on, take the mean over
+devices, and the model after the last round.
 
-An order is **{ev.REPRODUCED}** where the whole interval of the difference is above 0, **{ev.IN_PART}** where the difference is positive
-but the interval is not, and **{ev.NOT}** otherwise. A level is reproduced where the whole interval
-is within {ev.WITHIN:g} points of the paper's, and in part where the mean alone is; groups where all devices are right in every seed.
-The verdict is on the paper's terms; what sound terms say stands in the cell beside it. One seed decides nothing.
+An order is **{ev.REPRODUCED}** where the whole interval of the difference is above 0,
+**{ev.IN_PART}** where the difference is positive but the interval is not, and **{ev.NOT}**
+otherwise. A level is reproduced where the whole interval is within {ev.WITHIN:g} points of the
+paper's, and in part where the mean alone is; groups where all devices are right in every seed. The
+verdict is on the paper's terms; what sound terms say stands in the cell beside it. One seed decides
+nothing.
 """
 COLUMNS = ("claim", "the paper", "ours on its terms", "ours on sound terms", "verdict", "cause")
 

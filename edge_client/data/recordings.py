@@ -12,8 +12,8 @@ sample. The first 75 % of each recording are for training; windows are cut on ei
 point, so that none is shared. The label of a window is:
 
 - its class, where all its samples have the same; other windows are left out. Where windows are cut
-  into steps, it is the class of each step instead (`edge_client.data.labels.classes_of_steps`), and no
-  window is left out;
+  into steps, it is the class of each step instead (`edge_client.data.labels.classes_of_steps`), and
+  no window is left out;
 - of each name 1 where it is there for at least half of the samples of which it is said, else 0;
 - the mean of each quantity over the samples of which it is said.
 

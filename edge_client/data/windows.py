@@ -6,10 +6,10 @@ Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and 
 class, or of all where labels are no classes, are the test part. ``y`` holds class numbers, or names
 that ``classes.txt`` lists; or several labels (n, names), 1 for each name that is there and 0 for
 others, or quantities, numbers with a point (n,) or (n, quantities), or classes of steps (n, steps).
-`edge_client.data.layout` and `edge_client.data.labels` say what arrays must be like. Whole numbers in ``X``
-are measurements or ids, as the bundle says; an array ``vocabulary``, one number, says how many ids
-there are. ``lengths (n,)`` in an ``.npz`` says how many samples each window has: what is behind
-them is padding, and a channel ``present`` says so (`edge_client.data.padding`).
+`edge_client.data.layout` and `edge_client.data.labels` say what arrays must be like. Whole numbers
+in ``X`` are measurements or ids, as the bundle says; an array ``vocabulary``, one number, says how
+many ids there are. ``lengths (n,)`` in an ``.npz`` says how many samples each window has: what is
+behind them is padding, and a channel ``present`` says so (`edge_client.data.padding`).
 
 Recordings: any number of ``*.csv``, or of ``*.parquet`` (`edge_client.data.recordings`).
 

@@ -11,7 +11,8 @@ from wire.errors import ConfigError
 
 PATH = Path("/etc/systemd/system/shoal-edge.service")
 UNIT = """\
-# The client of a board that `shoal-edge enrol` has enrolled. Its key stays in the state folder, which belongs to this unit's user alone.
+# The client of a board that `shoal-edge enrol` has enrolled. Its key stays in the state folder,
+# which belongs to this unit's user alone.
 [Unit]
 Description=Shoal edge client
 Wants=network-online.target
@@ -25,7 +26,8 @@ ExecStart={program} run --data {data} --state {state}{enrolled}
 Restart=always
 RestartSec=10
 TimeoutStartSec=300
-# It says that it is alive once a second, and between two batches: one may take minutes where a graph is loaded first.
+# It says that it is alive once a second, and between two batches: one may take minutes where a
+# graph is loaded first.
 WatchdogSec=600
 DynamicUser=yes
 StateDirectory=shoal

@@ -67,8 +67,8 @@ def to_onnx(traced: Trace) -> OnnxGraph:
 
 
 def to_template(graph: OnnxGraph) -> bytes:
-    """A graph for predictions as the half of a model in one file (`wire.arrays.onnx_model`): the examples
-    are its only input, and the tensors are names that the other half gives values."""
+    """A graph for predictions as the half of a model in one file (`wire.arrays.onnx_model`): the
+    examples are its only input, and the tensors are names that the other half gives values."""
     model = onnx.load_model_from_string(graph.onnx)
     examples = next(value for value in model.graph.input if value.name == names.X)
     (answer,) = model.graph.output

@@ -23,7 +23,8 @@ def demo(
         int,
         typer.Option(
             min=0,
-            help="So many of the devices are Kotlin phones with ExecuTorch, on this machine's Java.",
+            help="So many of the devices are Kotlin phones with ExecuTorch, on this machine's "
+            "Java.",
         ),
     ] = 0,
 ) -> None:

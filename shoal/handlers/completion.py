@@ -12,7 +12,8 @@ from wire.errors import ConfigError
 SCRIPT = """\
 # Completes shoal: commands, then commands of a command and options, and files after options.
 _shoal() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" first="${{COMP_WORDS[1]}}" second="${{COMP_WORDS[2]}}" known=""
+    local word="${{COMP_WORDS[COMP_CWORD]}}" known=""
+    local first="${{COMP_WORDS[1]}}" second="${{COMP_WORDS[2]}}"
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=( $(compgen -W "{commands} --help --version" -- "$word") )
         return

@@ -15,9 +15,9 @@ from host.files import make_folder, write_atomically
 from wire.errors import ConfigError
 
 HEAD = """\
-# Settings of a service: `shoal serve --config {path}`. A line that begins with # is what holds without it.
-# The command line comes before the environment (SHOAL_SERVE_ROUNDS=40), and that before this file.
-"""
+# Settings of a service: `shoal serve --config {path}`. A line that begins with # is what holds
+# without it. The command line comes before the environment (SHOAL_SERVE_ROUNDS=40), and that before
+this file. """
 
 
 def init(

@@ -122,7 +122,8 @@ def _head(axes: Any, cells: Sequence[Cell], place: Array) -> None:
         for words, members in groupby(numbered, key=lambda pair: key(pair[1])):
             at = [place[i] for i, _ in members]
             axes.annotate(
-                Path(words[-1]).name, ((at[0] + at[-1]) / 2, 1), (0, height), xycoords=("data", "axes fraction"),
+                Path(words[-1]).name, ((at[0] + at[-1]) / 2, 1), (0, height),
+                xycoords=("data", "axes fraction"),
                 textcoords="offset points", ha="center", va="bottom", fontsize=size,
             )  # fmt: skip
             if height > 10:

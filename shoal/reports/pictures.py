@@ -92,7 +92,8 @@ def _circles(
     some = np.flatnonzero(counts)
     axes.add_collection(
         EllipseCollection(
-            width[some], width[some], np.zeros(len(some)), units="xy", offsets=np.stack([x, y], axis=1)[some],
+            width[some], width[some], np.zeros(len(some)), units="xy",
+            offsets=np.stack([x, y], axis=1)[some],
             facecolors=[colours[int(i)] for i in some], transOffset=axes.transData, clip_on=False,
         )
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """A grid of scenarios: algorithms on every data set, with every number of labels and every split,
 over several seeds.
 
-The runs are those of a comparison (`simulation.comparison.runs`), so a grid that was interrupted goes on in
-the same way.
+The runs are those of a comparison (`simulation.comparison.runs`), so a grid that was interrupted
+goes on in the same way.
 """
 
 from collections.abc import Callable, Sequence

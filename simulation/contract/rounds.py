@@ -17,7 +17,8 @@ SMALL = {
     "hierarchical": "hierarchical:rounds=2",
     "fedgen": "fedgen:generator_steps=2:bank_size=32",
     "feddisk-ab": "feddisk-ab:ratio_epochs=1",
-    "feddisk": "feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:density_units=4",
+    "feddisk": "feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:"
+    "density_units=4",
 }
 """Choices with options that make them quick on tiny fleets."""
 LEAST = 20

@@ -8,11 +8,11 @@ Without ``activity_names`` the labels that occur are the classes, in sorted orde
 names. ``y (n, names)`` of 0 and 1 are several labels of a window, each there or not, ``y (n,
 quantities)`` or ``(n,)`` with a point are quantities, and ``activity_names`` says what the columns
 are called. ``y (n, steps)`` of other numbers, or of names, are the classes of a window's steps, -1
-or an empty name where nobody knows one (`edge_client.data.labels.are_steps`). ``vocabulary``, a number,
-says that ``X`` holds ids from 0 to below it, of words or of events. ``lengths (n,)`` says how many
-samples each window has, and that the others are padding (`edge_client.data.padding`). ``anomaly (n,)``
-of 0 and 1, in the place of ``y``, says which windows are anomalous: the classes are then ``usual``
-and ``anomalous``.
+or an empty name where nobody knows one (`edge_client.data.labels.are_steps`). ``vocabulary``, a
+number, says that ``X`` holds ids from 0 to below it, of words or of events. ``lengths (n,)`` says
+how many samples each window has, and that the others are padding (`edge_client.data.padding`).
+``anomaly (n,)`` of 0 and 1, in the place of ``y``, says which windows are anomalous: the classes
+are then ``usual`` and ``anomalous``.
 """
 
 import logging

@@ -1,5 +1,5 @@
-"""The rounds of a fast simulation: the same phases as `aggregator.core.round.machine`, for a fleet that is
-always reachable, without messages.
+"""The rounds of a fast simulation: the same phases as `aggregator.core.round.machine`, for a fleet
+that is always reachable, without messages.
 
 The cost of a round is proportional to its cohort, not to the fleet. `Snapshot` holds everything
 that changes from round to round, so that a run can be saved and continued.

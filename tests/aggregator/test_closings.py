@@ -195,7 +195,7 @@ class TestWhoIsAsked:
 
 
 class TestMissedEvaluation:
-    def test_who_came_while_it_was_open_is_asked_at_once_when_it_is_over_and_who_declined_when_it_comes_again(
+    def test_who_came_meanwhile_is_asked_at_the_end_and_who_declined_when_it_comes_again(
         self,
     ) -> None:
         run = over("c", hold=True)

@@ -153,7 +153,8 @@ def test_what_somebody_has_opened_to_choose_in_stays_as_it_was_read(
         seen.page.goto(f"{made[1]}/dashboard/campaigns/autumn")
         seen.page.wait_for_selector("[data-live]")
         kept = seen.page.evaluate("""() => {
-            const [order, form, select] = ["details", "form", "select"].map((name) => document.createElement(name));
+            const [order, form, select] = ["details", "form", "select"].map(
+              (name) => document.createElement(name));
             order.id = "order";
             select.append(new Option("11", "11"), new Option("10", "10"));
             form.append(select);

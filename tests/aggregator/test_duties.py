@@ -31,7 +31,7 @@ class Unconnected:
 
 
 class TestRenewal:
-    def test_a_service_that_runs_takes_up_a_new_voucher_and_keeps_the_old_one_where_that_is_of_no_use(
+    def test_a_running_service_takes_up_a_new_voucher_unless_it_is_of_no_use(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(duties, "RENEW_EVERY_S", 0.0)

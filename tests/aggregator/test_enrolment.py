@@ -445,7 +445,7 @@ def test_the_deployed_broker_is_configured_as_init_does_it() -> None:
     assert deployed == made
 
 
-def test_a_brokers_folder_is_made_again_where_it_was_cut_short_and_its_certificate_is_renewed_in_time(
+def test_a_brokers_folder_that_was_cut_short_is_made_again_and_its_certificate_is_renewed(
     tmp_path: Path,
 ) -> None:
     now_s = 1_800_000_000.0

@@ -110,7 +110,8 @@ class TestVoucher:
     ) -> None:
         with pytest.raises(
             ConfigError,
-            match=r"there is none; `shoal vouch --service .* --fleet f --key SIGNING_KEY` makes one",
+            match=r"there is none; "
+            r"`shoal vouch --service .* --fleet f --key SIGNING_KEY` makes one",
         ):
             self.signer(tmp_path)
         assert (tmp_path / "service.pub").exists(), "for whoever has the root key elsewhere"

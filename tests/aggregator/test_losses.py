@@ -77,7 +77,7 @@ class TestLost:
         (plan,) = plans(keeps(run, "a", held=()))
         assert (plan.device_id, list(run.state.closings)) == ("a", ["a"])
 
-    def test_who_declines_to_choose_again_since_it_has_labels_now_is_not_asked_for_ever_although_it_holds_what_it_kept(
+    def test_who_declines_to_choose_again_is_not_asked_for_ever_although_it_holds_what_it_kept(
         self,
     ) -> None:
         run = over()
@@ -100,7 +100,7 @@ class TestLost:
         assert plans(lost(run, "late", (), 62.0))
 
     @pytest.mark.parametrize(("holds_it_between", "times"), [(False, MOST_ASKED - 1), (True, 10)])
-    def test_who_loses_it_again_and_again_is_asked_a_few_times_but_for_one_that_has_held_it_in_between(
+    def test_who_loses_it_again_and_again_is_asked_a_few_times_unless_it_held_it_in_between(
         self, holds_it_between: bool, times: int
     ) -> None:
         run, asked = over(), 0

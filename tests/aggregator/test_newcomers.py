@@ -21,9 +21,7 @@ def trained(**starts: str) -> Run:
     return run
 
 
-def test_a_device_in_no_group_is_released_the_largest_groups_model_and_not_what_training_begins_with() -> (
-    None
-):
+def test_a_device_in_no_group_is_released_the_largest_groups_model() -> None:
     state = trained(a="0", b="0").state
     assert newcomers_key(state) == "0"
     assert [(draft.model, draft.devices) for draft in drafts_of(state)] == [(TRAINED, 3)]

@@ -12,9 +12,7 @@ from tests.aggregator.rollout_cases import draft
 from wire.arrays.tensors import encode_tensors
 
 
-def test_it_is_what_the_groups_of_the_latest_campaign_have_and_not_what_is_tried_or_was_withdrawn() -> (
-    None
-):
+def test_it_is_the_latest_campaigns_and_not_what_is_tried_or_was_withdrawn() -> None:
     blobs = MemoryBlobs()
     models = blobs.put(
         *(encode_tensors({"shared/w": np.full(2, value, np.float32)}) for value in range(4))

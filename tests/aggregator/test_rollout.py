@@ -72,9 +72,7 @@ def test_each_step_reaches_those_of_the_step_before_and_more() -> None:
     assert (rig.state.catalogue.releases[2].parent, in_use(rig.state)) == (1, {2: 20})
 
 
-def test_a_device_that_appears_meanwhile_joins_by_the_same_rule_and_else_gets_what_its_group_has() -> (
-    None
-):
+def test_a_device_that_appears_meanwhile_joins_by_the_same_rule() -> None:
     rig = released()
     rig.release(draft(model="second"))
     early = next(d for d in (f"n{i}" for i in range(1000)) if place_of(d, "") < 0.1)
@@ -94,9 +92,7 @@ def test_canaries_are_chosen_by_tag_and_a_tag_that_nobody_has_waits() -> None:
     assert {give.device_id for give in rig.tick()} == set(DEVICES) - {"d3"}
 
 
-def test_a_worse_canary_is_rolled_back_and_everybody_gets_the_former_model_under_a_higher_number() -> (
-    None
-):
+def test_a_worse_canary_is_rolled_back_to_the_former_model_under_a_higher_number() -> None:
     rig = released()
     former = rig.model("d0")
     rig.release(draft(model="second"))
@@ -266,9 +262,7 @@ def test_models_are_kept_while_devices_may_need_them_and_the_last_of_each_group(
     assert needed(rig.state, keep=3) == {3, 4, 5}
 
 
-def test_a_device_that_was_away_while_a_later_campaign_was_rolled_out_gets_its_release_when_it_is_back() -> (
-    None
-):
+def test_a_device_that_was_away_for_a_later_campaigns_rollout_gets_its_release_when_back() -> None:
     rig = released()
     here = dict.fromkeys(sorted(rig.state.devices)[1:], "later/0")
     away = min(rig.state.devices)
@@ -281,7 +275,7 @@ def test_a_device_that_was_away_while_a_later_campaign_was_rolled_out_gets_its_r
     assert rig.has[away] == [1, 2]
 
 
-def test_a_device_that_comes_while_a_later_campaign_is_rolled_out_joins_by_its_place_and_goes_back_with_the_others() -> (
+def test_a_device_that_comes_during_a_rollout_joins_by_its_place_and_goes_back_with_others() -> (
     None
 ):
     rig = released()
@@ -298,9 +292,7 @@ def test_a_device_that_comes_while_a_later_campaign_is_rolled_out_joins_by_its_p
     }
 
 
-def test_a_device_that_never_says_what_it_uses_holds_a_step_up_for_no_longer_than_the_patience() -> (
-    None
-):
+def test_a_silent_device_holds_a_step_up_for_no_longer_than_the_patience() -> None:
     rig = Rig()
     rig.check_in("new", "earlier")
     rig.release(draft(), steps=(RolloutStep(1.0),), gate=Gate(quorum=1.0, patience_s=100.0))
@@ -318,7 +310,7 @@ def test_a_device_that_never_says_what_it_uses_holds_a_step_up_for_no_longer_tha
     windows=st.integers(30, 500),
     seed=st.integers(0, 99),
 )
-def test_liars_that_are_fewer_than_the_honest_neither_pass_a_worse_release_nor_fail_one_that_is_no_worse(
+def test_a_minority_of_liars_neither_passes_a_worse_release_nor_fails_another(
     honest: int, liars: int, worse: bool, windows: int, seed: int
 ) -> None:
     draw, liars = random.Random(seed), min(liars, honest - 1)

@@ -27,8 +27,8 @@ from tests.contracts.store import PROGRAMS
 
 
 def documented() -> dict[tuple[s.Phase, str], str]:
-    """The table in the docstring of `aggregator.core.round.machine`: by phase and event, the name of a
-    function, or a dash."""
+    """The table in the docstring of `aggregator.core.round.machine`: by phase and event, the name
+    of a function, or a dash."""
     assert core.__doc__ is not None
     found = re.search(
         r"^=[= ]+\n(.+?)\n=[= ]+\n(.+?)\n=[= ]+$", core.__doc__, re.MULTILINE | re.DOTALL

@@ -484,9 +484,7 @@ class TestAdmission:
         assert refused.reason == "not-in-cohort"
 
 
-def test_who_comes_when_the_run_is_over_or_never_trained_is_not_left_with_the_model_from_before_training() -> (
-    None
-):
+def test_who_comes_late_or_never_trained_is_not_left_with_the_model_from_before_training() -> None:
     run, _ = with_unlabelled(rounds=1)
     tell(run)
     train(run)

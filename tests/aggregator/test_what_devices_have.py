@@ -150,7 +150,7 @@ class TestSeveralCampaigns:
             if isinstance(f, m.Finish) and not f.releases
         ]
 
-    def test_a_device_is_given_the_models_of_the_campaign_that_ended_last_whichever_was_started_last(
+    def test_a_device_gets_the_models_of_the_campaign_that_ended_last(
         self, fleet: FleetData
     ) -> None:
         bench = Campaigns(fleet)
@@ -322,7 +322,7 @@ class TestSaidToAnother:
         self.say(bench, kept=())
         assert (self.kept(bench), bench.state.received) == ((False, False, False), {})
 
-    def test_what_it_holds_stays_and_what_it_keeps_of_another_campaign_unless_it_holds_nothing_at_all(
+    def test_what_it_holds_and_keeps_stays_unless_it_holds_nothing_at_all(
         self, bench: Campaigns
     ) -> None:
         self.say(bench, kept=tuple(bench.state.models.values()))
@@ -376,7 +376,7 @@ class TestSaidToAnother:
         bench.runner.tick()
         assert (bench.state.phase, self.kept(bench)) == ("finished", (False, False, False))
 
-    def test_what_a_device_keeps_of_an_earlier_campaign_is_not_lost_since_it_holds_that_of_a_later_one_alone(
+    def test_what_a_device_keeps_is_not_lost_when_it_holds_a_later_campaigns_model(
         self, bench: Campaigns
     ) -> None:
         second = bench.runner.campaigns["run-2"]

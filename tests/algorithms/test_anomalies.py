@@ -41,9 +41,7 @@ def area(scores: Array, odd: Array) -> float:
     return float(((above > 0) + 0.5 * (above == 0)).mean())
 
 
-def test_the_errors_of_anomalous_windows_are_told_from_others_and_the_area_is_that_of_the_devices_own_errors() -> (
-    None
-):
+def test_the_area_is_that_of_the_devices_own_errors_of_anomalous_and_other_windows() -> None:
     given = arrays()
     fleet = shoal.load(given["X"], None, given["subject"], anomaly=given["anomaly"])
     run = shoal.simulate(fleet, algorithm=LEARNS, rounds=3, local_epochs=10)

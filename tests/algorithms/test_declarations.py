@@ -99,7 +99,7 @@ class TestInheritance:
 
 @pytest.mark.parametrize("name", PERSONALISATION)
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_what_a_device_keeps_leaves_the_declarations_of_its_objective_and_has_a_memory_where_it_says_so(
+def test_what_a_device_keeps_leaves_its_objectives_declarations_alone(
     objective: str, name: str
 ) -> None:
     spec = read_algorithm(f"{objective}+{name}")

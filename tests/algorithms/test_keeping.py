@@ -218,7 +218,7 @@ class TestChoose:
         assert self.chosen(0.1, 2.0, held=6)[1]["metric/kept"].tolist() == [1, 0, 0, 0]
         assert self.chosen(0.1, 2.0, held=7)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
 
-    def test_where_nothing_is_held_out_the_tuned_model_is_kept_unless_labels_are_of_a_part_of_the_classes(
+    def test_where_nothing_is_held_out_the_tuned_model_is_kept_if_all_classes_are_labelled(
         self,
     ) -> None:
         tensors, outputs = self.chosen(3.0, 0.5, held=0)

@@ -234,9 +234,7 @@ def test_graphs_on_a_device_are_those_of_eager_torch() -> None:
     assert check_parity(published.bundle, objective, *fleet.sample(), steps=5).step_error < 1e-4
 
 
-def test_a_bundle_of_classes_says_so_and_one_of_another_task_is_refused_by_what_it_does_not_know() -> (
-    None
-):
+def test_a_bundle_says_its_task_and_one_of_an_unknown_task_is_refused() -> None:
     fleet = synthetic_fleet(1)
     bundle = describe_bundle(
         objective_for_fleet(fleet, read_algorithm("fedavg"), 0),

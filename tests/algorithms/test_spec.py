@@ -175,7 +175,8 @@ def test_a_mistyped_name_is_told_what_is_like_it() -> None:
         read_algorithm("fedavgg")
     with pytest.raises(
         ConfigError,
-        match=r"^policy 'snyc': 'snyc' is none of sync, over-select, buffered; did you mean sync\?$",
+        match=r"^policy 'snyc': 'snyc' is none of sync, over-select, buffered; "
+        r"did you mean sync\?$",
     ):
         read_policy("snyc")
 
@@ -410,7 +411,7 @@ class TestAlgorithmSpec:
     def test_trains_as_fedavg(self, name: str, same: bool) -> None:
         assert read_algorithm(name).trains_as_fedavg == same
 
-    def test_hyper_parameters_that_are_given_besides_take_the_place_of_those_in_the_name_and_are_checked_alike(
+    def test_separate_hyper_parameters_replace_those_in_the_name_and_are_checked_alike(
         self,
     ) -> None:
         spec = read_algorithm("fedprox:mu=0.1:lr=0.2")

@@ -245,7 +245,8 @@ def test_a_layer_that_does_more_than_that_of_torch_is_refused_by_its_name(
 ) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"layer 'extractor.layer' is \w+ with (hooks|a class of its own), which would be lost",
+        match=r"layer 'extractor.layer' is \w+ with (hooks|a class of its own), "
+        r"which would be lost",
     ):
         adopted(Recurrent(layer), SHAPE)
 

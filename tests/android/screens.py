@@ -22,12 +22,17 @@ WIDTH_DP, HEIGHT_DP = 360, 740
 SIZES = {"textAppearanceLarge": 22, "textAppearanceMedium": 18}
 STYLE = """
   :root { --paper: #fafafa; --ink: #1c1b1f; --key: #d6d7d7; --fill: #00639a; --bar: #ececec; }
-  @media (prefers-color-scheme: dark) { :root { --paper: #121212; --ink: #e6e1e5; --key: #3a3a3c; --fill: #7cc0f5; --bar: #1f1f1f; } }
-  body { margin: 0; padding-bottom: 16px; background: var(--paper); color: var(--ink); font-family: Roboto, sans-serif; line-height: 1.3; }
-  h1 { margin: 0 0 16px; padding: 16px; font-size: 1.25rem; font-weight: 500; background: var(--bar); }
-  main > :not(h1) { margin-inline: 16px; } h2, p { margin-block: 0; font-weight: 400; overflow-wrap: anywhere; }
-  button { display: block; width: calc(100% - 32px); min-height: 48px; margin-block: 4px; padding: 6px 8px; border: 0; border-radius: 4px;
-    background: var(--key); color: inherit; font: 500 0.875rem Roboto, sans-serif; text-transform: uppercase; overflow-wrap: break-word; }
+  @media (prefers-color-scheme: dark) { :root {
+    --paper: #121212; --ink: #e6e1e5; --key: #3a3a3c; --fill: #7cc0f5; --bar: #1f1f1f; } }
+  body { margin: 0; padding-bottom: 16px; background: var(--paper); color: var(--ink);
+    font-family: Roboto, sans-serif; line-height: 1.3; }
+  h1 { margin: 0 0 16px; padding: 16px; font-size: 1.25rem; font-weight: 500;
+    background: var(--bar); }
+  main > :not(h1) { margin-inline: 16px; }
+  h2, p { margin-block: 0; font-weight: 400; overflow-wrap: anywhere; }
+  button { display: block; width: calc(100% - 32px); min-height: 48px; margin-block: 4px;
+    padding: 6px 8px; border: 0; border-radius: 4px; background: var(--key); color: inherit;
+    font: 500 0.875rem Roboto, sans-serif; text-transform: uppercase; overflow-wrap: break-word; }
   progress { width: calc(100% - 32px); accent-color: var(--fill); }
 """
 

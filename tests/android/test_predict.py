@@ -11,7 +11,7 @@ from tests.support.fleets import synthetic_fleet
 MOST_MS = 5.0
 
 
-def test_a_prediction_takes_at_most_five_milliseconds_more_than_its_graph_also_while_the_phone_trains(
+def test_a_prediction_takes_5_ms_more_than_its_graph_at_most_also_while_the_phone_trains(
     tmp_path: Path,
 ) -> None:
     found = measure(host_command("PredictKt"), synthetic_fleet(2, num_windows=96), tmp_path)

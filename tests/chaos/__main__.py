@@ -19,7 +19,8 @@ from tests.support.fleets import synthetic_fleet
 OUT = Path(benchmarks.results.__file__).with_name("chaos.json")
 
 
-HEAD = """| fault | tried | acknowledged updates lost | counted twice | stalled | median time to a round, s |
+HEAD = """| fault | tried | acknowledged updates lost | counted twice | stalled \
+| median time to a round, s |
 |---|---|---|---|---|---|
 """
 
@@ -49,11 +50,13 @@ Machine: {results["machine"]}. Made by `make chaos` in {results["minutes"]:.0f} 
 
 {table(results)}
 
-*Lost*: a device was told that its update is safe, and the record of that round lacks it, or the device was asked for it again
-(but where blobs or pages are damaged, where asking again is the cure). *Counted twice*: a round's sums or its new model are not those of
-one update of each of its devices, computed again from what went over the broker. *Stalled*: no round was aggregated within two
-deadlines after the fault. The time runs from the fault, or from its end where it lasts (disk, clock, messages). What a
-client with another device's certificate can do is tested in `tests/wire/test_access.py`."""
+*Lost*: a device was told that its update is safe, and the record of that round lacks it, or the
+device was asked for it again (but where blobs or pages are damaged, where asking again is the
+cure). *Counted twice*: a round's sums or its new model are not those of one update of each of its
+devices, computed again from what went over the broker. *Stalled*: no round was aggregated within
+two deadlines after the fault. The time runs from the fault, or from its end where it lasts (disk,
+clock, messages). What a client with another device's certificate can do is tested in
+`tests/wire/test_access.py`."""
 
 
 def main() -> None:

@@ -30,7 +30,8 @@ case $1 in
   restart)
     [ ! -e "$SHOAL_ROOT/hang" ] || { touch "$SHOAL_ROOT/hangs"; exec sleep 600; }
     rm -f "$SHOAL_ROOT/active"
-    "$SHOAL_ROOT/opt/shoal/current/bin/shoal-edge" run >>"$SHOAL_ROOT/ran" 2>&1 && touch "$SHOAL_ROOT/active" ;;
+    "$SHOAL_ROOT/opt/shoal/current/bin/shoal-edge" run >>"$SHOAL_ROOT/ran" 2>&1 &&
+      touch "$SHOAL_ROOT/active" ;;
   is-active) [ -e "$SHOAL_ROOT/active" ] ;;
   show) echo 0 ;;
 esac

@@ -41,7 +41,8 @@ loaded.validate_schema(loaded.merge_values(values))
 report = lint(chart, values, strict=True)
 found = [m for m in report["messages"] if m["severity"] > 1]
 assert not found, found
-rendered = [text for path, text in loaded.render(values, name="autumn").items() if path.endswith(".yaml")]
+written = loaded.render(values, name="autumn")
+rendered = [text for path, text in written.items() if path.endswith(".yaml")]
 objects = [o for text in rendered for o in yaml.safe_load_all(text) if o]
 for version in ("1.27", "1.37"):
     for o in objects:
@@ -89,9 +90,7 @@ def test_a_release_is_valid_for_kubernetes(values: dict[str, Any]) -> None:
     assert mounted == {volume["name"] for volume in pod["volumes"]}
 
 
-def test_the_rules_of_the_chart_are_the_alerts_of_the_compose_file_for_the_job_that_is_scraped() -> (
-    None
-):
+def test_the_rules_of_the_chart_are_the_alerts_of_the_compose_file() -> None:
     objects, told = render(MOST)
     assert told == ""
     (rule,) = (o for o in objects if o["kind"] == "PrometheusRule")

@@ -118,7 +118,8 @@ class TestEnrol:
             (
                 good,
                 "pi-1",
-            ): "another device is enrolled as pi-1; `shoal enrol token --device pi-1` makes a token",
+            ): "another device is enrolled as pi-1; "
+            "`shoal enrol token --device pi-1` makes a token",
             (good[:-1], "pi-2"): "expected shoal1. and 68 more",
             (
                 good[:20] + ("A" if good[20] != "A" else "B") + good[21:],

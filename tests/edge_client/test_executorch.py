@@ -73,7 +73,8 @@ class TestWhatTheRuntimeRefuses:
         graphs.run("step", inputs_of(exported_programs.bundle, fleet, 32))
         with pytest.raises(
             BundleError,
-            match=r"graph 'step': input \d+ has shape \(33, 2, 32\), expected at most \(32, 2, 32\)",
+            match=r"graph 'step': input \d+ has shape \(33, 2, 32\), "
+            r"expected at most \(32, 2, 32\)",
         ):
             graphs.run("step", inputs_of(exported_programs.bundle, fleet, 33))
 

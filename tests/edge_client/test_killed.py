@@ -28,7 +28,8 @@ from wire.links.in_process import InProcessBroker
 from wire.arrays.tensors import encode_tensors
 from wire.topics import Topics
 
-folder, bundle, number, deadly = Path(sys.argv[1]), unpack(Path(sys.argv[2]).read_bytes()), int(sys.argv[3]), sys.argv[4] == "deadly"
+folder, bundle = Path(sys.argv[1]), unpack(Path(sys.argv[2]).read_bytes())
+number, deadly = int(sys.argv[3]), sys.argv[4] == "deadly"
 with np.load(folder / "windows.npz") as file:
     windows = Windows(file["x"], file["y"], file["x"], file["y"])
 topics, broker = Topics("f"), InProcessBroker()
@@ -48,7 +49,8 @@ class Deadly(OnnxGraphs):
         return super().run(graph, inputs)
 
 with only_process(folder / "state"):
-    agent = Agent("d0", topics, broker.connect("d0"), windows, FolderState(folder / "state"), Deadly)
+    state = FolderState(folder / "state")
+    agent = Agent("d0", topics, broker.connect("d0"), windows, state, Deadly)
     sent = plan(number, bundle=bundle.digest, model=digest(model))
     broker.publish(topics.device("d0", "plan"), encode(sent), False)
     while (event := agent.link.receive(timeout_s=0)) is not None:

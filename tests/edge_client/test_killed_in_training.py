@@ -32,7 +32,8 @@ from wire.links.in_process import InProcessBroker
 from wire.arrays.tensors import encode_tensors
 from wire.topics import Topics
 
-folder, bundle, out, pause_s = Path(sys.argv[1]), unpack(Path(sys.argv[2]).read_bytes()), Path(sys.argv[3]), float(sys.argv[4])
+folder, bundle = Path(sys.argv[1]), unpack(Path(sys.argv[2]).read_bytes())
+out, pause_s = Path(sys.argv[3]), float(sys.argv[4])
 with np.load(Path(sys.argv[2]).parent / "windows.npz") as file:
     windows = Windows(file["x"], file["y"], file["x"], file["y"])
 topics, broker = Topics("f"), InProcessBroker()
@@ -50,9 +51,11 @@ class Slow(OnnxGraphs):
 
 print("started", flush=True)
 with only_process(folder):
-    agent = Agent("d0", topics, broker.connect("d0"), windows, FolderState(folder), Slow, pace=Pace(0.0, 1e9))
+    link, state = broker.connect("d0"), FolderState(folder)
+    agent = Agent("d0", topics, link, windows, state, Slow, pace=Pace(0.0, 1e9))
     verbs = (m.Evaluate("train", "survey"), m.Train(8, 60), m.Evaluate())
-    broker.publish(topics.device("d0", "plan"), encode(plan(bundle=bundle.digest, model=digest(model), verbs=verbs)), False)
+    order = plan(bundle=bundle.digest, model=digest(model), verbs=verbs)
+    broker.publish(topics.device("d0", "plan"), encode(order), False)
     while (event := agent.link.receive(timeout_s=0)) is not None:
         agent.handle(event)
 updates = set()

@@ -1,4 +1,5 @@
-"""`edge_client.models.application.Model` and `shoal-edge predict`: an application beside the client."""
+"""`edge_client.models.application.Model` and `shoal-edge predict`: an application beside the
+client."""
 
 import io
 import json
@@ -171,11 +172,13 @@ import numpy as np, onnxruntime
 folder = Path(sys.argv[1], "current").resolve()
 about = json.loads((folder / "model.json").read_text())
 session = onnxruntime.InferenceSession(folder / "model.onnx")
-assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == about["classes"] == ["slow", "middle", "fast"]
+classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
+assert classes == about["classes"] == ["slow", "middle", "fast"]
 assert (about["release"], about["group"], about["window"]["channels"]) == (3, "left", ["a", "b"])
 x = np.load(sys.argv[2])
 print(json.dumps([session.run(None, {"x": x[:n]})[0].tolist() for n in (1, 5, 12)]))
-assert not [name for name in sys.modules if name.partition(".")[0] in ("edge_client", "wire", "torch", "onnx")]
+needless = ("edge_client", "wire", "torch", "onnx")
+assert not [name for name in sys.modules if name.partition(".")[0] in needless]
 """
 
 

@@ -123,7 +123,7 @@ def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_th
         assert names.part(private, names.KEPT), "and has a model of its own"
 
 
-def test_an_owner_who_asks_for_more_windows_than_there_are_or_withholds_scores_alone_has_a_model_kept_all_the_same(
+def test_an_owner_with_too_few_windows_or_without_scores_has_a_model_kept_all_the_same(
     tmp_path: Path,
 ) -> None:
     data = synthetic_fleet(4, num_windows=24)

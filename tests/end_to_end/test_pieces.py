@@ -35,7 +35,8 @@ MODEL = """from torch import nn
 def make(shape, classes):
     size = shape[0] * shape[1]
     wide = nn.Linear({hidden}, {hidden})
-    return nn.Sequential(nn.Flatten(), nn.Linear(size, {hidden}), nn.ReLU(), wide, nn.ReLU(), nn.Linear({hidden}, classes))
+    first, last = nn.Linear(size, {hidden}), nn.Linear({hidden}, classes)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), wide, nn.ReLU(), last)
 """
 
 

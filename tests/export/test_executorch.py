@@ -195,16 +195,27 @@ class Counting(nn.Module):
 
 NETS = {
     "batch norm, max pool": (
-        lambda: Net(nn.Conv1d(2, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(2), features=32), (2, 16)),
-    "overlapping max pool": (lambda: Net(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.MaxPool1d(3, stride=2, padding=1), features=28), (2, 16)),
+        lambda: Net(nn.Conv1d(2, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(2),
+                    features=32), (2, 16)),
+    "overlapping max pool": (
+        lambda: Net(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.MaxPool1d(3, stride=2, padding=1),
+                    features=28), (2, 16)),
     "stride, adaptive pool": (
-        lambda: Net(nn.Conv1d(2, 4, 3, stride=2), nn.BatchNorm1d(4), nn.ReLU(), nn.AdaptiveAvgPool1d(1), features=4), (2, 17)),
-    "two dimensions": (lambda: Net(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), features=64), (1, 8, 8)),
+        lambda: Net(nn.Conv1d(2, 4, 3, stride=2), nn.BatchNorm1d(4), nn.ReLU(),
+                    nn.AdaptiveAvgPool1d(1), features=4), (2, 17)),
+    "two dimensions": (
+        lambda: Net(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+                    features=64), (1, 8, 8)),
     "depthwise": (
-        lambda: Net(nn.Conv1d(2, 8, 3, dilation=2), nn.ReLU(), nn.Conv1d(8, 8, 3, 2, 1, groups=8), nn.Conv1d(8, 4, 1), features=24),
+        lambda: Net(nn.Conv1d(2, 8, 3, dilation=2), nn.ReLU(),
+                    nn.Conv1d(8, 8, 3, 2, 1, groups=8), nn.Conv1d(8, 4, 1), features=24),
         (2, 16)),
-    "average pools": (lambda: Net(nn.Conv2d(1, 4, 3, 2, 1), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), nn.Tanh(), features=16), (1, 16, 16)),
-    "group norm": (lambda: Net(nn.Conv1d(2, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.AdaptiveAvgPool1d(2), features=8), (2, 18)),
+    "average pools": (
+        lambda: Net(nn.Conv2d(1, 4, 3, 2, 1), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), nn.Tanh(),
+                    features=16), (1, 16, 16)),
+    "group norm": (
+        lambda: Net(nn.Conv1d(2, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.AdaptiveAvgPool1d(2),
+                    features=8), (2, 18)),
     "LSTM": (lambda: Net(Recurrent(nn.LSTM(2, 5, batch_first=True)), features=5), (2, 4)),
     "GRU": (lambda: Net(Recurrent(nn.GRU(2, 5, batch_first=True)), features=5), (2, 4)),
 }  # fmt: skip

@@ -200,7 +200,7 @@ def test_parity_fails_loudly_when_the_graph_does_something_else(
     ("graph", "eager", "passes"),
     [(9, 0, True), (11, 0, False), (11, 6, True), (15, 20, True), (16, 20, False)],
 )
-def test_parity_lets_a_graph_flip_twice_as_often_as_eager_float32_and_never_in_more_than_three_quarters_of_the_steps(
+def test_parity_lets_a_graph_flip_twice_as_often_as_float32_and_in_three_quarters_at_most(
     fleet: FleetData,
     exported: Exported,
     monkeypatch: pytest.MonkeyPatch,

@@ -46,7 +46,8 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         """
         from pathlib import Path
         import shoal
-        shoal.simulate({recordings!r}, rounds=1, algorithm="fedavg", callbacks=[shoal.TensorBoard("logs")])
+        board = shoal.TensorBoard("logs")
+        shoal.simulate({recordings!r}, rounds=1, algorithm="fedavg", callbacks=[board])
         print(*Path("logs").iterdir())
         """,
         "events.out.tfevents",
@@ -83,7 +84,8 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
     "dev": (
         "",
         """
-        import hypothesis, importlinter, jsonschema, moto, mypy, pytest, ruff, schemathesis, trustme, xdist
+        import hypothesis, importlinter, jsonschema, moto, mypy, pytest, ruff
+        import schemathesis, trustme, xdist
         import shoal
         print(shoal.simulate({recordings!r}, rounds=1, algorithm="fedavg").summary.algorithm)
         """,

@@ -45,16 +45,16 @@ ONE = {
     "written_in_the_docs",
     "docs/device.md: toml: [window]": "tests/shoal/test_docs.py: "
     "test_a_recording_as_the_device_page_has_it",
-    'docs/device.md: toml: verbs = ["train", "evaluate", "protect"]': "tests/edge_client/test_policy.py: "
-    "test_the_policy_of_the_page",
+    'docs/device.md: toml: verbs = ["train", "evaluate", "protect"]': "tests/edge_client/"
+    "test_policy.py: test_the_policy_of_the_page",
     "docs/device.md: python: import json, onnxruntime": "tests/edge_client/test_model.py: "
     "test_the_programs_of_the_page_answer_alike",
     "docs/device.md: python: from edge_client import Model": "tests/edge_client/test_model.py: "
     "test_the_programs_of_the_page_answer_alike",
-    'docs/tutorial.md: toml: [project.entry-points."shoal.groupings"]': "tests/algorithms/test_outside.py: "
-    "test_the_entry_of_the_page",
-    "android_bridge/README.md: kotlin: import android.content.Context": "tests/android/test_layer.py: "
-    "test_an_app_compiles_against_the_archive_with_this_compiler",
+    'docs/tutorial.md: toml: [project.entry-points."shoal.groupings"]': "tests/algorithms/"
+    "test_outside.py: test_the_entry_of_the_page",
+    "android_bridge/README.md: kotlin: import android.content.Context": "tests/android/"
+    "test_layer.py: test_an_app_compiles_against_the_archive_with_this_compiler",
     (
         "docs/house.md: text: shoal                                  the command line, and what "
         "Python programs import"

@@ -164,7 +164,8 @@ def test_options_that_cannot_be_are_one_clear_error(
 TYPED = """
 import shoal
 
-result = shoal.simulate(shoal.load({"a": ([[[0.0]]], [0])}), rounds=1, callbacks=[shoal.CsvLog("rounds.csv"), shoal.EarlyStopping(3)])
+callbacks = [shoal.CsvLog("rounds.csv"), shoal.EarlyStopping(3)]
+result = shoal.simulate(shoal.load({"a": ([[[0.0]]], [0])}), rounds=1, callbacks=callbacks)
 reveal_type(result)
 reveal_type(result.accuracy)
 reveal_type(result.evaluations[0])

@@ -304,7 +304,7 @@ class TestNewcomers:
             ("fedavg+none", {10}),
         ],
     )
-    def test_they_train_as_a_device_that_joins_where_devices_keep_something_and_ten_epochs_elsewhere(
+    def test_they_train_as_a_joining_device_where_devices_keep_something_else_ten_epochs(
         self, algorithm: str, epochs: set[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         served: list[Plan] = []

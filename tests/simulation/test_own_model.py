@@ -62,7 +62,8 @@ class Shift(nn.Module):
         return x * torch.exp(-0.5 * self.log_variance) + self.my_running_var
 
 def make(shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], 8), nn.BatchNorm1d(8), Shift(8), nn.Linear(8, classes))
+    body = nn.Linear(shape[0] * shape[1], 8), nn.BatchNorm1d(8), Shift(8)
+    return nn.Sequential(nn.Flatten(), *body, nn.Linear(8, classes))
 """
 
 
@@ -114,8 +115,10 @@ from torch import nn
 class Encoder(nn.Module):
     def __init__(self, shape, classes):
         super().__init__()
-        layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, activation="gelu", batch_first=True)
-        self.patches, self.encoder, self.drop = nn.Conv1d(shape[0], 16, 8, stride=8), nn.TransformerEncoder(layer, 1), nn.Dropout(0.1)
+        layer = nn.TransformerEncoderLayer(
+            16, 4, 32, dropout=0.1, activation="gelu", batch_first=True)
+        self.patches = nn.Conv1d(shape[0], 16, 8, stride=8)
+        self.encoder, self.drop = nn.TransformerEncoder(layer, 1), nn.Dropout(0.1)
         self.token = nn.Parameter(torch.zeros(1, 1, 16))
         self.positions = nn.Parameter(0.02 * torch.randn(1, shape[1] // 8 + 1, 16))
         self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, classes)
@@ -156,7 +159,8 @@ FROZEN = """
 from torch import nn
 
 def make(shape, classes):
-    body = nn.Sequential(nn.Conv1d(shape[0], 8, 5), nn.BatchNorm1d(8), nn.ReLU()).requires_grad_(False)
+    body = nn.Sequential(nn.Conv1d(shape[0], 8, 5), nn.BatchNorm1d(8), nn.ReLU())
+    body.requires_grad_(False)
     neck = [nn.Conv1d(8, 8, 3), nn.BatchNorm1d(8), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten()]
     return nn.Sequential(body, *neck, nn.Linear(8, classes))
 """

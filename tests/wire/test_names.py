@@ -16,9 +16,13 @@ from wire.arrays import names
 
 ROOT = Path(__file__).parents[2]
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text())
-KINDS = "shared|statistic|private|slot|memory|received|delta|response|batch|hyper|uniform|normal|next|metric|output|column|kept"
+KINDS = (
+    "shared|statistic|private|slot|memory|received|delta|response|batch|hyper|uniform|normal|next|"
+    "metric|output|column|kept"
+)
 SPELLED = re.compile(rf"^({KINDS})/|running_(mean|var)")
-"""What only `wire.arrays.names` writes: a name or its beginning, and the names of running statistics."""
+"""What only `wire.arrays.names` writes: a name or its beginning, and the names of running
+statistics."""
 CUTS = ("split", "rsplit", "partition", "rpartition")
 OTHERS = (
     "wire/topics.py",

@@ -255,23 +255,23 @@ HOSTILE_MESSAGES = {
     b'"charging":1}',
     "classes-negative": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
     b'"classes":[3,-1]}',
-    "classes-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"classes":[%b0]}'
-    % (b"0," * 1000),
+    "classes-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
+    b'"classes":[%b0]}' % (b"0," * 1000),
     "temperature-of-the-sun": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
     b'"temperature_c":5500}',
     "encodings-no-name": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
     b'"encodings":["in t8"]}',
-    "encodings-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,"encodings":[%b"a"]}'
-    % (b'"a",' * 16),
+    "encodings-too-many": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
+    b'"encodings":[%b"a"]}' % (b'"a",' * 16),
     "encoding-unknown": b'{"type":"plan","run_id":"r","epoch":1,"round":1,"attempt":0,'
     b'"device_id":"d","bundle":"%b","model":"%b",'
     b'"verbs":[],"seed":1,"deadline_at_s":1.0,"encoding":"int4"}' % (b"a" * 64, b"a" * 64),
     "pieces-none": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":65536,"pieces":[]}'
     % (b"a" * 64),
-    "pieces-too-small": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":1,"pieces":["%b"]}'
-    % (b"a" * 64, b"a" * 64),
-    "pieces-too-many": b'{"type":"pieces","digest":"%b","num_bytes":9,"piece_bytes":65536,"pieces":[%b]}'
-    % (b"a" * 64, b",".join([b'"%b"' % (b"a" * 64)] * 513)),
+    "pieces-too-small": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":1,'
+    b'"pieces":["%b"]}' % (b"a" * 64, b"a" * 64),
+    "pieces-too-many": b'{"type":"pieces","digest":"%b","num_bytes":9,"piece_bytes":65536,'
+    b'"pieces":[%b]}' % (b"a" * 64, b",".join([b'"%b"' % (b"a" * 64)] * 513)),
     "want-negative": b'{"type":"want","device_id":"d","update":"%b","pieces":[-1]}' % (b"a" * 64),
     "piece-beyond": b'{"type":"piece","device_id":"d","update":"%b","index":512}' % (b"a" * 64),
     "name-with-slash": b'{"type":"fetch","device_id":"../x","digest":"' + b"a" * 64 + b'"}',
@@ -281,9 +281,8 @@ HOSTILE_MESSAGES = {
     "digest-with-line-feed": b'{"type":"fetch","device_id":"d","digest":"' + b"a" * 64 + b'\\n"}',
     "no-digest-but-a-line-feed": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
     b'"bundle":"\\n"}',
-    "refused-digest-with-line-feed": b'{"type":"refuse","device_id":"d","reason":"malformed","detail":"","update":"'
-    + b"a" * 64
-    + b'\\n"}',
+    "refused-digest-with-line-feed": b'{"type":"refuse","device_id":"d","reason":"malformed",'
+    b'"detail":"","update":"' + b"a" * 64 + b'\\n"}',
     "policy-name-with-line-feed": b'{"type":"check-in","device_id":"d","num_train":1,"num_test":1,'
     b'"policy":{"graphs":["step\\n"]}}',
     "reason-unknown": b'{"type":"refuse","device_id":"d","reason":"too-many","detail":""}',

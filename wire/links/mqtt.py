@@ -330,10 +330,9 @@ class MqttLink:
                 "is the port one for TLS (mqtts://, with --cert and --key where the broker asks "
                 "for a certificate)?"
             )
-        return (
-            f"{'is the certificate right' if self._address.certificate else 'does it ask for a certificate'} "
-            "(--cert, --key)?"
-        )
+        if self._address.certificate:
+            return "is the certificate right (--cert, --key)?"
+        return "does it ask for a certificate (--cert, --key)?"
 
     def _new_client(self, version: str) -> tuple[mqtt.Client, threading.Event]:
         address, answered = self._address, threading.Event()

@@ -3,14 +3,15 @@ give the same rollouts.
 
 A rollout gives the releases of a campaign, one for each group, to devices in steps. Each step
 reaches more devices than the one before. Whom it reaches follows from the device's id and the
-rollout's salt (`aggregator.core.release.reach.place_of`), or from its tags; so a device that is new is
-reached by the same rule. A step of shares that would reach nobody takes the device with the least
-place.
+rollout's salt (`aggregator.core.release.reach.place_of`), or from its tags; so a device that is new
+is reached by the same rule. A step of shares that would reach nobody takes the device with the
+least place.
 
 A rollout is *running*, *paused* by the operator, or over: *done*, *rolled-back*, or *superseded* by
-a later one of its campaign. While it is running, `Ticked` judges the step (`aggregator.core.release.gate`):
-it waits, or takes the next step, or, after the last, the rollout is done and its releases are what
-the groups have; or the rollout fails. Then every device that was given one of its releases gets its
+a later one of its campaign. While it is running, `Ticked` judges the step
+(`aggregator.core.release.gate`): it waits, or takes the next step, or, after the last, the rollout
+is done and its releases are what the groups have; or the rollout fails. Then every device that was
+given one of its releases gets its
 *former* model: that of the last release it was given whose rollout was done, or else that of its
 group, under a greater number. A device that never had another one keeps what it has. A device of a
 rollout that was superseded keeps its release until the later rollout reaches it, or fails.

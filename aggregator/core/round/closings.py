@@ -7,8 +7,8 @@ afterwards which model is its own. What it sends counts for what it keeps and fo
 and for nothing else. Plans of the evaluation that are still in work when it ends become late
 closings as they are.
 
-A device without labels that has told nothing of its inputs (`aggregator.core.round.inputs`) is asked for
-that first, and placed by it; what it keeps is then made of the model of its group.
+A device without labels that has told nothing of its inputs (`aggregator.core.round.inputs`) is
+asked for that first, and placed by it; what it keeps is then made of the model of its group.
 
 A device has *chosen* once it has sent such an update for the model that is its own, as long as it
 does not say when it checks in that it holds nothing of that (`as_held`). It is asked at most

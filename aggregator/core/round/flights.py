@@ -3,13 +3,13 @@ learning with buffered asynchronous aggregation, AISTATS 2022, algorithm 1). Pur
 
 A round of a buffered run is the time between two aggregations. Its plans are *in flight*: a device
 that still works when the round is over is left alone, and its update counts in the round in which
-it comes, less the older it is (`aggregator.core.round.cohort.staleness_weights`). Its change is added to
-the model that its group has then. So fast devices never wait for slow ones.
+it comes, less the older it is (`aggregator.core.round.cohort.staleness_weights`). Its change is
+added to the model that its group has then. So fast devices never wait for slow ones.
 
-At any time as many devices are at work as the policy says (`aggregator.core.round.cohort.Buffer`): when
-an update comes, or a device is lost, declines or is given up, another one is asked at once, with
-the models of the open round. A device is counted once in a round, and asked again in the next. A
-device whose plan is older than `deadline_s` is given up.
+At any time as many devices are at work as the policy says (`aggregator.core.round.cohort.Buffer`):
+when an update comes, or a device is lost, declines or is given up, another one is asked at once,
+with the models of the open round. A device is counted once in a round, and asked again in the next.
+A device whose plan is older than `deadline_s` is given up.
 
 A round is closed when `buffer` updates are in; or by its own deadline with those that are there, if
 they are enough; or when nobody works and nobody can be asked. Evaluations are rounds like those of

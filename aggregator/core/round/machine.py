@@ -43,16 +43,17 @@ devices, since one declined, was banned or forgotten, or its grace is over, asks
 many as it lacks of those that are online and were not asked. They have until the round's deadline.
 
 Who is asked follows from the settings: devices that are *eligible* (`where`), as many as the policy
-of `aggregator.core.round.cohort` says, each at most once in `pace_s` seconds, and in the `hours` alone.
-With a `cohort` a round is over when it has so many updates. A round that may ask nobody is *idle*:
-it looks again when somebody may be asked. In a *buffered* run plans outlive their rounds
-(`aggregator.core.round.flights`). Devices without labels train in no round: they are asked what their
-inputs are like (`aggregator.core.round.inputs`).
+of `aggregator.core.round.cohort` says, each at most once in `pace_s` seconds, and in the `hours`
+alone. With a `cohort` a round is over when it has so many updates. A round that may ask nobody is
+*idle*: it looks again when somebody may be asked. In a *buffered* run plans outlive their rounds
+(`aggregator.core.round.flights`). Devices without labels train in no round: they are asked what
+their inputs are like (`aggregator.core.round.inputs`).
 
 `TRANSITIONS` says what each event does in each phase, by the name of a function below, or in
-`aggregator.core.round.orders`, `aggregator.core.round.membership`, `aggregator.core.round.dismissal` or
-`aggregator.core.round.closings`. A dash is an event that is ignored: the state stays, and nothing is
-commanded. *open* stands for preparing, training and evaluating.
+`aggregator.core.round.orders`, `aggregator.core.round.membership`,
+`aggregator.core.round.dismissal` or `aggregator.core.round.closings`. A dash is an event that is
+ignored: the state stays, and nothing is commanded. *open* stands for preparing, training and
+evaluating.
 
 ================== ============ ============= =============== ============
 event              waiting      open          aggregating     finished

@@ -388,4 +388,5 @@ def _one_of(request: Request, name: str, kind: Any) -> Any:
 def _link(request: Request, **changes: object) -> str:
     """The address of this page with other parameters; an empty one is left out."""
     given: Mapping[str, object] = {**request.query_params, **changes}
-    return f"{request.url.path}?{urlencode({name: value for name, value in given.items() if value != ''})}"
+    stated = {name: value for name, value in given.items() if value != ""}
+    return f"{request.url.path}?{urlencode(stated)}"

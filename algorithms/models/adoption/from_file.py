@@ -24,8 +24,8 @@ def model_from_file(name: str, window: Window, num_classes: int, size: Tensor) -
     """A fresh model by a user's own function; torch's global generator decides its weights.
 
     FUNCTION(shape, num_classes) gets the shape of one example, (channels, time) or (channels,
-    height, width), and returns a module up to the logits (`algorithms.models.adoption.adopt`); inputs are
-    divided by `size` (channels,) float32 before the first.
+    height, width), and returns a module up to the logits (`algorithms.models.adoption.adopt`);
+    inputs are divided by `size` (channels,) float32 before the first.
 
     Raises:
         ConfigError: no such file or function, it fails, or what it returns is no classifier of

@@ -1,5 +1,5 @@
-"""Results in another arrangement, as `algorithms.models.reading.reader` reads them: channels behind the
-samples, all in a row, or their mean."""
+"""Results in another arrangement, as `algorithms.models.reading.reader` reads them: channels behind
+the samples, all in a row, or their mean."""
 
 from dataclasses import replace
 from math import prod

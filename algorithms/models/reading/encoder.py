@@ -1,6 +1,6 @@
-"""Layers of a transformer's encoder, as `algorithms.models.reading.reader` reads them: LayerNorm, GELU,
-attention of a window's samples to each other, and torch's encoder layers, which are made of these.
-"""
+"""Layers of a transformer's encoder, as `algorithms.models.reading.reader` reads them: LayerNorm,
+GELU, attention of a window's samples to each other, and torch's encoder layers, which are made of
+these."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,5 @@
-"""Recurrent units, as `algorithms.models.reading.reader` reads them, and one sample of what they give."""
+"""Recurrent units, as `algorithms.models.reading.reader` reads them, and one sample of what they
+give."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
 """Labels from a file that another program writes: its last line is what is happening now, as
-`edge_client.live.labelling.labels.read_statement` reads it. Lines that are added are statements of their own.
-A link is not followed, and what is not a regular file is not read."""
+`edge_client.live.labelling.labels.read_statement` reads it. Lines that are added are statements of
+their own. A link is not followed, and what is not a regular file is not read."""
 
 import threading
 import time

@@ -33,14 +33,16 @@ SHOWN_S, SHOWN = 3600.0, 100
 """The page shows the newest intervals of this time, and so many."""
 MOST_CONNECTIONS = 32
 """At once; one more is closed."""
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Labels</title><style>body{{font:1.1em sans-serif;max-width:40em;margin:1em auto;padding:0 1em}}
-button{{font:inherit;padding:.8em 1.2em;margin:.2em}}.now{{background:#8d8}}input{{font:inherit;width:4em}}</style>
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>Labels</title>
+<style>body{{font:1.1em sans-serif;max-width:40em;margin:1em auto;padding:0 1em}}
+button{{font:inherit;padding:.8em 1.2em;margin:.2em}}
+.now{{background:#8d8}}input{{font:inherit;width:4em}}</style>
 <h1>What is happening?</h1><p>Now: <b>{now}</b></p>
 <form method="post" action="/label"><input type="hidden" name="token" value="{token}">
 <p>{buttons}<button name="label" value="">nothing</button></p>
-<p><label><input name="minutes" type="number" min="0" max="1440" step="any" value="0"> minutes, up to now
-(0: from now on)</label></p></form><h2>The last hour</h2><ul>{past}</ul></html>"""
+<p><label><input name="minutes" type="number" min="0" max="1440" step="any" value="0"> minutes,
+up to now (0: from now on)</label></p></form><h2>The last hour</h2><ul>{past}</ul></html>"""
 
 
 class LabelPage:
@@ -111,9 +113,8 @@ class LabelPage:
         now = self._labels.at(now_s)
         buttons = "".join(
             (
-                '<button name="label" '
-                f'value="{html.escape(name)}"{" class=now" if name == now else ""}>{html.escape(name)}</'
-                "button>"
+                f'<button name="label" value="{html.escape(name)}"'
+                f"{' class=now' if name == now else ''}>{html.escape(name)}</button>"
             )
             for name in self._labels.classes
         )
