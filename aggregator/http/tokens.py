@@ -1,6 +1,6 @@
 """Who may ask what of a service over HTTP, and its bearer tokens: their hashes, in a file of the
-service's folder that its owner alone may read. `shoal token` writes it while the service runs; the service looks at it for each
-request, so that what was revoked is refused at once."""
+service's folder that its owner alone may read. `shoal token` writes it while the service runs; the
+service looks at it for each request, so that what was revoked is refused at once."""
 
 import fcntl
 import hashlib
@@ -128,8 +128,8 @@ class TokenFile:
         return self._held
 
     def verify(self, token: str) -> Caller | None:
-        """Return who holds this token; None if it is of no use. The time that it takes does not depend
-        on how much of a token is right.
+        """Return who holds this token; None if it is of no use. The time that it takes does not
+        depend on how much of a token is right.
 
         Raises:
             ConfigError: the file cannot be read.

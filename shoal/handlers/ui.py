@@ -26,8 +26,8 @@ def ui(folder: Path, port: int) -> None:
     with HttpServer(HOST, port) as server:
         server.serve(Site(library).app)
         print(
-            f"{found} run{'' if found == 1 else 's'} of {folder} at http://{HOST}:{server.address[1]}; "
-            "Ctrl-C ends this",
+            f"{found} run{'' if found == 1 else 's'} of {folder} at "
+            f"http://{HOST}:{server.address[1]}; Ctrl-C ends this",
             flush=True,
         )
         stopped.wait()

@@ -1,8 +1,8 @@
 """Transitions of a run that its devices have no part in. Pure.
 
-The operator returns to earlier models, gives other settings or ends the run. An aggregator that came
-up again may have lost what it commanded: what is open is commanded again. Updates that are lost are
-asked for again.
+The operator returns to earlier models, gives other settings or ends the run. An aggregator that
+came up again may have lost what it commanded: what is open is commanded again. Updates that are
+lost are asked for again.
 """
 
 from msgspec.structs import replace
