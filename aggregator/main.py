@@ -28,8 +28,7 @@ from aggregator.leadership.identity import (
 from aggregator.operator.desk import Desk
 from aggregator.operator.device_orders import DeviceOrders
 from aggregator.releases.orders import refusing_handlers, release_handlers
-from aggregator.releases.policy import ReleasePolicy, group_of, released_group
-from aggregator.releases.released import released_source
+from aggregator.releases.policy import ReleasePolicy, group_of, released_group, released_source
 from aggregator.releases.rollouts import Rollouts
 from aggregator.service.campaign import Observer
 from aggregator.service.conditions import Conditions, Counted
@@ -37,7 +36,7 @@ from aggregator.service.devices import Devices
 from aggregator.service.duties import Duties
 from aggregator.service.opening import Opening
 from aggregator.service.runner import Runner
-from aggregator.service.starting import Starting, opening_of
+from aggregator.service.start import Starting, opening_of
 from aggregator.service.steering import Steering
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.charter import RELEASES, check_campaign_name

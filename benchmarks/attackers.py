@@ -22,6 +22,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from aggregator.aggregation.apply import aggregate
+from aggregator.aggregation.stored import start_run
 from aggregator.core.admission import admit, norms_of
 from aggregator.core.record import record_of
 from aggregator.core.round.influence import FLOOR
@@ -36,7 +38,6 @@ from aggregator.core.state import (
     SendPlan,
     UpdateAdmitted,
 )
-from aggregator.service.aggregation import aggregate, start_run
 from aggregator.service_settings import ServeSettings, run_settings
 from aggregator.storage.memory import MemoryBlobs
 from algorithms.core.contract import Objective, Probe

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aggregator.aggregation.stored import load_state, work_of
 from aggregator.core.plan import make_plan, trained_on_all
-from aggregator.service.aggregation import load_state, work_of
 from algorithms.core.contract import TorchTensors
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.memory import Memory, mixed, neighbours, unit

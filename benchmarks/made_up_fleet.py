@@ -10,6 +10,7 @@ import numpy as np
 from fastapi import FastAPI
 from immutables import Map
 
+from aggregator.aggregation.apply import encode_views
 from aggregator.core import registry as known
 from aggregator.core.ports import Blobs, Store
 from aggregator.core.record import RoundRecord
@@ -20,7 +21,6 @@ from aggregator.core.state import Device, ModelVersion, Received, RunState
 from aggregator.http.api import create_api
 from aggregator.http.tokens import Access
 from aggregator.operator.desk import Desk
-from aggregator.service.aggregation import encode_views
 from aggregator.service.conditions import Conditions, Counted
 from aggregator.service.devices import Devices
 from aggregator.storage.memory import MemoryBlobs, MemoryRegistry, MemoryStore

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from aggregator.aggregation.stored import load_state, work_of
 from aggregator.core.plan import by_labels, make_plan, program_for, round_seed
 from aggregator.core.ports import Blobs
 from aggregator.core.state import RunState
-from aggregator.service.aggregation import load_state, work_of
 from algorithms.algorithm import Algorithm, Contribution
 from algorithms.core.contract import Placement, Probe, Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED

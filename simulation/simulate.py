@@ -8,6 +8,7 @@ from time import perf_counter
 import msgspec
 import numpy as np
 
+from aggregator.aggregation.stored import check_fit
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.round.cohort import read_policy, with_cohort
@@ -23,7 +24,6 @@ from aggregator.core.summary import (
     spread_of_errors,
     summarize,
 )
-from aggregator.service.aggregation import check_fit
 from algorithms.core.contract import USUAL_PASSES, Objective
 from algorithms.core.probe import probe_of
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm, task_of

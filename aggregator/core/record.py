@@ -47,7 +47,7 @@ class RoundRecord(msgspec.Struct, frozen=True):
     notes: dict[str, Any] = {}
     """What the algorithm says about the round: tests between groups, epsilon."""
     views: MaybeDigest = ""
-    """The blob with the round's distance matrices (`aggregator.service.aggregation.encode_views`);
+    """The blob with the round's distance matrices (`aggregator.aggregation.apply.encode_views`);
     empty when none were computed."""
     kept: dict[str, Kept] = {}
     """By device, what it keeps when the run is over; devices that do not tell are left out."""

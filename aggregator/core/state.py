@@ -11,7 +11,7 @@ from immutables import Map
 
 from aggregator.core.settings import Ended, RunSettings
 from algorithms.personalisation.kept import Kept
-from wire.messages import Digest, MaybeDigest, Metrics, Plan, Verb
+from wire.messages import Acknowledge, Digest, MaybeDigest, Metrics, Plan, Verb
 
 OpenPhase = Literal["preparing", "training", "evaluating"]
 """A phase in which devices work on plans and updates are awaited."""
@@ -507,13 +507,6 @@ class SetDeadline(msgspec.Struct, frozen=True):
 
     round: int
     at_s: float
-
-
-class Acknowledge(msgspec.Struct, frozen=True):
-    """Tell a device that its update, by digest, is safe."""
-
-    device_id: str
-    update: Digest
 
 
 class Aggregate(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
+from aggregator.aggregation.inherit import Source
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
 from aggregator.core.release.releases import Draft
 from aggregator.core.release.state import GOING, FleetState
@@ -13,6 +14,7 @@ from aggregator.core.state import DeviceCheckedIn, Event, RoundAggregated, RunSt
 from aggregator.releases.rollouts import Rollouts
 from algorithms.core.keys import is_no_group
 from algorithms.spec import read_word
+from wire.arrays.tensors import OWN_FILES, decode_tensors
 from wire.errors import ConfigError
 from wire.messages import LARGEST_COUNT, Metrics
 
@@ -191,3 +193,30 @@ def drafts_of(state: RunState) -> list[Draft]:
             )
         )
     return drafts
+
+
+def released_source(state: FleetState, read: Callable[[str], bytes]) -> Source | None:
+    """The released models of the campaign with the latest release, one for each of its groups; None
+    where nothing is released. `read`: the bytes of a model, by its digest.
+
+    Raises:
+        BlobLost: a model is not kept any more, or damaged.
+    """
+    releases = state.catalogue.releases
+    current = [releases[number] for number in sorted(state.catalogue.released.values())]
+    if not current:
+        return None
+    latest = current[-1]
+    chosen = {release.group: release for release in current if release.campaign == latest.campaign}
+    keys = {group: group.rpartition("/")[2] for group in chosen}
+    models = {
+        keys[group]: decode_tensors(read(release.model), OWN_FILES)[0]
+        for group, release in chosen.items()
+    }
+    groups = {
+        device_id: keys[holder.group]
+        for device_id, holder in state.devices.items()
+        if holder.group in keys
+    }
+    numbers = ", ".join(str(release.number) for release in chosen.values())
+    return Source(f"campaign {latest.campaign}, release {numbers}", models, groups)

@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
+from aggregator.aggregation.apply import aggregate
+from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.placing import place_late
+from aggregator.aggregation.stored import check_fit, programs_of, retune, start_run
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
+from aggregator.core.record import RoundRecord
 from aggregator.core.round.machine import step
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import (
     Aborted,
-    Acknowledge,
     Aggregate,
     Command,
     DeadlinePassed,
@@ -34,16 +38,11 @@ from aggregator.core.state import (
 )
 from aggregator.core.versions import remembered
 from aggregator.leadership import lease
-from aggregator.releases.inherit import Source
-from aggregator.service.aggregation import aggregate, check_fit, programs_of, retune, start_run
 from aggregator.service.devices import Devices
-from aggregator.service.forgetting import forgotten
+from aggregator.service.forgetting import forgotten, without_kept
 from aggregator.service.group import Group
-from aggregator.service.pause import BUSY_S, Pause
-from aggregator.service.placing import place_late
-from aggregator.service.told import Told
 from aggregator.transfer.fleet import Fleet
-from aggregator.transfer.offers import Offers, offered
+from aggregator.transfer.offers import needed, offered
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Mean, Probe
 from wire import messages
@@ -57,6 +56,10 @@ Observer = Callable[[RunState, Event], None]
 """Called with the new state after every event, before commands are carried out."""
 
 HELD = "the operator has paused it"
+BUSY_S = 30.0
+"""Seconds after which a device sends its update again where it cannot be taken now."""
+RETRY_S = 5.0
+"""Seconds between two looks at whether the cause of a pause is gone."""
 
 
 class Campaign:
@@ -98,13 +101,26 @@ class Campaign:
         """Whether devices get the models to use as releases, and not from the campaign."""
         self._deadlines: list[tuple[float, int]] = []  # a heap of (second, round)
         self._awaited: set[tuple[float, int]] = set()  # the same: each is in the heap once
-        self._pause, self._held = Pause(clock), False
+        self.held = False
+        """True if the operator has paused it."""
+        self.paused = ""
+        """Why nothing goes on; empty while it does."""
+        self._cause: Callable[[], object] | None = None
+        """Raises as long as the cause of the pause is there; None: only the operator ends it."""
+        self._look_at_s = float("inf")
+        """When to look again whether the cause of the pause is gone."""
+        self._views = set[str]()
+        """The digests of what groupings have compared in the rounds so far."""
+        self._kept_in: dict[int, frozenset[str]] = {}
+        """By round whose record says what devices keep, these devices."""
         self.state: RunState | None = store.load()
-        records = store.rounds()
-        self._offers, self._told = (
-            Offers(blobs, fleet, {record.views for record in records} - {""}),
-            Told(store, records),
-        )
+        self._note(store.rounds())
+
+    def _note(self, records: Iterable[RoundRecord]) -> None:
+        """Take in records that are stored."""
+        for record in records:
+            self._views |= {record.views} - {""}
+            self._kept_in[record.round] = frozenset(record.kept)
 
     def start_or_resume(
         self, settings: RunSettings, epoch: int, source: Source | None = None
@@ -134,7 +150,7 @@ class Campaign:
             self.state, _ = step(None, started)
             self._observe(self.state, started)
         else:
-            self._offers.offer(offered(self.state))
+            self._fleet.offer(self, offered(self.state), self.blobs)
             told = retune(self.state, settings, self._algorithm, self.blobs, self._clock())
             if self.tell() and self.take_back():
                 self.dispatch(Resumed(self._clock(), epoch), *told)
@@ -164,26 +180,19 @@ class Campaign:
         return self.known().phase == "finished"
 
     @property
-    def held(self) -> bool:
-        """Whether the operator has paused it."""
-        return self._held
-
-    @property
     def asks(self) -> bool:
         """Whether it is to ask devices for something."""
         return not self.finished and not self.held
 
     def next_deadline_s(self) -> float:
         """The clock's second at which the next deadline is due; infinity when none is set."""
-        return (
-            self._deadlines[0][0] if self._deadlines and not self.paused else self._pause.look_at_s
-        )
+        return self._deadlines[0][0] if self._deadlines and not self.paused else self._look_at_s
 
     def tick(self) -> None:
         """Dispatch an event for every deadline that is due, and look whether the cause of a pause
         is gone."""
         if self.paused:
-            if self._clock() >= self._pause.look_at_s:
+            if self._clock() >= self._look_at_s:
                 self.try_to_go_on()
             return
         while self._deadlines and self._deadlines[0][0] <= self._clock() and not self.paused:
@@ -241,7 +250,8 @@ class Campaign:
         )
         if not self.commit(found.group):
             raise StorageFailed(self.paused)
-        self._offers.drop(found.needless, found.views)
+        self._views = found.views
+        self.blobs.drop(found.needless)
 
     def tell(self) -> bool:
         """Take in what the registry knows of devices that is new to this campaign. Returns whether
@@ -252,9 +262,16 @@ class Campaign:
         """Take out of the records what devices keep, of all or these, whose owners do not let it be
         told any more. Returns whether that is done; if not, all of it is when the campaign goes on.
         """
-        asked = self._told.devices() if device_ids is None else device_ids
+        kept_in = self._kept_in
+        asked = set().union(*kept_in.values()) if device_ids is None else device_ids
+        silent = {d for d in asked if self._devices.withholds(d)}
+        rounds = {number for number in kept_in if not kept_in[number].isdisjoint(silent)}
         try:
-            records = self._told.without({d for d in asked if self._devices.withholds(d)})
+            records = [
+                without_kept(record, silent)
+                for record in (self.store.rounds(min(rounds) - 1) if rounds else ())
+                if record.round in rounds
+            ]
         except StorageFailed as error:
             self._begin_pause(str(error), self._check_storage)
             return False
@@ -267,30 +284,35 @@ class Campaign:
         self._announce()
         return saved
 
-    @property
-    def paused(self) -> str:
-        """Why nothing goes on; empty while it does."""
-        return self._pause.reason
-
     def hold(self) -> None:
         """Pause until the operator says otherwise. No cause that ends of itself ends that."""
-        self._held = True
+        self.held = True
         if not self.paused:
             self._begin_pause(HELD)
 
     def try_to_go_on(self, told: bool = False) -> None:
         """End a pause if its cause is gone, or if the operator says so (`told`)."""
-        self._held = self._held and not told
-        if self._pause.ends(told):
-            if self._held:
-                self._begin_pause(HELD)
+        self.held = self.held and not told
+        self._look_at_s = self._clock() + RETRY_S
+        try:
+            if self._cause is not None:
+                self._cause()
+            elif not told:
                 return
-            self._fleet.rename()
-            self._deadlines.clear()
-            self._awaited.clear()
-            if self.tell() and self.take_back():
-                self.dispatch(Resumed(self._clock(), self.known().epoch))
-            self._announce()
+        except (StorageFailed, BlobLost) as error:
+            log.info("still paused: %s", error)
+            return
+        log.warning("going on after the pause: %s", self.paused)
+        if self.held:
+            self._begin_pause(HELD)
+            return
+        self._end_pause()
+        self._fleet.rename()
+        self._deadlines.clear()
+        self._awaited.clear()
+        if self.tell() and self.take_back():
+            self.dispatch(Resumed(self._clock(), self.known().epoch))
+        self._announce()
 
     def add(self, group: Group, event: Event) -> None:
         """Take one event into a group."""
@@ -332,25 +354,33 @@ class Campaign:
             self._observe(state, event)
             self._devices.observe(before, event, state)
             before = state
-        self._offers.keep_views({record.views for record in group.records} - {""})
-        self._told.note(group.records)
+        self._note(group.records)
         for command in group.commands:
             self._carry_out(command)
         if group.records and not self.paused:
-            self._offers.forget(self.known())
+            self._forget_blobs()
         return True
 
     def tell_busy(self, device_id: str, update: str) -> None:
         """Ask a device for its update of this digest again, later."""
         self._fleet.reply(messages.Busy(device_id, update, BUSY_S))
 
+    def _forget_blobs(self) -> None:
+        """Take away what nobody needs any more. What stays for want of a disk is forgotten after a
+        later round."""
+        self._fleet.withdraw_all_but(self, offered(self.known()))
+        try:
+            self.blobs.keep(needed(self.known()) | self._views)
+        except OSError as error:
+            log.warning("blobs that are not needed cannot be deleted: %s", error)
+
     def _begin_pause(self, reason: str, cause: Callable[[], object] | None = None) -> None:
-        self._pause.begin(reason, cause)
+        log.error("paused: %s", reason)
+        self.paused, self._cause, self._look_at_s = reason, cause, self._clock() + RETRY_S
         self._announce()
 
     def _end_pause(self) -> None:
-        self._pause.end()
-        self._held = False
+        self.paused, self._look_at_s, self.held = "", float("inf"), False
 
     def _carry_out(self, command: Command | messages.Reply) -> None:
         try:
@@ -367,7 +397,7 @@ class Campaign:
                         if isinstance(verb, Choose)
                         for model in verb.models
                     ]
-                    self._offers.offer({plan.bundle, plan.model, *chosen})
+                    self._fleet.offer(self, {plan.bundle, plan.model, *chosen}, self.blobs)
                     self._fleet.send_plan(plan)
                     self._devices.on_plan(plan.device_id, self.name)
                 case SetDeadline(number, at_s) if (at_s, number) not in self._awaited:
@@ -375,8 +405,6 @@ class Campaign:
                     self._awaited.add((at_s, number))
                 case SetDeadline():
                     pass
-                case Acknowledge(device_id, update):
-                    self._fleet.reply(messages.Acknowledge(device_id, update))
                 case Aggregate():
                     self._aggregate()
                 case FinishRun(device_id, gives=True) if not self.releases and not self.gives_to(
@@ -386,7 +414,7 @@ class Campaign:
                 case FinishRun(device_id, model, gives):
                     state = self.known()
                     if gives:
-                        self._offers.offer({model, state.settings.bundle})
+                        self._fleet.offer(self, {model, state.settings.bundle}, self.blobs)
                     own = (
                         device_id,
                         state.settings.run_id,
@@ -448,9 +476,5 @@ class Campaign:
     def _check_storage(self) -> None:
         self.blobs.check()
         self.store.check()
-        self.state, records = (
-            self.store.load(),
-            self.store.rounds(),
-        )  # a commit whose answer was lost may have been carried out
-        self._told = Told(self.store, records)
-        self._offers.keep_views({record.views for record in records} - {""})
+        self.state = self.store.load()  # a commit whose answer was lost may have been carried out
+        self._note(self.store.rounds())

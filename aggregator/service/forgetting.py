@@ -4,6 +4,7 @@ records of rounds say of it.
 What cannot be removed is said by `REMAINS`.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,14 +92,19 @@ def _of_others(version: RunState | ModelVersion, device_id: str) -> set[str]:
 
 def _record(record: RoundRecord, blobs: Blobs, device_id: str) -> RoundRecord:
     return replace(
-        record,
+        without_kept(record, {device_id}),
         evaluated={d: metrics for d, metrics in record.evaluated.items() if d != device_id},
         groups={d: group for d, group in record.groups.items() if d != device_id},
         notes=_without(record.notes, device_id),
         views=_views(record.views, blobs, device_id),
-        kept={d: kept for d, kept in record.kept.items() if d != device_id},
         placed={d: placed for d, placed in record.placed.items() if d != device_id},
     )
+
+
+def without_kept(record: RoundRecord, device_ids: Set[str]) -> RoundRecord:
+    """A record that does not say what these devices keep."""
+    kept = {d: kept for d, kept in record.kept.items() if d not in device_ids}
+    return replace(record, kept=kept)
 
 
 def _without(value: Any, device_id: str) -> Any:

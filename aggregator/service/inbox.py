@@ -3,6 +3,7 @@ but its own counters."""
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
@@ -17,12 +18,12 @@ from aggregator.core.state import (
     DeviceDeclined,
     DeviceHeard,
     DeviceLost,
+    Event,
     RunState,
     UpdateAdmitted,
 )
+from aggregator.service.campaign import BUSY_S
 from aggregator.service.devices import Devices
-from aggregator.service.pause import BUSY_S
-from aggregator.service.reading import Found, Reading
 from aggregator.transfer.assembly import Assembly, NoRoom
 from wire.arrays import names
 from wire.arrays.tensors import OWN_FILES, Limits, Tensors, decode_tensors
@@ -42,6 +43,7 @@ from wire.messages import (
     Piece,
     Reason,
     Refuse,
+    Reply,
     Want,
 )
 from wire.pieces import MOST_BYTES, check_pieces
@@ -68,6 +70,42 @@ MOST_BUDGETS = 100_000
 
 MOST_MODELS = 1000
 """Of so many models are the statistics remembered, at most."""
+
+
+Found = tuple[str, RunState] | None
+"""The name and the state of a campaign, if there is one."""
+
+
+@dataclass
+class Reading:
+    """What follows from a message: events, in order, replies, an update's bytes to keep, a blob
+    that a device asks for, a proof."""
+
+    device_id: str = ""
+    about: str = ""
+    """The kind of the message's topic."""
+    digest: str = ""
+    """Of an update, the digest of its bytes."""
+    events: list[Event] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    update: bytes | None = None
+    fetch: Fetch | None = None
+    want: Want | None = None
+    """Which pieces of its update a device is to send next."""
+    gone: bool = False
+    """Whether the device says that it is not there."""
+    in_use: InUse | None = None
+    """What a device says of the release that it uses."""
+    proof: str = ""
+    """A signed plan of a greater epoch, which a device showed."""
+    campaign: str = ""
+    """The name of the campaign that this is for; empty where there is none."""
+    state: RunState | None = None
+    """That campaign's state."""
+
+    def is_for(self, found: "Found") -> None:
+        """Note the campaign that a device or a run belongs to."""
+        self.campaign, self.state = found or ("", None)
 
 
 class Inbox:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from aggregator.aggregation.stored import check_fit
 from aggregator.core.round.dismissal import opened
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from aggregator.leadership.identity import SteadyClock, service_signer
-from aggregator.service.aggregation import check_fit
 from aggregator.service.start import (
     Exported,
     check_retuned,

@@ -15,12 +15,12 @@ and take it. It is given the models of the one that came to its end last
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from aggregator.aggregation.inherit import Source
 from aggregator.core.ports import Blobs, Clock, Store
 from aggregator.core.round.dismissal import by_end
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import DeviceCheckedIn, DeviceLost, Resumed, RunState
 from aggregator.leadership.rivals import Rivals
-from aggregator.releases.inherit import Source
 from aggregator.releases.rollouts import Rollouts
 from aggregator.service.campaign import Campaign, Observer
 from aggregator.service.devices import Devices

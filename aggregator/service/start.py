@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from aggregator.aggregation.probe_file import load_probe
+from aggregator.aggregation.stored import start_run
 from aggregator.core.budget import check_budget
 from aggregator.core.eligibility import read_rule
 from aggregator.core.hours import read_hours
 from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
+from aggregator.core.state import RunState
 from aggregator.leadership.identity import own_secret
-from aggregator.service.aggregation import start_run
-from aggregator.service.probe_file import load_probe
 from aggregator.storage.engine import database_name
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.storage.sql_store import has_run
@@ -29,6 +30,28 @@ from wire.identity.keys import PrivateKey, PublicKey, read_private, read_public
 T = TypeVar("T")
 
 log = logging.getLogger("shoal.aggregator")
+
+
+class Starting:
+    """The steps of a start, of which each is told when it begins."""
+
+    def __init__(self) -> None:
+        self.doing = ""
+
+    def begins(self, doing: str) -> None:
+        """Tell what is done from now on."""
+        self.doing = doing
+        log.info("starting: %s", doing)
+
+
+def opening_of(name: str, state: RunState | None) -> str:
+    """What it is to open a campaign that stands so; None: it has not begun."""
+    if state is None or state.phase != "aggregating":
+        return f"opens campaign {name}"
+    return (
+        f"opens campaign {name}, and aggregates the {len(state.received)} updates of its round "
+        f"{state.round}"
+    )
 
 
 @dataclass(frozen=True)

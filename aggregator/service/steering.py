@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.stored import check_fit, load_models
 from aggregator.core.budget import why_ended
 from aggregator.core.ports import StorageFailed
 from aggregator.core.settings import RunSettings, with_rate
-from aggregator.releases.inherit import Source
-from aggregator.service.aggregation import check_fit, load_models
 from aggregator.service.campaign import Campaign, Observer
 from aggregator.service.orders import Abort, Hold, Resume, Retune, RollBack, Start
 from aggregator.service.runner import Runner

@@ -234,7 +234,7 @@ def _reference(text: str) -> tuple[str, int | None]:
 
 
 def _probe(path: Path | None, held: HeldModel) -> "Probe":
-    from aggregator.service.probe_file import load_probe
+    from aggregator.aggregation.probe_file import load_probe
 
     if path is None:
         raise ConfigError(

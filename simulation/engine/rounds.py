@@ -13,22 +13,21 @@ from typing import Protocol
 
 from immutables import Map
 
+from aggregator.aggregation.apply import (
+    apply_algorithm,
+    encode_views,
+    rate_noted,
+    round_notes,
+    weakened,
+)
+from aggregator.aggregation.placing import place_all
+from aggregator.aggregation.stored import make_programs, store_state
 from aggregator.core.budget import improvement_of, mean_accuracy
 from aggregator.core.plan import by_labels, make_plan, program_for
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord, make_record
 from aggregator.core.settings import Ended
 from aggregator.core.state import Device, Placed, Report, RunState, Told
-from aggregator.service.aggregation import (
-    apply_algorithm,
-    encode_views,
-    make_programs,
-    rate_noted,
-    round_notes,
-    store_state,
-    weakened,
-)
-from aggregator.service.placing import place_all
 from algorithms.algorithm import Contribution, State
 from algorithms.core.contract import Grouped, Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import ceil, prod
 from typing import Any
 
+from aggregator.aggregation.stored import check_fit
 from aggregator.core.settings import RunSettings
-from aggregator.service.aggregation import check_fit
 from aggregator.storage.memory import MemoryBlobs
 from simulation.engine.backend import Backend, choose
 from simulation.engine.checkpoint import Checkpoint

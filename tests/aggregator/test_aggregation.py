@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.service import aggregation
-from aggregator.service.aggregation import store_state
+from aggregator.aggregation import stored
+from aggregator.aggregation.stored import store_state
 from aggregator.storage.memory import MemoryBlobs
 from algorithms.algorithm import State
 from algorithms.core.contract import ObjectiveMemory
@@ -27,7 +27,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
         seen.append(set(tensors))
         return encode_tensors(tensors, message)
 
-    monkeypatch.setattr(aggregation, "encode_tensors", watched)
+    monkeypatch.setattr(stored, "encode_tensors", watched)
     return seen
 
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from aggregator.aggregation.apply import weakened
+from aggregator.aggregation.stored import check_fit
 from aggregator.core import state as s
 from aggregator.core.round.cohort import Buffer, policy_settings, read_policy
 from aggregator.core.state import DeviceBarred, DeviceForgotten, Retuned, RolledBack
-from aggregator.service.aggregation import check_fit, weakened
 from aggregator.service.start import check_retuned
 from aggregator.transfer.offers import needed, offered
 from algorithms.core.contract import Programs

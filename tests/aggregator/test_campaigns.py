@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from aggregator.aggregation.inherit import Source
 from aggregator.core.ports import Store
-from aggregator.releases.inherit import Source
 from aggregator.service.campaign import Campaign
 from aggregator.service.steering import source_of
 from aggregator.storage.memory import MemoryBlobs, MemoryStore

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from aggregator.aggregation.apply import aggregate
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import Event, RunState
-from aggregator.service.aggregation import aggregate
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.memory import MemoryBlobs, MemoryStore

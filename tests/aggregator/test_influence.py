@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregator.aggregation.apply import _distances, _Group
+from aggregator.aggregation.stored import load_state
 from aggregator.core.round.influence import FLOOR, bounded
 from aggregator.core.state import Received
-from aggregator.service.aggregation import _distances, _Group, load_state
 from algorithms.algorithm import State
 from algorithms.core.contract import Combined, Slice
 from algorithms.core.stack import Stack

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from aggregator.aggregation.apply import aggregate
 from aggregator.core.ports import StorageFailed
-from aggregator.service.aggregation import aggregate
 from aggregator.storage.memory import MemoryStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from aggregator.aggregation.placing import place_all
 from aggregator.core.state import Placed
-from aggregator.service.placing import place_all
 from algorithms.algorithm import State
 from algorithms.core.contract import GroupingMemory
 from algorithms.registry import make_algorithm, read_algorithm

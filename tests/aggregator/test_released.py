@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from aggregator.core.release.releases import Catalogue, add, put
 from aggregator.core.release.state import FleetState, Holder
-from aggregator.releases.released import released_source
+from aggregator.releases.policy import released_source
 from aggregator.storage.memory import MemoryBlobs
 from tests.aggregator.rollout_cases import draft
 from wire.arrays.tensors import encode_tensors

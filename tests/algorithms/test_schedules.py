@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LRScheduler, StepLR
 
 import wire.messages as m
+from aggregator.aggregation.stored import make_programs
 from aggregator.core.settings import with_rate
-from aggregator.service.aggregation import make_programs
 from algorithms.algorithm import State
 from algorithms.registry import make_algorithm, read_algorithm
 from algorithms.schedules import SCHEDULES, check_schedule, rate_in, read_schedule, share_of

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from aggregator.service.probe_file import load_probe
+from aggregator.aggregation.probe_file import load_probe
 from algorithms.core.contract import TorchTensors
 from algorithms.core.probe import make_probe, whole_model
 from algorithms.models.classifier import Classifier

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from aggregator.service.aggregation import load_state
+from aggregator.aggregation.stored import load_state
 from algorithms.registry import read_algorithm
 from tests.shoal.test_docs import ROOT, page
 from wire.errors import ConfigError

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from aggregator.aggregation.stored import start_run
 from aggregator.core.state import DeviceCheckedIn, Event, Started, UpdateAdmitted
 from aggregator.http.server import HttpServer
 from aggregator.leadership.identity import own_secret
 from aggregator.main import serve
-from aggregator.service.aggregation import start_run
 from aggregator.service.start import read_exported, read_trust
 from aggregator.service_settings import ServeSettings, run_settings
 from aggregator.storage.blob_folder import BlobFolder, blob_names

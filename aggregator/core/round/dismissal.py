@@ -16,7 +16,6 @@ from aggregator.core.round import closings, inputs
 from aggregator.core.round.asking import with_device
 from aggregator.core.round.opening import Step, acknowledgements, finish_command, finish_commands
 from aggregator.core.state import (
-    Acknowledge,
     DeadlinePassed,
     DeviceDeclined,
     Resumed,
@@ -26,6 +25,7 @@ from aggregator.core.state import (
     UpdateAdmitted,
 )
 from aggregator.core.versions import returned
+from wire.messages import Acknowledge
 
 
 def answer(state: RunState, device_id: str, at_s: float) -> Step:

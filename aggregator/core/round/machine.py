@@ -102,7 +102,6 @@ from aggregator.core.round.opening import (
 )
 from aggregator.core.state import (
     Aborted,
-    Acknowledge,
     DeadlinePassed,
     Device,
     DeviceCheckedIn,
@@ -125,6 +124,7 @@ from aggregator.core.state import (
     UpdatesLost,
 )
 from aggregator.core.versions import taken_over
+from wire.messages import Acknowledge
 
 OPEN: tuple[OpenPhase, ...] = get_args(OpenPhase)
 

@@ -23,7 +23,6 @@ from aggregator.core.round.asking import (
 )
 from aggregator.core.round.cohort import Cohort, drawn
 from aggregator.core.state import (
-    Acknowledge,
     Aggregate,
     Command,
     FinishRun,
@@ -34,6 +33,7 @@ from aggregator.core.state import (
     SetDeadline,
 )
 from algorithms.core.keys import NEWCOMER
+from wire.messages import Acknowledge
 
 Step = tuple[RunState, list[Command]]
 

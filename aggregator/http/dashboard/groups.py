@@ -83,7 +83,7 @@ def moves(registry: Registry, campaign: str) -> list[Move]:
 
 def read_views(payload: bytes) -> tuple[dict[str, Array], list[str]]:
     """The distance matrices of a round by name, and whose they are
-    (`aggregator.service.aggregation.encode_views`).
+    (`aggregator.aggregation.apply.encode_views`).
 
     Raises:
         ShoalError: these are none.

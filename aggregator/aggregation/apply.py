@@ -16,124 +16,34 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from aggregator.aggregation.placing import place_again, place_unlabelled
+from aggregator.aggregation.stored import (
+    load_models,
+    programs_of,
+    store_state,
+    work_of,
+)
 from aggregator.core.admission import norms_of, with_change
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs, Clock
 from aggregator.core.round.cohort import staleness_weights
 from aggregator.core.round.influence import bounded, first_beyond
 from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.core.state import (
-    ModelVersion,
-    Received,
-    Retuned,
-    RoundAggregated,
-    RunState,
-    Started,
-)
+from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState
 from aggregator.core.versions import farthest, worse_than
-from aggregator.releases.inherit import Source, begin_from
-from aggregator.service.placing import place_again, place_unlabelled
-from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
+from algorithms.algorithm import Algorithm, Contribution, State, decode_memory
 from algorithms.core.contract import (
-    USUAL_PASSES,
     Grouped,
     LocalModel,
     Probe,
     Programs,
-    Work,
     exchanged,
 )
 from algorithms.means.streaming import Branch
-from algorithms.schedules import rate_in, scheduled
+from algorithms.schedules import rate_in
 from wire.arrays import names
-from wire.arrays.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
-from wire.bundle import Manifest
+from wire.arrays.tensors import OWN_FILES, Tensors, encode_tensors
 from wire.codec import decode_update
-from wire.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class StoredState:
-    """An algorithm's state in the blob store, and what devices do next because of it."""
-
-    models: dict[str, str]
-    """By key, the digest of the model with what goes with it (role ``received``)."""
-    memory: str
-    """The digest of everything else that the algorithm remembers."""
-    programs: Programs
-    preparing: bool
-    """Whether the next round is a preparation."""
-
-
-def start_run(
-    settings: RunSettings,
-    algorithm: Algorithm,
-    probe: Probe,
-    initial: Tensors,
-    blobs: Blobs,
-    at_s: float,
-    epoch: int = 1,
-    source: Source | None = None,
-) -> Started:
-    """The first event of a run, whose models are those that `initial` makes, or those of `source`.
-
-    Raises:
-        ConfigError: the algorithm's choices do not fit the bundle.
-    """
-    models, starts = dict[str, Tensors](), dict[str, str]()
-    if source is not None:
-        initial, models, starts = begin_from(source, initial, algorithm)
-    state = algorithm.begin(initial, probe, settings.seed)
-    if not algorithm.preparing(state):
-        state = replace(state, models={**state.models, **models})
-    else:
-        starts = {}
-    stored = store_state(settings, algorithm, state, blobs)
-    return Started(
-        at_s=at_s,
-        settings=settings,
-        models=stored.models,
-        memory=stored.memory,
-        programs=stored.programs,
-        preparing=stored.preparing,
-        starts=starts | {"": algorithm.start(state.memory, "")},
-        epoch=epoch,
-    )
-
-
-def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
-    """Check that a bundle holds the device's half of an algorithm, and that the algorithm can do
-    without whole rounds where it has to.
-
-    Raises:
-        ConfigError: it was exported for another objective, or with another privacy mechanism than
-        the epsilon would be computed for; or an
-            algorithm of a buffered run needs whole rounds.
-    """
-    grouping = algorithm.grouping
-    if settings.buffer and (algorithm.coordinator.absorbs or grouping.chooses or grouping.compares):
-        part = (
-            f"objective {algorithm.objective!r}"
-            if algorithm.coordinator.absorbs
-            else f"grouping {grouping.name!r}"
-        )
-        raise ConfigError(
-            f"algorithm {algorithm.name!r}: {part} needs whole rounds, and a buffered campaign "
-            "has none: take policy sync"
-        )
-    if manifest.algorithm != algorithm.objective:
-        raise ConfigError(
-            f"bundle {manifest.name} was exported for the objective {manifest.algorithm!r}, not "
-            f"for {algorithm.objective!r}"
-        )
-    for name, value in algorithm.privacy.in_step().items():
-        held = {**manifest.hyper, **settings.hyper}.get(name)
-        if held != value:
-            text = "none" if held is None else f"{name} = {held:g}"
-            raise ConfigError(
-                f"algorithm {algorithm.name!r} needs a step with {name} = {value:g}; bundle "
-                f"{manifest.name} has {text}"
-            )
 
 
 def aggregate(
@@ -234,39 +144,6 @@ def aggregate(
         distances=distances,
         placed=place_unlabelled(run, algorithm, state, blobs, groups_before),
     )
-
-
-def retune(
-    run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, at_s: float
-) -> list[Retuned]:
-    """The event that gives a run these settings; none if it has them."""
-    if settings == run.next_settings:
-        return []
-    return [Retuned(at_s, settings, programs_of(run, settings, algorithm, blobs, run.trained))]
-
-
-def programs_of(
-    version: RunState | ModelVersion,
-    settings: RunSettings,
-    algorithm: Algorithm,
-    blobs: Blobs,
-    trained: int,
-) -> Programs:
-    """What devices do with the models of a version, by these settings, after so many rounds of
-    training."""
-    return make_programs(
-        algorithm, replace(load_state(version, blobs), rounds=trained), settings, version.models
-    )
-
-
-def make_programs(
-    algorithm: Algorithm, state: State, settings: TrainingSettings[Any], digests: Mapping[str, str]
-) -> Programs:
-    """What devices do in the next round, with the learning rate that it has by the run's schedule,
-    and after the last with the run's own. `digests` names each model's blob."""
-    work = work_of(settings)
-    hyper = scheduled(settings.hyper, settings.lr_schedule, state.rounds, settings.rounds)
-    return algorithm.programs(state, replace(work, hyper=hyper), digests, work)
 
 
 def rate_noted(settings: TrainingSettings[Any], programs: Programs) -> dict[str, float]:
@@ -427,56 +304,6 @@ def round_notes(state: State, grouped: Grouped) -> dict[str, Any]:
     return grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {})
 
 
-def load_state(run: RunState | ModelVersion, blobs: Blobs) -> State:
-    """The algorithm's state as `store_state` left it in the blob store."""
-    return decode_memory(
-        blobs.get(run.memory),
-        {key: exchanged(tensors) for key, tensors in load_models(run, blobs).items()},
-    )
-
-
-def load_models(run: RunState | ModelVersion, blobs: Blobs) -> dict[str, Tensors]:
-    """By key, the run's models with what goes with them."""
-    return {
-        key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()
-    }
-
-
-def work_of(settings: TrainingSettings[Any]) -> Work:
-    """What a run's settings ask of devices in every round."""
-    return Work(settings.batch_size, settings.local_epochs, settings.hyper, USUAL_PASSES)
-
-
-def store_state(
-    settings: RunSettings,
-    algorithm: Algorithm,
-    state: State,
-    blobs: Blobs,
-    unchanged: Mapping[str, tuple[Tensors, str]] | None = None,
-) -> StoredState:
-    """Put an algorithm's state into the blob store: each model together with what goes with it, and
-    the memory.
-
-    `unchanged` has, by key, the models that the round left as they were, each as it is stored (with
-    what went with it) and its digest. Such a model is encoded and stored again only if something
-    else goes with it now.
-    """
-    received = algorithm.received(state)
-    models = {}
-    for key, model in state.models.items():
-        held, digest = (unchanged or {}).get(key, ({}, ""))
-        same = (
-            digest
-            and names.of_role(held, names.RECEIVED).keys() == received[key].keys()
-            and all(_same(held[k], v) for k, v in received[key].items())
-        )
-        models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))[0]
-    programs = make_programs(algorithm, state, settings, models)
-    return StoredState(
-        models, blobs.put(encode_memory(state))[0], programs, algorithm.preparing(state)
-    )
-
-
 def _read(blobs: Blobs, settings: RunSettings, received: Received, model: Tensors) -> Tensors:
     tensors = decode_update(blobs.get(received.blob), OWN_FILES)[1]
     if received.quantised:
@@ -499,10 +326,6 @@ def weakened(tensors: Tensors, weight: float, model: Tensors) -> Tensors:
         elif role == names.STATISTIC:
             made[key] = model[key] + np.float32(weight) * (value - model[key])
     return made
-
-
-def _same(one: Array, two: Array) -> bool:
-    return one.dtype == two.dtype and one.shape == two.shape and one.tobytes() == two.tobytes()
 
 
 def encode_views(grouped: Grouped) -> bytes:
