@@ -6,8 +6,8 @@ cohort of a round of training: nobody waits for it, and it does not count among 
 Where the algorithm can place it by its inputs, its programs have a plan for it under
 ``unlabelled``. The device is given that plan while a round is open, and it may take longer than the
 round. What it tells is kept (`RunState.inputs`) and averaged with nothing. When a round is over it
-is placed by that (`aggregator.aggregation.placing`), and again whenever the fleet has other groups; the
-device need not be asked for it again.
+is placed by that (`aggregator.aggregation.placing`), and again whenever the fleet has other groups;
+the device need not be asked for it again.
 
 The last round of training waits for such plans, as it waits for newcomers. Who comes after it is
 asked and placed when the run is over (`aggregator.core.round.closings`). A device that has told
