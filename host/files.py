@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from wire.errors import ConfigError
+
 
 def write_atomically(path: Path, payload: bytes, mode: int = 0o666) -> None:
     """Write a file so that after a crash it is the old one or the new one, never a part; it is on
@@ -118,3 +120,16 @@ def is_locked(folder: Path) -> bool:
     finally:
         os.close(held)
     return False
+
+
+def prepare_folder(out: Path, option: str = "--out") -> Path:
+    """Make the output folder, which this option names.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{option} {out}: {error.strerror}") from None
+    return out

@@ -29,7 +29,7 @@ class Asked:
 
 
 NOW: ContextVar[Asked] = ContextVar("asked", default=Asked())  # noqa: B039  # it cannot be changed
-"""Set by `shoal.dispatch` around each command."""
+"""Set by `shoal.command` around each command."""
 
 
 def describe(path: str, options: Iterable[tuple[str, Any, Any]]) -> Asked:

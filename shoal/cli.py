@@ -303,8 +303,6 @@ def application(name: str) -> Any:
     with naming_extra(name):
         import typer
 
-        from shoal.noted import NotedCommand
-
         command = getattr(import_module(f"shoal.commands.{name}"), name)
     epilog = _examples(COMMANDS[name].examples)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -317,7 +315,7 @@ def application(name: str) -> Any:
             )
         app.add_typer(command, name=name, epilog=epilog)
     else:
-        app.command(name, cls=NotedCommand, epilog=epilog)(command)
+        app.command(name, epilog=epilog)(command)
     return app
 
 

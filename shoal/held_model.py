@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aggregator.core.state import RunState
 from aggregator.storage.blob_folder import BlobFolder
@@ -11,9 +12,13 @@ from aggregator.storage.charter import RELEASES
 from aggregator.storage.engine import database_name
 from aggregator.storage.salvage import read_database
 from aggregator.storage.sql_store import SqlStore, has_run
-from wire.arrays.tensors import OWN_FILES, Tensors, check_layout, decode_tensors
+from host.files import write_atomically
+from wire.arrays.tensors import OWN_FILES, Array, Tensors, check_layout, decode_tensors
 from wire.bundle import Bundle, unpack
-from wire.errors import ConfigError
+from wire.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from algorithms.core.contract import Probe
 
 
 @dataclass(frozen=True)
@@ -172,3 +177,108 @@ def state_of(folder: Path, run: str, database: str = "") -> RunState:
     if state is None:
         raise ConfigError(f"folder {folder}: run {run!r} has not begun")
     return state
+
+
+def model_payload(held: HeldModel, to: Path, probe: Path | None, max_batch: int) -> bytes:
+    """The file of a model, in the form that the end of its name says.
+
+    Raises:
+        ConfigError: there is no such form, or the model cannot be written in it.
+    """
+    from export.model_file import (
+        FORMS,
+        to_executorch_file,
+        to_onnx_file,
+        to_safetensors_file,
+        to_torch_file,
+    )
+
+    match to.suffix.removeprefix("."):
+        case "onnx":
+            return to_onnx_file(held.bundle, held.tensors, held.about)
+        case "pt":
+            return to_torch_file(held.exchanged, held.about)
+        case "safetensors":
+            return to_safetensors_file(held.exchanged, held.about)
+        case "pte":
+            return to_executorch_file(
+                held.bundle, held.tensors, _probe(probe, held), max_batch, lambda text: print(text)
+            )
+    raise ConfigError(
+        f"--to {to}: expected a name that ends with {', '.join(f'.{name}' for name in FORMS)}"
+    )
+
+
+def write_model(held: HeldModel, to: Path, payload: bytes) -> None:
+    try:
+        write_atomically(to, payload)
+    except OSError as error:
+        raise ConfigError(f"--to {to}: {error.strerror}") from None
+    print(f"{to}: {len(payload):,} bytes, model {held.chosen.name} ({held.chosen.model[:12]})")
+    if own := [spec.name for spec in held.bundle.manifest.of_role("private")]:
+        print(
+            f"devices answer with tensors of their own beside it: here {', '.join(own)} "
+            f"{'has' if len(own) == 1 else 'have'} initial values"
+        )
+
+
+def windows_for(data: Path, held: HeldModel) -> Array:
+    """
+    Raises:
+        DataError: the file has no windows of the model's shape.
+    """
+    from edge_client.data.windows import read_windows
+
+    x = read_windows(data, held.bundle.manifest.window)
+    if x.shape[1:] != held.bundle.manifest.window.shape or not len(x):
+        raise DataError(
+            f"{data}: windows {list(x.shape)}, expected some of shape "
+            f"{list(held.bundle.manifest.window.shape)}"
+        )
+    return x
+
+
+def model_of(
+    folder: Path,
+    run: str,
+    group: str,
+    made_in: int | None,
+    release: int | None,
+    fleet: str,
+    database: str,
+) -> HeldModel:
+    if release is None:
+        return held_by_run(folder, run, group, made_in, database)
+    if group or made_in is not None:
+        raise ConfigError("--release names a model by itself: leave --group and --round out")
+    return read_release(folder, chosen_release(folder, fleet, release))
+
+
+def held_by_run(
+    folder: Path, run: str, group: str, made_in: int | None, database: str
+) -> HeldModel:
+    return read_model(
+        folder, run, chosen_of_run(state_of(folder, run, database), run, group, made_in)
+    )
+
+
+def read_reference(text: str) -> tuple[str, int | None]:
+    """GROUP[@ROUND]."""
+    group, at, number = text.partition("@")
+    if at and not number.isdecimal():
+        raise ConfigError(f"model {text!r}: expected GROUP or GROUP@ROUND, where ROUND is a number")
+    return group, int(number) if at else None
+
+
+def _probe(path: Path | None, held: HeldModel) -> "Probe":
+    from aggregator.aggregation.probe_file import load_probe
+
+    if path is None:
+        raise ConfigError(
+            "a *.pte is made of the model's own code: --probe names server.pt2, which `shoal "
+            "export` wrote beside the bundle"
+        )
+    try:
+        return load_probe(path.read_bytes(), held.bundle.digest)
+    except OSError as error:
+        raise ConfigError(f"--probe {path}: {error.strerror}") from None

@@ -12,12 +12,12 @@ from torch import nn
 
 from algorithms.given import Given, spec_of
 from algorithms.registry import AlgorithmSpec, make_algorithm
+from host.files import prepare_folder
 from host.threads import one_thread
 from shoal.api.compared import Compared
 from shoal.api.settings import make_settings
 from shoal.api.tables import to_frame
 from shoal.choices import check_bounds, with_privacy
-from shoal.folders import prepare_folder
 from shoal.reports.comparison_files import write_comparison, write_grid
 from shoal.reports.comparison_tables import flat_rows
 from simulation.comparison.grid import SEEDS, Grid, make_cells, sort_out

@@ -12,8 +12,8 @@ from algorithms.spec import DEFAULT_ALGORITHM
 from export.bundle import MAX_BATCH
 from export.publish import Publication, own_key, publish, read_key
 from export.runtimes import ONNX
+from host.files import prepare_folder
 from shoal.choices import check_bounds, with_privacy
-from shoal.folders import prepare_folder
 from simulation.datasets.catalog import load_data
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData, for_task

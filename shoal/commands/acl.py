@@ -4,10 +4,12 @@ from typing import Annotated
 
 import typer
 
-from shoal.dispatch import handled_by
+from shoal.command import command
+from wire.topics import mosquitto_acl
 
 
-@handled_by("acl", says=False)
+@command(in_json=False)
 def acl(fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default") -> None:
     """Print Mosquitto's access list for a fleet. The broker needs `use_identity_as_username`
     (deploy/mosquitto/mosquitto.conf)."""
+    print(mosquitto_acl(fleet), end="")

@@ -1,12 +1,28 @@
 """`shoal algorithms`: every name that may stand in an algorithm."""
 
+from shoal.command import command, print_json
 from shoal.commands import options as opt
-from shoal.dispatch import handled_by
 
 
-@handled_by("algorithms")
+@command()
 def algorithms(
     as_json: opt.Json = False,
 ) -> None:
     """List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks. Join
     some of them with +."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from algorithms.registry import listing
+
+    rows = listing()
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(header_style="bold")
+    for heading in ("choice", "name", "options", "from"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        options = ", ".join(f"{k}={v}" for k, v in row["options"].items())
+        table.add_row(row["choice"], row["name"], options, row["citation"])
+    Console().print(table)

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from shoal.dispatch import handled_by
+from shoal.command import command
 
 
-@handled_by("backup")
+@command()
 def backup(
     folder: Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")],
     to: Annotated[
@@ -20,3 +20,14 @@ def backup(
 ) -> None:
     """Copy a service's folder while the service runs: database, blobs and keys, as they are at one
     moment."""
+    from rich.console import Console
+
+    from aggregator.maintenance.backup import back_up
+    from shoal.waiting import steps
+
+    with steps(Console(), f"copying {folder}"):
+        copied = back_up(folder, to)
+    print(
+        f"{to}: {', '.join(copied.runs) or 'no run'}, {copied.blobs} blobs, "
+        f"{copied.bytes / 1e6:.1f} MB; `shoal restore` puts it back"
+    )

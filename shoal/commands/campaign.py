@@ -1,12 +1,35 @@
 """`shoal campaign`: what trains in a fleet, while the service runs."""
 
-from pathlib import Path
-from typing import Annotated
+from __future__ import annotations
 
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 import typer
 
+from shoal.command import command, print_json
 from shoal.commands import options as opt
-from shoal.dispatch import handled_by
+from wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from aggregator.core.state import RunState
+    from aggregator.storage.charter import Charter
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign in the list. Of one that has not begun, the numbers are None."""
+
+    name: str
+    phase: str
+    trained: int | None = None
+    rounds: int | None = None
+    devices: int | None = None
+    algorithm: str
+    ended: str = ""
+    """Why no further round is trained."""
+
 
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
 
@@ -19,7 +42,7 @@ campaign = typer.Typer(
 
 
 @campaign.command("start")
-@handled_by("campaign_start")
+@command()
 def start(
     folder: opt.Folder,
     name: Name,
@@ -57,41 +80,94 @@ def start(
     start_from: opt.StartFrom = "latest",
 ) -> None:
     """Start a campaign. It takes the devices of campaigns before it until it is over."""
+    given = dict(locals())
+    from aggregator.http.local import check_served, order
+    from aggregator.service.start import read_exported, read_trust
+    from aggregator.service_settings import CampaignSettings, run_settings
+    from aggregator.storage.charter import (
+        Charter,
+        charters,
+        check_campaign_name,
+        propose,
+    )
+    from shoal.campaign_settings import campaign_fields
+
+    check_served(folder)
+    settings = CampaignSettings(run=check_campaign_name(name), **campaign_fields(given))
+    exported = read_exported(bundle, read_trust(bundle))
+    if name in charters(folder):
+        raise ConfigError(
+            f"campaign {name}: there is one of this name in {folder}; `shoal campaign set` "
+            "changes it"
+        )
+    made = run_settings(settings, exported.bundle, secrets.token_hex(16))
+    propose(folder, Charter(0, made, start_from=start_from), bundle)
+    print(order(folder, "campaigns", name, "start"))
 
 
 @campaign.command("list")
-@handled_by("campaign")
+@command()
 def list_campaigns(
     folder: opt.Folder, database: opt.Database = "", as_json: opt.Json = False
 ) -> None:
     """List the campaigns of a folder, and where each stands."""
+    from aggregator.storage.charter import charters
+    from aggregator.storage.engine import sqlite_url
+    from aggregator.storage.sql_store import load_run
+
+    known = charters(folder)
+    if not known:
+        raise ConfigError(f"folder {folder}: it has no campaign; `shoal campaign start` begins one")
+    rows = [
+        _row(name, charter, load_run(database or sqlite_url(folder / "shoal.db"), name))
+        for name, charter in known.items()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    print(f"{'campaign':<20}  {'phase':<11}  {'trained':>9}  {'devices':>7}  algorithm")
+    for row in rows:
+        print(_line(row))
 
 
 @campaign.command("pause")
-@handled_by("campaign")
+@command()
 def pause(folder: opt.Folder, name: Name) -> None:
     """Pause a campaign until it is resumed. Its devices work for other campaigns meanwhile, if
     there are some."""
+    from aggregator.http.local import order
+    from aggregator.storage.charter import check_campaign_name
+
+    print(order(folder, "campaigns", check_campaign_name(name), "pause"))
 
 
 @campaign.command("resume")
-@handled_by("campaign")
+@command()
 def resume(
     folder: opt.Folder,
     name: Annotated[str, typer.Argument(help="Name of the campaign; all when empty.")] = "",
 ) -> None:
     """End a pause, once its cause is gone. /ready, /campaigns and the service's log say why a
     campaign is paused."""
+    from aggregator.http.local import order
+    from aggregator.storage.charter import check_campaign_name
+
+    named = [check_campaign_name(name)] if name else []
+    print(order(folder, "campaigns", *named, "resume"))
 
 
 @campaign.command("abort")
-@handled_by("campaign")
+@command()
 def abort(folder: opt.Folder, name: Name) -> None:
     """End a campaign where it stands. Its models stay."""
+    from aggregator.http.local import order
+    from aggregator.storage.charter import check_campaign_name
+
+    print(order(folder, "campaigns", check_campaign_name(name), "abort"))
 
 
 @campaign.command("set")
-@handled_by("campaign_change")
+@command()
 def change(
     folder: opt.Folder,
     name: Name,
@@ -184,10 +260,43 @@ def change(
     time_zone: opt.TimeZone = "UTC",
 ) -> None:
     """Change the settings of a campaign from its next round on."""
+    from aggregator.http.local import order
+    from aggregator.storage.charter import check_campaign_name
+    from shoal.campaign_settings import hours_of, with_asking
+    from shoal.choices import hyper_values, read_encoding, schedule_of
+
+    hyper_values(lr, {})
+    asking = (
+        with_asking(policy, cohort, over_select)
+        if policy
+        else {"cohort": cohort, "over_select": over_select}
+    )
+    settings = dict(
+        rounds=rounds,
+        days=days,
+        patience=patience,
+        min_delta=min_delta,
+        grace_s=grace,
+        min_devices=min_devices,
+        local_epochs=local_epochs,
+        lr=lr,
+        lr_schedule=schedule_of(lr_schedule) or None,
+        update_encoding=read_encoding(update_encoding) if update_encoding else None,
+        algorithm=algorithm or None,
+        where=where,
+        quorum=quorum,
+        pace_s=pace,
+        hours=hours_of(window, time_zone) if window is not None else None,
+        **{"deadline_s": deadline, **asking},
+    )
+    changes = {field: value for field, value in settings.items() if value is not None}
+    if not changes:
+        raise ConfigError("shoal campaign set: expected at least one setting, such as --rounds")
+    print(order(folder, "campaigns", check_campaign_name(name), "settings", **changes))
 
 
 @campaign.command("rollback")
-@handled_by("campaign")
+@command()
 def roll_back(
     folder: opt.Folder,
     name: Name,
@@ -197,3 +306,31 @@ def roll_back(
 ) -> None:
     """Let a campaign return to the models of an earlier round. Later ones, and what the open round
     has received, are given up."""
+    from aggregator.http.local import order
+    from aggregator.storage.charter import check_campaign_name
+
+    print(order(folder, "campaigns", check_campaign_name(name), "rollback", to=to))
+
+
+def _row(name: str, charter: Charter, state: RunState | None) -> Row:
+    from aggregator.core.budget import why_ended
+
+    if state is None:
+        return Row(name=name, phase="not begun", algorithm=charter.settings.algorithm)
+    return Row(
+        name=name,
+        phase="paused" if charter.held else state.phase,
+        trained=state.trained,
+        rounds=state.next_settings.rounds,
+        devices=len(state.devices),
+        algorithm=state.next_settings.algorithm,
+        ended=why_ended(state),
+    )
+
+
+def _line(row: Row) -> str:
+    trained, devices = (
+        (f"{row.trained}/{row.rounds}", str(row.devices)) if row.rounds is not None else ("", "")
+    )
+    why = f" ({row.ended})" if row.ended else ""
+    return f"{row.name:<20}  {row.phase:<11}  {trained:>9}  {devices:>7}  {row.algorithm}{why}"

@@ -1,13 +1,71 @@
 """`shoal completion`: commands and options in a shell."""
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
-from shoal.dispatch import handled_by
+from shoal.cli import COMMANDS, application
+from shoal.command import command
+from wire.errors import ConfigError
+
+SCRIPT = """\
+# Completes shoal: commands, then commands of a command and options, and files after options.
+_shoal() {{
+    local word="${{COMP_WORDS[COMP_CWORD]}}" known=""
+    local first="${{COMP_WORDS[1]}}" second="${{COMP_WORDS[2]}}"
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=( $(compgen -W "{commands} --help --version" -- "$word") )
+        return
+    fi
+    case "$first $second" in
+{cases}
+    esac
+    COMPREPLY=( $(compgen -W "$known" -- "$word") )
+    case "$word" in -*) ;; *) COMPREPLY+=( $(compgen -f -- "$word") ) ;; esac
+}}
+complete -o filenames -F _shoal shoal
+"""
 
 
-@handled_by("completion", says=False)
+@command(in_json=False)
 def completion(shell: Annotated[str, typer.Argument(help="bash or zsh.")]) -> None:
     """Print what bash or zsh needs to complete commands and options. Nothing of Shoal is loaded
     when a shell completes."""
+    if shell not in ("bash", "zsh"):
+        raise ConfigError(f"completion {shell}: expected bash or zsh")
+    if shell == "zsh":
+        print("autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashcompinit")
+    print(script(), end="")
+
+
+def script() -> str:
+    """The script for bash; zsh understands it as well."""
+    cases = [
+        f'        {pattern}) known="{" ".join(words)}" ;;'
+        for name in COMMANDS
+        for pattern, words in _cases(name)
+    ]
+    return SCRIPT.format(commands=" ".join(COMMANDS), cases="\n".join(cases))
+
+
+def _cases(name: str) -> Iterator[tuple[str, list[str]]]:
+    """Patterns of a command's first two words, the longer ones first, and what may follow."""
+    group: Any = typer.main.get_command(application(name))
+    command = group.commands[name]
+    inner = getattr(command, "commands", {})
+    for each, found in sorted(inner.items()):
+        yield f'"{name} {each}"', _options(found)
+    yield f'"{name} "*', [*sorted(inner), *_options(command)]
+
+
+def _options(command: Any) -> list[str]:
+    return sorted(
+        {
+            each
+            for option in command.params
+            if option.param_type_name == "option"
+            for each in option.opts
+        }
+        | {"--help"}
+    )

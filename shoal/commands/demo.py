@@ -1,16 +1,43 @@
 """`shoal demo`: the whole product on this machine. A broker, the aggregator and one process per
 device, on real data."""
 
-from pathlib import Path
-from typing import Annotated
+from __future__ import annotations
 
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 import typer
 
+from host.files import prepare_folder
+from shoal.asked import NOW
+from shoal.command import command
 from shoal.commands import options as opt
-from shoal.dispatch import handled_by
+from shoal.warn import warn
+from wire.errors import ConfigError, ShoalError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from aggregator.core.summary import Summary
+    from aggregator.storage.sql_store import SqlStore
+    from algorithms.registry import AlgorithmSpec
+    from export.publish import Publication
+    from simulation.datasets.windows import FleetData
+    from simulation.local.fleet import LocalFleet
+    from wire.identity.keys import PrivateKey
 
 
-@handled_by("demo", loads="torch")
+FLEET = "demo"
+
+
+@command(loads="simulation.simulate")
 def demo(
     algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
     devices: opt.Devices = None,
@@ -27,6 +54,270 @@ def demo(
             "Java.",
         ),
     ] = 0,
-) -> None:
+) -> Summary:
     """Train twenty real smartwatches over MQTT, find who belongs together, and compare with
     FedAvg."""
+    from rich.console import Console
+
+    from aggregator.core.summary import EdgeSummary, PhonesSummary
+    from aggregator.storage.blob_folder import BlobFolder
+    from algorithms.registry import read_algorithm
+    from export.describe import MIN_BATCH
+    from export.publish import TRUST_FILE, own_key
+    from export.runtimes import ONNX
+    from shoal.beside import (
+        comparison_of,
+        model_of_the_group,
+        newcomers_without_labels,
+        training_alone,
+    )
+    from shoal.reports.files import device_table, slug, write_report
+    from shoal.reports.run_page import Extras
+    from shoal.reports.words import megabytes, verdict
+    from shoal.waiting import steps
+    from simulation.datasets.catalog import load_data
+    from simulation.datasets.doubts import doubts
+    from simulation.datasets.windows import able_to_train, check_trainable, select_devices
+    from simulation.local.broker import EmbeddedBroker
+    from simulation.local.fleet import LocalFleet
+    from simulation.local.phones import phone_command
+    from simulation.simulate import SimulationSettings
+    from wire.bundle import EXECUTORCH
+
+    console, spec = Console(), read_algorithm(algorithm)
+    fleet = select_devices(load_data(data), devices)
+    check_trainable(fleet, MIN_BATCH)
+    for said in doubts(fleet):
+        warn(said)
+    if phones > len(fleet.devices):
+        raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
+    chosen = sorted(fleet.devices)[:phones]
+    if chosen:
+        with steps(console, "compiling the phone client"):
+            phone_command()  # what is missing is said before anything begins
+    runtimes = (ONNX, EXECUTORCH) if chosen else (ONNX,)
+    _make_room(prepare_folder(out))
+    others = len(fleet.devices) - len(chosen)
+    console.print(
+        f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': "
+        f"{_processes(others, chosen)}.",
+        soft_wrap=True,
+    )
+    with steps(console, f"exporting {spec}") as say:
+        folder = prepare_folder(out / "bundle")
+        key = own_key(folder)
+        published = _publish(fleet, spec, seed, key, runtimes, say)
+        published.write(folder, key)
+        bundle, error = published.bundle, published.parity.step_error
+        plain = folder
+        if not spec.trains_as_fedavg:
+            plain = prepare_folder(out / "bundle-fedavg")
+            _publish(fleet, read_algorithm("fedavg"), seed, key, runtimes, say).write(plain)
+    size = f"{len(bundle.payload) / 1000:.0f} KB"
+    console.print(
+        f"bundle: {size}, signed; one step differs from float64 by {error:.0e} of a tensor's scale",
+        soft_wrap=True,
+    )
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker())
+        signal.signal(
+            signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
+        )  # not before: the broker's process would inherit it
+        edges = stack.enter_context(
+            LocalFleet(fleet, out / "devices", broker.url, FLEET, folder / TRUST_FILE, chosen)
+        )
+        console.print(
+            f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and "
+            f"{out}/devices/ID/edge.log",
+            soft_wrap=True,
+        )
+        trainers = len(able_to_train(fleet, MIN_BATCH))
+        common: dict[str, Any] = {
+            "--rounds": rounds,
+            "--local-epochs": local_epochs,
+            "--seed": seed,
+            "--min-devices": trainers,
+        }
+        common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
+        common["--start-from"] = (
+            "initial"  # both begin with the same weights, or they could not be compared
+        )
+        summary, store = _serve(
+            console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds
+        )
+        other = summary
+        if spec != (fedavg := read_algorithm("fedavg")):
+            other, _ = _serve(
+                console,
+                out,
+                fedavg,
+                {**common, "--bundle": plain},
+                edges,
+                len(fleet.devices),
+                rounds,
+            )
+        edge = EdgeSummary(
+            processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded()
+        )
+        phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.phones_rss_bytes())
+    with steps(console, "beside it, simulated: training alone, and two newcomers without labels"):
+        settings = SimulationSettings(
+            algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed
+        )
+        comparison = {"fedavg": comparison_of(other), "alone": training_alone(fleet, settings)}
+        if group := model_of_the_group(summary, store.rounds()):
+            comparison["group, a round before"] = group
+        joined = newcomers_without_labels(fleet, settings)
+    summary = msgspec.structs.replace(
+        summary, edge=edge, phones=phone, comparison=comparison, command=NOW.get().command
+    )
+    blobs = BlobFolder(out / "aggregator" / "blobs" / slug(str(spec)))
+    files = write_report(
+        out, summary, store.rounds(), blobs, Extras(recipe=spec.recipe, settings=NOW.get().settings)
+    )
+    store.close()
+    console.print(device_table(summary))
+    console.print(verdict(summary), style="bold", soft_wrap=True)
+    for line in joined:
+        console.print(line, soft_wrap=True)
+    traffic = f"{megabytes(summary.bytes.up)} up, {megabytes(summary.bytes.down)} down"
+    if chosen:
+        console.print(
+            f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: "
+            f"{', '.join(chosen)}",
+            soft_wrap=True,
+        )
+    rss = edge.max_rss_bytes / 2**20
+    console.print(
+        f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: "
+        f"{'yes' if edge.torch_loaded else 'no'}",
+        soft_wrap=True,
+    )
+    console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
+    return summary
+
+
+def _publish(
+    fleet: FleetData,
+    algorithm: AlgorithmSpec,
+    seed: int,
+    key: PrivateKey,
+    runtimes: tuple[str, ...],
+    say: Callable[[str], None],
+) -> Publication:
+    from export.publish import publish
+    from simulation.objective import objective_for_fleet
+
+    return publish(
+        *(
+            objective_for_fleet(fleet, algorithm, seed),
+            fleet.window,
+            fleet.classes,
+            fleet.sample(),
+            key,
+        ),
+        name=fleet.name,
+        runtimes=runtimes,
+        on_progress=lambda text: say(f"exporting {algorithm}: {text}"),
+    )
+
+
+def _serve(
+    console: Console,
+    out: Path,
+    algorithm: AlgorithmSpec,
+    options: dict[str, Any],
+    edges: LocalFleet,
+    num_devices: int,
+    rounds: int,
+) -> tuple[Summary, SqlStore]:
+    """Run one aggregator to the end of its run, showing progress; returns its summary and its
+    store."""
+    from aggregator.core.summary import summarize
+    from aggregator.storage.engine import sqlite_url
+    from aggregator.storage.sql_store import SqlStore
+    from shoal.reports.files import slug
+    from shoal.waiting import rounds as rounds_shown
+    from simulation.local.broker import free_port
+    from simulation.local.fleet import start_process, stop_processes
+
+    port, name = free_port(), str(algorithm)
+    options = {**options, "--algorithm": name, "--run": slug(name), "--port": port}
+    arguments = [part for name, value in options.items() for part in (name, str(value))]
+    process = start_process(["-m", "shoal", "serve", *arguments], out / "aggregator.log")
+    store: SqlStore | None = None
+    opened_s = time.monotonic()
+    try:
+        with rounds_shown(console, name, rounds) as told_of:
+            while True:
+                time.sleep(0.25)
+                if process.poll() is not None:
+                    raise ShoalError(
+                        f"the aggregator stopped with status {process.returncode}; see "
+                        f"{out / 'aggregator.log'}"
+                    )
+                if dead := [d for d, p in edges.processes.items() if p.poll() is not None]:
+                    raise ShoalError(f"device {dead[0]} stopped; see {edges.log(dead[0])}")
+                run = _get(port, "/run")
+                if run is None:
+                    continue
+                closed = _get(port, "/rounds") or []
+                if run["round"] <= 1 and not closed:
+                    opened_s = time.monotonic()
+                finished = run["phase"] == "finished"
+                told_of(
+                    rounds if finished else min(len(closed), rounds),
+                    _progress_text(run, closed, num_devices),
+                )
+                if finished:
+                    break
+        wall_s = time.monotonic() - opened_s
+        store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), slug(name))
+        state = store.load()
+        assert state is not None
+        return summarize(state, store.rounds(), wall_s), store
+    finally:
+        stop_processes([process])
+
+
+def _processes(num_edges: int, phones: list[str]) -> str:
+    alone = (
+        f"{num_edges} processes of shoal-edge, no torch in them"
+        if phones
+        else "one process each, no torch in them"
+    )
+    return (
+        f"{alone}; {len(phones)} Kotlin phones with ExecuTorch in one process of Java"
+        if phones
+        else alone
+    )
+
+
+def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_devices: int) -> str:
+    from shoal.reports.words import percent
+
+    accuracy = closed[-1]["accuracy"]["mean"] if len(closed) > 1 else None
+    if run["phase"] == "waiting":
+        return f"devices {run['online']}/{num_devices}"
+    return (
+        f"updates {run['received']:2}/{run['cohort']}, groups {run['groups']}, accuracy "
+        f"{percent(accuracy)}"
+    )
+
+
+def _get(port: int, path: str) -> Any:
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            return json.load(response)
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return None
+
+
+def _make_room(out: Path) -> None:
+    """A demonstration starts afresh: what an earlier one left in its own folders is removed,
+    nothing else."""
+    for name in ("aggregator", "devices", "bundle", "bundle-fedavg"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    (out / "aggregator.log").unlink(missing_ok=True)

@@ -1,15 +1,17 @@
 """`shoal doctor`: is everything in a service's folder as it should be?"""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from shoal.command import command, print_json
 from shoal.commands import options as opt
-from shoal.dispatch import handled_by
+from wire.errors import ConfigError
 
 
-@handled_by("doctor")
+@command()
 def doctor(
     folder: Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")],
     bundle: Annotated[
@@ -26,3 +28,24 @@ def doctor(
 ) -> None:
     """Check everything in a service's folder, and mend what can be mended. The status is 0 if all
     is well or mended, else 1."""
+    from aggregator.leadership.identity import lock_service
+    from aggregator.maintenance.examine import examine
+
+    if mend and (database or blobs):
+        raise ConfigError(
+            "--mend: only a folder with its own database and blobs is mended; others have tools "
+            "of their own for that"
+        )
+    held = lock_service(folder) if mend and folder.is_dir() else None
+    try:
+        findings = []
+        for finding in examine(folder, bundle, mend, database, blobs):
+            findings.append(finding)
+            if not as_json:
+                print(finding)
+    finally:
+        if held is not None:
+            os.close(held)
+    if as_json:
+        print_json(findings)
+    raise typer.Exit(1 if any(finding.verdict == "wrong" for finding in findings) else 0)

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from shoal.dispatch import handled_by
+from host.files import prepare_folder
+from shoal.command import command
 
 
-@handled_by("download")
+@command()
 def download(
     name: Annotated[
         str,
@@ -27,3 +28,25 @@ def download(
 ) -> None:
     """Download a public data set and check it against its SHA-256; or write those of the watches as
     folders of devices. Nothing else in Shoal downloads anything."""
+    from rich.console import Console
+
+    from shoal.waiting import steps
+    from simulation.datasets.catalog import PACKAGED, load_data
+    from simulation.datasets.download import download as fetch
+    from simulation.local.fleet import write_device_folder
+
+    console = Console()
+    if name in PACKAGED:
+        with steps(console, f"writing the devices of {name}"):
+            fleet = load_data(name)
+            for device_id in fleet.devices:
+                write_device_folder(fleet, device_id, prepare_folder(to / device_id, "--to"))
+        one, *others = fleet.devices
+        console.print(
+            f"written: {to / one} and {len(others)} others; a device takes one: --data {to / one}",
+            soft_wrap=True,
+        )
+        return
+    with steps(console, f"downloading {name}"):
+        path = fetch(name, prepare_folder(to, "--to"))
+    console.print(f"written: {path}; use it with SHOAL_DATA={to} and --data {name}", soft_wrap=True)

@@ -1,12 +1,26 @@
 """`shoal enrol`: tokens for devices, and who has used them."""
 
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import to_builtins
 
+from shoal.command import command, print_json
 from shoal.commands import options as opt
-from shoal.dispatch import handled_by
+from shoal.times import minute_of, seconds_of
+from wire.errors import ConfigError, ShoalError, WireError
+
+if TYPE_CHECKING:
+    from aggregator.enrolment.authority import Authority
+    from aggregator.storage.enrolment_store import EnrolmentStore
+
 
 Database = Annotated[
     str,
@@ -24,7 +38,7 @@ enrol = typer.Typer(
 
 
 @enrol.command("token")
-@handled_by("enrol")
+@command()
 def token(
     folder: opt.Folder,
     expires: Annotated[
@@ -39,42 +53,98 @@ def token(
         bool, typer.Option("--approve", help="The device waits until `shoal enrol approve`.")
     ] = False,
     database: Database = "",
-) -> None:
+) -> dict[str, str]:
     """Print a token for one device. It is printed once: the service keeps its hash alone."""
+    from aggregator.enrolment import desk
+
+    authority = _authority(folder)
+    with _open(folder, database) as store:
+        made = desk.make_token(
+            store,
+            authority.fingerprint,
+            seconds_of(expires, "--expires"),
+            [tag for tag in tags.split(",") if tag],
+            device,
+            approve,
+        )
+    print(made)
+    return {"token": str(made)}
 
 
 @enrol.command("list")
-@handled_by("enrol")
+@command()
 def list_all(
     folder: opt.Folder,
     database: Database = "",
     as_json: opt.Json = False,
 ) -> None:
     """List tokens that can be used, and devices with the ends of their certificates."""
+    with _open(folder, database) as store, store.transaction() as within:
+        tokens, devices, bans = within.tokens(), within.devices(), within.bans()
+    usable = [made for made in tokens if not made.used_key and made.expires_at_s > time.time()]
+    banned = {name for name, is_banned in bans.items() if is_banned}
+    if as_json:
+        devices_json = [
+            {**to_builtins(device), "banned": device.device_id in banned} for device in devices
+        ]
+        others = [
+            {"device_id": name, "banned": True}
+            for name in sorted(banned - {device.device_id for device in devices})
+        ]
+        print_json({"tokens": usable, "devices": [*devices_json, *others]})
+        return
+    for made in usable:
+        extra = " ".join(
+            [
+                *([f"for={made.device_id}"] if made.device_id else []),
+                *made.tags,
+                *(["approve"] if made.approve else []),
+            ]
+        )
+        print(f"token {made.hash[:12]} until {minute_of(made.expires_at_s)} {extra}".rstrip())
+    for device in devices:
+        state = "banned" if device.device_id in banned else device.state
+        until = (
+            f"until {minute_of(device.not_after_s)}"
+            if device.not_after_s
+            else f"since {minute_of(device.since_s)}"
+        )
+        print(f"{device.device_id}  {state}  {until}  {','.join(device.tags)}".rstrip())
+    for device_id in sorted(banned - {device.device_id for device in devices}):
+        print(f"{device_id}  banned")
 
 
 @enrol.command("approve")
-@handled_by("enrol")
+@command()
 def approve(
     folder: opt.Folder,
     device: Annotated[str, typer.Argument(help="Its id.")],
     database: Database = "",
 ) -> None:
     """Let a device that waits have its certificate."""
+    from aggregator.enrolment import desk
+
+    with _open(folder, database) as store:
+        desk.approve(store, device)
+    print(f"{device}: approved; it asks again within seconds")
 
 
 @enrol.command("reject")
-@handled_by("enrol")
+@command()
 def reject(
     folder: opt.Folder,
     name: Annotated[str, typer.Argument(help="A device's id, or what `list` calls a token.")],
     database: Database = "",
 ) -> None:
     """Refuse a device that waits, or take back a token that nobody has used."""
+    from aggregator.enrolment import desk
+
+    with _open(folder, database) as store:
+        print(desk.reject(store, name))
 
 
 @enrol.command("audit")
-@handled_by("enrol")
+@command()
 def audit(
     folder: opt.Folder,
     last: Annotated[int, typer.Option(min=1, help="So many lines.")] = 100,
@@ -82,10 +152,24 @@ def audit(
     as_json: opt.Json = False,
 ) -> None:
     """Print what was done, and when: tokens, enrolments, renewals, bans."""
+    with _open(folder, database) as store, store.transaction() as within:
+        rows = list(within.audit(last))
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        moment = datetime.fromtimestamp(row.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        print(
+            " ".join(
+                part
+                for part in (moment, row.what, row.device_id, row.token[:12], row.detail)
+                if part
+            )
+        )
 
 
 @enrol.command("renew")
-@handled_by("enrol")
+@command()
 def renew(
     folder: opt.Folder,
     broker_folder: Annotated[
@@ -95,3 +179,42 @@ def renew(
 ) -> None:
     """Renew the broker's and the service's own certificates, where a third of their time or less is
     left."""
+    from aggregator.enrolment.authority import renew_own
+    from aggregator.enrolment.mosquitto import renew_broker
+
+    authority, place, now_s = _authority(folder), broker_folder or folder / "broker", time.time()
+    try:
+        renew_own(authority, folder, now_s)
+        made = place.is_dir() and renew_broker(authority, place, now_s)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}") from None
+    except WireError as error:
+        raise ConfigError(f"certificates of {folder}: {error}") from None
+    print(
+        f"{place / 'broker.pem'}: renewed; now make Mosquitto read it: SIGHUP, or restart it"
+        if made
+        else f"{place}: nothing is due"
+    )
+
+
+@contextmanager
+def _open(folder: Path, database: str) -> Iterator[EnrolmentStore]:
+    from aggregator.core.ports import StorageFailed
+    from aggregator.storage.enrolment_store import open_enrolments
+
+    try:
+        with closing(open_enrolments(folder, database)) as store:
+            yield store
+    except StorageFailed as error:
+        raise ShoalError(str(error)) from None
+
+
+def _authority(folder: Path) -> Authority:
+    from aggregator.enrolment.authority import read_authority
+
+    authority = read_authority(folder)
+    if authority is None:
+        raise ConfigError(
+            f"{folder}: there is no authority; `shoal init --tls HOST --folder {folder}` makes one"
+        )
+    return authority

@@ -1,13 +1,21 @@
 """`shoal export`: model + algorithm -> what devices and the aggregator are given; `shoal export
 inspect`: what is in a bundle."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal.command import command, print_json
 from shoal.commands import options as opt
-from shoal.dispatch import handled_by
+from shoal.warn import warn
+from wire.errors import BundleError, ConfigError
+
+if TYPE_CHECKING:
+    from wire.bundle import Bundle
+
 
 export = typer.Typer(
     rich_markup_mode=None,
@@ -16,9 +24,8 @@ export = typer.Typer(
 
 
 @export.callback(invoke_without_command=True)
-@handled_by("export", loads="torch")
+@command(loads="shoal.api.exporting")
 def write(
-    context: typer.Context,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for device.shoal, server.pt2, signing.key and trust.pem."),
@@ -42,12 +49,62 @@ def write(
     max_batch: Annotated[
         int, typer.Option(min=8, help="Windows in a batch of ExecuTorch's programs, at most.")
     ] = 64,
-) -> None:
+) -> dict[str, Any]:
     """Export the training step for devices, check it against eager torch, and sign it."""
+    from rich.console import Console
+
+    from algorithms.registry import read_algorithm
+    from export.inspect import inspect_bundle
+    from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE
+    from shoal.api.exporting import write_bundle
+    from shoal.waiting import steps
+    from simulation.datasets.catalog import load_data
+    from simulation.datasets.doubts import doubts
+
+    if out is None:
+        raise ConfigError(
+            "shoal export needs --out, a folder to write to; `shoal export inspect FILE` looks "
+            "into a bundle"
+        )
+    console = Console()
+    spec, fleet = read_algorithm(algorithm), load_data(data)
+    for said in doubts(fleet):
+        warn(said)
+    with steps(console, "making the model") as say:
+        model_and_more = (
+            spec,
+            model,
+            pretrain,
+            privacy,
+            seed,
+            bundle_version,
+            key,
+            runtimes.split(","),
+            max_batch,
+        )
+        published = write_bundle(
+            fleet, out, *model_and_more, lambda text: say(f"exporting: {text}")
+        )
+    bundle = published.bundle
+    console.print(
+        f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version "
+        f"{bundle.manifest.version}"
+    )
+    for row in inspect_bundle(bundle):
+        console.print(f"  {row.file}: {row.num_bytes:,} bytes, {row.num_operators} operators")
+    console.print(
+        f"largest difference to float64 after one step: {published.parity.step_error:.1e} of a "
+        "tensor's scale"
+    )
+    console.print(
+        f"devices trust {out / TRUST_FILE}; keep {key or out / KEY_FILE} to yourself",
+        soft_wrap=True,
+    )
+    return {**_about(bundle), "step_error": published.parity.step_error, "folder": str(out)}
 
 
 @export.command("inspect")
-@handled_by("export")
+@command()
 def show(
     bundle: Annotated[
         Path, typer.Argument(help="A bundle, or the folder that `shoal export` wrote it to.")
@@ -59,3 +116,69 @@ def show(
 ) -> None:
     """What is in a bundle: for each graph and runtime its size, the largest batch, the memory
     planned for that, how many operators, and how many of these XNNPACK carries out."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from export.inspect import inspect_bundle
+    from export.publish import DEVICE_FILE
+    from wire.bundle import unpack
+
+    path = bundle / DEVICE_FILE if bundle.is_dir() else bundle
+    try:
+        read = unpack(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"bundle {path}: {error.strerror}") from None
+    except BundleError as error:
+        raise BundleError(f"{path}: expected a bundle that `shoal export` wrote: {error}") from None
+    manifest, console, rows = read.manifest, Console(), inspect_bundle(read)
+    if as_json:
+        print_json({**_about(read), "created_by": manifest.created_by, "graphs": rows})
+        return
+    made_with = ", ".join(f"{name} {number}" for name, number in manifest.created_by.items())
+    console.print(
+        f"{manifest.name} version {manifest.version}: {manifest.algorithm}, {len(read.payload):,} "
+        f"bytes, made with {made_with}"
+    )
+    table = Table(
+        "graph",
+        "runtime",
+        "size",
+        "batch",
+        "memory",
+        "operators",
+        "XNNPACK",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for row in rows:
+        largest = f"{row.max_batch:,}" if row.max_batch else ""
+        memory = f"{row.memory_bytes / 1e6:.1f} MB" if row.memory_bytes else ""
+        size = f"{row.num_bytes / 1e3:.1f} KB"
+        table.add_row(
+            row.graph,
+            row.runtime,
+            size,
+            largest,
+            memory,
+            str(row.num_operators),
+            str(row.num_delegated or ""),
+        )
+    console.print(table)
+    for row in rows if operators else []:
+        console.print(
+            f"{row.graph} on {row.runtime}: "
+            + ", ".join(f"{name} {count}" for name, count in row.operators.items()),
+            soft_wrap=True,
+        )
+
+
+def _about(bundle: Bundle) -> dict[str, Any]:
+    manifest = bundle.manifest
+    return {
+        "name": manifest.name,
+        "version": manifest.version,
+        "algorithm": manifest.algorithm,
+        "num_bytes": len(bundle.payload),
+    }

@@ -1,14 +1,26 @@
 """`shoal init`: a configuration file for a service."""
 
+import json
+import textwrap
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from shoal.dispatch import handled_by
+from host.files import make_folder, write_atomically
+from shoal.command import command
+from wire.errors import ConfigError
+
+HEAD = """\
+# Settings of a service: `shoal serve --config {path}`. A line that begins with # is what holds
+# without it. The command line comes before the environment (SHOAL_SERVE_ROUNDS=40), and that before
+# this file.
+"""
 
 
-@handled_by("init")
+@command()
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")] = Path(
         "serve.toml"
@@ -42,3 +54,73 @@ def init(
 ) -> None:
     """Write a TOML file with every setting of `shoal serve`, its default and its meaning; set up
     TLS."""
+    from aggregator.enrolment.mosquitto import PLUGIN_NAME
+    from shoal.cli import application
+
+    if path.exists():
+        raise ConfigError(f"{path}: it exists already, and is left as it is")
+    given: dict[str, str] = {"folder": str(folder), "bundle": str(bundle)}
+    if tls:
+        hosts = [host.strip() for host in tls.split(",") if host.strip()]
+        place = broker_folder or folder / "broker"
+        has_plugin = _make_tls(folder, fleet, hosts, place, broker_port, broker_plugin)
+        shown = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
+        given |= {
+            "fleet": fleet,
+            "broker": f"mqtts://{shown}" + (f":{broker_port}" if broker_port != 8883 else ""),
+        }
+    commands: Any = typer.main.get_command(application("serve"))
+    options = [option for option in commands.commands["serve"].params if option.name != "config"]
+    text = HEAD.format(path=path) + "\n" + "\n".join(_setting(option, given) for option in options)
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if not tls:
+        print(
+            f"{path} is written: set folder, bundle, broker and fleet in it, then `shoal serve "
+            f"--config {path}`"
+        )
+        return
+    print(f"the authority of the fleet {fleet} is in {folder}; keep ca.key secret")
+    print(f"start the broker: mosquitto -c {place / 'mosquitto.conf'}")
+    print(f"start the service: shoal serve --config {path}")
+    print(
+        f"for each device: shoal enrol token {folder}, and there: shoal-edge enrol "
+        f"https://{shown}:8443 TOKEN --state STATE"
+    )
+    if not has_plugin:
+        print(
+            f"bans will not hold at the broker: Mosquitto's {PLUGIN_NAME} is not on this machine; "
+            "install mosquitto, and do this again"
+        )
+
+
+def _make_tls(
+    folder: Path, fleet: str, hosts: list[str], place: Path, port: int, plugin: Path | None
+) -> bool:
+    """Make the authority, and what Mosquitto needs; whether devices can be banned there."""
+    from aggregator.enrolment.authority import make_authority
+    from aggregator.enrolment.mosquitto import make_broker_folder
+
+    if not hosts:
+        raise ConfigError("--tls: expected a name or an address, such as broker.example")
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise ConfigError(f"--folder {folder}: {error.strerror}") from None
+    now_s = time.time()
+    return make_broker_folder(
+        make_authority(folder, fleet, hosts, now_s), place, hosts, port, now_s, plugin
+    )
+
+
+def _setting(option: Any, given: Mapping[str, str]) -> str:
+    name = str(option.name)
+    value = given.get(name, [] if option.multiple and option.default is None else option.default)
+    begin = "" if name in given else "# "
+    written = (
+        "" if value is None else f" {json.dumps(str(value) if isinstance(value, Path) else value)}"
+    )  # of these, JSON is TOML
+    meaning = textwrap.fill(option.help or "", 120, initial_indent="# ", subsequent_indent="# ")
+    return f"{meaning}\n{begin}{name} ={written}\n"

@@ -1,33 +1,59 @@
 """`shoal models`: a fleet's releases, and the models of a run's last rounds."""
 
-from pathlib import Path
-from typing import Annotated
+from __future__ import annotations
 
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import msgspec
 import typer
 
+from host.files import prepare_folder
+from shoal.command import command, print_json
 from shoal.commands import options as opt
-from shoal.dispatch import handled_by
+from wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from aggregator.core.state import ModelVersion
+
+
+TOGETHER = ("safetensors", "pt", "onnx")
+"""The forms that are written into a folder."""
+
 
 Fleet = Annotated[str, typer.Option(help="Name of the fleet.")]
+
+
 Campaign = Annotated[
     str,
     typer.Option(
         help="Whose rollout: the name of the run that trained; that of the only one when empty."
     ),
 ]
+
+
 Group = Annotated[
     str,
     typer.Option(
         help="The group whose model is meant; it may be left out where there is one model."
     ),
 ]
+
+
 Released = Annotated[
     int | None,
     typer.Option(
         "--release", min=1, help="The number of a release, in place of a campaign's model."
     ),
 ]
+
+
 FleetOfRelease = Annotated[str, typer.Option(help="Name of the fleet, for --release.")]
+
+
 Round = Annotated[
     int | None,
     typer.Option(
@@ -36,6 +62,7 @@ Round = Annotated[
         help="The round that made the model; the one on offer now when it is left out.",
     ),
 ]
+
 
 models = typer.Typer(
     rich_markup_mode=None,
@@ -46,7 +73,7 @@ models = typer.Typer(
 
 
 @models.command("list")
-@handled_by("releases")
+@command()
 def list_releases(
     folder: opt.Folder,
     fleet: Fleet = "default",
@@ -55,10 +82,34 @@ def list_releases(
 ) -> None:
     """List the releases of a fleet: state, accuracy where it is known, and how many devices use
     each."""
+    from aggregator.core.release.progress import in_use
+    from shoal.releases import accuracy_text, fleet_state, release_row
+
+    state = fleet_state(folder, fleet, database)
+    used = in_use(state)
+    if as_json:
+        print_json(
+            [
+                release_row(number, release, used)
+                for number, release in sorted(state.catalogue.releases.items())
+            ]
+        )
+        return
+    print(
+        f"{'release':>7}  {'group':<20}  {'state':<9}  {'round':>5}  {'accuracy':>8}  "
+        f"{'in use':>6}  {'before':>6}"
+    )
+    for number, release in sorted(state.catalogue.releases.items()):
+        back = f"  has the model of release {release.returns_to}" if release.returns_to else ""
+        print(
+            f"{number:>7}  {release.group:<20}  {release.state:<9}  {release.round:>5}  "
+            f"{accuracy_text(release):>8}  {used.get(number, 0):>6}"
+            f"  {release.parent or '-':>6}{back}"
+        )
 
 
 @models.command("show")
-@handled_by("releases")
+@command()
 def show_release(
     folder: opt.Folder,
     number: Annotated[int, typer.Argument(help="The release's number.")],
@@ -67,10 +118,33 @@ def show_release(
     as_json: opt.Json = False,
 ) -> None:
     """Show all that is known of a release."""
+    from aggregator.core.release.progress import in_use
+    from shoal.releases import accuracy_text, fleet_state, release_row
+
+    state = fleet_state(folder, fleet, database)
+    release = state.catalogue.releases.get(number)
+    if release is None:
+        raise ConfigError(
+            f"release {number}: fleet {fleet} has none of this number; `shoal models list` says "
+            "which there are"
+        )
+    if as_json:
+        print_json(release_row(number, release, in_use(state)))
+        return
+    for name, value in msgspec.to_builtins(release).items():
+        if name == "made_at_s":
+            name, value = "made", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
+        if name == "metrics":
+            name, value = (
+                "accuracy",
+                f"{accuracy_text(release)} on {release.metrics.num_examples} windows",
+            )
+        print(f"{name:<10}  {value}")
+    print(f"{'in use':<10}  on {in_use(state).get(number, 0)} devices")
 
 
 @models.command("release")
-@handled_by("releases")
+@command()
 def make_releases(
     folder: opt.Folder,
     campaign: Annotated[
@@ -80,10 +154,13 @@ def make_releases(
 ) -> None:
     """Make releases of what a campaign has trained so far, one for each group, and roll them
     out."""
+    from aggregator.http.local import order
+
+    print(order(folder, "releases", campaign=campaign, roll_out=roll_out))
 
 
 @models.command("rollout")
-@handled_by("releases")
+@command()
 def rollout(
     folder: opt.Folder,
     campaign: Campaign = "",
@@ -99,10 +176,43 @@ def rollout(
     as_json: opt.Json = False,
 ) -> None:
     """Show how far rollouts are; or pause one, resume it, or take it to its next step."""
+    from aggregator.core.release.progress import progress_of
+    from aggregator.http.local import order
+    from shoal.releases import fleet_state, print_progress, under_way
+
+    state = fleet_state(folder, fleet, database)
+    if pause + resume + promote > 1:
+        raise ConfigError("--pause, --resume and --promote: one at a time")
+    if not (pause or resume or promote):
+        shown = [
+            progress_of(state, name, each)
+            for name, each in state.rollouts.items()
+            if campaign in ("", name)
+        ]
+        if as_json:
+            print_json(shown)
+            return
+        for progress in shown:
+            print_progress(progress)
+        if not shown:
+            print(
+                f"nothing was rolled out yet in fleet {fleet}"
+                + (f" by campaign {campaign}" if campaign else "")
+            )
+        return
+    name = under_way(state, campaign)
+    if promote:
+        said = order(folder, "rollouts", name, "promote", step=state.rollouts[name].step)
+    else:
+        said = order(folder, "rollouts", name, "pause" if pause else "resume")
+    if as_json:
+        print_json({"said": [said]})
+    else:
+        print(said)
 
 
 @models.command("rollback")
-@handled_by("releases")
+@command()
 def roll_back(
     folder: opt.Folder,
     to: Annotated[
@@ -121,10 +231,23 @@ def roll_back(
 ) -> None:
     """Return to an earlier release, on all devices of its group at once; or end a rollout, so that
     devices get back what they had."""
+    from aggregator.http.local import order
+    from shoal.releases import fleet_state, under_way
+
+    state = fleet_state(folder, fleet, database)
+    if not to:
+        print(order(folder, "rollouts", under_way(state, campaign), "rollback"))
+        return
+    if to not in state.catalogue.releases:
+        raise ConfigError(
+            f"--to {to}: fleet {fleet} has no release of this number; `shoal models list` says "
+            "which there are"
+        )
+    print(order(folder, "releases", str(to), "rollback", group=group))
 
 
 @models.command("rounds")
-@handled_by("models")
+@command()
 def list_models(
     folder: opt.Folder,
     run: opt.Run = "run-1",
@@ -133,10 +256,27 @@ def list_models(
 ) -> None:
     """List the models that a run has and remembers, and how devices met them before they
     trained."""
+    from aggregator.core.versions import latest
+    from shoal.held_model import state_of
+
+    state = state_of(folder, run, database)
+    current = latest(state)
+    versions = [*(v for v in state.history if v.round != current.round), current]
+    if as_json:
+        print_json(
+            [
+                {**msgspec.to_builtins(version), "offered": version is current}
+                for version in versions
+            ]
+        )
+        return
+    print(f"{'made in':>8}  {'models':>6}  {'devices':>7}  {'accuracy':>8}  {'loss':>8}")
+    for version in versions:
+        print(_line(version) + ("  offered now" if version is current else ""))
 
 
 @models.command("export")
-@handled_by("model_files")
+@command()
 def export_model(
     folder: opt.Folder,
     to: Annotated[
@@ -162,10 +302,41 @@ def export_model(
 ) -> None:
     """Write a model with its weights inside into a file that other programs read, or the models of
     all groups into a folder."""
+    from shoal.held_model import (
+        groups_of_run,
+        held_by_run,
+        model_of,
+        model_payload,
+        state_of,
+        write_model,
+    )
+
+    if to.suffix:
+        held = model_of(folder, run, group, made_in, release, fleet, database)
+        write_model(held, to, model_payload(held, to, probe, max_batch))
+        return
+    if release is not None:
+        models = {
+            f"release-{release}": model_of(folder, run, group, made_in, release, fleet, database)
+        }
+    else:
+        groups = [group] if group else groups_of_run(state_of(folder, run, database), run, made_in)
+        models = {
+            f"group-{quote(key, safe='')}": held_by_run(folder, run, key, made_in, database)
+            for key in groups
+        }
+    prepare_folder(to, "--to")
+    for name, held in models.items():
+        for form in TOGETHER:
+            write_model(
+                held,
+                to / f"{name}.{form}",
+                model_payload(held, to / f"{name}.{form}", None, max_batch),
+            )
 
 
 @models.command("inspect")
-@handled_by("model_files")
+@command()
 def inspect_model(
     folder: opt.Folder,
     run: opt.Run = "run-1",
@@ -177,10 +348,33 @@ def inspect_model(
     as_json: opt.Json = False,
 ) -> None:
     """Print what a model is made of: its bundle, and each tensor with its norm."""
+    import numpy as np
+
+    from shoal.held_model import model_of
+
+    held = model_of(folder, run, group, made_in, release, fleet, database)
+    tensors = [
+        {
+            "name": name,
+            "shape": tensor.shape,
+            "norm": float(np.linalg.norm(tensor.astype(np.float64).ravel())),
+        }
+        for name, tensor in held.exchanged.items()
+    ]
+    if as_json:
+        print_json({**held.about, "classes": held.bundle.manifest.classes, "tensors": tensors})
+        return
+    for key, value in held.about.items():
+        print(f"{key:<10} {value.replace(chr(10), ', ')}")
+    print(f"\n{'tensor':<44} {'shape':>16} {'norm':>10}")
+    for row in tensors:
+        print(
+            f"{row['name']:<44} {'x'.join(map(str, row['shape'])) or '-':>16} {row['norm']:>10.4g}"
+        )
 
 
 @models.command("diff")
-@handled_by("model_files")
+@command()
 def diff_models(
     folder: opt.Folder,
     one: Annotated[
@@ -196,3 +390,55 @@ def diff_models(
     as_json: opt.Json = False,
 ) -> None:
     """Compare two models tensor by tensor, and by what they say of windows."""
+    import numpy as np
+
+    from export.model_file import agreement, norms, to_onnx_file
+    from export.runtimes import load_whole
+    from shoal.held_model import held_by_run, read_reference, windows_for
+
+    models = [held_by_run(folder, run, *read_reference(text), database) for text in (one, other)]
+    first, second = models
+    if first.exchanged.keys() != second.exchanged.keys():
+        raise ConfigError(
+            f"{one} and {other} are of bundles with other tensors: {first.about['bundle']} and "
+            f"{second.about['bundle']}"
+        )
+    tensors = norms(first.exchanged, second.exchanged)
+    if not as_json:
+        print(f"{'tensor':<44} {'difference':>10} {'relative':>9}")
+        for name, distance, relative in tensors:
+            print(f"{name:<44} {distance:>10.4g} {relative:>9.2%}")
+    x = None if data is None else windows_for(data, first)
+    same = None
+    if x is not None:
+        answers = [
+            load_whole(to_onnx_file(held.bundle, held.tensors, {}))(
+                np.ascontiguousarray(x, np.float32)
+            )
+            for held in models
+        ]
+        same = agreement(first.bundle.manifest.task, *answers)
+    if as_json:
+        fields = ("name", "difference", "relative")
+        print_json(
+            {
+                "tensors": [dict(zip(fields, each, strict=True)) for each in tensors],
+                "agreement": same,
+            }
+        )
+    elif x is not None:
+        print(f"both say the same of {same:.2%} of {len(x)} windows")
+
+
+def _line(version: ModelVersion) -> str:
+    """A version's line in the table; a dash where no device has evaluated it."""
+    evaluated = version.evaluated.values()
+    accuracy, loss = _mean([m.accuracy for m in evaluated]), _mean([m.mean_loss for m in evaluated])
+    return (
+        f"{version.round:>8}  {len(version.models):>6}  {len(evaluated):>7}  {accuracy:>8}  "
+        f"{loss:>8}"
+    )
+
+
+def _mean(values: list[float]) -> str:
+    return f"{fmean(values):.4f}" if values else "-"

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from shoal.dispatch import handled_by
+from shoal.command import command
 
 
-@handled_by("restore")
+@command()
 def restore(
     copy: Annotated[Path, typer.Argument(help="A folder that `shoal backup` made.")],
     folder: Annotated[
@@ -20,3 +20,17 @@ def restore(
 ) -> None:
     """Put a copy in the place of a service's folder, once it has been found whole. No service may
     run there."""
+    from rich.console import Console
+
+    from aggregator.maintenance.backup import restore as put_back
+    from shoal.waiting import steps
+
+    with steps(Console(), f"checking {copy}, and putting it in the place of {folder}"):
+        aside, told = put_back(copy, folder)
+    kept = f"; what was there is in {aside}" if aside else ""
+    print(
+        f"{folder} is as it was copied{kept}. `shoal serve` goes on from there: rounds since then "
+        "are done again, and nothing counts twice"
+    )
+    for line in told:
+        print(line)

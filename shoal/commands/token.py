@@ -1,12 +1,14 @@
 """`shoal token`: who may ask what over HTTP."""
 
+import time
 from typing import Annotated
 
 import typer
 
-from aggregator.http.tokens import Role
+from aggregator.http.tokens import Role, TokenFile
+from shoal.command import command, print_json
 from shoal.commands import options as opt
-from shoal.dispatch import handled_by
+from shoal.times import minute_of, seconds_of
 
 Name = Annotated[str, typer.Option(help="By which the audit log knows whoever uses it.")]
 
@@ -19,7 +21,7 @@ token = typer.Typer(
 
 
 @token.command("new")
-@handled_by("token")
+@command()
 def new(
     folder: opt.Folder,
     name: Name,
@@ -29,18 +31,30 @@ def new(
     expires: Annotated[
         str, typer.Option(help="For how long it counts: 30m, 12h or 90d; for ever when empty.")
     ] = "",
-) -> None:
+) -> dict[str, str]:
     """Print a token. It is printed once: the folder has its hash alone. From the first token on,
     reading needs one too."""
+    made = TokenFile(folder).new(name, role, seconds_of(expires, "--expires") if expires else None)
+    print(made)
+    return {"token": str(made), "name": name, "role": role}
 
 
 @token.command("list")
-@handled_by("token")
+@command()
 def list_all(folder: opt.Folder, as_json: opt.Json = False) -> None:
     """List the tokens, without the tokens themselves."""
+    if as_json:
+        print_json(TokenFile(folder).all())
+        return
+    for held in TokenFile(folder).all():
+        until = "for ever" if held.expires_at_s is None else f"until {minute_of(held.expires_at_s)}"
+        over = "  over" if held.is_over(time.time()) else ""
+        print(f"{held.name:<20}  {held.role:<8}  made {minute_of(held.made_at_s)}  {until}{over}")
 
 
 @token.command("revoke")
-@handled_by("token")
+@command()
 def revoke(folder: opt.Folder, name: Annotated[str, typer.Argument(help="Its name.")]) -> None:
     """Let a token count no longer; a running service refuses it at once."""
+    TokenFile(folder).revoke(name)
+    print(f"token {name}: revoked")

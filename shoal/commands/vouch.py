@@ -1,14 +1,31 @@
 """`shoal vouch`: the root key vouches for a service's key."""
 
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from shoal.dispatch import handled_by
+from host.files import write_atomically
+from shoal.command import command
+from wire.errors import BundleError, ConfigError
+from wire.topics import check_name
+
+if TYPE_CHECKING:
+    from wire.identity.keys import PublicKey
 
 
-@handled_by("vouch")
+T = TypeVar("T")
+
+
+MOST_DAYS = 36_525
+
+
+@command()
 def vouch(
     fleet: Annotated[str, typer.Option(help="Name of the fleet that the service may speak for.")],
     key: Annotated[Path, typer.Option(help="The root key: signing.key of `shoal export`.")],
@@ -34,3 +51,52 @@ def vouch(
 ) -> None:
     """Sign a service's key with the root key, so that devices believe the service. It reads the
     voucher when it starts."""
+    from aggregator.leadership.identity import service_key
+    from wire.identity.keys import key_name, read_private
+    from wire.identity.signed import vouch as vouch_for
+
+    check_name(fleet, "fleet name")
+    if (service is None) == (public is None):
+        raise ConfigError("shoal vouch needs either --service FOLDER or --public FILE")
+    if not 0 < days <= MOST_DAYS:
+        raise ConfigError(
+            f"--days {days:g}: expected a number of days above 0, at most {MOST_DAYS}"
+        )
+    root = _read(key, "--key", read_private)
+    if service is not None:
+        if not service.is_dir():
+            raise ConfigError(
+                f"--service {service}: there is no such folder; `shoal serve --folder` makes it"
+            )
+        vouched, path = service_key(service).public_key(), out or service / "service.voucher"
+    else:
+        assert public is not None
+        vouched, path = (
+            _read(public, "--public", _one_key),
+            out or public.with_name("service.voucher"),
+        )
+    not_after_s = time.time() + days * 86_400
+    until = datetime.fromtimestamp(not_after_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    try:
+        write_atomically(path, vouch_for(root, fleet, vouched, not_after_s))
+    except OSError as error:
+        raise ConfigError(f"voucher {path}: {error.strerror}") from None
+    print(f"{path}: the key {key_name(vouched)[:12]} may speak for the fleet {fleet} until {until}")
+
+
+def _one_key(pem: bytes) -> PublicKey:
+    from wire.identity.keys import read_public
+
+    keys = read_public(pem)
+    if len(keys) != 1:
+        raise BundleError(f"{len(keys)} keys, expected one")
+    return keys[0]
+
+
+def _read(path: Path, option: str, parse: Callable[[bytes], T]) -> T:
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {error.strerror}") from None
+    except BundleError as error:
+        raise ConfigError(f"{option} {path}: {error}") from None

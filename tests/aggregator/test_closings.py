@@ -28,7 +28,7 @@ from aggregator.core.versions import latest
 from aggregator.transfer.offers import offered
 from algorithms.core.contract import Programs
 from algorithms.personalisation.kept import Kept
-from shoal.handlers.serve import log_rounds
+from shoal.commands.serve import log_rounds
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.aggregator.test_kept import CHOICE, CLOSING, KEPT
 from tests.support.known import known

@@ -15,7 +15,7 @@ from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.round.machine import step
 from aggregator.core.state import DeviceBarred, DeviceForgotten
 from algorithms.core.contract import Programs
-from shoal.handlers.serve import ask_to_stop, log_rounds
+from shoal.commands.serve import ask_to_stop, log_rounds
 from tests.aggregator.round_cases import RECEIVED, Run, kinds
 from tests.contracts.store import PROGRAMS, SETTINGS
 from wire.messages import Evaluate, Train

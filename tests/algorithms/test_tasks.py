@@ -19,7 +19,7 @@ from edge_client.core.ports import Windows
 from export.describe import describe_bundle, example_inputs, named
 from export.parity import check_parity
 from export.publish import DEVICE_FILE, publish
-from shoal.handlers.campaign_settings import usual_algorithm
+from shoal.campaign_settings import usual_algorithm
 from simulation.contract.rounds import small
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import BackendName, EngineOptions

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.handlers.campaign_settings import with_asking
+from shoal.campaign_settings import with_asking
 from wire.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import COMMANDS
-from shoal.handlers.completion import script
+from shoal.commands.completion import script
 
 
 @pytest.fixture(scope="module")

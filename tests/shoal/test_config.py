@@ -11,7 +11,6 @@ import pytest
 
 from aggregator.service_settings import ServeSettings
 from shoal.cli import main
-from shoal.handlers import serve as module
 
 Captured = pytest.CaptureFixture[str]
 
@@ -30,8 +29,8 @@ def nothing_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise Asked(settings)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "run_service", ask)
-    monkeypatch.setattr(module, "log_to_stderr", lambda *_, **__: None)
+    monkeypatch.setattr("aggregator.main.serve", ask)
+    monkeypatch.setattr("host.logs.log_to_stderr", lambda *_, **__: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
 

@@ -166,10 +166,9 @@ def test_the_command_of_the_page_about_extensions_runs(
     entry = re.search(r'is `"windows": (Command\(.+?\))`', text)
     assert entry is not None
     command = eval(entry[1], {"Command": cli.Command})
-    for package, program in zip(("commands", "handlers"), PROGRAMS.findall(text)[-2:], strict=True):
-        module = types.ModuleType(f"shoal.{package}.windows")
-        exec(program, module.__dict__)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    module = types.ModuleType("shoal.commands.windows")
+    exec(PROGRAMS.findall(text)[-1], module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     assert sys.modules["shoal.commands.windows"].windows.__doc__.startswith(command.summary)
     monkeypatch.setitem(cli.COMMANDS, "windows", command)
     cli.application("windows")(["windows", "--data", "watch"], standalone_mode=False)

@@ -14,10 +14,10 @@ import typer
 
 import shoal
 from shoal.choices import BOUNDS
+from shoal.command import IN_JSON
 from shoal.commands import compare as compare_command
 from shoal.commands import export as export_command
 from shoal.commands import simulate as simulate_command
-from shoal.dispatch import IN_JSON
 from tests.shoal.test_cli import Missing
 from tests.shoal.test_docs import ROOT, not_named, page
 

@@ -20,7 +20,7 @@ from aggregator.core.summary import Traffic, spread
 from algorithms.registry import read_algorithm
 from shoal.asked import NOW, Asked, describe
 from shoal.cli import application
-from shoal.handlers.run_extras import extras_of
+from shoal.commands.simulate import extras_of
 from shoal.reports.files import write_report
 from shoal.reports.library import Library
 from shoal.reports.pages import bytes_text, chart_pair

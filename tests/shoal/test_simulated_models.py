@@ -9,7 +9,7 @@ import pytest
 
 import shoal
 from shoal.cli import application
-from shoal.handlers import simulate as command
+from shoal.commands import simulate as command
 from wire.errors import ConfigError
 
 

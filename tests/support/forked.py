@@ -11,7 +11,7 @@ from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    [f"shoal.handlers.{name}" for name in ("simulate", "compare", "algorithms", "export")]
+    [f"shoal.commands.{name}" for name in ("simulate", "compare", "algorithms", "export")]
     + ["shoal.api.model_files"]
 )
 

@@ -1,0 +1,138 @@
+"""What all commands have in common: ``--json``, the line of what takes long to load, and a record
+of what was asked for reports. It imports nothing that takes time."""
+
+import inspect
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import partial, wraps
+from importlib import import_module
+from typing import Annotated, Any, TextIO, TypeVar
+
+import typer
+
+from shoal.asked import NOW, describe
+from shoal.cli import naming_extra
+
+T = TypeVar("T")
+
+CONTEXT = inspect.Parameter(
+    "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+)
+IN_JSON = inspect.Parameter(
+    "in_json",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="As JSON: an object with what came of it, or with `said`, the lines for people.",
+        ),
+    ],
+)
+"""The option of commands that print for people alone."""
+
+
+def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[..., T]], Any]:
+    """Decorate the function of a command: its parameters are the options, its body imports what is
+    heavy, so that help and usage errors come at once.
+
+    `loads`: a module with torch that the body imports. The command says that it loads, and an error
+    in a user's own code names its file and line.
+
+    `in_json`: unless the function prints JSON itself (`as_json`), add ``--json``, with which the
+    command prints what the function returns, or ``said``, the lines that it printed. Those of a
+    command that `loads` go to standard error meanwhile, for it takes long.
+
+    The callback of a group does nothing where a command of the group is named.
+    """
+
+    def decorate(act: Callable[..., T]) -> Any:
+        act.__annotations__.pop("return", None)  # it may name what only the body imports
+        signature = inspect.signature(act, eval_str=True)
+
+        @wraps(act)
+        def call(context: typer.Context, **given: Any) -> None:
+            if context.invoked_subcommand is not None:
+                return
+            NOW.set(_asked(context))
+            quiet = given.pop(IN_JSON.name, False)
+            needs = naming_extra(context.command_path.split()[1])
+            run = needs(partial(act, **given))
+            if loads:
+                with needs, _loading(context.command_path, quiet or given.get("as_json", False)):
+                    blaming = import_module("algorithms.blame").blaming
+                    import_module(loads)
+                run = blaming()(run)
+            if quiet:
+                _print_in_json(run, sys.stderr if loads else None)
+            else:
+                run()
+
+        parameters = [CONTEXT, *signature.parameters.values()]
+        if in_json and "as_json" not in signature.parameters:
+            parameters.append(IN_JSON)
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        return call
+
+    return decorate
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON: a struct or a dataclass as an object with its fields. Times in fields
+    that end in ``_s`` are Unix times."""
+    import msgspec  # not for `--help`
+
+    print(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
+
+
+@contextmanager
+def _loading(path: str, quiet: bool) -> Iterator[None]:
+    """Say that torch is loaded: a line, which goes away in a terminal when it is over."""
+    transient = sys.stdout.isatty()
+    if not quiet:
+        print(f"{path}: loading torch", end="" if transient else "\n", flush=True)
+    try:
+        yield
+    finally:
+        if transient and not quiet:
+            print("\r\x1b[K", end="", flush=True)
+
+
+def _asked(context: typer.Context) -> Any:
+    options = [each for each in context.command.params if each.param_type_name == "option"]
+    values = [
+        (each.opts[0], context.params.get(each.name or ""), each.get_default(context))
+        for each in options
+    ]
+    return describe(context.command_path, values)
+
+
+class _Lines(io.StringIO):
+    """Keeps what is printed, and passes it on to where people see it."""
+
+    def __init__(self, beside: TextIO | None) -> None:
+        super().__init__()
+        self._beside = beside
+
+    def write(self, text: str) -> int:
+        if self._beside is not None:
+            self._beside.write(text)
+        return super().write(text)
+
+
+def _print_in_json(act: Callable[[], Any], beside: TextIO | None) -> None:
+    """Print what a command returns, or the lines that it printed; also where it ends with a
+    status."""
+    lines, result, end = _Lines(beside), None, None
+    with redirect_stdout(lines):
+        try:
+            result = act()
+        except typer.Exit as answered:
+            end = answered
+    print_json({"said": lines.getvalue().splitlines()} if result is None else result)
+    if end is not None:
+        raise end
