@@ -17,7 +17,7 @@ from aggregator.http.api import create_api, create_starting_api
 from aggregator.http.local import Local, close_to_owner, open_to_owner
 from aggregator.http.server import HttpServer
 from aggregator.http.tokens import http_access
-from aggregator.leadership.fleet_lease import LeaseLost
+from aggregator.leadership.fleet_lease import LeaseLost, open_lease
 from aggregator.leadership.identity import (
     SteadyClock,
     boot_ids,
@@ -40,12 +40,10 @@ from aggregator.service.start import Starting, opening_of
 from aggregator.service.steering import Steering
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.charter import RELEASES, check_campaign_name
-from aggregator.storage.choice import open_blobs, open_lease
-from aggregator.storage.enrolment_store import upgrade_enrolments
+from aggregator.storage.choice import open_blobs
 from aggregator.storage.place import Place
 from aggregator.storage.registry_table import RegistryTable
 from aggregator.storage.release_store import ReleaseStore
-from aggregator.storage.schema import current, has_leases, newest, upgrade
 from aggregator.transfer.assembly import Assembly
 from aggregator.transfer.fleet import Fleet
 from wire.errors import OtherAggregator
@@ -98,17 +96,6 @@ def serve(
             if lease is not None:
                 opened.enter_context(closing(lease))
                 opening.place = replace(opening.place, lease=lease)
-            database = opening.place.database
-            if (revision := current(database)) != newest() and (revision or lease is not None):
-                if (
-                    lease is not None
-                    and has_leases(revision)
-                    and not lease.take((), settings.standby, settings.take_over, stop)
-                ):
-                    return None  # nobody else may use the database while it is migrated
-                starting.begins("brings the database to the form of this version")
-                upgrade(database)
-            upgrade_enrolments(folder)
             starting.begins("reads where its campaigns stand")
             secret = opening.look(settings)
             known = boot_ids(

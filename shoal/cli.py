@@ -171,15 +171,6 @@ COMMANDS = {
             "shoal devices forget runs/served pi-1 --yes",
         ),
     ),
-    "database": Command(
-        "aggregator",
-        "Look at the schema of a service's database, and migrate it.",
-        ("shoal database check runs/served",),
-        (
-            "shoal database check runs/served",
-            "shoal database upgrade runs/served",
-        ),
-    ),
     "backup": Command(
         "aggregator",
         "Copy a service's folder while the service runs: database, blobs and keys, as they are at "
@@ -207,15 +198,7 @@ GROUPS = {
     "try it on this machine": ("demo", "simulate", "compare", "ui", "download"),
     "algorithms": ("algorithms", "check"),
     "run a fleet": ("export", "init", "serve", "enrol", "token", "acl", "vouch"),
-    "look after a fleet": (
-        "campaign",
-        "models",
-        "devices",
-        "doctor",
-        "backup",
-        "restore",
-        "database",
-    ),
+    "look after a fleet": ("campaign", "models", "devices", "doctor", "backup", "restore"),
     "the shell": ("completion",),
 }
 """Every command, as the list of commands has them."""

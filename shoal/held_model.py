@@ -1,17 +1,16 @@
 """A model that a service holds in its folder: which one is meant, and its bundle and tensors."""
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aggregator.core.state import RunState
+from aggregator.maintenance.database import read_whole
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.charter import RELEASES
 from aggregator.storage.engine import database_name
-from aggregator.storage.salvage import read_database
-from aggregator.storage.sql_store import SqlStore, has_run
+from aggregator.storage.sql_store import has_run, load_run
 from host.files import write_atomically
 from wire.arrays.tensors import OWN_FILES, Array, Tensors, check_layout, decode_tensors
 from wire.bundle import Bundle, unpack
@@ -104,10 +103,7 @@ def chosen_release(folder: Path, fleet: str, number: int) -> Chosen:
     Raises:
         ConfigError: the fleet has no such release.
     """
-    path = folder / "shoal.db"
-    if not path.exists():
-        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
-    state = read_database(path).fleets.get(fleet)
+    state = read_whole(folder).fleets.get(fleet)
     release = state.catalogue.releases.get(number) if state is not None else None
     if release is None:
         raise ConfigError(
@@ -155,25 +151,17 @@ def state_of(folder: Path, run: str, database: str = "") -> RunState:
         ConfigError: there is no such run, or the database cannot be opened or is damaged.
         StorageFailed: the database cannot be read.
     """
-    path = folder / "shoal.db"
     if database:
-        if not has_run(database, run):  # a store would make it
+        if not has_run(database, run):
             raise ConfigError(
                 f"database {database_name(database)}: there is no run {run!r} (--run)"
             )
-        with closing(SqlStore(database, run)) as store:
-            state = store.load()
-    elif not path.exists():
-        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
+        state = load_run(database, run)
     else:
-        contents = read_database(path)
-        if contents.damage:
-            raise ConfigError(
-                f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more"
-            )
-        if run not in contents.runs:
+        runs = read_whole(folder).runs
+        if run not in runs:
             raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
-        state = contents.runs[run].state
+        state = runs[run].state
     if state is None:
         raise ConfigError(f"folder {folder}: run {run!r} has not begun")
     return state

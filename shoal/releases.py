@@ -10,8 +10,8 @@ import msgspec
 from aggregator.core.release.progress import Counts, Progress
 from aggregator.core.release.releases import Release
 from aggregator.core.release.state import GOING, FleetState, RolloutStep
+from aggregator.maintenance.database import read_whole
 from aggregator.storage.release_store import ReleaseStore
-from aggregator.storage.salvage import read_database
 from wire.errors import ConfigError
 
 
@@ -41,17 +41,10 @@ def fleet_state(folder: Path, fleet: str, database: str) -> FleetState:
         ConfigError: the database is not there, damaged, or has no releases of this fleet.
         StorageFailed: it cannot be read.
     """
-    path = folder / "shoal.db"
     if database:
         with closing(ReleaseStore(database, fleet)) as store:
             return store.load()
-    if not path.exists():
-        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
-    contents = read_database(path)
-    if contents.damage:
-        raise ConfigError(
-            f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more"
-        )
+    contents = read_whole(folder)
     if fleet not in contents.fleets:
         known = f"; it has those of {', '.join(contents.fleets)}" if contents.fleets else ""
         raise ConfigError(

@@ -18,8 +18,8 @@ import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from aggregator.core.ports import StorageFailed
-from aggregator.storage.engine import database_name, make_engine
-from aggregator.storage.tables import LEASES
+from aggregator.storage.engine import database_name, is_server
+from aggregator.storage.schema import LEASES, opened
 from wire.errors import ConfigError, OtherAggregator
 
 log = logging.getLogger("shoal.aggregator")
@@ -51,8 +51,12 @@ class FleetLease:
     of life."""
 
     def __init__(self, url: str, fleet: str, holder: str) -> None:
-        """`holder`: what this start of the service calls itself."""
-        self._engine, self._database = make_engine(url), database_name(url)
+        """`holder`: what this start of the service calls itself.
+
+        Raises:
+            ConfigError: the database cannot be opened, or has another schema.
+        """
+        self._engine, self._database = opened(url), database_name(url)
         self._fleet, self.name, self._secret = fleet, holder, ""
         self._over, self._lost = threading.Event(), ""
         self._thread = threading.Thread(target=self._give_signs, name="fleet-lease", daemon=True)
@@ -237,3 +241,19 @@ class FleetLease:
                 log.warning(
                     "no sign of life in database %s: %s", self._database, str(error).splitlines()[0]
                 )
+
+
+def open_lease(database: str, fleet: str, holder: str, standby: bool) -> FleetLease | None:
+    """The lease on a fleet, where the database can have one: two services do not share an SQLite
+    file.
+
+    Raises:
+        ConfigError: one was asked for, and there is none.
+    """
+    if is_server(database):
+        return FleetLease(database, fleet, holder)
+    if standby:
+        raise ConfigError(
+            f"--standby: the services share a PostgreSQL database, not {database_name(database)}"
+        )
+    return None

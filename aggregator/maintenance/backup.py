@@ -13,12 +13,12 @@ from aggregator.http.tokens import FILE as TOKENS
 from aggregator.leadership.identity import is_served
 from aggregator.maintenance.blobs import needs
 from aggregator.maintenance.carried import carry_broker, carry_over
+from aggregator.maintenance.database import copy_database, read_database
 from aggregator.maintenance.examine import examine
 from aggregator.maintenance.releases import release_needs
 from aggregator.operator.audit import AUDIT
 from aggregator.storage.charter import CAMPAIGNS, RELEASES
 from aggregator.storage.enrolment_store import FILE as ENROLMENTS
-from aggregator.storage.salvage import copy_database, read_database
 from host.files import make_folder, sync_folder, write_atomically
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError

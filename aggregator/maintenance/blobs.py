@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from aggregator.core.round.machine import OPEN
 from aggregator.core.state import UpdatesLost
+from aggregator.maintenance.database import SavedRun
 from aggregator.maintenance.finding import RESTORE, Finding
 from aggregator.storage.blob_folder import DAMAGED, BlobFolder
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.salvage import SavedRun
 from aggregator.storage.sql_store import SqlStore
 from wire.codec import digest as digest_of
 

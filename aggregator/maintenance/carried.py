@@ -12,12 +12,12 @@ from aggregator.core.ports import StorageFailed
 from aggregator.core.registry import NOBODY
 from aggregator.enrolment.authority import CERTIFICATE
 from aggregator.http.tokens import FILE as TOKENS
+from aggregator.maintenance.database import copy_database
 from aggregator.operator.audit import AUDIT
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import FILE as ENROLMENTS
 from aggregator.storage.enrolment_store import AuditRow, open_enrolments
 from aggregator.storage.registry_table import RegistryTable, read_registry
-from aggregator.storage.salvage import copy_database
 from host.files import write_atomically
 from wire.errors import ConfigError
 

@@ -1,145 +1,226 @@
-"""Checks the database of a service's folder, and makes a new one of what can be read of a damaged
-one."""
+"""The SQLite database of a service's folder, as commands read it: checked, copied, and without a
+trace."""
 
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
+
+import sqlalchemy as sql
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import StaticPool
 
 from aggregator.core.ports import StorageFailed
+from aggregator.core.record import RoundRecord
+from aggregator.core.release.state import FleetState
+from aggregator.core.state import RunState
 from aggregator.maintenance.finding import RESTORE, Finding
-from aggregator.storage.salvage import (
-    Contents,
-    damaged_name,
-    read_database,
-    salvage,
-    write_database,
-)
-from aggregator.storage.schema import newer, readable
-from host.files import sync_folder
-from wire.errors import ShoalError
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.registry_table import read_entries
+from aggregator.storage.release_store import fleet_names, read_fleet
+from aggregator.storage.schema import has_tables
+from aggregator.storage.sql_store import read_names, read_rounds, read_state
+from host.files import is_locked
+from wire.errors import ConfigError
 
-MEANING = "the service may stop at any read, or miss what it was told"
+T = TypeVar("T")
+
+_UNREADABLE = {
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
+LEAST_SPACE = 2**16
+"""With fewer bytes free, a disk is full for SQLite, which makes files to read with."""
 
 
-def check_database(folder: Path, mend: bool) -> tuple[list[Finding], Contents | None]:
-    """Check ``shoal.db``; returns what was found, and what is in it, after mending; None where that
-    cannot be told."""
+@dataclass(frozen=True)
+class SavedRun:
+    """What a database has of a run. `state`: None before it has begun."""
+
+    state: RunState | None
+    records: list[RoundRecord]
+
+
+@dataclass
+class Contents:
+    """What was read of a database."""
+
+    runs: dict[str, SavedRun] = field(default_factory=dict)
+    """By name, in the order in which they were started."""
+    fleets: dict[str, FleetState] = field(default_factory=dict)
+    """Releases of each fleet."""
+    damage: list[str] = field(default_factory=list)
+    """Faults of the file, or of rows. What has one is left out."""
+
+
+def read_database(path: Path) -> Contents:
+    """Read a database, which may be in use, and check it; nothing is written. Damage raises
+    nothing: it is in the result.
+
+    Raises:
+        ConfigError: it has another schema.
+        StorageFailed: it cannot be read, which says nothing of what is in it.
+    """
+    try:
+        with _reading(path) as connection:
+            found = [str(text) for (text,) in connection.execute("PRAGMA integrity_check(5)")]
+            if found != ["ok"]:
+                return Contents(
+                    damage=[text.removeprefix("*** in database main ***\n") for text in found]
+                )
+            engine = sql.create_engine(
+                sqlite_url(path), creator=lambda: connection, poolclass=StaticPool
+            )
+            with engine.connect() as reading:
+                return _read(reading)
+    except OSError as error:
+        raise StorageFailed(f"database {path}: it cannot be read: {error.strerror}") from None
+    except (sqlite3.Error, DBAPIError) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        if getattr(cause, "sqlite_errorcode", 0) & 0xFF not in _UNREADABLE:
+            return Contents(damage=[str(cause)])
+        full = shutil.disk_usage(path.parent).free < LEAST_SPACE
+        why = "; no space is left on its disk" if full else ""
+        raise StorageFailed(f"database {path}: it cannot be read: {cause}{why}") from None
+
+
+def read_run(connection: sql.Connection, run: str) -> SavedRun:
+    """Read a run of a database."""
+    return SavedRun(read_state(connection, run), read_rounds(connection, run))
+
+
+def read_whole(folder: Path) -> Contents:
+    """Read the database of a service's folder, which may be in use; nothing is written.
+
+    Raises:
+        ConfigError: it is not there, is damaged, or has another schema.
+        StorageFailed: it cannot be read.
+    """
+    path = folder / "shoal.db"
+    if not path.exists():
+        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
+    contents = read_database(path)
+    if contents.damage:
+        raise ConfigError(
+            f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more"
+        )
+    return contents
+
+
+def copy_database(path: Path, to: Path) -> None:
+    """Copy a database, which may be in use, as it is at one moment.
+
+    Raises:
+        StorageFailed: it cannot be read, or is damaged.
+        OSError: the copy cannot be written.
+    """
+    to.unlink(missing_ok=True)
+    os.close(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        with _reading(path) as connection, closing(sqlite3.connect(to)) as copy:
+            connection.backup(copy)
+    except sqlite3.Error as error:
+        raise StorageFailed(f"database {path}: it cannot be copied: {error}") from None
+    with to.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def check_database(folder: Path) -> tuple[Finding, Contents | None]:
+    """Check ``shoal.db``. Returns the finding, and the contents of a whole database."""
     path = folder / "shoal.db"
     if not path.is_file():
-        return [_missing(folder)], None
+        return _missing(folder), None
     try:
-        return _check(path, mend)
-    except StorageFailed as error:
-        return [
-            Finding(
-                "wrong",
-                path.name,
-                f"{error}. What depends on it was not checked, and nothing was changed",
-            )
-        ], None
-
-
-def _check(path: Path, mend: bool) -> tuple[list[Finding], Contents | None]:
-    contents = read_database(path)
-    if not contents.damage and contents.revision not in readable():
-        return [Finding("wrong", path.name, newer(contents.revision))], None
-    if not contents.damage:
-        told = ", ".join(
-            f"{name} ({run.state.phase}, round {run.state.round})"
-            if run.state
-            else f"{name} (not begun)"
-            for name, run in contents.runs.items()
+        contents = read_database(path)
+    except (ConfigError, StorageFailed) as error:
+        text = f"{error}. What depends on it was not checked, and nothing was changed"
+        return Finding("wrong", path.name, text), None
+    if contents.damage:
+        damage = "; ".join(text.splitlines()[0] for text in contents.damage[:3])
+        text = (
+            f"damaged: {damage}. The service may stop at any read. Stop it, and {RESTORE}. "
+            "SQLite's `.recover` may read a part of it"
         )
-        return [Finding("ok", path.name, f"whole; {told or 'no run'}")], contents
-    damage = "; ".join(text.splitlines()[0] for text in contents.damage[:3])
-    if not mend:
-        told = (
-            f"damaged: {damage}. {MEANING[0].upper()}{MEANING[1:]}. `--mend` makes a new one of "
-            "what can be read; or restore the folder"
-        )
-        return [Finding("wrong", path.name, f"{told} from a backup")], contents
-    return _mend(path, damage)
-
-
-def _mend(path: Path, damage: str) -> tuple[list[Finding], Contents]:
-    try:
-        contents, new = salvage(path), path.with_name(path.name + ".new")
-    except OSError as error:
-        return [
-            Finding(
-                "wrong",
-                path.name,
-                f"damaged, and it cannot be copied to be read: {error}. Nothing was changed",
-            )
-        ], Contents(damage=[damage])
-    readable = {name: run for name, run in contents.runs.items() if run.state is not None}
-    if not readable:
-        return [
-            Finding(
-                "wrong",
-                path.name,
-                f"damaged, and no run can be read of it: {damage}. Nothing was changed: {RESTORE}",
-            )
-        ], contents
-    try:
-        _remove(new)
-        write_database(new, readable, contents.fleets, contents.registry)
-        written = read_database(new)
-        aside = _swap(path, new)
-    except (ShoalError, OSError) as error:
-        return [
-            Finding("wrong", path.name, f"damaged, and no new one can be written: {error}")
-        ], contents
-    found = [
-        Finding(
-            "mended",
-            path.name,
-            f"it was damaged ({damage}); it is {aside.name} now, and what could be read is in a "
-            "new one",
-        )
-    ]
-    for lost in contents.lost:
-        gone = (
-            lost.startswith("run ") and lost.partition(":")[0].removeprefix("run ") not in readable
-        )
-        found.append(
-            Finding(
-                "wrong" if gone else "note",
-                path.name,
-                f"lost of {lost}" + (f". To go on, {RESTORE}" if gone else ""),
-            )
-        )
-    return found, written
-
-
-def _swap(path: Path, new: Path) -> Path:
-    """Set the damaged database aside with its log, and put the new one in its place. Returns the
-    damaged one's name."""
-    aside = damaged_name(path)
-    path.replace(aside)
-    if (log := path.with_name(path.name + "-wal")).exists():
-        log.replace(aside.with_name(aside.name + "-wal"))
-    path.with_name(path.name + "-shm").unlink(missing_ok=True)
-    new.replace(path)
-    sync_folder(path.parent)
-    return aside
-
-
-def _remove(path: Path) -> None:
-    for ending in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + ending).unlink(missing_ok=True)
+        return Finding("wrong", path.name, text), None
+    runs = ", ".join(
+        f"{name} ({run.state.phase}, round {run.state.round})"
+        if run.state
+        else f"{name} (not begun)"
+        for name, run in contents.runs.items()
+    )
+    return Finding("ok", path.name, f"whole; {runs or 'no run'}"), contents
 
 
 def _missing(folder: Path) -> Finding:
-    begun = (folder / "blobs").exists()
-    if not begun:
+    if not (folder / "blobs").exists():
         return Finding("note", "shoal.db", "it is not here: no run was begun in this folder")
-    hint = (
-        ", or take shoal.db.new, which is whole, for it"
-        if (folder / "shoal.db.new").exists()
-        else ""
-    )
     unless = (
         "unless `serve --database` names another one, which the doctor then has to be given as "
         "well, the run is lost"
     )
     told = f"it is not here, but blobs are: {unless}. {RESTORE[0].upper()}{RESTORE[1:]}"
-    return Finding("wrong", "shoal.db", told + hint)
+    return Finding("wrong", "shoal.db", told)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that writes nothing. SQLite would leave files beside the database, also to read
+    it. So without a log it is told that nothing changes; where a log was left, but no service has
+    the folder, it keeps the log's index in its own memory, and locks nothing."""
+    with path.open("rb") as file:
+        file.read(1)  # what is wrong with a file that cannot be read, SQLite does not tell
+    logged = path.with_name(path.name + "-wal").exists()
+    alone = logged and not is_locked(path.parent)
+    how = ("&vfs=unix-none" if alone else "") if logged else "&immutable=1"
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{how}", uri=True, timeout=10.0)
+    connection.text_factory = lambda text: text.decode(errors="replace")
+    try:
+        if alone:
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        yield connection
+    finally:
+        connection.close()
+
+
+def _read(connection: sql.Connection) -> Contents:
+    contents = Contents()
+    if not has_tables(connection):
+        return contents
+
+    def read(what: str, part: Callable[[], T]) -> T | None:
+        try:
+            return part()
+        except DBAPIError:
+            raise
+        except Exception as error:  # whatever the pure cores fail at
+            contents.damage.append(f"{what} cannot be read: {type(error).__name__}: {error}")
+            return None
+
+    for name in read_names(connection):
+        run = read(
+            f"run {name}",
+            partial(read_run, connection, name),
+        )
+        if run is not None:
+            contents.runs[name] = run
+    for name in fleet_names(connection):
+        fleet = read(
+            f"the releases of fleet {name}",
+            partial(read_fleet, connection, name),
+        )
+        if fleet is not None:
+            contents.fleets[name] = fleet[0]
+    read("the registry", partial(read_entries, connection))
+    return contents

@@ -11,7 +11,7 @@ from aggregator.http.local import FILE as LOCAL
 from aggregator.http.tokens import FILE as TOKENS
 from aggregator.maintenance.blobs import HALF_WRITTEN, BlobCheck, leftover
 from aggregator.maintenance.carried import BROKER
-from aggregator.maintenance.database import check_database
+from aggregator.maintenance.database import Contents, SavedRun, check_database, read_database
 from aggregator.maintenance.finding import Finding
 from aggregator.maintenance.keys import check_keys
 from aggregator.maintenance.releases import check_releases
@@ -19,7 +19,6 @@ from aggregator.maintenance.shared import check_shared
 from aggregator.operator.audit import AUDIT
 from aggregator.storage.charter import BUNDLES, CAMPAIGNS, RELEASES
 from aggregator.storage.enrolment_store import FILE as ENROLMENTS
-from aggregator.storage.salvage import Contents, SavedRun, read_database
 from wire.errors import BundleError, ConfigError
 from wire.identity.keys import PublicKey, read_public
 
@@ -61,8 +60,8 @@ def examine(
     if database or blobs:
         yield from check_shared(folder, database, blobs)
         return
-    found, contents = check_database(folder, mend)
-    yield from found
+    finding, contents = check_database(folder)
+    yield finding
     for name, run in (contents.runs if contents else {}).items():
         if run.state is not None:
 
@@ -116,15 +115,11 @@ def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[
     for path in sorted(folder.iterdir()):
         if _OWN.fullmatch(path.name):
             continue
-        if ".damaged" in path.name:
-            yield Finding(
-                "note", path.name, "set aside earlier; delete it when nobody wants to look at it"
-            )
-        elif HALF_WRITTEN.fullmatch(path.name) and path.is_file():
+        if HALF_WRITTEN.fullmatch(path.name) and path.is_file():
             yield leftover(path, path.name, mend)
         else:
             yield Finding("note", path.name, "nothing of Shoal's")
-    if contents is None or contents.damage:
+    if contents is None:
         return  # whose blobs they are cannot be told
     known = contents.runs.keys()
     for path in sorted((folder / "blobs").iterdir()) if (folder / "blobs").is_dir() else ():

@@ -2,17 +2,16 @@
 bucket. Nothing is written."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 from aggregator.core.ports import StorageFailed
 from aggregator.maintenance.blobs import needs
+from aggregator.maintenance.database import SavedRun, read_run
 from aggregator.maintenance.finding import Finding
-from aggregator.storage import schema
 from aggregator.storage.choice import NamedBlobs, blobs_name, open_blobs
 from aggregator.storage.engine import database_name, sqlite_url
-from aggregator.storage.salvage import SavedRun
-from aggregator.storage.sql_store import SqlStore, runs_of
+from aggregator.storage.schema import reading
+from aggregator.storage.sql_store import run_names
 
 RESTORE = "restore it with its own tools: a base backup with its log, or a version of the object"
 
@@ -24,19 +23,12 @@ def check_shared(folder: Path, database: str, where: str) -> Iterator[Finding]:
         ConfigError: the database or the blobs cannot be opened.
     """
     url = database or sqlite_url(folder / "shoal.db")
-    name, revision = database_name(url), schema.current(url)
-    if revision != schema.newest():
-        yield Finding(
-            "note",
-            name,
-            f"schema {revision or 'empty'}: the next `shoal serve` makes it {schema.newest()}; no "
-            "run is checked before",
-        )
-        return
-    for run in runs_of(url):
+    name = database_name(url)
+    for run in run_names(url):
         try:
-            with closing(SqlStore(url, run)) as store:
-                saved = SavedRun(state=store.load(), records=store.rounds())
+            with reading(url, StorageFailed) as connection:
+                assert connection is not None
+                saved = read_run(connection, run)
         except StorageFailed as error:
             yield Finding("wrong", name, f"{error}: {RESTORE}")
             continue

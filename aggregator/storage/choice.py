@@ -1,15 +1,12 @@
-"""Where a service keeps its run, by its settings: a database and its lease, and blobs."""
+"""Where a service keeps the blobs of its runs, by its settings."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from aggregator.core.ports import Blobs
-from aggregator.leadership.fleet_lease import FleetLease
 from aggregator.storage.blob_bucket import BlobBucket
 from aggregator.storage.blob_folder import BlobFolder, blob_names
-from aggregator.storage.engine import database_name, is_server
-from wire.errors import ConfigError
 
 
 class NamedBlobs(Blobs, Protocol):
@@ -61,19 +58,3 @@ def kept_blobs(where: str, folder: Path, run: str) -> tuple[set[str], str]:
             where, folder, run
         )  # no folder is made by looking
     return open_blobs(where, folder, run).names(), blobs_name(where, folder, run)
-
-
-def open_lease(database: str, fleet: str, holder: str, standby: bool) -> FleetLease | None:
-    """The lease on a fleet, where the database can have one: two services do not share an SQLite
-    file.
-
-    Raises:
-        ConfigError: one was asked for, and there is none.
-    """
-    if is_server(database):
-        return FleetLease(database, fleet, holder)
-    if standby:
-        raise ConfigError(
-            f"--standby: the services share a PostgreSQL database, not {database_name(database)}"
-        )
-    return None

@@ -2,12 +2,22 @@
 psycopg."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import sqlalchemy as sql
+from sqlalchemy.exc import SQLAlchemyError
 
-from wire.errors import ConfigError
+from wire.errors import ConfigError, ShoalError
+
+RESTORE = (
+    "the file is damaged: stop the service, and put a backup in the place of its folder with "
+    "`shoal restore`. `shoal doctor` says more"
+)
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 TIMEOUT_S = 10
 """Seconds after which a connection to PostgreSQL on which nothing comes back is given up."""
@@ -80,6 +90,24 @@ def make_engine(url: str) -> sql.Engine:
         ) from None
     except sql.exc.ArgumentError as error:
         raise ConfigError(f"database {database_name(url)}: {error}") from None
+
+
+@contextmanager
+def using(url: str, kind: type[ShoalError]) -> Iterator[None]:
+    """Raise what fails with a database while the context is open as an error of this kind."""
+    try:
+        yield
+    except (SQLAlchemyError, OSError) as error:
+        cause = error.__cause__ or error
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+        raise kind(
+            f"database {database_name(url)}: {str(error).splitlines()[0]}"
+            + (f"; {RESTORE}" if code in DAMAGED else "")
+        ) from None
+    except msgspec.MsgspecError as error:
+        raise kind(
+            f"database {database_name(url)}: a row cannot be read: {error}; {RESTORE}"
+        ) from None
 
 
 def sqlite_file(engine: sql.Engine) -> Path | None:

@@ -9,12 +9,10 @@ from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sql
-from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.core.ports import StorageFailed
-from aggregator.storage.engine import database_name, make_engine, sqlite_url
-from aggregator.storage.schema import current, newest, prepare, upgrade
-from aggregator.storage.tables import AUDIT, BANS, ENROLLED, TOKENS
+from aggregator.storage.engine import sqlite_url, using
+from aggregator.storage.schema import AUDIT, BANS, ENROLLED, TOKENS, opened
 from wire.errors import ConfigError
 
 T = TypeVar("T")
@@ -185,14 +183,7 @@ class EnrolmentStore:
         Raises:
             ConfigError: the database cannot be opened.
         """
-        try:
-            self._engine = make_engine(url)
-            with self._engine.begin() as connection:
-                prepare(connection)
-        except (SQLAlchemyError, ImportError) as error:
-            raise ConfigError(
-                f"database {database_name(url)}: {str(error).splitlines()[0]}"
-            ) from None
+        self._engine, self._url = opened(url), url
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -200,17 +191,12 @@ class EnrolmentStore:
         Raises:
             StorageFailed: the database cannot be read or written; nothing was.
         """
-        try:
-            with self._engine.begin() as connection:
-                if self._engine.dialect.name == "sqlite":
-                    connection.exec_driver_sql(
-                        "BEGIN IMMEDIATE"
-                    )  # no other process writes between what is read here and what is written
-                yield Transaction(connection)
-        except SQLAlchemyError as error:
-            raise StorageFailed(
-                f"database {self._engine.url}: {str(error).splitlines()[0]}"
-            ) from None
+        with using(self._url, StorageFailed), self._engine.begin() as connection:
+            if self._engine.dialect.name == "sqlite":
+                connection.exec_driver_sql(
+                    "BEGIN IMMEDIATE"
+                )  # no other process writes between what is read here and what is written
+            yield Transaction(connection)
 
     def close(self) -> None:
         """Close every connection."""
@@ -226,19 +212,6 @@ def open_enrolments(folder: Path, database: str = "") -> EnrolmentStore:
     if not database and not folder.is_dir():
         raise ConfigError(f"folder {folder}: there is no such folder; `shoal init --tls` makes it")
     return EnrolmentStore(database or sqlite_url(folder / FILE))
-
-
-def upgrade_enrolments(folder: Path) -> None:
-    """Migrate the file of enrolment in a service's folder, where there is one, to the schema of
-    this Shoal.
-
-    Raises:
-        ConfigError: it cannot be opened, was written by a newer Shoal, or a migration failed: then
-        it is as it was.
-    """
-    url = sqlite_url(folder / FILE)
-    if current(url) != newest() and (folder / FILE).exists():
-        upgrade(url)
 
 
 def _values(row: TokenRow | DeviceRow) -> dict[str, Any]:

@@ -1,10 +1,15 @@
 """Where a service keeps its campaigns, and how it shares them with the service that may take its
 place."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.core.ports import Blobs
+import msgspec
+import sqlalchemy as sql
+
+from aggregator.core.ports import Blobs, StorageFailed
 from aggregator.leadership.fleet_lease import FleetLease
 from aggregator.service.start import Trust
 from aggregator.storage.charter import (
@@ -17,10 +22,78 @@ from aggregator.storage.charter import (
     propose_files,
     write_charter,
 )
-from aggregator.storage.charter_table import CharterTable
 from aggregator.storage.choice import open_blobs
-from aggregator.storage.engine import is_server
+from aggregator.storage.engine import is_server, using
+from aggregator.storage.schema import CHARTERS, opened
 from aggregator.storage.sql_store import Fence
+
+
+class CharterTable:
+    """By campaign its charter, and the digests of its bundle's files."""
+
+    def __init__(self, url: str, fence: Fence | None = None) -> None:
+        """`fence`: what has to hold in every transaction that writes.
+
+        Raises:
+            ConfigError: the database cannot be opened, or has another schema.
+        """
+        self._engine, self._url, self._fence = opened(url), url, fence
+
+    def all(self) -> dict[str, tuple[Charter, dict[str, str]]]:
+        """Every campaign, by name: its charter, and its files' digests by their names.
+
+        Raises:
+            StorageFailed: they cannot be read.
+        """
+        with self._transaction() as connection:
+            rows = connection.execute(
+                sql.select(CHARTERS.c.run, CHARTERS.c.charter, CHARTERS.c.files)
+            ).all()
+            return {
+                name: (msgspec.json.decode(charter, type=Charter), _files(files))
+                for name, charter, files in rows
+            }
+
+    def files(self, name: str) -> dict[str, str]:
+        """The digests of a campaign's files, by their names; empty where the campaign is not known.
+
+        Raises:
+            StorageFailed: they cannot be read.
+        """
+        with self._transaction() as connection:
+            found = connection.scalar(sql.select(CHARTERS.c.files).where(CHARTERS.c.run == name))
+            return _files(found) if found is not None else {}
+
+    def put(self, charter: Charter, files: Mapping[str, str]) -> None:
+        """Write a campaign's row in place of the one before.
+
+        Raises:
+            StorageFailed: nothing was written.
+        """
+        name, row = (
+            charter.settings.name,
+            {"charter": msgspec.json.encode(charter), "files": msgspec.json.encode(files).decode()},
+        )
+        with self._transaction() as connection:
+            if self._fence is not None:
+                self._fence(connection)
+            connection.execute(CHARTERS.delete().where(CHARTERS.c.run == name))
+            connection.execute(CHARTERS.insert().values(run=name, **row))
+
+    def __enter__(self) -> "CharterTable":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sql.Connection]:
+        with using(self._url, StorageFailed), self._engine.begin() as connection:
+            yield connection
+
+
+def _files(text: str) -> dict[str, str]:
+    return msgspec.json.decode(text, type=dict[str, str])
 
 
 @dataclass(frozen=True)

@@ -4,64 +4,40 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 import sqlalchemy as sql
-from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.core.ports import StorageFailed
 from aggregator.core.registry import Entry
-from aggregator.storage.engine import database_name, make_engine
-from aggregator.storage.schema import prepare
+from aggregator.storage.engine import using
+from aggregator.storage.schema import DEVICES, opened, reading
 from aggregator.storage.sql_store import Fence
-from aggregator.storage.tables import DEVICES
-from wire.errors import ConfigError
 
 
 def read_registry(url: str) -> dict[str, Entry]:
-    """Every device's entry, by id; none where the database has no registry. Nothing is made.
+    """Return every device's entry, by id. Nothing is written.
 
     Raises:
-        ConfigError: the database cannot be opened.
-        StorageFailed: it cannot be read.
+        ConfigError: the database cannot be opened or read.
     """
-    try:
-        engine = make_engine(url)
-        try:
-            with engine.connect() as connection:
-                return (
-                    _entries(connection) if sql.inspect(connection).has_table(DEVICES.name) else {}
-                )
-        finally:
-            engine.dispose()
-    except SQLAlchemyError as error:
-        raise ConfigError(f"database of the registry: {str(error).splitlines()[0]}") from None
+    with reading(url) as connection:
+        return read_entries(connection) if connection is not None else {}
 
 
 def has_entry(url: str, device_id: str) -> bool:
-    """Whether a service's registry knows a device.
+    """Return true if a service's registry knows a device.
 
     Raises:
-        ConfigError: the database cannot be opened.
+        ConfigError: the database has another schema.
         StorageFailed: it cannot be read.
     """
-    engine = make_engine(url)
-    try:
-        with engine.connect() as connection:
-            known = sql.select(DEVICES.c.device_id).where(DEVICES.c.device_id == device_id)
-            return (
-                sql.inspect(connection).has_table(DEVICES.name)
-                and connection.scalar(known) is not None
-            )
-    except SQLAlchemyError as error:
-        raise StorageFailed(f"the registry cannot be read: {str(error).splitlines()[0]}") from None
-    finally:
-        engine.dispose()
+    known = sql.select(DEVICES.c.device_id).where(DEVICES.c.device_id == device_id)
+    with reading(url, StorageFailed) as connection:
+        return connection is not None and connection.scalar(known) is not None
 
 
-def _entries(connection: sql.Connection) -> dict[str, Entry]:
+def read_entries(connection: sql.Connection) -> dict[str, Entry]:
+    """Return every device's entry, by id."""
     rows = connection.execute(sql.select(DEVICES.c.device_id, DEVICES.c.entry)).all()
-    try:
-        return {device_id: msgspec.json.decode(payload, type=Entry) for device_id, payload in rows}
-    except msgspec.MsgspecError as error:
-        raise StorageFailed(f"a row of the registry cannot be read: {error}") from None
+    return {device_id: msgspec.json.decode(payload, type=Entry) for device_id, payload in rows}
 
 
 class RegistryTable:
@@ -74,23 +50,11 @@ class RegistryTable:
         Raises:
             ConfigError: the database cannot be opened.
         """
-        self._engine, self._fence = make_engine(url), fence
-        try:
-            with self._engine.begin() as connection:
-                prepare(connection)
-        except SQLAlchemyError as error:
-            raise ConfigError(
-                f"database {database_name(url)}: {str(error).splitlines()[0]}"
-            ) from None
+        self._engine, self._url, self._fence = opened(url), url, fence
 
     def load(self) -> dict[str, Entry]:
-        try:
-            with self._engine.connect() as connection:
-                return _entries(connection)
-        except SQLAlchemyError as error:
-            raise StorageFailed(
-                f"the registry cannot be read: {str(error).splitlines()[0]}"
-            ) from None
+        with using(self._url, StorageFailed), self._engine.connect() as connection:
+            return read_entries(connection)
 
     def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
         rows = [
@@ -98,36 +62,27 @@ class RegistryTable:
             for device_id, entry in entries.items()
         ]
         removed = [{"key": device_id} for device_id in {*entries, *gone}]
-        try:
-            with self._engine.begin() as connection:
-                if self._fence is not None:
-                    self._fence(connection)
-                if removed:
-                    connection.execute(
-                        DEVICES.delete().where(DEVICES.c.device_id == sql.bindparam("key")), removed
-                    )
-                if rows:
-                    connection.execute(DEVICES.insert(), rows)
-        except SQLAlchemyError as error:
-            raise StorageFailed(
-                f"the registry cannot be written: {str(error).splitlines()[0]}"
-            ) from None
+        with using(self._url, StorageFailed), self._engine.begin() as connection:
+            if self._fence is not None:
+                self._fence(connection)
+            if removed:
+                connection.execute(
+                    DEVICES.delete().where(DEVICES.c.device_id == sql.bindparam("key")), removed
+                )
+            if rows:
+                connection.execute(DEVICES.insert(), rows)
 
     def scrub(self) -> None:
         """Overwrite what deleted rows of the database held, in SQLite; another kind of database
         does so in its own time."""
         if self._engine.dialect.name != "sqlite":
             return
-        try:
-            with self._engine.connect().execution_options(
-                isolation_level="AUTOCOMMIT"
-            ) as connection:
-                connection.execute(sql.text("VACUUM"))
-                connection.execute(sql.text("PRAGMA wal_checkpoint(TRUNCATE)"))
-        except SQLAlchemyError as error:
-            raise StorageFailed(
-                f"deleted rows cannot be overwritten: {str(error).splitlines()[0]}"
-            ) from None
+        with (
+            using(self._url, StorageFailed),
+            self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        ):
+            connection.execute(sql.text("VACUUM"))
+            connection.execute(sql.text("PRAGMA wal_checkpoint(TRUNCATE)"))
 
     def close(self) -> None:
         """Close every connection."""

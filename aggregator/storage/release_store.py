@@ -6,16 +6,13 @@ from contextlib import contextmanager
 
 import msgspec
 import sqlalchemy as sql
-from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.core.ports import StorageFailed
 from aggregator.core.release.rollout import step
 from aggregator.core.release.state import FleetEvent, FleetState, decode_fleet, encode_fleet
-from aggregator.storage.engine import database_name, make_engine
-from aggregator.storage.schema import prepare
+from aggregator.storage.engine import RESTORE, database_name, using
+from aggregator.storage.schema import RELEASE_EVENTS, RELEASE_SNAPSHOTS, opened
 from aggregator.storage.sql_store import Fence
-from aggregator.storage.tables import RELEASE_EVENTS, RELEASE_SNAPSHOTS
-from wire.errors import ConfigError
 
 SNAPSHOT_EVERY = 1000
 """After so many events the state itself is written, and they are forgotten."""
@@ -30,13 +27,8 @@ class ReleaseStore:
         Raises:
             ConfigError: the database cannot be opened.
         """
-        self._fleet, self._name, self._fence = fleet, database_name(url), fence
-        self._engine = make_engine(url)
-        try:
-            with self._engine.begin() as connection:
-                prepare(connection)
-        except SQLAlchemyError as error:
-            raise ConfigError(f"database {self._name}: {str(error).splitlines()[0]}") from None
+        self._fleet, self._url, self._fence = fleet, url, fence
+        self._engine = opened(url)
         self._since_snapshot = 0
 
     def commit(self, events: Sequence[FleetEvent], state: FleetState) -> None:
@@ -49,7 +41,11 @@ class ReleaseStore:
             if self._fence is not None:
                 self._fence(connection)
             if self._since_snapshot + len(events) >= SNAPSHOT_EVERY:
-                self._snapshot(connection, state)
+                for table in (RELEASE_EVENTS, RELEASE_SNAPSHOTS):
+                    connection.execute(table.delete().where(table.c.fleet == self._fleet))
+                connection.execute(
+                    RELEASE_SNAPSHOTS.insert().values(fleet=self._fleet, state=encode_fleet(state))
+                )
             else:
                 rows = [
                     {"fleet": self._fleet, "event": msgspec.json.encode(event)} for event in events
@@ -57,71 +53,52 @@ class ReleaseStore:
                 connection.execute(RELEASE_EVENTS.insert(), rows)
         self._since_snapshot = (self._since_snapshot + len(events)) % SNAPSHOT_EVERY
 
-    def replace(self, state: FleetState) -> None:
-        """Write a state in place of all that there is.
-
-        Raises:
-            StorageFailed: nothing was written.
-        """
-        with self._transaction() as connection:
-            if self._fence is not None:
-                self._fence(connection)
-            self._snapshot(connection, state)
-
     def load(self) -> FleetState:
-        """The state after every event in the log.
+        """Return the state after every event in the log.
 
         Raises:
             StorageFailed: it cannot be read.
         """
         with self._transaction() as connection:
-            encoded = connection.scalar(
-                sql.select(RELEASE_SNAPSHOTS.c.state).where(
-                    RELEASE_SNAPSHOTS.c.fleet == self._fleet
-                )
-            )
-            log = (
-                sql.select(RELEASE_EVENTS.c.event)
-                .where(RELEASE_EVENTS.c.fleet == self._fleet)
-                .order_by(RELEASE_EVENTS.c.seq)
-            )
-            events = list(connection.scalars(log))
-            self._since_snapshot = len(events)
-            return replayed(encoded, events)
+            state, self._since_snapshot = read_fleet(connection, self._fleet)
+            return state
 
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
 
-    def _snapshot(self, connection: sql.Connection, state: FleetState) -> None:
-        for table in (RELEASE_EVENTS, RELEASE_SNAPSHOTS):
-            connection.execute(table.delete().where(table.c.fleet == self._fleet))
-        connection.execute(
-            RELEASE_SNAPSHOTS.insert().values(fleet=self._fleet, state=encode_fleet(state))
-        )
-
     @contextmanager
     def _transaction(self) -> Iterator[sql.Connection]:
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except (SQLAlchemyError, OSError) as error:
-            raise StorageFailed(f"database {self._name}: {str(error).splitlines()[0]}") from None
-        except (msgspec.MsgspecError, LookupError) as error:
-            told = (
-                f"the log of fleet {self._fleet}'s releases cannot be read: {error}; `shoal "
-                "doctor` says more"
-            )
-            raise StorageFailed(f"database {self._name}: {told}") from None
+        with using(self._url, StorageFailed), self._engine.begin() as connection:
+            yield connection
 
 
-def replayed(snapshot: bytes | None, events: Sequence[bytes]) -> FleetState:
-    """The state after a snapshot and the events behind it.
+def fleet_names(connection: sql.Connection) -> list[str]:
+    """Return the fleets that have releases in a database."""
+    tables = (RELEASE_SNAPSHOTS, RELEASE_EVENTS)
+    return list(connection.scalars(sql.union(*(sql.select(table.c.fleet) for table in tables))))
+
+
+def read_fleet(connection: sql.Connection, fleet: str) -> tuple[FleetState, int]:
+    """Return the state of a fleet's releases after every event in their log, and the number of
+    events since the last snapshot.
 
     Raises:
-        MsgspecError, LookupError: a row is not what it should be.
+        StorageFailed: the log cannot be replayed.
     """
+    snapshot = connection.scalar(
+        sql.select(RELEASE_SNAPSHOTS.c.state).where(RELEASE_SNAPSHOTS.c.fleet == fleet)
+    )
+    log = sql.select(RELEASE_EVENTS.c.event).where(RELEASE_EVENTS.c.fleet == fleet)
+    events = list(connection.scalars(log.order_by(RELEASE_EVENTS.c.seq)))
     state = decode_fleet(snapshot) if snapshot is not None else FleetState()
     for payload in events:
-        state, _ = step(state, msgspec.json.decode(payload, type=FleetEvent))
-    return state
+        event = msgspec.json.decode(payload, type=FleetEvent)
+        try:
+            state, _ = step(state, event)
+        except (LookupError, ValueError) as error:
+            raise StorageFailed(
+                f"database {database_name(str(connection.engine.url))}: the releases of fleet "
+                f"{fleet}: their log cannot be replayed: {type(error).__name__}: {error}; {RESTORE}"
+            ) from None
+    return state, len(events)

@@ -1,157 +1,198 @@
-"""Which schema a service's database has, and the migrations to the one that this Shoal writes.
+"""The tables of the service's databases, and the version of their schema.
 
-A database is migrated in one transaction, in SQLite as in PostgreSQL: where a migration fails, the
-database is what it was.
-"""
+A PostgreSQL database has all of them in use. In SQLite those of enrolment are in use in a file of
+their own."""
 
-import logging
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import sqlalchemy as sql
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from sqlalchemy.exc import SQLAlchemyError
 
-from aggregator.storage.engine import database_name, make_engine, sqlite_file
-from aggregator.storage.migrations.versions import r0002_first
-from wire.errors import ConfigError
+from aggregator.storage.engine import database_name, make_engine, sqlite_file, using
+from wire.errors import ConfigError, ShoalError
 
-log = logging.getLogger("shoal.aggregator")
+VERSION = 1
+"""A database of another version is refused."""
+_LOCK = 5_407_226  # of PostgreSQL: two services that start at a time must not both make the tables
 
-MIGRATIONS = Path(__file__).with_name("migrations")
-VERSION = 2
-"""The only schema with a version and no revision that is taken up."""
-_LOCK = 5_407_226  # of PostgreSQL: two services that start at a time must not both migrate
+METADATA = sql.MetaData()
+NUMBER = sql.BigInteger().with_variant(
+    sql.Integer, "sqlite"
+)  # SQLite counts up by itself only in a column of this very type
 
-
-def newest() -> str:
-    """The revision that this Shoal writes."""
-    return str(ScriptDirectory(str(MIGRATIONS)).get_current_head())
-
-
-def readable() -> set[str]:
-    """The revisions that this Shoal takes up, and the version from before there were any."""
-    return {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()} | {
-        str(VERSION)
-    }
-
-
-def revision_of(connection: sql.Connection) -> str:
-    """A database's revision, empty where nothing of Shoal is in it.
-
-    Raises:
-        ConfigError: this Shoal cannot read it.
-    """
-    tables = sql.inspect(connection)
-    if tables.has_table("alembic_version"):
-        revision = connection.scalar(sql.text("SELECT version_num FROM alembic_version"))
-        if revision in readable():
-            return str(revision)
-    elif not tables.has_table("schema_version"):
-        return ""
-    else:
-        revision = connection.scalar(sql.text("SELECT version FROM schema_version"))
-        if revision in (None, VERSION):  # none: a start was killed before it wrote one
-            return r0002_first.revision
-    raise ConfigError(_name(connection) + newer(revision))
-
-
-def newer(revision: object) -> str:
-    """What there is to say of a database that this Shoal cannot read."""
-    return (
-        f"its schema is version {revision}, this Shoal reads up to {newest()}: use the Shoal that "
-        "wrote it"
-    )
-
-
-def upgrade(url: str) -> tuple[str, str]:
-    """Migrate a database to the newest revision; one that is not there is made. Returns the
-    revisions before and after.
-
-    Raises:
-        ConfigError: it cannot be opened, was written by a newer Shoal, or a migration failed: then
-        it is as it was.
-    """
-    engine = make_engine(url)
-    try:
-        with engine.begin() as connection:
-            _lock(connection)
-            before = revision_of(connection)
-            if before != newest():
-                migrate(connection, MIGRATIONS)
-                log.info("%sschema %s, it was %s", _name(connection), newest(), before or "empty")
-    except (SQLAlchemyError, OSError) as error:
-        raise ConfigError(
-            f"database {database_name(url)}: {str(error).splitlines()[0]}; nothing was changed"
-        ) from None
-    finally:
-        engine.dispose()
-    return before, newest()
+EVENTS = sql.Table(
+    "events",
+    METADATA,
+    sql.Column("seq", NUMBER, primary_key=True, autoincrement=True),
+    sql.Column("run", sql.String(64), nullable=False, index=True),
+    sql.Column("event", sql.LargeBinary, nullable=False),
+)
+SNAPSHOTS = sql.Table(
+    "snapshots",
+    METADATA,
+    sql.Column("run", sql.String(64), primary_key=True),
+    sql.Column("state", sql.LargeBinary, nullable=False),
+)
+RUNS = sql.Table(
+    "runs",
+    METADATA,
+    sql.Column("number", sql.Integer, primary_key=True, autoincrement=True),
+    sql.Column("run", sql.String(64), nullable=False, unique=True),
+    sql.Column("commits", sql.BigInteger, nullable=False, server_default="0"),
+)
+ROUNDS = sql.Table(
+    "rounds",
+    METADATA,
+    sql.Column("run", sql.String(64), primary_key=True),
+    sql.Column("round", sql.Integer, primary_key=True),
+    sql.Column("record", sql.LargeBinary, nullable=False),
+)
+CHECKS = sql.Table("checks", METADATA, sql.Column("filler", sql.LargeBinary))
+LEASES = sql.Table(
+    "leases",
+    METADATA,
+    sql.Column("fleet", sql.String(64), primary_key=True),
+    sql.Column("epoch", sql.BigInteger, nullable=False),
+    sql.Column("holder", sql.String(64), nullable=False),
+    sql.Column("beat", sql.BigInteger, nullable=False),
+    sql.Column("secret", sql.String(64), nullable=False),
+)
+SCHEMA_VERSION = sql.Table(
+    "schema_version", METADATA, sql.Column("version", sql.Integer, primary_key=True)
+)
+"""One row, of `VERSION`."""
+DEVICES = sql.Table(
+    "devices",
+    METADATA,
+    sql.Column("device_id", sql.String(64), primary_key=True),
+    sql.Column("entry", sql.LargeBinary, nullable=False),
+)
+CHARTERS = sql.Table(
+    "charters",
+    METADATA,
+    sql.Column("run", sql.String(64), primary_key=True),
+    sql.Column("charter", sql.LargeBinary, nullable=False),
+    sql.Column("files", sql.Text, nullable=False),
+)
+RELEASE_EVENTS = sql.Table(
+    "release_events",
+    METADATA,
+    sql.Column("seq", NUMBER, primary_key=True, autoincrement=True),
+    sql.Column("fleet", sql.String(64), nullable=False, index=True),
+    sql.Column("event", sql.LargeBinary, nullable=False),
+)
+RELEASE_SNAPSHOTS = sql.Table(
+    "release_snapshots",
+    METADATA,
+    sql.Column("fleet", sql.String(64), primary_key=True),
+    sql.Column("state", sql.LargeBinary, nullable=False),
+)
+TOKENS = sql.Table(
+    "enrolment_tokens",
+    METADATA,
+    sql.Column("hash", sql.String(64), primary_key=True),
+    sql.Column("made_at_s", sql.Float, nullable=False),
+    sql.Column("expires_at_s", sql.Float, nullable=False),
+    sql.Column("device_id", sql.String(64), nullable=False),
+    sql.Column("tags", sql.Text, nullable=False),
+    sql.Column("approve", sql.Boolean, nullable=False),
+    sql.Column("used_key", sql.String(64), nullable=False),
+    sql.Column("used_by", sql.String(64), nullable=False),
+)
+ENROLLED = sql.Table(
+    "enrolment_devices",
+    METADATA,
+    sql.Column("device_id", sql.String(64), primary_key=True),
+    sql.Column("state", sql.String(16), nullable=False),
+    sql.Column("key", sql.String(64), nullable=False),
+    sql.Column("previous_key", sql.String(64), nullable=False),
+    sql.Column("certificate", sql.Text, nullable=False),
+    sql.Column("not_after_s", sql.Float, nullable=False),
+    sql.Column("token", sql.String(64), nullable=False),
+    sql.Column("tags", sql.Text, nullable=False),
+    sql.Column("since_s", sql.Float, nullable=False),
+)
+BANS = sql.Table(
+    "enrolment_bans",
+    METADATA,
+    sql.Column("device_id", sql.String(64), primary_key=True),
+    sql.Column("lifted", sql.Boolean, nullable=False),
+    sql.Column("at_s", sql.Float, nullable=False),
+)
+AUDIT = sql.Table(
+    "enrolment_audit",
+    METADATA,
+    sql.Column("number", sql.Integer, primary_key=True, autoincrement=True),
+    sql.Column("at_s", sql.Float, nullable=False),
+    sql.Column("what", sql.String(32), nullable=False),
+    sql.Column("device_id", sql.String(64), nullable=False),
+    sql.Column("token", sql.String(64), nullable=False),
+    sql.Column("detail", sql.Text, nullable=False),
+)
 
 
 def prepare(connection: sql.Connection) -> None:
     """Make the tables of an empty database.
 
     Raises:
-        ConfigError: it has another schema than this Shoal writes.
+        ConfigError: it has another schema.
     """
-    revision = revision_of(connection)
-    if not revision:
-        _lock(connection)
-        revision = revision_of(connection)  # somebody else may have made them meanwhile
-    if not revision:
-        migrate(connection, MIGRATIONS)
-    elif revision != newest():
-        told = f"its schema is version {revision}, this Shoal writes {newest()}"
-        raise ConfigError(
-            f"{_name(connection)}{told}: stop the service that uses it, then `shoal database "
-            "upgrade`, or `shoal serve`"
-        )
-
-
-def current(url: str) -> str:
-    """The revision of a database, which is only read; empty where there is none.
-
-    Raises:
-        ConfigError: it cannot be opened, or was written by a newer Shoal.
-    """
-    engine = make_engine(url)
-    try:
-        if (file := sqlite_file(engine)) is not None and not (
-            file.exists() and file.stat().st_size
-        ):
-            return ""  # SQLite would make it
-        with engine.connect() as connection:
-            return revision_of(connection)
-    except (SQLAlchemyError, OSError) as error:
-        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
-    finally:
-        engine.dispose()
-
-
-def has_leases(revision: str) -> bool:
-    """Whether two services may share a database of this revision."""
-    return revision not in ("", r0002_first.revision)
-
-
-def migrate(connection: sql.Connection, folder: Path) -> None:
-    """Run the migrations of a folder that the database has not had, in the connection's
-    transaction."""
-    config = Config()
-    config.set_main_option("script_location", str(folder).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    r0002_first.create(connection)
-    command.upgrade(config, "head")
-
-
-def _lock(connection: sql.Connection) -> None:
-    """Begin to write: two that start at a time must not both migrate."""
+    if has_tables(connection):
+        return
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+    if not has_tables(connection):  # somebody else may have made them meanwhile
+        METADATA.create_all(connection)
+        connection.execute(SCHEMA_VERSION.insert().values(version=VERSION))
 
 
-def _name(connection: sql.Connection) -> str:
-    return f"database {connection.engine.url.render_as_string()}: "
+def opened(url: str) -> sql.Engine:
+    """Return the engine of a database that has its tables; one that is not there is made.
+
+    Raises:
+        ConfigError: it cannot be opened, or has another schema.
+    """
+    engine = make_engine(url)
+    with using(url, ConfigError), engine.begin() as connection:
+        prepare(connection)
+    return engine
+
+
+@contextmanager
+def reading(url: str, kind: type[ShoalError] = ConfigError) -> Iterator[sql.Connection | None]:
+    """Open a connection that only reads; None where the database is not there or is empty. Nothing
+    is made or written. `kind`: of the error where it cannot be read.
+
+    Raises:
+        ConfigError: it has another schema.
+    """
+    engine = make_engine(url)
+    file = sqlite_file(engine)
+    try:
+        if file is not None and not (file.exists() and file.stat().st_size):
+            yield None  # SQLite would make it
+        else:
+            with using(url, kind), engine.connect() as connection:
+                yield connection if has_tables(connection) else None
+    finally:
+        engine.dispose()
+
+
+def has_tables(connection: sql.Connection) -> bool:
+    """Return false where nothing of Shoal is in a database.
+
+    Raises:
+        ConfigError: it has another schema.
+    """
+    if not sql.inspect(connection).has_table(SCHEMA_VERSION.name):
+        return False
+    version = connection.scalar(sql.select(SCHEMA_VERSION.c.version))
+    if version != VERSION:
+        raise ConfigError(
+            f"database {database_name(str(connection.engine.url))}: its schema is version "
+            f"{version}, and this Shoal reads version {VERSION}: use the Shoal that wrote it, or "
+            "begin in another folder"
+        )
+    return True

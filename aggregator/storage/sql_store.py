@@ -7,75 +7,24 @@ been carried out. So each has a number: after one that failed, the store writes 
 of.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import sqlalchemy as sql
-from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
 from aggregator.core.round.machine import step
 from aggregator.core.state import Event, RunState, decode_state, encode_state
-from aggregator.storage.engine import database_name, make_engine, sqlite_file
-from aggregator.storage.schema import prepare
-from aggregator.storage.tables import CHECKS, EVENTS, ROUNDS, RUNS, SNAPSHOTS
+from aggregator.storage.engine import RESTORE, database_name, sqlite_file, using
+from aggregator.storage.schema import CHECKS, EVENTS, ROUNDS, RUNS, SNAPSHOTS, opened, reading
 from wire.errors import ConfigError
 
 LARGEST_ROUND = 2**31 - 1
 """What a column of rounds can hold, and be compared with, in every database."""
-
-
-def has_run(url: str, run: str) -> bool:
-    """Whether a database holds anything of a run. The database is not made, and nothing is written
-    into it.
-
-    Raises:
-        ConfigError: the database cannot be opened.
-    """
-    try:
-        engine = make_engine(url)
-        if (file := sqlite_file(engine)) is not None and not (
-            file.exists() and file.stat().st_size
-        ):
-            return False  # SQLite would make it
-        try:
-            with engine.connect() as connection:
-                tables = [
-                    table
-                    for table in (EVENTS, SNAPSHOTS)
-                    if sql.inspect(connection).has_table(table.name)
-                ]
-                return any(
-                    connection.scalar(sql.select(table.c.run).where(table.c.run == run).limit(1))
-                    is not None
-                    for table in tables
-                )
-        finally:
-            engine.dispose()
-    except SQLAlchemyError as error:
-        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
-
-
-def runs_of(url: str) -> list[str]:
-    """The runs in a database of the newest schema, in the order they were started; nothing is
-    written.
-
-    Raises:
-        ConfigError: the database cannot be opened.
-    """
-    engine = make_engine(url)
-    try:
-        with engine.connect() as connection:
-            return list(connection.scalars(sql.select(RUNS.c.run).order_by(RUNS.c.number)))
-    except SQLAlchemyError as error:
-        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
-    finally:
-        engine.dispose()
 
 
 Fence = Callable[[sql.Connection], None]
@@ -83,43 +32,82 @@ Fence = Callable[[sql.Connection], None]
 write any more."""
 
 
-def load_run(url: str, run: str) -> RunState | None:
-    """The state of a run; None where the database has none of this name. The database is not made.
+def has_run(url: str, run: str) -> bool:
+    """Return true if a database holds anything of a run. Nothing is written.
 
     Raises:
         ConfigError: the database cannot be opened.
-        StorageFailed: it cannot be read.
     """
-    if not has_run(url, run):
-        return None
-    with closing(SqlStore(url, run)) as store:
-        return store.load()
+    with reading(url) as connection:
+        return connection is not None and any(
+            connection.scalar(sql.select(table.c.run).where(table.c.run == run).limit(1))
+            is not None
+            for table in (EVENTS, SNAPSHOTS)
+        )
+
+
+def load_run(url: str, run: str) -> RunState | None:
+    """Return the state of a run; None where the database has none of this name. Nothing is written.
+
+    Raises:
+        ConfigError: the database cannot be opened or read.
+        StorageFailed: the run's log cannot be replayed.
+    """
+    with reading(url) as connection:
+        return read_state(connection, run) if connection is not None else None
 
 
 def run_names(url: str) -> list[str]:
-    """The runs in a database, in the order they were started; none where the database is not there.
-    Nothing is written into it.
+    """Return the runs in a database, in the order they were started. Nothing is written.
 
     Raises:
         ConfigError: the database cannot be opened.
     """
-    engine = make_engine(url)
-    try:
-        if (file := sqlite_file(engine)) is not None and not (
-            file.exists() and file.stat().st_size
-        ):
-            return []
-        with engine.connect() as connection:
-            there = sql.inspect(connection).has_table(RUNS.name)
-            return (
-                list(connection.scalars(sql.select(RUNS.c.run).order_by(RUNS.c.number)))
-                if there
-                else []
-            )
-    except SQLAlchemyError as error:
-        raise ConfigError(f"database {database_name(url)}: {str(error).splitlines()[0]}") from None
-    finally:
-        engine.dispose()
+    with reading(url) as connection:
+        return read_names(connection) if connection is not None else []
+
+
+def read_names(connection: sql.Connection) -> list[str]:
+    """Return the runs in a database, in the order they were started."""
+    return list(connection.scalars(sql.select(RUNS.c.run).order_by(RUNS.c.number)))
+
+
+def read_state(connection: sql.Connection, run: str) -> RunState | None:
+    """Return the state of a run after its last snapshot and every event in its log; None before the
+    first.
+
+    Raises:
+        StorageFailed: the log cannot be replayed.
+    """
+    encoded = connection.scalar(sql.select(SNAPSHOTS.c.state).where(SNAPSHOTS.c.run == run))
+    later = sql.select(EVENTS.c.event).where(EVENTS.c.run == run).order_by(EVENTS.c.seq)
+    state = decode_state(encoded) if encoded is not None else None
+    for payload in connection.scalars(later):
+        event = msgspec.json.decode(payload, type=Event)
+        try:
+            state, _ = step(state, event)
+        except (LookupError, ValueError) as error:
+            raise StorageFailed(
+                f"database {database_name(str(connection.engine.url))}: run {run}: its log cannot "
+                f"be replayed: {type(error).__name__}: {error}; {RESTORE}"
+            ) from None
+    return state
+
+
+def read_rounds(
+    connection: sql.Connection, run: str, after: int = 0, until: int = LARGEST_ROUND
+) -> list[RoundRecord]:
+    """Return the records of a run's rounds with a greater number than `after` and at most `until`,
+    by round."""
+    chosen = sql.select(ROUNDS.c.record).where(
+        ROUNDS.c.run == run,
+        ROUNDS.c.round > min(after, LARGEST_ROUND),
+        ROUNDS.c.round <= min(until, LARGEST_ROUND),
+    )
+    return [
+        msgspec.json.decode(payload, type=RoundRecord)
+        for payload in connection.scalars(chosen.order_by(ROUNDS.c.round))
+    ]
 
 
 class SqlStore:
@@ -129,14 +117,12 @@ class SqlStore:
         """`fence`: what has to hold in every transaction that writes.
 
         Raises:
-            ConfigError: the database cannot be opened, or has another schema:
-            `aggregator.storage.schema.upgrade` takes up an older one.
+            ConfigError: the database cannot be opened, or has another schema.
         """
-        self._run, self._fence = run, fence
-        try:
-            self._engine = make_engine(url)
+        self._run, self._fence, self._url = run, fence, url
+        self._engine = opened(url)
+        with using(url, ConfigError):
             with self._engine.begin() as connection:
-                prepare(connection)
                 self._commits: int | None = connection.scalar(
                     sql.select(RUNS.c.commits).where(RUNS.c.run == run)
                 )
@@ -145,10 +131,6 @@ class SqlStore:
                     self._commits = 0
             self._file = sqlite_file(self._engine)
             self._identity = _identity(self._file)
-        except (SQLAlchemyError, OSError) as error:
-            raise ConfigError(
-                f"database {database_name(url)}: {str(error).splitlines()[0]}"
-            ) from None
 
     def commit(
         self,
@@ -181,49 +163,21 @@ class SqlStore:
             commits = connection.scalar(
                 sql.select(RUNS.c.commits).where(RUNS.c.run == self._run)
             )  # first: what comes later is not known
-            encoded = connection.scalar(
-                sql.select(SNAPSHOTS.c.state).where(SNAPSHOTS.c.run == self._run)
-            )
-            later = (
-                sql.select(EVENTS.c.event).where(EVENTS.c.run == self._run).order_by(EVENTS.c.seq)
-            )
-            state = decode_state(encoded) if encoded is not None else None
-            for (payload,) in connection.execute(later):
-                try:
-                    state, _ = step(state, msgspec.json.decode(payload, type=Event))
-                except (LookupError, ValueError) as error:
-                    text = f"its log cannot be replayed: {type(error).__name__}: {error}"
-                    raise StorageFailed(
-                        f"database {self._engine.url}: run {self._run}: {text}; `shoal doctor` "
-                        "says more"
-                    ) from None
+            state = read_state(connection, self._run)
         self._commits = commits
         return state
 
     def rounds(self, after: int = 0, until: int | None = None) -> list[RoundRecord]:
-        chosen = sql.select(ROUNDS.c.record).where(
-            ROUNDS.c.run == self._run, ROUNDS.c.round > min(after, LARGEST_ROUND)
-        )
-        chosen = (
-            chosen if until is None else chosen.where(ROUNDS.c.round <= min(until, LARGEST_ROUND))
-        )
-        chosen = chosen.order_by(ROUNDS.c.round)
         with self._transaction() as connection:
-            return [
-                msgspec.json.decode(payload, type=RoundRecord)
-                for (payload,) in connection.execute(chosen)
-            ]
+            return read_rounds(
+                connection, self._run, after, LARGEST_ROUND if until is None else until
+            )
 
     def check(self) -> None:
         self._check_file()
         with self._transaction() as connection:
             connection.execute(CHECKS.delete())
             connection.execute(CHECKS.insert().values(filler=bytes(2**14)))
-
-    def runs(self) -> list[str]:
-        """The runs in this database, in the order they were started."""
-        with self._transaction() as connection:
-            return list(connection.scalars(sql.select(RUNS.c.run).order_by(RUNS.c.number)))
 
     def close(self) -> None:
         """Close every connection."""
@@ -242,21 +196,12 @@ class SqlStore:
             same = False
         if not same:
             told = "the file was removed or replaced while the service ran: restart the service"
-            raise StorageFailed(f"database {database_name(str(self._engine.url))}: {told}")
+            raise StorageFailed(f"database {database_name(self._url)}: {told}")
 
     @contextmanager
     def _transaction(self) -> Iterator[sql.Connection]:
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-            raise StorageFailed(
-                f"database {self._engine.url}: {str(error).splitlines()[0]}"
-            ) from None
-        except msgspec.MsgspecError as error:
-            raise StorageFailed(
-                f"database {self._engine.url}: a row of run {self._run} cannot be read: {error}"
-            ) from None
+        with using(self._url, StorageFailed), self._engine.begin() as connection:
+            yield connection
 
     def _number(self, connection: sql.Connection, commits: int | None) -> None:
         """Begin to write: the next commit after that of this number.
@@ -272,9 +217,8 @@ class SqlStore:
             or connection.execute(RUNS.update().where(*own).values(commits=commits + 1)).rowcount
             != 1
         ):
-            name = database_name(str(self._engine.url))
             raise StorageFailed(
-                f"database {name}: run {self._run}: what was written last is not known, it has to "
+                f"database {database_name(self._url)}: run {self._run}: what was written last is not known, it has to "
                 "be read again"
             )
 

@@ -33,7 +33,6 @@ HEAVY = {
     "fastapi",
     "uvicorn",
     "sqlalchemy",
-    "alembic",
     "onnx",
     "onnxruntime",
     "executorch",

@@ -1,1 +1,0 @@
-"""One module for each revision of the schema, the number first."""
