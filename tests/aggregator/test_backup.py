@@ -14,12 +14,12 @@ from aggregator.enrolment.desk import make_token, reject, revoke
 from aggregator.leadership.identity import lock_service, own_secret, service_signer
 from aggregator.maintenance import backup
 from aggregator.maintenance.backup import back_up, restore
+from aggregator.maintenance.database import copy_database, read_database
 from aggregator.maintenance.examine import examine
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import DeviceRow, open_enrolments
 from aggregator.storage.registry_table import RegistryTable, read_registry
-from aggregator.storage.salvage import copy_database, read_database
 from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench

@@ -22,8 +22,7 @@ from aggregator.service.devices import SAVE_EVERY_S, Devices
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.memory import MemoryRegistry
-from aggregator.storage.registry_table import RegistryTable, read_registry
-from aggregator.storage.salvage import read_database, write_database
+from aggregator.storage.registry_table import RegistryTable
 from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
@@ -153,16 +152,6 @@ class TestSaved:
         store.save({"a": Entry(tags=("y",))}, gone=["b"])
         assert store.load() == {"a": Entry(tags=("y",))}
         store.scrub()
-
-
-def test_the_doctor_keeps_the_registry_in_a_new_database(
-    bench: Bench, tmp_path: Path, url: str
-) -> None:
-    Devices(RegistryTable(url), Watch()).ban("bad", "stolen")
-    contents = read_database(tmp_path / "shoal.db")
-    assert (contents.damage, list(contents.registry)) == ([], ["bad"])
-    write_database(tmp_path / "new.db", contents.runs, {}, contents.registry)
-    assert read_registry(sqlite_url(tmp_path / "new.db")) == contents.registry
 
 
 @pytest.fixture

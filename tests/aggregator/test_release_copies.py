@@ -1,18 +1,18 @@
-"""Releases in a service's folder: found whole or damaged, copied, put back, and read of a damaged
-database."""
+"""Releases in a service's folder: found whole or damaged, copied, and put back."""
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from aggregator.leadership.identity import own_secret, service_signer
 from aggregator.maintenance.backup import back_up, restore
+from aggregator.maintenance.database import read_database
 from aggregator.maintenance.examine import examine
 from aggregator.storage.blob_folder import BlobFolder, blob_names
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.salvage import read_database
 from aggregator.storage.sql_store import SqlStore
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
@@ -86,19 +86,16 @@ def test_a_blob_that_a_release_needs_is_missed_and_a_damaged_one_set_aside(
         back_up(service.folder, tmp_path / "copy")
 
 
-def test_releases_are_read_of_a_damaged_database_up_to_what_is_lost(service: Service) -> None:
-    path, before = service.folder / "shoal.db", service.rollouts.state
+def test_a_damaged_log_of_releases_is_told(service: Service) -> None:
     service.store.close()
-    connection = sqlite3.connect(path)
-    (last,) = connection.execute("SELECT max(seq) FROM release_events").fetchone()
-    connection.execute("UPDATE release_events SET event = ? WHERE seq = ?", (b"{}", last))
-    connection.commit()
-    connection.close()
-    assert any(f"event {last} of releases cannot be read" in text for text in wrong(service.folder))
-    assert wrong(service.folder, mend=True) == []
-    (state,) = read_database(path).fleets.values()
-    assert state.catalogue == before.catalogue
-    assert state.devices["a"].said != before.devices["a"].said
+    with closing(sqlite3.connect(service.folder / "shoal.db")) as connection:
+        connection.execute("UPDATE release_events SET event = x'7b7d'")
+        connection.commit()
+    (text,) = wrong(service.folder)
+    assert "damaged: the releases of fleet f cannot be read" in text
+    assert "restore the folder from a backup" in text
+    with pytest.raises(ConfigError, match="damaged, the releases of fleet f"):
+        shoal("list", service.folder, "--fleet", "f")
 
 
 def test_commands_show_releases_and_rollouts(
@@ -140,6 +137,6 @@ def test_a_folder_without_releases_is_told(service: Service) -> None:
         shoal("list", service.folder)
 
 
-def test_an_order_waits_for_a_service(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
-    shoal("rollout", service.folder, "--fleet", "f", "--pause")
-    assert "it is carried out when one starts" in capsys.readouterr().out
+def test_without_a_service_there_are_no_orders(service: Service) -> None:
+    with pytest.raises(ConfigError, match="No service runs in"):
+        shoal("rollout", service.folder, "--fleet", "f", "--pause")

@@ -10,7 +10,7 @@ from aggregator.core.state import DeviceCheckedIn
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import database_name, sqlite_url
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
-from aggregator.storage.sql_store import SqlStore, has_run
+from aggregator.storage.sql_store import SqlStore, has_run, run_names
 from tests.contracts.store import STARTED, BlobsContract, StoreContract
 from wire.errors import ConfigError
 
@@ -32,7 +32,7 @@ class TestSqlStore(StoreContract):
         one.commit([STARTED])
         assert two.load() is None
         assert SqlStore(url, "one").load() is not None
-        assert two.runs() == ["one", "two"]
+        assert run_names(url) == ["one", "two"]
 
     @pytest.mark.parametrize("becomes", ["gone", "another", "its own folder's backup"])
     def test_a_file_that_was_removed_or_replaced_is_not_written(
@@ -97,7 +97,7 @@ class TestSqlStore(StoreContract):
         assert (has_run(sqlite_url(path), "one"), has_run(sqlite_url(path), "two")) == (True, False)
         store.commit([], snapshot=store.load())
         assert has_run(sqlite_url(path), "one")
-        assert store.runs() == ["one"]
+        assert run_names(sqlite_url(path)) == ["one"]
 
     def test_a_password_is_not_told(self) -> None:
         assert (

@@ -4,16 +4,12 @@ one trains at night; a worse release goes back by itself; the service's machine 
 database is migrated."""
 
 import shutil
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from aggregator.storage.engine import sqlite_url
-from aggregator.storage.schema import current, newest
 from tests.end_to_end.earlier_client import EarlierClient
 from tests.end_to_end.fleet import find_mosquitto
 from tests.end_to_end.year_fleet import YearFleet
@@ -51,7 +47,7 @@ def test_a_year_of_a_fleet(year: YearFleet) -> None:
     the_algorithm_changes_with_an_earlier_client_beside(year)
     a_worse_canary_goes_back(year)
     the_machine_is_lost(year)
-    an_earlier_database_is_migrated_and_a_campaign_goes_on(year)
+    another_campaign_starts_after_that(year)
     year.agrees(year.devices)
     for device_id, share in year.accuracy().items():
         assert year.predicted(device_id) == share, device_id
@@ -214,16 +210,7 @@ def the_machine_is_lost(year: YearFleet) -> None:
     year.keeps_accuracy("the loss of the machine")
 
 
-def an_earlier_database_is_migrated_and_a_campaign_goes_on(year: YearFleet) -> None:
-    year.stop("serve")
-    with closing(sqlite3.connect(year.served / "shoal.db")) as database:
-        database.executescript(
-            "DROP TABLE alembic_version; DROP TABLE leases; ALTER TABLE runs DROP COLUMN commits; "
-            "UPDATE schema_version SET version = 2;"
-        )
-    assert current(sqlite_url(year.served / "shoal.db")) == "0002"
-    year.serve(*SERVICE)
-    assert newest() in year.run("shoal", "database", "check", year.served)
+def another_campaign_starts_after_that(year: YearFleet) -> None:
     before = year.last_release
     year.campaign("start", "winter", "--bundle", year.bundle("larger"), "--rounds", 2, *TRAINING)
     year.rolled_out("winter")

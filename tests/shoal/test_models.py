@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.maintenance.database import read_database
 from aggregator.maintenance.examine import examine
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.salvage import read_database
 from aggregator.storage.sql_store import SqlStore
 from shoal.cli import application
 from simulation.datasets.windows import FleetData

@@ -140,8 +140,6 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(
         "the models of round 3 are not remembered"
         in operator.run(typed("shoal campaign rollback")).stderr
     )
-    assert operator.run(typed("shoal database check")).returncode == 0
-    assert "a service runs there; stop it" in operator.run(typed("shoal database upgrade")).stderr
     assert "shared/" in operator.run(typed("shoal models inspect")).stdout
     assert operator.run(typed("shoal models export")).returncode == 0
     assert (operator.folder / "runs" / "model.onnx").stat().st_size > 1000
@@ -161,7 +159,6 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(
     assert "a service runs there; stop it" in operator.run(typed("shoal restore")).stderr
     operator.stop()
     assert operator.run(mend).returncode == 0
-    assert operator.run(typed("shoal database upgrade")).returncode == 0
     for _ in range(2):
         operator.serve()
         epochs.append(operator.get("/run")[1]["epoch"])
