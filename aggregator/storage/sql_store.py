@@ -218,8 +218,8 @@ class SqlStore:
             != 1
         ):
             raise StorageFailed(
-                f"database {database_name(self._url)}: run {self._run}: what was written last is not known, it has to "
-                "be read again"
+                f"database {database_name(self._url)}: run {self._run}: what was written last is "
+                "not known, it has to be read again"
             )
 
     @staticmethod
