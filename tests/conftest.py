@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,30 @@ torch.set_num_threads(
     # the models are tiny: threads would wait for each other, and results would depend on their
     # number
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the members of a product with `full`, all but its representatives.
+
+    Raises:
+        pytest.UsageError: no member has the name of a representative.
+    """
+    unmatched: dict[tuple[int, str], str] = {}
+    matched = set()
+    for item in items:
+        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+            continue
+        for mark in item.iter_markers("representatives"):
+            names = {(id(mark), name) for name in mark.args}
+            matches = {key for key in names if fnmatchcase(item.callspec.id, key[1])}
+            if not matches:
+                item.add_marker(pytest.mark.full)
+            unmatched |= dict.fromkeys(names, item.nodeid)
+            matched |= matches
+    missing = [f"{name} ({unmatched[mark, name]})" for mark, name in unmatched.keys() - matched]
+    if missing and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"no member is named like a representative: {sorted(missing)}")
 
 
 @pytest.fixture(scope="session")

@@ -61,6 +61,7 @@ def told(fleet: FleetData, folder: Path, *options: str, limit_s: float) -> None:
     assert f"Tested: {operations}\n" in done.stdout, done.stdout[-3000:]
 
 
+@pytest.mark.full
 def test_every_route_keeps_to_its_description(fleet: FleetData, tmp_path: Path) -> None:
     told(fleet, tmp_path, "--max-examples", "3", limit_s=250)
 

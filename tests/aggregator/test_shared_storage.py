@@ -44,6 +44,7 @@ def shoal(*arguments: object) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.full
 def test_doctor_models_and_backup_say_what_they_can(
     fleet: FleetData, url: str, s3: S3Server, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.representatives("cohort")
 @pytest.mark.parametrize(
     "policy",
     [{}, {"buffer": 2, "concurrency": 2}, {"cohort": 1}],

@@ -191,6 +191,7 @@ def clouds(
 
 
 class TestSignificance:
+    @pytest.mark.representatives("sizes0")
     @pytest.mark.parametrize("sizes", [[10, 10], [5, 5, 5, 5], [4, 16], [40, 10]])
     def test_separate_groups_are_found(self, sizes: list[int]) -> None:
         points, truth = clouds(sizes, 2.0)
@@ -198,6 +199,7 @@ class TestSignificance:
         assert adjusted_rand_score(truth, labels) == 1.0
         assert tests[0].p <= 0.01
 
+    @pytest.mark.representatives("0", "1")
     @pytest.mark.parametrize("seed", range(10))
     def test_one_population_stays_one_group(self, seed: int) -> None:
         points = np.random.default_rng(seed).normal(size=(20, 30)) * np.linspace(3, 0.1, 30)

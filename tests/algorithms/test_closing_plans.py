@@ -78,6 +78,7 @@ PREPARE = {"moon", "dbe-moon", "fedrod", "mr-fedrod", "pfedme", "fedpcl"}
 """Objectives whose devices make tensors by other verbs than their training."""
 
 
+@pytest.mark.representatives("fedavg", "ditto")
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 class TestEveryObjective:
     """Each objective with `personal`: its closing plan, on devices with all labels, one label, and
@@ -151,6 +152,7 @@ class TestWhatIsKept:
 
         monkeypatch.setattr(keeping, "first_good", third)
 
+    @pytest.mark.representatives("fedavg", "ditto")
     @pytest.mark.parametrize("objective", list(OBJECTIVES))
     def test_without_the_training_every_bit_is_as_it_was_before_it(
         self, objective: str, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,7 @@ from simulation.engine.options import EngineOptions
 from simulation.simulate import SimulationSettings, simulate
 
 
+@pytest.mark.representatives("fedavg", "scaffold", "fedgen", "ditto")
 @pytest.mark.parametrize("name", OBJECTIVES)
 class TestObjectives:
     def test_a_step_is_declared_plain_where_nothing_of_it_was_replaced(self, name: str) -> None:
@@ -97,6 +98,7 @@ class TestInheritance:
         assert other.state.models != plain.state.models
 
 
+@pytest.mark.representatives("fedavg-*")
 @pytest.mark.parametrize("name", PERSONALISATION)
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_what_a_device_keeps_leaves_its_objectives_declarations_alone(

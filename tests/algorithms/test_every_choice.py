@@ -40,6 +40,16 @@ NAMES = [
 ]
 
 
+@pytest.mark.representatives(
+    "fedavg",
+    "scaffold",
+    "ditto",
+    "fedavg+ifca*",
+    "distfl:*responses",
+    "fedavg+trimmed",
+    "fedavg+gaussian",
+    "fedavg+none+personal",
+)
 @pytest.mark.parametrize("name", NAMES)
 class TestEveryChoice:
     def test_same_seed_same_bits_whatever_the_order_and_over_bytes(self, name: str) -> None:
@@ -51,6 +61,7 @@ class TestEveryChoice:
         rounds.places(name)
 
 
+@pytest.mark.representatives("ifca-scaffold", "distfl-ditto")
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "fedavg"])
 @pytest.mark.parametrize("grouping", [name for name in GROUPINGS if name != "none"])
 def test_objectives_compose_with_groupings_or_refuse_with_a_reason(
@@ -59,6 +70,7 @@ def test_objectives_compose_with_groupings_or_refuse_with_a_reason(
     rounds.compose_with([f"{small(objective)}+{small(grouping)}"])
 
 
+@pytest.mark.representatives("fedavg-*")
 @pytest.mark.parametrize("privacy", [name for name in PRIVACY if name != "no-privacy"])
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_objectives_compose_with_privacy_or_refuse_with_a_reason(
@@ -67,6 +79,7 @@ def test_objectives_compose_with_privacy_or_refuse_with_a_reason(
     rounds.compose_with_privacy([f"{small(objective)}+{privacy}"])
 
 
+@pytest.mark.representatives("fedavg", "ditto")
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_objectives_compose_with_what_devices_keep_and_the_rounds_are_those_without(
     objective: str,
@@ -74,6 +87,7 @@ def test_objectives_compose_with_what_devices_keep_and_the_rounds_are_those_with
     rounds.keeps_rounds(small(objective), PERSONALISATION)
 
 
+@pytest.mark.representatives("personal-*")
 @pytest.mark.parametrize("grouping", list(GROUPINGS))
 @pytest.mark.parametrize("name", list(PERSONALISATION))
 def test_groupings_compose_with_what_devices_keep(grouping: str, name: str) -> None:

@@ -214,9 +214,11 @@ def metrics_of(outputs: TorchTensors) -> list[tuple[str, Tensor]]:
     return [(k.removeprefix("metric/"), v) for k, v in outputs.items() if k.startswith("metric/")]
 
 
+@pytest.mark.full
 def test_graphs_of_feddisk_run_on_a_device() -> None:
     check_graphs(FedDisk(small_model(), density_units=5, density_features=16), SHAPE)
 
 
+@pytest.mark.full
 def test_graphs_of_the_ablation_run_on_a_device() -> None:
     check_graphs(FedDiskAb(small_model()), SHAPE)

@@ -209,6 +209,7 @@ class TestTraining:
         ):
             ran("fedavg", "native", rounds=1)
 
+    @pytest.mark.representatives("fedavg", "distfl", "ditto")
     @pytest.mark.parametrize(
         "name", sorted({*OBJECTIVES, "personal:memory=16", "distfl", "ifca", "dp-sgd"})
     )

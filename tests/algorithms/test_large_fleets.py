@@ -96,6 +96,7 @@ class TestSampledTest:
     ) -> None:
         compare_with_exact(kind, 1000, seed, Draws(99, enough=5), monkeypatch)
 
+    @pytest.mark.representatives("0-1%")
     @pytest.mark.parametrize("share", ["1%", "3%"])
     @pytest.mark.parametrize("seed", range(3))
     def test_a_group_too_rare_for_the_sample_is_found_by_its_distance(
@@ -104,6 +105,7 @@ class TestSampledTest:
         views, examples, truth = fleet(share, 5000, seed)
         assert adjusted_rand_score(truth, find_groups(views, examples)[0]) > 0.99
 
+    @pytest.mark.representatives("0")
     @pytest.mark.parametrize("seed", range(6))
     def test_one_population_stays_one_group(self, seed: int) -> None:
         views, examples, _ = fleet("alike", 3000, seed)

@@ -41,6 +41,7 @@ def count(name: str, window: Window, classes: int) -> int:
     return sum(p.numel() for p in make_model(name, window, classes, sizes(window)).parameters())
 
 
+@pytest.mark.representatives("har-cnn-*", "cnn4-*", "mlp-*")
 @pytest.mark.parametrize("window", [HAR, DIGITS, PHOTOS], ids=["har", "digits", "photos"])
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in OF_IDS])
 class TestEveryModel:
@@ -244,6 +245,7 @@ LOWERED = [
 ]
 
 
+@pytest.mark.representatives("har-cnn-gn")
 @pytest.mark.parametrize(("name", "window"), LOWERED)
 def test_a_training_step_on_the_device_equals_eager_torch(name: str, window: Window) -> None:
     torch.manual_seed(0)

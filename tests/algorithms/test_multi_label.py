@@ -110,6 +110,7 @@ def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
         assert other.summary.devices[device_id].auc == pytest.approx(device.auc, abs=0.05)
 
 
+@pytest.mark.representatives("fedavg", "ditto", "fedgen")
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_every_objective_composes_or_is_refused_by_name(name: str) -> None:
     if check_composed(name, "multi-label", 3):

@@ -62,6 +62,7 @@ LEAVES = {
 }
 
 
+@pytest.mark.representatives("fedavg", "scaffold", "ditto")
 @pytest.mark.parametrize("name", OBJECTIVES)
 class TestEveryObjective:
     def test_what_leaves_the_device(self, name: str) -> None:

@@ -53,6 +53,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
     ]
 
 
+@pytest.mark.representatives("sgd-0.2", "adam*")
 @pytest.mark.parametrize("max_norm", [0.0, 0.2])
 @pytest.mark.parametrize("name", CASES)
 def test_six_steps_are_those_of_torch(name: str, max_norm: float) -> None:
@@ -79,6 +80,7 @@ def test_six_steps_are_those_of_torch(name: str, max_norm: float) -> None:
         torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.representatives("fedavg", "scaffold", "ditto")
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_every_objective_takes_another_optimizer_or_is_refused_with_a_reason(name: str) -> None:
     device = OBJECTIVES[name].device
@@ -91,6 +93,7 @@ def test_every_objective_takes_another_optimizer_or_is_refused_with_a_reason(nam
     assert known(run.summary.accuracy.mean) > 0.3
 
 
+@pytest.mark.representatives("batched")
 @pytest.mark.parametrize(
     "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
 )
@@ -171,6 +174,7 @@ def model_for(shape: tuple[int, ...]) -> nn.Sequential:
     )
 
 
+@pytest.mark.full
 def test_adam_may_move_a_bias_in_front_of_batch_norm_by_rounding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -292,6 +292,7 @@ class TestSources:
         ):
             run()
 
+    @pytest.mark.full
     def test_processes_of_a_comparison_find_the_class(self, methods: Path) -> None:
         settings = SimulationSettings(read_algorithm("methods.py:Slower+methods.py:Middle"), 1)
         jobs = [
@@ -346,6 +347,7 @@ class TestEntryPoints:
         assert make_algorithm(spec).name == name
         assert [row["choice"] for row in listing() if row["name"] == name] == [kind]
 
+    @pytest.mark.full
     def test_the_entry_of_the_page(self, package: Path) -> None:
         """docs/tutorial.md: the table of a `pyproject.toml`, which becomes entry points; the module
         is the example's file."""

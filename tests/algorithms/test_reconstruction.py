@@ -134,6 +134,7 @@ def test_labels_change_nothing_and_windows_without_one_are_trained_on() -> None:
     assert known_ones.summary.devices == partly.summary.devices
 
 
+@pytest.mark.representatives("fedavg", "ditto", "fedgen")
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_every_objective_trains_or_is_refused_by_name(name: str) -> None:
     algorithm = f"{small(name)}+reconstruction"

@@ -141,6 +141,7 @@ def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
         assert other.summary.devices[device_id].mae == pytest.approx(known(device.mae), rel=1e-2)
 
 
+@pytest.mark.representatives("fedavg", "ditto", "fedgen")
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_every_objective_composes_or_is_refused_by_name(name: str) -> None:
     check_composed(name, "regression", 2)

@@ -143,6 +143,7 @@ def test_the_native_backend_says_that_its_loss_is_another() -> None:
         ran(ALGORITHM, steps(synthetic_fleet(2)), "native", rounds=1)
 
 
+@pytest.mark.representatives("fedavg", "ditto", "fedgen")
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_every_objective_composes_or_is_refused_by_name(name: str) -> None:
     check_composed(name, "sequence", 3, Window(("a", "b"), 32, 32, steps=STEPS))

@@ -288,6 +288,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.representatives("fedavg:*", "distfl:*", "fedadam:*", "gaussian:*")
 @pytest.mark.parametrize(
     ("kind", "name", "key", "option"), OPTIONS, ids=[f"{name}:{key}" for _, name, key, _ in OPTIONS]
 )

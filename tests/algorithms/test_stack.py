@@ -120,6 +120,7 @@ DEVICES = [
 ]
 
 
+@pytest.mark.representatives("all-weighted-cpu", "all-median-cpu")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mean", MEANS, ids=by_name)
 @pytest.mark.parametrize("rows", [np.arange(20), np.arange(0, 20, 3)], ids=["all", "some"])

@@ -110,6 +110,7 @@ def test_balanced_classes_count_alike_up_to_the_largest_weight(counts: list[int]
         assert float((weights * number).sum()) == pytest.approx(float(number.sum()), rel=1e-5)
 
 
+@pytest.mark.representatives("fedavg", "ditto", "fedgen")
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_every_objective_trains_by_the_tasks_loss_or_is_refused_by_name(name: str) -> None:
     if not OBJECTIVES[name].device.follows_task:

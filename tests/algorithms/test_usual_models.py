@@ -238,11 +238,13 @@ def test_there_are_twenty_and_two_of_them_are_as_large_as_those_of_torchvision()
     assert (len(USUAL), sizes) == (20, {ResNet18: 11_689_512, MobileNetV3: 2_542_856})
 
 
+@pytest.mark.representatives("gru", "transformer encoder", "tcn")
 @pytest.mark.parametrize("name", ALL)
 def test_three_steps_equal_those_of_plain_torch(name: str) -> None:
     assert_same(trained(name, eager), plainly_trained(name))
 
 
+@pytest.mark.representatives("gru", "transformer encoder", "tcn")
 @pytest.mark.parametrize("name", ALL)
 def test_the_engine_makes_the_same_steps_or_names_what_it_lacks(name: str) -> None:
     expected = plainly_trained(name)
@@ -254,6 +256,7 @@ def test_the_engine_makes_the_same_steps_or_names_what_it_lacks(name: str) -> No
             assert_same(trained(name, backend), expected)
 
 
+@pytest.mark.representatives("gru", "transformer encoder", "tcn")
 @pytest.mark.parametrize("name", ALL)
 def test_devices_together_make_the_same_steps(name: str) -> None:
     assert_same(trained(name, batched), plainly_trained(name))

@@ -10,6 +10,8 @@ import pytest
 
 from tests.android.bridge import BUILD
 
+pytestmark = pytest.mark.full
+
 HOLDER = (
     "import sys, time; from steps.compiled import alone\nwith alone():\n    print('holds', "
     "flush=True)\n    time.sleep(600)"

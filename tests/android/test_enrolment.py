@@ -11,6 +11,8 @@ from tests.android.bridge import run_build
 from tests.end_to_end.fleet import Fleet, find_mosquitto
 from tests.support.bundles import Exported
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def served(tmp_path: Path, exported: Exported) -> Iterator[Fleet]:

@@ -23,6 +23,8 @@ from wire.bundle import unpack
 from wire.codec import digest, encode
 from wire.messages import Evaluate, Plan, Train
 
+pytestmark = pytest.mark.full
+
 TOLERANCE = 1e-4
 
 

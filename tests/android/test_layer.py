@@ -80,6 +80,7 @@ def enrolment_service(bench: EnrolmentBench) -> dict[str, str]:
     }
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_what_needs_no_android_runs_on_a_jvm(tmp_path: Path) -> None:
     write_executor_cases(tmp_path / "executor")
@@ -102,6 +103,7 @@ def test_what_needs_no_android_runs_on_a_jvm(tmp_path: Path) -> None:
     np.testing.assert_array_equal(recorded.train_x, cut)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_flows_tell_what_the_fleet_does() -> None:
     assert "0 tests failed" in run_build("test", "ktx")
@@ -121,6 +123,7 @@ def test_ten_thousand_acts_of_an_app_with_two_fleets_lose_nothing_and_mix_nothin
     assert f"{STRESS_ACTS} acts of the app" in printed
 
 
+@pytest.mark.full
 def test_calls_are_those_of_api_36() -> None:
     printed = run_build("stubs")
     found = re.fullmatch(r"(\d+) members of Android's classes are as in API 36\n", printed)
@@ -266,6 +269,7 @@ def test_gradle_compiles_as_this_build_does_and_says_so_once(
         assert said_again == [], module
 
 
+@pytest.mark.full
 def test_manifest_and_resources_link() -> None:
     trees = re.split(r"(?=E: manifest)", run_build("link"))
     linked = {
@@ -349,6 +353,7 @@ def test_the_recipe_for_emulators_names_what_there_is() -> None:
     assert [button for button in buttons if f">{button}<" not in words] == []
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_archive_is_small_and_its_entry_points_survive_shrinking(
     monkeypatch: pytest.MonkeyPatch,
@@ -372,6 +377,7 @@ def test_the_archive_is_small_and_its_entry_points_survive_shrinking(
         )
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "version", ["2.1.21", pytest.param("2.2.21", marks=pytest.mark.slow), "2.4.20"]
@@ -405,6 +411,7 @@ def test_a_setting_of_the_fleet_is_refused_among_the_rules_of_its_policy(
     )
 
 
+@pytest.mark.full
 def test_public_declarations_are_those_that_the_repository_says_and_few() -> None:
     kept = {path: path.read_text() for path in (BRIDGE / "api").glob("*.api")}
     try:
@@ -444,6 +451,7 @@ def test_public_declarations_are_those_that_the_repository_says_and_few() -> Non
     assert set(aliases) == {"@InternalShoalApi"}
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_mark_hides_a_declaration_and_what_belongs_to_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

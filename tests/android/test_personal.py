@@ -31,6 +31,8 @@ from wire.bundle import Bundle, unpack
 from wire.codec import digest, encode
 from wire.messages import Plan, Train
 
+pytestmark = pytest.mark.full
+
 ALGORITHM = "personal"
 KEPT, WINDOWS = "response/choose.kept", "response/choose.windows"
 TOLERANCE = 1e-4

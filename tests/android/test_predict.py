@@ -4,9 +4,13 @@ program loaded once, and a training in the same process holds a prediction up fo
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.phone_predictions import measure
 from tests.android.bridge import host_command
 from tests.support.fleets import synthetic_fleet
+
+pytestmark = pytest.mark.full
 
 MOST_MS = 5.0
 

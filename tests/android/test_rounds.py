@@ -33,6 +33,8 @@ from tests.support.bundles import write_bundle
 from tests.support.fleets import synthetic_fleet
 from wire.arrays.tensors import Tensors, decode_tensors
 
+pytestmark = pytest.mark.full
+
 ROUNDS = 3
 PHONES = ["d1", "d2"]
 PATIENCE_S = 120.0

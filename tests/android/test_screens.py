@@ -10,6 +10,8 @@ from playwright.sync_api import Browser
 from tests.android.screens import HEIGHT_DP, RESOURCES, STATES, WIDTH_DP, page_of, strings
 from tests.support.browser import chromium, watched
 
+pytestmark = pytest.mark.full
+
 LANGUAGES = ("", "de")
 
 

@@ -20,6 +20,8 @@ from tests.support.fleets import synthetic_fleet
 from wire.arrays.tensors import Tensors, decode_tensors, encode_tensors
 from wire.bundle import Bundle, unpack
 
+pytestmark = pytest.mark.full
+
 STEPS = 20
 BATCH = 32
 VERSION = "1.5.1"

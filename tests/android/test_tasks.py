@@ -28,6 +28,8 @@ from wire.codec import digest, encode
 from wire.messages import Evaluate, Plan, Train
 from wire.tasks import TaskName
 
+pytestmark = pytest.mark.full
+
 TOLERANCE = 1e-4
 
 

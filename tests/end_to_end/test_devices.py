@@ -22,6 +22,8 @@ from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
 from wire.links.mqtt import BrokerAddress, MqttLink
 
+pytestmark = pytest.mark.full
+
 ONE, TWO, THREE = "board-one-q7", "board-two-q7", "board-three-q7"
 
 

@@ -1,5 +1,5 @@
 """The quick starts of an operator and of two device developers: from nothing to a release in use,
-with TLS, and how long it takes."""
+with TLS."""
 
 import json
 import re
@@ -12,8 +12,6 @@ import pytest
 from benchmarks.quick_starts import BOARDS, commands, follow_fleet_and_devices
 from tests.end_to_end.fleet import find_mosquitto
 from tests.shoal.test_docs import ROOT
-
-TEN_MINUTES_S = 600.0
 
 
 @pytest.fixture
@@ -46,13 +44,12 @@ def test_the_page_for_operators_has_the_commands_of_the_quick_start() -> None:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("ports")
-def test_from_nothing_to_a_release_in_use_in_ten_minutes(tmp_path: Path) -> None:
+def test_from_nothing_to_a_release_in_use(tmp_path: Path) -> None:
     find_mosquitto()
     programs = Path(sys.executable).parent
-    operator, developer = follow_fleet_and_devices(tmp_path, programs, programs)
+    follow_fleet_and_devices(tmp_path, programs, programs)
     for board in BOARDS:
         assert (
             json.loads((tmp_path / f"state-{board}" / "current" / "model.json").read_text())[
@@ -60,6 +57,3 @@ def test_from_nothing_to_a_release_in_use_in_ten_minutes(tmp_path: Path) -> None
             ]
             >= 1
         )
-    took_s = sum(operator.values()) + sum(developer.values())
-    print(f"from nothing to a release in use on {len(BOARDS)} devices: {took_s:.0f} s")
-    assert took_s < TEN_MINUTES_S

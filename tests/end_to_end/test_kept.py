@@ -43,6 +43,8 @@ from wire.links.mqtt import BrokerAddress
 from wire.messages import Metrics, Plan, Policy
 from wire.topics import Topics
 
+pytestmark = pytest.mark.full
+
 ALGORITHM = "fedavg+personal:memory=16"
 CANDIDATES = read_algorithm(ALGORITHM).candidates
 

@@ -4,6 +4,7 @@ answer as they did."""
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from aggregator.core.release.gate import judge
 from aggregator.core.release.state import Gate, Holder
@@ -11,6 +12,8 @@ from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, other_model
 from tests.edge_client.test_kept import answer, keep, train
 from tests.support.bundles import Exported
+
+pytestmark = pytest.mark.full
 
 
 def test_the_gate_sees_what_devices_lose_and_a_return_gives_it_back(

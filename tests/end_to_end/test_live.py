@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from aggregator.core.state import Device
 from aggregator.storage.engine import sqlite_url
@@ -16,6 +17,8 @@ from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from tests.support.bundles import Exported
+
+pytestmark = pytest.mark.full
 
 RATE_HZ = 32.0
 

@@ -31,6 +31,8 @@ from wire.codec import digest
 from wire.identity.keys import new_key, private_pem, public_pem
 from wire.pieces import cut, place
 
+pytestmark = pytest.mark.full
+
 MODEL = """from torch import nn
 def make(shape, classes):
     size = shape[0] * shape[1]

@@ -15,6 +15,8 @@ from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.labels import NAMES, QUANTITIES, STEPS, quantities, several_labels, steps
 
+pytestmark = pytest.mark.full
+
 
 def tells_labels(answer: dict[str, object]) -> bool:
     """Whether this is what is said of a window with several labels."""

@@ -32,6 +32,8 @@ from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
 from wire.topics import Topics
 
+pytestmark = pytest.mark.full
+
 NO_Y = np.zeros(0, np.int64)
 EVERYBODY = Placed("0", 1.0, 4)
 

@@ -78,6 +78,7 @@ def shoal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_the_commands_of_the_page_run_as_written(
     folder: Path, service: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,8 @@ COMMANDS = sorted(
 WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
 """What a command of this kind writes into the folder after --out."""
 RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
+FIRST = "".join(page.read_text() for page in PAGES if page.name.startswith(("README", "start-")))
+"""The README and the quick starts, whose commands `make test` runs."""
 CHECKS = ("shoal check",)
 """Commands that tests/examples runs."""
 PAGES_OF_RUNS = ("shoal ui",)
@@ -99,7 +101,9 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
     assert [c for c in COMMANDS if not c.startswith(known)] == []
 
 
-@pytest.mark.parametrize("command", RUNS)
+@pytest.mark.parametrize(
+    "command", [c if c in FIRST else pytest.param(c, marks=pytest.mark.full) for c in RUNS]
+)
 def test_simulations_run_as_written(command: str, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     done = run_command(shlex.split(command), tmp_path, tmp_path / "said")
@@ -161,6 +165,7 @@ def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
 
+@pytest.mark.full
 def test_a_recording_as_the_device_page_has_it(tmp_path: Path) -> None:
     """`record`, of lines like the one on the page, into a state folder of its own; the settings on
     the page are read as they stand."""
@@ -365,6 +370,7 @@ def test_reasons_of_the_spec_are_those_of_the_messages() -> None:
     assert (refusals - set(get_args(Reason)), declines) == (set(), set(get_args(DeclineReason)))
 
 
+@pytest.mark.full
 def test_simulation_page_names_every_field_of_the_summary_every_partition_and_every_model() -> None:
     from aggregator.core.summary import (
         Comparison,

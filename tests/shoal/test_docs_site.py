@@ -16,6 +16,8 @@ from shoal.cli import COMMANDS
 from tests.shoal.test_docs import COMMANDS as DOCUMENTED
 from tests.shoal.test_docs import FENCES, ROOT, RUNS
 
+pytestmark = pytest.mark.full
+
 IDS = re.compile(r"""<[^>]*?\s(?:id|name)=["']?([^"'\s>]+)""")
 LINKS = re.compile(r"""<(\w+)\s(?:[^>]*?\s)?(?:href|src)=(?:"([^"]*)"|([^"'\s>]+))""")
 LOADED = ("script", "img", "iframe", "link", "source", "video")

@@ -17,6 +17,8 @@ from algorithms.registry import read_algorithm
 from tests.shoal.test_docs import ROOT, page
 from wire.errors import ConfigError
 
+pytestmark = pytest.mark.full
+
 PROGRAMS = re.compile(r"^```python\n(.+?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -171,6 +171,7 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(
     )
 
 
+@pytest.mark.full
 def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operator) -> None:
     operator.serve()
 
@@ -236,6 +237,7 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
     assert "Traceback" not in operator.log(0) + operator.log()
 
 
+@pytest.mark.full
 def test_releases_are_listed_and_orders_about_them_are_given(
     operator: Operator, fleet: FleetData
 ) -> None:
@@ -258,6 +260,7 @@ def test_releases_are_listed_and_orders_about_them_are_given(
     ]
 
 
+@pytest.mark.full
 def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(
     operator: Operator, mosquitto: str
 ) -> None:
@@ -275,6 +278,7 @@ def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(
     assert third.poll() is None
 
 
+@pytest.mark.full
 def test_the_other_commands_run_as_written(operator: Operator) -> None:
     (operator.folder / "runs" / "served").mkdir()
     service, public = (command for command in COMMANDS if command.startswith("shoal vouch"))
@@ -315,6 +319,7 @@ def test_enrolment_is_set_up_and_devices_are_approved_as_written(operator: Opera
     )
 
 
+@pytest.mark.full
 def test_a_service_is_started_from_the_file_that_init_writes(operator: Operator) -> None:
     assert operator.run(typed("shoal init")).returncode == 0
     operator.port = free_port()

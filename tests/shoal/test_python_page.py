@@ -40,6 +40,7 @@ def run_programs(text: str) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.full
 def test_the_programs_of_the_page_run_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +130,7 @@ class TestFedAvg:
         assert len((EXAMPLES / "fedavg.py").read_text().splitlines()) <= 60
 
 
+@pytest.mark.full
 def test_adapters_are_trained_on_a_frozen_body_of_another_data_set(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -160,6 +162,7 @@ def test_adapters_are_trained_on_a_frozen_body_of_another_data_set(
     assert sent < whole, "the body does not travel"
 
 
+@pytest.mark.full
 def test_the_sweep_finds_settings_without_the_test_part(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +189,7 @@ def test_the_sweep_finds_settings_without_the_test_part(
             )
 
 
+@pytest.mark.full
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By nbclient where that and a kernel are installed; else its cells one after the other."""
     path = EXAMPLES / "first_run.ipynb"

@@ -3,9 +3,13 @@ database and a real bucket."""
 
 import secrets
 
+import pytest
+
 from tests.shoal.test_operate_page import COMMANDS, Operator, operator
 from tests.support.postgres import Postgres, postgres
 from tests.support.s3 import BUCKET, S3Server, s3, s3_server
+
+pytestmark = pytest.mark.full
 
 __all__ = ["operator", "postgres", "s3", "s3_server"]
 

@@ -27,6 +27,7 @@ def asked(operator: Operator, command: str, token: str) -> tuple[int, dict[str, 
     return int(status), json.loads(body)
 
 
+@pytest.mark.full
 def test_tokens_are_made_used_and_revoked_while_the_service_runs(operator: Operator) -> None:
     operator.serve()
     assert operator.get("/run")[0] == 200

@@ -72,6 +72,7 @@ def assert_close(one: SimulationResult, two: SimulationResult) -> None:
             assert after.evaluated[device_id].loss_sum == pytest.approx(metrics.loss_sum, rel=1e-3)
 
 
+@pytest.mark.representatives("distfl")
 @pytest.mark.parametrize("algorithm", ["fedavg", "distfl", "ditto", "dbe", "fedprox"])
 def test_the_same_as_one_after_the_other_within_rounding(algorithm: str) -> None:
     together = run(algorithm, TOGETHER)

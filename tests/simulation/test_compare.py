@@ -250,6 +250,7 @@ class TestNewcomers:
         assert sorted([*left.devices, *taken]) == sorted(data.devices)
         assert hold_out(data, 2, 3)[1].keys() == taken.keys()
 
+    @pytest.mark.representatives("fedavg", "ifca")
     @pytest.mark.parametrize(
         "algorithm",
         [
@@ -295,6 +296,7 @@ class TestNewcomers:
         assert summary.groups.count == 2
         assert known(known(summary.newcomers).mean) > 0.8
 
+    @pytest.mark.representatives("personal-*")
     @pytest.mark.parametrize(
         ("algorithm", "epochs"),
         [

@@ -82,6 +82,7 @@ def same(one: SimulationResult, two: SimulationResult) -> None:
         )
 
 
+@pytest.mark.representatives("fedavg", "distfl")
 @pytest.mark.parametrize("algorithm", QUICK)
 def test_same_bits_as_by_messages(algorithm: str) -> None:
     same(run(algorithm, "messages"), run(algorithm, "eager"))
@@ -125,6 +126,7 @@ def test_messages_refuse_a_checkpoint(tmp_path: Path) -> None:
         EngineOptions("messages", checkpoint=tmp_path)
 
 
+@pytest.mark.representatives("others2")
 @pytest.mark.parametrize(
     "others",
     [
@@ -137,6 +139,7 @@ def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
     same(run("distfl", "messages", **others), run("distfl", "eager", **others))
 
 
+@pytest.mark.representatives("fedavg-others0")
 @pytest.mark.parametrize(
     ("algorithm", "others"),
     [
@@ -161,6 +164,7 @@ def test_same_bits_in_int8(algorithm: str, others: dict[str, Any]) -> None:
     assert plain.summary.bytes.up > 1.5 * fast.summary.bytes.up
 
 
+@pytest.mark.representatives("distfl+fedadam")
 @pytest.mark.parametrize("algorithm", ["distfl+fedadam", "ditto", "feddisk:preparations=2"])
 def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     whole = run(algorithm, "eager", rounds=3)
@@ -211,6 +215,7 @@ def test_worker_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None
         same(run(algorithm, "eager"), outcome)
 
 
+@pytest.mark.representatives("fedavg")
 @pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedrep", "fedbabu", "distfl"])
 def test_the_native_backend_gives_the_same_within_rounding(algorithm: str) -> None:
     eager, native = run(algorithm, "eager"), run(algorithm, "native")
@@ -237,6 +242,7 @@ def of_images(fleet: FleetData) -> FleetData:
     return replace(fleet, window=Window(("a", "b"), 4, 1, height=8), devices=devices)
 
 
+@pytest.mark.representatives("fedavg-native-cnn2-bn-True", "*-hybrid-tcn-False")
 @pytest.mark.parametrize(("model", "images"), [("cnn2-bn", True), ("tcn", False), ("tcn", True)])
 @pytest.mark.parametrize(("algorithm", "backend"), [("fedavg", "native"), ("dbe", "hybrid")])
 def test_images_dilation_and_sums_give_the_same_within_rounding(
@@ -279,6 +285,7 @@ def test_the_compiled_backend_gives_the_same_within_rounding(algorithm: str) -> 
     assert fast.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.05)
 
 
+@pytest.mark.full
 def test_what_was_compiled_is_loaded_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +346,7 @@ def test_a_cohort_is_drawn_anew_every_round() -> None:
     assert len(outcome.records[-1].evaluated) == 8
 
 
+@pytest.mark.representatives("buffered:*")
 @pytest.mark.parametrize(
     "policy", ["sync:cohort=3", "over-select:cohort=3:over=0.5", "buffered:concurrency=5:buffer=2"]
 )
@@ -400,6 +408,7 @@ def test_a_cohort_is_not_for_a_policy_without_rounds() -> None:
         )
 
 
+@pytest.mark.representatives("fedavg", "scaffold", "ditto")
 @pytest.mark.parametrize(
     "algorithm",
     [

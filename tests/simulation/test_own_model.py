@@ -166,6 +166,7 @@ def make(shape, classes):
 """
 
 
+@pytest.mark.representatives("fedavg", "ditto", "distfl")
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -204,6 +205,7 @@ def test_the_adapters_of_the_docs_train_over_messages_as_in_the_fast_path(
     assert sent["shared/extractor.layers.0.up"].any()
 
 
+@pytest.mark.representatives("*-fedavg")
 @pytest.mark.parametrize(
     "algorithm",
     ["fedavg", "distfl", "ifca", "scaffold", "fedavg+gaussian:noise_multiplier=0.01:clip_norm=9"],
@@ -227,6 +229,7 @@ def test_parameters_that_are_named_like_statistics_are_trained(
     assert (model["statistic/extractor.2.running_var"] > 0).all()
 
 
+@pytest.mark.representatives("fedavg", "ditto")
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_every_objective_takes_its_random_numbers_from_the_batch(
     name: str, from_the_docs: str

@@ -19,6 +19,7 @@ WHOLE = ("iid", "dirichlet", "embedding", "category-imbalance:examples=0:tests=0
 """Partitions that leave nobody's example behind and do not change any."""
 
 
+@pytest.mark.representatives("user-*", "dirichlet-*")
 class TestEveryPartition:
     @pytest.mark.parametrize("images", [True, False])
     @pytest.mark.parametrize("name", PARTITIONS)

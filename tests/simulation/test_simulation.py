@@ -116,6 +116,7 @@ def test_a_fleet_with_two_sensors_falls_into_two_groups() -> None:
     assert agreement(outcome, data) == 1.0
 
 
+@pytest.mark.representatives("0")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_watches_fall_into_the_two_arms(watch: FleetData, seed: int) -> None:
     outcome = run(watch, seed=seed)
@@ -123,6 +124,7 @@ def test_watches_fall_into_the_two_arms(watch: FleetData, seed: int) -> None:
     assert agreement(outcome, watch) == 1.0
 
 
+@pytest.mark.representatives("0")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_watch_windows_dealt_at_random_stay_one_group(watch: FleetData, seed: int) -> None:
     assert run(partition(watch, read_partition("iid"), seed), seed=seed).summary.groups == Groups(
@@ -130,6 +132,7 @@ def test_watch_windows_dealt_at_random_stay_one_group(watch: FleetData, seed: in
     )
 
 
+@pytest.mark.representatives("statistics")
 @pytest.mark.parametrize("signature", ["responses", "noise", "statistics", "labels"])
 def test_every_signature_alone_runs(watch: FleetData, signature: str) -> None:
     outcome = run(watch, f"distfl:signature={signature}", rounds=1)
@@ -139,6 +142,7 @@ def test_every_signature_alone_runs(watch: FleetData, signature: str) -> None:
     assert signature != "statistics" or agreement(outcome, watch) == 1.0
 
 
+@pytest.mark.full
 def test_distfl_is_well_above_fedavg_on_the_watches(watch: FleetData) -> None:
     accuracies = {
         name: known(run(watch, name, rounds=20).summary.accuracy.mean)
@@ -168,6 +172,7 @@ needs_uci_har = pytest.mark.skipif(
 )
 
 
+@pytest.mark.full
 @needs_uci_har
 def test_uci_har_runs_and_distfl_is_not_below_fedavg() -> None:
     data = select_devices(load_data("uci-har"), 20)
