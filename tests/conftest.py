@@ -32,6 +32,13 @@ from tests.support.shared import shared_folder
 from wire.bundle import unpack
 from wire.links.in_process import InProcessBroker
 
+pytest_plugins = (
+    "tests.support.operator",
+    "tests.support.postgres",
+    "tests.support.s3",
+    "tests.support.wheel",
+)
+
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # of a shell's background job: what tests start and interrupt would ignore it too

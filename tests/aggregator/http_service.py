@@ -30,7 +30,7 @@ from aggregator.service.steering import Steering
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.place import Place
 from simulation.datasets.windows import FleetData
-from tests.aggregator.test_in_use import Releasing
+from tests.aggregator.rollout_cases import Releasing
 
 OWN = "shoal-the-owner's"
 """Token of the folder's owner."""

@@ -1,7 +1,12 @@
 """A fleet whose releases are rolled out, without a service: devices that take what they are given
 as SPEC.md says, and what they answer."""
 
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from aggregator.core.release.releases import Draft
 from aggregator.core.release.rollout import step
@@ -17,8 +22,28 @@ from aggregator.core.release.state import (
     Said,
     Ticked,
 )
-from wire.codec import digest
-from wire.messages import InUse, Metrics
+from aggregator.leadership.identity import own_secret, service_signer
+from aggregator.releases.orders import (
+    release_handlers,
+)
+from aggregator.releases.policy import ReleasePolicy, group_of
+from aggregator.releases.rollouts import Rollouts, RolloutSettings
+from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.memory import MemoryBlobs
+from aggregator.storage.release_store import ReleaseStore
+from aggregator.storage.sql_store import SqlStore
+from aggregator.transfer.fleet import Fleet
+from simulation.datasets.windows import FleetData
+from simulation.engine.messages import VirtualClock
+from tests.aggregator.bench import Bench
+from wire import messages as m
+from wire.codec import decode, digest
+from wire.identity.keys import new_key
+from wire.links.in_process import InProcessBroker
+from wire.links.port import Delivery
+from wire.messages import InUse, Metrics, Release
+from wire.topics import Topics
 
 STEPS = (RolloutStep(0.1), RolloutStep(0.5), RolloutStep(1.0))
 GATE = Gate(patience_s=100.0)
@@ -136,3 +161,163 @@ class Rig:
         """The model that a device has if it took what it was given; empty if it was given none."""
         had = self.has.get(device_id)
         return self.state.catalogue.releases[had[-1]].model if had else ""
+
+
+class Heard:
+    """Releases as far as a runner knows them."""
+
+    def __init__(self) -> None:
+        self.said: list[m.InUse] = []
+
+    def on_in_use(self, message: m.InUse) -> None:
+        self.said.append(message)
+
+    def forget(self, device_id: str) -> None:
+        self.said = [message for message in self.said if message.device_id != device_id]
+
+
+class Releasing:
+    """A service of two devices, whose campaign is trained by `Bench`, and its releases."""
+
+    def __init__(
+        self, fleet: FleetData, folder: Path, when: Any = "auto", every: int = 0, rounds: int = 2
+    ) -> None:
+        self.rollouts: Rollouts | None = None
+        self.bench = Bench(
+            fleet,
+            settings={"rounds": rounds, "name": "run-1"},
+            observe=self.observe,
+            rollouts=Heard(),
+        )
+        link = Fleet(InProcessBroker().connect("aggregator"), Topics("f"), "boot")
+        self.rollouts = Rollouts(
+            ReleaseStore(sqlite_url(folder / "shoal.db"), "f"),
+            BlobFolder(folder / "releases"),
+            link,
+            self.bench.clock,
+            lambda: 1,
+            online=lambda _: True,
+            group=lambda device_id: group_of(self.bench.state, device_id),
+            settings=RolloutSettings(steps=(RolloutStep(0.5), RolloutStep(1.0)), gate=Gate()),
+        )
+        self.policy = ReleasePolicy(self.rollouts, lambda _name: self.bench.blobs, when, every)
+        for device_id in ("a", "b"):
+            self.rollouts.on_check_in(device_id)
+        self.handlers = release_handlers(self.policy, lambda: {"run-1": self.bench.state})
+
+    def observe(self, state: Any, event: Any) -> None:
+        if self.rollouts is not None:
+            self.policy.observe(state, event)
+
+    def round(self) -> None:
+        self.bench.close(a=(1.0, 2), b=(1.0, 2))
+        self.policy.tick()
+
+    def finish(self) -> None:
+        for device_id in ("a", "b"):
+            self.bench.tensors = {}
+            self.bench.send(
+                device_id, "update", self.bench.payload(device_id, evaluated=m.Metrics(4, 1.0, 3))
+            )
+        assert self.bench.state.phase == "finished"
+        self.policy.tick()
+
+    @property
+    def made(self) -> list[tuple[int, int, str]]:
+        assert self.rollouts is not None
+        return [
+            (n, r.round, r.group) for n, r in sorted(self.rollouts.state.catalogue.releases.items())
+        ]
+
+    def order(self, order: Any) -> str:
+        answer: str = self.handlers[type(order)](order)
+        return answer
+
+
+ALL = RolloutSettings(steps=(RolloutStep(1.0),), gate=Gate(patience_s=0.0))
+
+
+class Service:
+    """Releases of a fleet whose service is started, and killed by being left alone."""
+
+    def __init__(self, folder: Path, settings: RolloutSettings = ALL, fleet: str = "f") -> None:
+        self.folder, self.settings, self.fleet = folder, settings, fleet
+        self.broker, self.topics, self.clock = InProcessBroker(), Topics("f"), VirtualClock()
+        self.devices = self.broker.connect("devices")
+        self.devices.subscribe("shoal/2/f/device/+/release", "shoal/2/f/blob/+")
+        self.online: set[str] = set()
+        self.source = MemoryBlobs()
+        self.starts = 0
+        self.start()
+
+    def start(self) -> None:
+        self.starts += 1
+        self.store = ReleaseStore(sqlite_url(self.folder / "shoal.db"), self.fleet)
+        fleet = Fleet(self.broker.connect("aggregator"), self.topics, f"boot-{self.starts}")
+        self.rollouts = Rollouts(
+            self.store,
+            BlobFolder(self.folder / "releases"),
+            fleet,
+            self.clock,
+            lambda: self.starts,
+            online=lambda device_id: device_id in self.online,
+            settings=self.settings,
+        )
+
+    def check_in(self, *device_ids: str) -> None:
+        for device_id in device_ids:
+            self.online.add(device_id)
+            self.rollouts.on_check_in(device_id)
+
+    def release(self, name: str, *, roll_out: bool = True, **groups: str) -> tuple[int, ...]:
+        bundle, model = self.source.put(b"bundle", name.encode())
+        made = replace(draft(), bundle=bundle, model=model)
+        return self.rollouts.release(
+            [made], self.source, groups or dict.fromkeys(self.online, "0"), "0", roll_out
+        )
+
+    def tick(self, seconds: float = 2.0) -> None:
+        self.clock.now_s += seconds
+        self.rollouts.tick()
+
+    def say(self, release: Release, problem: str = "", accuracy: float = 0.9) -> None:
+        number = 0 if problem else release.number
+        self.rollouts.on_in_use(
+            InUse(
+                release.device_id, number, release.number, problem, metrics(accuracy), metrics(0.9)
+            )
+        )
+
+    def sent(self) -> list[Any]:
+        """The releases that were published since the last call, and the digests of blobs."""
+        found: list[Any] = []
+        while (event := self.devices.receive(timeout_s=0)) is not None:
+            if isinstance(event, Delivery):
+                kind = self.topics.parse(event.topic).kind
+                found.append(
+                    decode(event.payload, Release) if kind == "release" else digest(event.payload)
+                )
+        return found
+
+
+ROOT = new_key()
+
+
+def service_with_releases(fleet: FleetData, folder: Path, name: str = "f") -> Service:
+    """A service with a run, and two releases, of which the second is on its way to two devices."""
+    folder.mkdir(parents=True)
+    own_secret(folder / "secret.key")
+    service_signer(folder, "f", (ROOT.public_key(),), ROOT, time.time())
+    store = SqlStore(sqlite_url(folder / "shoal.db"), "run-1")
+    service = Service(folder, fleet=name)
+    bench = Bench(fleet, store, BlobFolder(folder / "blobs" / "run-1"))
+    bench.close(a=(1.0, 2), b=(1.0, 2))
+    service.check_in("a", "b")
+    service.release("first")
+    for device_id in ("a", "b"):
+        service.rollouts.on_in_use(InUse(device_id, 1, 1, evaluated=Metrics(10, 1.0, 9)))
+    service.tick()
+    service.release("second")
+    service.rollouts.on_in_use(InUse("a", 1, 2, "no graph", Metrics(), Metrics()))
+    service.rollouts.take_in()
+    return service

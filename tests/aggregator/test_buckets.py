@@ -15,12 +15,10 @@ from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from tests.aggregator.bench import Bench
 from tests.contracts.store import BlobsContract
-from tests.support.s3 import BUCKET, S3Server, s3, s3_server
+from tests.support.s3 import BUCKET, S3Server
 from wire import messages as m
 from wire.codec import digest
 from wire.errors import ConfigError
-
-__all__ = ["s3", "s3_server"]
 
 pytest.importorskip(
     "boto3", reason="boto3 is not installed: pip install 'shoal[s3]' would run this"

@@ -3,53 +3,22 @@ for again; and nothing counts twice."""
 
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aggregator.aggregation.apply import aggregate
-from aggregator.core.ports import StorageFailed
-from aggregator.core.record import RoundRecord
-from aggregator.core.state import Event, RunState
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from aggregator.storage.memory import MemoryBlobs
 from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
+from tests.aggregator.full_disk import Disk, FullStore
 from wire import messages as m
 from wire.codec import digest, encode
 from wire.links.port import Delivery, LinkDown, LinkUp
-
-
-class Disk:
-    """Whether there is space."""
-
-    full = False
-
-    def use(self) -> None:
-        if self.full:
-            raise StorageFailed("no space left on device")
-
-
-class FullStore(MemoryStore):
-    def __init__(self, disk: Disk) -> None:
-        super().__init__()
-        self._disk = disk
-
-    def commit(
-        self,
-        events: Sequence[Event],
-        records: Sequence[RoundRecord] = (),
-        snapshot: RunState | None = None,
-    ) -> None:
-        self._disk.use()
-        super().commit(events, records, snapshot)
-
-    def check(self) -> None:
-        self._disk.use()
 
 
 class FullBlobs(MemoryBlobs):

@@ -26,7 +26,8 @@ from aggregator.storage.registry_table import RegistryTable
 from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.aggregator.test_unlabelled import (
+from tests.aggregator.device_cases import found
+from tests.aggregator.unlabelled_cases import (
     FOUR_OF_FIVE,
     LARGEST,
     aggregate,
@@ -285,15 +286,6 @@ class TestWhere:
         }
         orders.untag(UntagDevices(("b",), ("nights",)))
         assert not bench.state.devices["b"].eligible
-
-
-def found(folder: Path, *needles: bytes) -> list[str]:
-    """The files below a folder in whose bytes one of these is."""
-    return [
-        str(p.relative_to(folder))
-        for p in sorted(folder.rglob("*"))
-        if p.is_file() and any(n in p.read_bytes() for n in needles)
-    ]
 
 
 class TestForget:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from aggregator.core.release.state import Gate, RolloutStep
 from aggregator.core.round.opening import finish_command
 from aggregator.core.state import DeviceCheckedIn
 from aggregator.http.api import create_api
@@ -18,35 +17,15 @@ from aggregator.releases.orders import (
     PromoteRollout,
     ResumeRollout,
     ReturnToRelease,
-    release_handlers,
 )
-from aggregator.releases.policy import ReleasePolicy, group_of, read_when
-from aggregator.releases.rollouts import Rollouts, RolloutSettings
+from aggregator.releases.policy import read_when
 from aggregator.service.conditions import Conditions, Counted
-from aggregator.storage.blob_folder import BlobFolder
-from aggregator.storage.engine import sqlite_url
-from aggregator.storage.release_store import ReleaseStore
-from aggregator.transfer.fleet import Fleet
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
+from tests.aggregator.rollout_cases import Heard, Releasing
 from wire import messages as m
 from wire.codec import encode
 from wire.errors import ConfigError
-from wire.links.in_process import InProcessBroker
-from wire.topics import Topics
-
-
-class Heard:
-    """Releases as far as a runner knows them."""
-
-    def __init__(self) -> None:
-        self.said: list[m.InUse] = []
-
-    def on_in_use(self, message: m.InUse) -> None:
-        self.said.append(message)
-
-    def forget(self, device_id: str) -> None:
-        self.said = [message for message in self.said if message.device_id != device_id]
 
 
 class TestInbox:
@@ -99,64 +78,6 @@ class TestInbox:
         bench.campaign._carry_out(finish_command(bench.state, "a"))
         (finish,) = bench.answers()
         assert finish.releases
-
-
-class Releasing:
-    """A service of two devices, whose campaign is trained by `Bench`, and its releases."""
-
-    def __init__(
-        self, fleet: FleetData, folder: Path, when: Any = "auto", every: int = 0, rounds: int = 2
-    ) -> None:
-        self.rollouts: Rollouts | None = None
-        self.bench = Bench(
-            fleet,
-            settings={"rounds": rounds, "name": "run-1"},
-            observe=self.observe,
-            rollouts=Heard(),
-        )
-        link = Fleet(InProcessBroker().connect("aggregator"), Topics("f"), "boot")
-        self.rollouts = Rollouts(
-            ReleaseStore(sqlite_url(folder / "shoal.db"), "f"),
-            BlobFolder(folder / "releases"),
-            link,
-            self.bench.clock,
-            lambda: 1,
-            online=lambda _: True,
-            group=lambda device_id: group_of(self.bench.state, device_id),
-            settings=RolloutSettings(steps=(RolloutStep(0.5), RolloutStep(1.0)), gate=Gate()),
-        )
-        self.policy = ReleasePolicy(self.rollouts, lambda _name: self.bench.blobs, when, every)
-        for device_id in ("a", "b"):
-            self.rollouts.on_check_in(device_id)
-        self.handlers = release_handlers(self.policy, lambda: {"run-1": self.bench.state})
-
-    def observe(self, state: Any, event: Any) -> None:
-        if self.rollouts is not None:
-            self.policy.observe(state, event)
-
-    def round(self) -> None:
-        self.bench.close(a=(1.0, 2), b=(1.0, 2))
-        self.policy.tick()
-
-    def finish(self) -> None:
-        for device_id in ("a", "b"):
-            self.bench.tensors = {}
-            self.bench.send(
-                device_id, "update", self.bench.payload(device_id, evaluated=m.Metrics(4, 1.0, 3))
-            )
-        assert self.bench.state.phase == "finished"
-        self.policy.tick()
-
-    @property
-    def made(self) -> list[tuple[int, int, str]]:
-        assert self.rollouts is not None
-        return [
-            (n, r.round, r.group) for n, r in sorted(self.rollouts.state.catalogue.releases.items())
-        ]
-
-    def order(self, order: Any) -> str:
-        answer: str = self.handlers[type(order)](order)
-        return answer
 
 
 class TestPolicy:

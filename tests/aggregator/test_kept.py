@@ -3,7 +3,6 @@ API and the report."""
 
 import re
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,27 +24,11 @@ from algorithms.registry import read_algorithm
 from shoal.reports.files import write_report
 from shoal.reports.kept_words import UNUSABLE, margin_text, names_text, rule_text
 from shoal.reports.run_page import Extras
+from tests.aggregator.kept_cases import CHOICE, CLOSING, KEPT, LAYOUT, NAMES
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.contracts.store import SETTINGS
 from tests.support.known import known
 from wire import messages as m
-
-NAMES = ("tuned, neighbours 0.5", "general, neighbours 0")
-KEPT = Kept(NAMES[0], 12, 0.25, {NAMES[1]: 0.5})
-LAYOUT = (
-    ("response/choose.kept", "float32", (2,)),
-    ("response/choose.loss", "float32", (2,)),
-    ("response/choose.windows", "float32", ()),
-)
-CLOSING = (
-    m.Evaluate("windows", "memorise", report=False),
-    m.Apply("choose"),
-    m.Evaluate("test", "assess"),
-)
-CHOICE: dict[str, Any] = {
-    "candidates": NAMES,
-    "responses": {"choose": LAYOUT, "memorise": (("response/x", "float32", ()),)},
-}
 
 
 def closing(*devices: str, withholding: str = "") -> Run:

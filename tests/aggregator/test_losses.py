@@ -7,8 +7,7 @@ import pytest
 from aggregator.core import state as s
 from aggregator.core.round.closings import MOST_ASKED
 from aggregator.transfer.offers import needed
-from tests.aggregator.round_cases import RECEIVED
-from tests.aggregator.test_closings import (
+from tests.aggregator.closing_cases import (
     PROGRAMS,
     declined,
     finished,
@@ -19,7 +18,8 @@ from tests.aggregator.test_closings import (
     told,
     written,
 )
-from tests.aggregator.test_kept import CLOSING
+from tests.aggregator.kept_cases import CLOSING
+from tests.aggregator.round_cases import RECEIVED
 from wire import messages as m
 
 

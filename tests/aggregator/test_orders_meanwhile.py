@@ -12,7 +12,7 @@ from aggregator.core.ports import StorageFailed
 from aggregator.storage.memory import MemoryStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.aggregator.test_campaigns import Campaigns, online
+from tests.aggregator.campaign_cases import Campaigns, online
 from wire import messages as m
 from wire.codec import encode_update
 

@@ -21,10 +21,8 @@ from aggregator.storage.sql_store import SqlStore, has_run, run_names
 from tests.contracts.store import STARTED, StoreContract
 from tests.support.known import known
 from tests.support.lossy_proxy import lossy_proxy
-from tests.support.postgres import Postgres, elsewhere, postgres, programs, running
+from tests.support.postgres import Postgres, elsewhere, programs, running
 from wire.errors import ConfigError
-
-__all__ = ["postgres"]
 
 pytest.importorskip(
     "psycopg", reason="psycopg is not installed: pip install 'shoal[postgres]' would run this"

@@ -1,54 +1,25 @@
 """Releases in a service's folder: found whole or damaged, copied, and put back."""
 
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from aggregator.leadership.identity import own_secret, service_signer
 from aggregator.maintenance.backup import back_up, restore
 from aggregator.maintenance.database import read_database
 from aggregator.maintenance.examine import examine
-from aggregator.storage.blob_folder import BlobFolder, blob_names
-from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.blob_folder import blob_names
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
-from tests.aggregator.bench import Bench
-from tests.aggregator.test_rollouts import Service
+from tests.aggregator.rollout_cases import Service, service_with_releases
 from wire.codec import digest
 from wire.errors import ConfigError
-from wire.identity.keys import new_key
-from wire.messages import InUse, Metrics
-
-ROOT = new_key()
 
 
 @pytest.fixture
 def service(fleet: FleetData, tmp_path: Path) -> Service:
     return service_with_releases(fleet, tmp_path / "served")
-
-
-def service_with_releases(fleet: FleetData, folder: Path, name: str = "f") -> Service:
-    """A service with a run, and two releases, of which the second is on its way to two devices."""
-    folder.mkdir(parents=True)
-    own_secret(folder / "secret.key")
-    service_signer(folder, "f", (ROOT.public_key(),), ROOT, time.time())
-    store = SqlStore(sqlite_url(folder / "shoal.db"), "run-1")
-    service = Service(folder, fleet=name)
-    bench = Bench(fleet, store, BlobFolder(folder / "blobs" / "run-1"))
-    bench.close(a=(1.0, 2), b=(1.0, 2))
-    service.check_in("a", "b")
-    service.release("first")
-    for device_id in ("a", "b"):
-        service.rollouts.on_in_use(InUse(device_id, 1, 1, evaluated=Metrics(10, 1.0, 9)))
-    service.tick()
-    service.release("second")
-    service.rollouts.on_in_use(InUse("a", 1, 2, "no graph", Metrics(), Metrics()))
-    service.rollouts.take_in()
-    return service
 
 
 def wrong(folder: Path, mend: bool = False) -> list[str]:

@@ -5,92 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from aggregator.core.ports import BlobLost, StorageFailed
 from aggregator.core.release import rollout
 from aggregator.core.release.state import CheckedIn, Gate, RolloutStep
-from aggregator.releases.rollouts import KEPT, Rollouts, RolloutSettings, read_steps
+from aggregator.releases.rollouts import KEPT, RolloutSettings, read_steps
 from aggregator.storage import release_store
-from aggregator.storage.blob_folder import BlobFolder, blob_names
-from aggregator.storage.engine import sqlite_url
-from aggregator.storage.memory import MemoryBlobs
-from aggregator.storage.release_store import ReleaseStore
-from aggregator.transfer.fleet import Fleet
-from simulation.engine.messages import VirtualClock
-from tests.aggregator.rollout_cases import draft, metrics
-from wire.codec import decode, digest
+from aggregator.storage.blob_folder import blob_names
+from tests.aggregator.rollout_cases import Service, draft
+from wire.codec import digest
 from wire.errors import ConfigError
-from wire.links.in_process import InProcessBroker
 from wire.links.port import Delivery
 from wire.messages import InUse, Release
-from wire.topics import Topics
 
-ALL = RolloutSettings(steps=(RolloutStep(1.0),), gate=Gate(patience_s=0.0))
 HALVES = RolloutSettings(steps=(RolloutStep(0.5), RolloutStep(1.0)), gate=Gate(patience_s=0.0))
-
-
-class Service:
-    """Releases of a fleet whose service is started, and killed by being left alone."""
-
-    def __init__(self, folder: Path, settings: RolloutSettings = ALL, fleet: str = "f") -> None:
-        self.folder, self.settings, self.fleet = folder, settings, fleet
-        self.broker, self.topics, self.clock = InProcessBroker(), Topics("f"), VirtualClock()
-        self.devices = self.broker.connect("devices")
-        self.devices.subscribe("shoal/2/f/device/+/release", "shoal/2/f/blob/+")
-        self.online: set[str] = set()
-        self.source = MemoryBlobs()
-        self.starts = 0
-        self.start()
-
-    def start(self) -> None:
-        self.starts += 1
-        self.store = ReleaseStore(sqlite_url(self.folder / "shoal.db"), self.fleet)
-        fleet = Fleet(self.broker.connect("aggregator"), self.topics, f"boot-{self.starts}")
-        self.rollouts = Rollouts(
-            self.store,
-            BlobFolder(self.folder / "releases"),
-            fleet,
-            self.clock,
-            lambda: self.starts,
-            online=lambda device_id: device_id in self.online,
-            settings=self.settings,
-        )
-
-    def check_in(self, *device_ids: str) -> None:
-        for device_id in device_ids:
-            self.online.add(device_id)
-            self.rollouts.on_check_in(device_id)
-
-    def release(self, name: str, *, roll_out: bool = True, **groups: str) -> tuple[int, ...]:
-        bundle, model = self.source.put(b"bundle", name.encode())
-        made = replace(draft(), bundle=bundle, model=model)
-        return self.rollouts.release(
-            [made], self.source, groups or dict.fromkeys(self.online, "0"), "0", roll_out
-        )
-
-    def tick(self, seconds: float = 2.0) -> None:
-        self.clock.now_s += seconds
-        self.rollouts.tick()
-
-    def say(self, release: Release, problem: str = "", accuracy: float = 0.9) -> None:
-        number = 0 if problem else release.number
-        self.rollouts.on_in_use(
-            InUse(
-                release.device_id, number, release.number, problem, metrics(accuracy), metrics(0.9)
-            )
-        )
-
-    def sent(self) -> list[Any]:
-        """The releases that were published since the last call, and the digests of blobs."""
-        found: list[Any] = []
-        while (event := self.devices.receive(timeout_s=0)) is not None:
-            if isinstance(event, Delivery):
-                kind = self.topics.parse(event.topic).kind
-                found.append(
-                    decode(event.payload, Release) if kind == "release" else digest(event.payload)
-                )
-        return found
 
 
 @pytest.fixture

@@ -22,12 +22,10 @@ from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.support.known import known
 from tests.support.lossy_proxy import lossy_proxy
-from tests.support.postgres import Postgres, postgres
-from tests.support.s3 import BUCKET, S3Server, s3, s3_server
+from tests.support.postgres import Postgres
+from tests.support.s3 import BUCKET, S3Server
 from wire import messages as m
 from wire.codec import encode
-
-__all__ = ["postgres", "s3", "s3_server"]
 
 
 @pytest.fixture

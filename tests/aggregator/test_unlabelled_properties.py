@@ -11,7 +11,7 @@ from aggregator.core.round.asking import start_key
 from aggregator.core.round.machine import OPEN
 from aggregator.core.state import DeviceForgotten
 from tests.aggregator.round_cases import Run, kinds
-from tests.aggregator.test_unlabelled import PROGRAMS, aggregate, come, tell
+from tests.aggregator.unlabelled_cases import PROGRAMS, aggregate, come, tell
 
 events = st.lists(
     st.one_of(

@@ -13,10 +13,10 @@ from aggregator.releases.orders import ORDERS, refusing_handlers
 from aggregator.service.devices import Devices
 from aggregator.storage.memory import MemoryRegistry, MemoryStore
 from simulation.datasets.windows import FleetData
+from tests.aggregator.campaign_cases import Campaigns
+from tests.aggregator.full_disk import Disk, FullStore
+from tests.aggregator.kept_cases import CHOICE, KEPT
 from tests.aggregator.round_cases import RECEIVED, Run
-from tests.aggregator.test_campaigns import Campaigns
-from tests.aggregator.test_containment import Disk, FullStore
-from tests.aggregator.test_kept import CHOICE, KEPT
 from tests.contracts.store import PROGRAMS
 from tests.support.known import known
 from wire import messages as m

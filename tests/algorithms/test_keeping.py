@@ -48,7 +48,7 @@ from simulation.contract.fleet import (
     tiny_windows,
 )
 from simulation.engine.graphs.eager import EagerGraphs
-from tests.algorithms.test_closing_plans import KEPT_WAYS, close, labelled
+from tests.algorithms.closing_cases import KEPT_WAYS, close, labelled
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Window

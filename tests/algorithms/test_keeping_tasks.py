@@ -30,7 +30,7 @@ from edge_client.core.ports import Windows
 from edge_client.data.labels import no_labels
 from edge_client.work.executor import Executor, Result
 from simulation.contract.fleet import CLASSES, Field, make_field, tiny_model, tiny_windows
-from tests.algorithms.test_closing_plans import close, labelled, played
+from tests.algorithms.closing_cases import close, labelled, played
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError

@@ -25,6 +25,7 @@ from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
+from tests.support.labels import nobody_labelled
 from wire.arrays import names
 from wire.errors import ConfigError, DataError
 from wire.identity.keys import new_key
@@ -32,18 +33,6 @@ from wire.identity.keys import new_key
 LEARNS = "fedavg+adam:lr=0.003+reconstruction:tolerance=0.5"
 OWN_LOSS = ("fedrod", "fedpcl", "fedgen")
 """Objectives that train by classes."""
-
-
-def nobody_labelled(data: FleetData) -> FleetData:
-    """The same windows, of which none has a label; those for testing come last."""
-
-    def bare(w: Windows) -> Windows:
-        none = np.zeros(0, np.int64)
-        return Windows(
-            w.train_x[:0], none, w.train_x[:0], none, np.concatenate([w.train_x, w.test_x])
-        )
-
-    return replace(data, classes=(), devices={d: bare(w) for d, w in data.devices.items()})
 
 
 def ran(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from algorithms.models.adoption.adopt import adopt
 from algorithms.objectives.fedavg import FedAvg
-from tests.algorithms.test_usual_models import CLASSES, adopted
+from tests.algorithms.usual_models import CLASSES, adopted
 from wire.errors import ConfigError
 
 

@@ -25,7 +25,7 @@ from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.aggregator.bench import Bench
-from tests.simulation.test_engine import same
+from tests.support.engines import same
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError
 

@@ -29,7 +29,7 @@ from algorithms.server_optimizers.momentum import FedAvgM
 from algorithms.server_optimizers.stepping import advance
 from simulation.contract import declarations, rounds
 from simulation.contract.fleet import difference, make_field
-from tests.algorithms.test_rounds import MODEL, PROBE, WORK, begin, updates
+from tests.algorithms.round_cases import MODEL, PROBE, WORK, begin, updates
 from wire.arrays.tensors import Array, Tensors
 
 MOVING = [name for name, made in SERVER_OPTIMIZERS.items() if made.moves]

@@ -21,7 +21,7 @@ from export.bundle import RUNTIMES, capture_graphs, make_bundle
 from export.describe import example_inputs, named
 from export.parity import check_parity
 from simulation.engine.graphs.native import NativeGraphs
-from tests.algorithms.test_usual_models import (
+from tests.algorithms.usual_models import (
     CLASSES,
     LR,
     MOMENTUM,

@@ -13,27 +13,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algorithms.core.contract import TorchTensors
-from algorithms.models.adoption.adopt import adopt
 from algorithms.models.adoption.attention import Attention
 from algorithms.models.adoption.dropout import DROPOUTS
 from algorithms.models.adoption.frozen import fixed_norms
-from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.reading.layers import Unsupported
 from algorithms.models.reading.plain import attention, linear
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.objectives.gradients import tape
 from algorithms.registry import make_objective, read_algorithm
-from benchmarks.usual_images import MobileNetV3, ResNet18, Shape
+from benchmarks.usual_images import MobileNetV3, ResNet18
 from benchmarks.usual_models import USUAL
-from export.describe import example_inputs, named, parts_of
-from host.compiled import compile_ahead
-from simulation.engine.graphs.batched import _over_devices
-from simulation.engine.graphs.hybrid import HybridGraphs
+from export.describe import example_inputs, named
 from simulation.engine.graphs.native import NativeGraphs
+from tests.algorithms.usual_models import (
+    CLASSES,
+    LR,
+    MOMENTUM,
+    adopted,
+    batched,
+    compiled,
+    eager,
+    hybrid,
+)
 from wire.arrays import names
 from wire.errors import ConfigError
 
-CLASSES, LR, MOMENTUM = 4, 0.05, 0.9
 SLOWER = {"resnet18": 0.002}
 """Learning rates of models in which float32 is off by a thousandth after three steps at the usual
 one, in plain torch too."""
@@ -83,13 +86,6 @@ def made(name: str) -> nn.Module:
 
 def outputs_of(name: str) -> int:
     return math.prod(USUAL[name].shape) if USUAL[name].task == "reconstruction" else CLASSES
-
-
-def adopted(
-    model: nn.Module, shape: Shape, outputs: int = CLASSES, vocabulary: int = 0
-) -> Classifier:
-    scale = nn.Identity() if vocabulary else Scale(torch.full((shape[0],), 2.0), len(shape) - 1)
-    return adopt("mine", model, shape, outputs, scale, vocabulary)
 
 
 def objective_of(name: str) -> FedAvg:
@@ -150,14 +146,6 @@ def plainly_trained(name: str) -> dict[str, Tensor]:
     return {n: value.detach() for n, value in model.named_parameters()} | statistics
 
 
-def eager(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
-    return named(objective.step)
-
-
-def compiled(objective: FedAvg, inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
-    return compile_ahead(named(objective.step), inputs)
-
-
 def native(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
     graphs = NativeGraphs(objective, objective.model.shape, ["step"])
 
@@ -166,30 +154,6 @@ def native(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors],
         x, y = arrays.pop(names.X), arrays.pop(names.Y)
         moved = graphs.train("step", arrays, x, y, [np.arange(len(y))], arrays)
         return {key: torch.from_numpy(np.array(value)) for key, value in moved.items()}
-
-    return run
-
-
-def hybrid(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
-    graphs = HybridGraphs(objective, objective.model.shape, ["step"])
-
-    def run(inputs: TorchTensors) -> TorchTensors:
-        with torch.no_grad(), tape():
-            return graphs.call("step", inputs)
-
-    return run
-
-
-def batched(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
-    step = _over_devices(objective.step)
-
-    def run(inputs: TorchTensors) -> TorchTensors:
-        held, batch, hyper = parts_of(inputs)
-        two, of_two = (
-            {key: torch.stack([value, value]) for key, value in values.items()}
-            for values in (held, batch)
-        )
-        return {key: value[1] for key, value in step(two, of_two, hyper).items()}
 
     return run
 

@@ -19,7 +19,7 @@ from edge_client.core.ports import Windows
 from edge_client.work.executor import Executor
 from tests.android.closing_vectors import write_closing_cases
 from tests.android.numpy_vectors import cases, lines
-from tests.wire.test_fuzz import changed, refuses
+from tests.wire.changes import changed, refuses
 from tests.wire.write_vectors import MESSAGES
 from wire import messages as m
 from wire.arrays import names

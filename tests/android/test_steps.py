@@ -10,21 +10,17 @@ import torch
 
 from algorithms.core.contract import Objective
 from algorithms.registry import read_algorithm
-from edge_client.core.ports import Windows
 from export.bundle import capture_graphs
-from export.parity import _draw, _eager_step, _next
 from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
+from tests.android.steps import draw_batches, eager, on_the_jvm
 from tests.support.bundles import pack_graphs
 from tests.support.fleets import synthetic_fleet
-from wire.arrays.tensors import Tensors, decode_tensors, encode_tensors
+from wire.arrays.tensors import Tensors, decode_tensors
 from wire.bundle import Bundle, unpack
 
 pytestmark = pytest.mark.full
 
-STEPS = 20
-BATCH = 32
-VERSION = "1.5.1"
 ALGORITHMS = [
     "fedavg",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("dbe", "cgau", "feddisk")),
@@ -43,48 +39,6 @@ def prepared(
     path = tmp_path_factory.mktemp("steps") / "device.shoal"
     path.write_bytes(payload)
     return path, objective, unpack(payload), draw_batches(objective, data.devices["d0"])
-
-
-def draw_batches(objective: Objective, windows: Windows) -> list[Tensors]:
-    """What the batches of twenty steps hold."""
-    rng, batches = np.random.default_rng(3), []
-    for step in range(STEPS):
-        chosen = rng.integers(0, windows.num_train, BATCH if step % 5 else BATCH // 3)
-        batch = {"x": windows.train_x[chosen], "y": windows.train_y[chosen]} | _draw(
-            objective, len(chosen), rng
-        )
-        batches.append(
-            {f"batch/{name}": np.ascontiguousarray(value) for name, value in batch.items()}
-        )
-    return batches
-
-
-def eager(
-    objective: Objective, bundle: Bundle, batches: list[Tensors], dtype: torch.dtype
-) -> Tensors:
-    """The tensors after the steps in eager torch."""
-    step, held = _eager_step(objective, "step", dtype), dict(bundle.initial)
-    for batch in batches:
-        held = _next(
-            held, step(held, {name.removeprefix("batch/"): value for name, value in batch.items()})
-        )
-    return held
-
-
-def on_the_jvm(
-    path: Path, bundle: Bundle, batches: list[Tensors], version: str = VERSION
-) -> subprocess.CompletedProcess[str]:
-    given = {
-        f"in/{i}/{name}": value for i, batch in enumerate(batches) for name, value in batch.items()
-    }
-    given |= {
-        f"hyper/{name}": np.array(value, np.float32)
-        for name, value in bundle.manifest.hyper.items()
-    }
-    inputs, outputs = path.with_name("inputs.safetensors"), path.with_name("outputs.safetensors")
-    inputs.write_bytes(encode_tensors(given))
-    arguments = [str(path), "step", version, str(inputs), str(outputs)]
-    return subprocess.run([*host_command("StepsKt"), *arguments], capture_output=True, text=True)
 
 
 def test_twenty_steps_differ_from_eager_float32_no_more_than_that_from_float64(

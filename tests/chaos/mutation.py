@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.wire.test_fuzz import changed
+from tests.wire.changes import changed
 from wire import messages as m
 from wire.codec import encode
 from wire.topics import FromDevice, Topics

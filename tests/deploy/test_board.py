@@ -16,11 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.tools import DEPLOY, debian
-from tests.packaging.conftest import setup_script, wheel
 from tests.support.enrolment import enrolment_bench
 from tests.support.shared import shared_folder
 
-__all__ = ["setup_script", "wheel"]
 SCRIPT = DEPLOY / "board" / "shoal-board"
 SYSTEMCTL = """\
 #!/bin/sh

@@ -6,7 +6,6 @@ import re
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,8 @@ from aggregator.enrolment.mosquitto import find_plugin
 from aggregator.http.tokens import TokenFile
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
-from tests.deploy.tools import DEPLOY, debian, run, tool
+from tests.deploy.tools import COMPOSE, DEPLOY, GIVEN, debian, run, setup, tool
 from tests.end_to_end.fleet import find_mosquitto
-from wire.identity.keys import new_key, private_pem
-
-COMPOSE = DEPLOY / "compose"
-GIVEN = {
-    "SHOAL_HOME": "/srv/shoal",
-    "SHOAL_HOST": "fleet.example",
-    "SHOAL_UID": "1000",
-    "SHOAL_GID": "1000",
-}
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +29,13 @@ def compose() -> dict[str, Any]:
     filled = re.sub(r"\$\{(\w+)(?::[-?]([^}]*))?\}", lambda m: GIVEN.get(m[1]) or m[2], text)
     read: dict[str, Any] = yaml.safe_load(filled)
     return read
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """The folder that `setup` makes for a broker on this machine."""
+    setup(tmp_path)
+    return tmp_path / "home"
 
 
 def test_it_is_what_the_specification_of_compose_permits(compose: dict[str, Any]) -> None:
@@ -107,45 +104,6 @@ def test_what_is_open_beyond_the_machine_is_what_devices_need(compose: dict[str,
         "8443:8443",
         "8883:8883",
     ]
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Path:
-    """The folder that `setup` makes for a broker on this machine."""
-    setup(tmp_path)
-    return tmp_path / "home"
-
-
-def setup(
-    folder: Path,
-    plugin: str = "/usr/lib/mosquitto_dynamic_security.so",
-    *,
-    fails: bool = False,
-    webhook: str = "",
-) -> "subprocess.CompletedProcess[str]":
-    """Give the command, with the `shoal` of this environment."""
-    bundle = folder / "bundle"
-    for made in (bundle, folder / "bin"):
-        made.mkdir(exist_ok=True)
-    for name in (
-        "device.shoal",
-        "server.pt2",
-        "trust.pem",
-    ):  # which `setup` copies and does not read
-        (bundle / name).touch()
-    (bundle / "signing.key").write_bytes(private_pem(new_key()))
-    shoal = folder / "bin" / "shoal"
-    shoal.write_text(f'#!/bin/sh\nexec {sys.executable} -m shoal "$@"\n')
-    shoal.chmod(0o755)
-    words, path = (
-        (COMPOSE / "setup", "fleet.example", bundle, folder / "home"),
-        f"{folder / 'bin'}:/usr/bin:/bin",
-    )
-    done = run(
-        *words, PATH=path, ENV_FILE=str(folder / "env"), BROKER_PLUGIN=plugin, ALERT_WEBHOOK=webhook
-    )
-    assert (done.returncode != 0) == fails, done.stderr
-    return done
 
 
 def test_what_is_mounted_is_what_setup_makes(

@@ -19,8 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
-from tests.deploy.test_compose import setup
-from tests.deploy.tools import DEPLOY, debian, run
+from tests.deploy.tools import DEPLOY, debian, run, setup
 from tests.support.brokers import wait_for_port
 from tests.support.bundles import Exported
 from tests.support.pages import blocks

@@ -4,9 +4,12 @@ whose program is missing is skipped."""
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from wire.identity.keys import new_key, private_pem
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -42,3 +45,44 @@ def run(
         timeout=timeout_s,
         env={**os.environ, **environment},
     )
+
+
+COMPOSE = DEPLOY / "compose"
+GIVEN = {
+    "SHOAL_HOME": "/srv/shoal",
+    "SHOAL_HOST": "fleet.example",
+    "SHOAL_UID": "1000",
+    "SHOAL_GID": "1000",
+}
+
+
+def setup(
+    folder: Path,
+    plugin: str = "/usr/lib/mosquitto_dynamic_security.so",
+    *,
+    fails: bool = False,
+    webhook: str = "",
+) -> "subprocess.CompletedProcess[str]":
+    """Give the command, with the `shoal` of this environment."""
+    bundle = folder / "bundle"
+    for made in (bundle, folder / "bin"):
+        made.mkdir(exist_ok=True)
+    for name in (
+        "device.shoal",
+        "server.pt2",
+        "trust.pem",
+    ):  # which `setup` copies and does not read
+        (bundle / name).touch()
+    (bundle / "signing.key").write_bytes(private_pem(new_key()))
+    shoal = folder / "bin" / "shoal"
+    shoal.write_text(f'#!/bin/sh\nexec {sys.executable} -m shoal "$@"\n')
+    shoal.chmod(0o755)
+    words, path = (
+        (COMPOSE / "setup", "fleet.example", bundle, folder / "home"),
+        f"{folder / 'bin'}:/usr/bin:/bin",
+    )
+    done = run(
+        *words, PATH=path, ENV_FILE=str(folder / "env"), BROKER_PLUGIN=plugin, ALERT_WEBHOOK=webhook
+    )
+    assert (done.returncode != 0) == fails, done.stderr
+    return done

@@ -21,7 +21,7 @@ from edge_client.options import parser
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from tests.edge_client.device import Device, other_model, take_up
-from tests.edge_client.test_kept import keep
+from tests.edge_client.kept_cases import keep
 from tests.support.bundles import Exported
 from tests.support.known import known
 from wire.codec import digest

@@ -13,14 +13,11 @@ from edge_client.agent.state import FolderState
 from edge_client.core.kept import MOST_KEPT, Kept, kept_of, why_alone, with_kept
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, other_model, take_up
+from tests.edge_client.kept_cases import answer, keep, train
 from tests.support.bundles import Exported
 from wire import messages as m
-from wire.arrays.tensors import Array, Tensors
+from wire.arrays.tensors import Tensors
 from wire.codec import decode, digest
-
-OWN = m.Train(16, 4, hyper={"lr": 0.05}, report=False)
-"""After this training the device keeps a model of its own."""
-MODELS = ["a" * 64, "b" * 64, "c" * 64, "d" * 64, "e" * 64]
 
 
 @pytest.fixture
@@ -28,35 +25,13 @@ def device(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
     return Device(fleet, exported, tmp_path / "state")
 
 
+MODELS = ["a" * 64, "b" * 64, "c" * 64, "d" * 64, "e" * 64]
+
+
 @pytest.fixture
 def plain(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
     """The same device where nothing was ever kept."""
     return Device(fleet, exported, tmp_path / "plain")
-
-
-def keep(
-    device: Device, number: int = 1, model: bytes | None = None, **changes: object
-) -> m.Update:
-    """The device keeps something of a model; the update of that plan."""
-    payload = model or device.model
-    device.offer(device.bundle.payload, payload)
-    device.send_plan(number, **{"model": digest(payload), "verbs": (OWN, m.Evaluate()), **changes})
-    device.turn()
-    ((update, _),) = device.updates()
-    return update
-
-
-def train(device: Device, *numbers: int) -> None:
-    """Further rounds of the run, each from another model."""
-    for number in numbers:
-        payload = other_model(device, 1 + number / 100)
-        device.offer(payload)
-        device.send_plan(number, model=digest(payload))
-        device.turn()
-
-
-def answer(device: Device) -> Array:
-    return device.agent.predict(device.windows.test_x)
 
 
 def checked_in(device: Device) -> tuple[str, ...] | None:

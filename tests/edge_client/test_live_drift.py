@@ -9,7 +9,7 @@ import pytest
 
 from edge_client.live.drift import FEWEST, MOVED, distance, features, has_moved, some
 from simulation.datasets.watch import load_watch
-from tests.edge_client.test_live_windows import RATE_HZ, T0_S, Board
+from tests.edge_client.board import RATE_HZ, T0_S, Board
 from wire.arrays.tensors import Array
 
 

@@ -13,7 +13,7 @@ from algorithms.registry import read_algorithm
 from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
-from tests.end_to_end.test_recovery import Field
+from tests.end_to_end.field import Field
 from tests.support.bundles import Exported, write_bundle
 from wire.arrays.tensors import Array
 from wire.bundle import unpack

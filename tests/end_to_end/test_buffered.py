@@ -12,7 +12,7 @@ from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import LocalFleet
-from tests.end_to_end.test_recovery import Field
+from tests.end_to_end.field import Field
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known

@@ -15,9 +15,9 @@ import pytest
 
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
-from tests.aggregator.test_devices import found
+from tests.aggregator.device_cases import found
 from tests.contracts.link import deliveries
-from tests.end_to_end.test_recovery import Field
+from tests.end_to_end.field import Field
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
 from wire.links.mqtt import BrokerAddress, MqttLink

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.quick_starts import BOARDS, commands, follow_fleet_and_devices
 from tests.end_to_end.fleet import find_mosquitto
-from tests.shoal.test_docs import ROOT
+from tests.support.pages import ROOT
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings, simulate
 from tests.end_to_end.agents import devices
-from tests.end_to_end.test_objectives_on_devices import aggregator
+from tests.end_to_end.boards import aggregator
 from tests.support.bundles import pack_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known

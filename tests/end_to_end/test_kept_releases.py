@@ -10,7 +10,7 @@ from aggregator.core.release.gate import judge
 from aggregator.core.release.state import Gate, Holder
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, other_model
-from tests.edge_client.test_kept import answer, keep, train
+from tests.edge_client.kept_cases import answer, keep, train
 from tests.support.bundles import Exported
 
 pytestmark = pytest.mark.full

@@ -9,11 +9,11 @@ import pytest
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import for_task
 from simulation.simulate import SimulationSettings, simulate
-from tests.algorithms.test_reconstruction import nobody_labelled
+from tests.end_to_end.field import ROUNDS
 from tests.end_to_end.task_fleet import EPOCHS, learned, predicted
-from tests.end_to_end.test_recovery import ROUNDS
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
+from tests.support.labels import nobody_labelled
 
 ALGORITHM = "fedavg+adam:lr=0.003+reconstruction"
 

@@ -5,124 +5,22 @@ Training is deterministic, so 'the right result' is exact: the models are those 
 nothing disturbed.
 """
 
-import json
 import os
 import signal
-import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from aggregator.core.state import RunState
-from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
-from simulation.local.broker import EmbeddedBroker, free_port
-from simulation.local.fleet import LocalFleet, start_process, stop_processes
+from simulation.local.broker import EmbeddedBroker
+from simulation.local.fleet import stop_processes
+from tests.end_to_end.field import ROUNDS, Field, same_models
 from tests.support.bundles import Exported
-from tests.support.fleets import synthetic_fleet
-
-ROUNDS = 6
-
-
-@dataclass
-class Field:
-    """A broker, edge processes and an aggregator process, in a folder."""
-
-    data: FleetData
-    exported: Exported
-    folder: Path
-    broker_url: str
-    epochs: int = 30
-    port: int = field(default_factory=free_port)
-    serving: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def serve(self, *more: str) -> subprocess.Popen[bytes]:
-        options = {
-            "--folder": self.folder / "run",
-            "--bundle": self.exported.folder,
-            "--broker": self.broker_url,
-            "--fleet": "t",
-        }
-        options |= {
-            "--rounds": ROUNDS,
-            "--min-devices": len(self.data.devices),
-            "--local-epochs": self.epochs,
-            "--port": self.port,
-        }
-        arguments = [part for name, value in options.items() for part in (name, str(value))]
-        self.serving.append(
-            start_process(
-                ["-m", "shoal", "serve", *arguments, *more], self.folder / "aggregator.log"
-            )
-        )
-        return self.serving[-1]
-
-    def edges(self) -> LocalFleet:
-        return LocalFleet(
-            self.data,
-            self.folder / "devices",
-            self.broker_url,
-            "t",
-            self.exported.folder / "trust.pem",
-        )
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as response:
-            return json.load(response)
-
-    def wait(self, ready: Any, patience_s: float = 120.0) -> dict[str, Any]:
-        end_s = time.monotonic() + patience_s
-        run: dict[str, Any] = {}
-        while time.monotonic() < end_s:
-            try:
-                run = self.get("/run")
-                if ready(run):
-                    return run
-            except OSError:
-                pass
-            time.sleep(0.02)
-        raise TimeoutError(
-            f"the run did not get there: {run}\n"
-            f"{(self.folder / 'aggregator.log').read_text()[-3000:]}"
-        )
-
-    def wait_for_round(self, number: int) -> None:
-        self.wait(lambda run: run["round"] >= number and run["received"] >= 1)
-
-    def finish(self) -> RunState:
-        self.wait(lambda run: run["phase"] == "finished")
-        state = SqlStore(sqlite_url(self.folder / "run" / "shoal.db"), "run-1").load()
-        assert state is not None
-        return state
-
-    def stop(self) -> None:
-        stop_processes(self.serving)
-
-
-@pytest.fixture(scope="module")
-def data() -> FleetData:
-    return synthetic_fleet(num_devices=3, num_windows=120)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(
-    data: FleetData, exported: Exported, tmp_path_factory: pytest.TempPathFactory
-) -> RunState:
-    with EmbeddedBroker() as broker:
-        field = Field(data, exported, tmp_path_factory.mktemp("undisturbed"), broker.url)
-        try:
-            with field.edges():
-                field.serve()
-                return field.finish()
-        finally:
-            field.stop()
 
 
 @pytest.fixture
@@ -132,14 +30,6 @@ def running(
     field = Field(data, exported, tmp_path, embedded_broker.url)
     yield field
     field.stop()
-
-
-def same_models(state: RunState, expected: RunState) -> None:
-    assert state.models == expected.models
-    assert state.starts == expected.starts
-    assert {d: r.evaluated for d, r in state.received.items()} == {
-        d: r.evaluated for d, r in expected.received.items()
-    }
 
 
 def test_aggregator_killed_in_mid_round(running: Field, undisturbed: RunState) -> None:

@@ -23,15 +23,13 @@ from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import start_process
-from tests.end_to_end.test_recovery import ROUNDS, Field, data, same_models, undisturbed
+from tests.end_to_end.field import ROUNDS, Field, same_models
 from tests.support.bundles import Exported
 from tests.support.known import known
 from tests.support.lossy_proxy import LossyProxy, lossy_proxy
-from tests.support.postgres import Postgres, postgres
-from tests.support.s3 import BUCKET, S3Server, s3_server
+from tests.support.postgres import Postgres
+from tests.support.s3 import BUCKET, S3Server
 from wire.errors import OtherAggregator
-
-__all__ = ["data", "postgres", "s3_server", "undisturbed"]
 
 TAKES_OVER_S = LEASE_S + 10
 """Seconds for a lease to end, and for a service to begin, on a machine that is busy."""

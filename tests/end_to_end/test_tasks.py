@@ -9,8 +9,8 @@ import pytest
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationSettings, simulate
+from tests.end_to_end.field import ROUNDS
 from tests.end_to_end.task_fleet import EPOCHS, learned, predicted
-from tests.end_to_end.test_recovery import ROUNDS
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.labels import NAMES, QUANTITIES, STEPS, quantities, several_labels, steps

@@ -24,8 +24,8 @@ from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
 from tests.end_to_end.agents import devices
-from tests.end_to_end.test_objectives_on_devices import aggregator
-from tests.end_to_end.test_recovery import ROUNDS, Field
+from tests.end_to_end.boards import aggregator
+from tests.end_to_end.field import ROUNDS, Field
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
 from wire.links.mqtt import BrokerAddress

@@ -19,13 +19,11 @@ from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings, simulate
-from tests.android.test_steps import draw_batches, eager, on_the_jvm
-from tests.end_to_end.test_objectives_on_devices import (
-    test_devices_reach_what_the_simulation_does as on_devices,
-)
-from tests.shoal.test_docs import FENCES, ROOT, page
+from tests.android.steps import draw_batches, eager, on_the_jvm
+from tests.end_to_end.boards import check_on_devices
 from tests.support.bundles import pack_graphs
 from tests.support.fleets import synthetic_fleet
+from tests.support.pages import FENCES, ROOT, page
 from wire.arrays.tensors import decode_tensors
 from wire.bundle import unpack
 
@@ -124,7 +122,7 @@ def test_a_run_says_which_backend_it_takes_and_why_no_faster_one(elsewhere: Path
     ],
 )
 def test_boards_reach_what_the_simulation_does(elsewhere: Path, algorithm: str) -> None:
-    on_devices(algorithm, elsewhere)
+    check_on_devices(algorithm, elsewhere)
 
 
 @pytest.mark.slow

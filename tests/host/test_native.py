@@ -2,7 +2,6 @@
 machine has."""
 
 import copy
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from algorithms.models.classifier import Classifier
 from algorithms.models.reading.network import network_of
 from host.native.plan import available_targets
 from host.native.trainer import Trainer
@@ -24,105 +22,10 @@ from tests.host.native_cases import (
     examples,
     flat_of,
     parts_of,
+    settled,
+    stacks,
     train_in_torch,
 )
-
-
-@st.composite
-def stacks(draw: st.DrawFn) -> tuple[list[nn.Module], int, int]:
-    """Known layers in any order that fits (channels, time): in time first, then flat."""
-    channels, time = draw(st.sampled_from([1, 3, 9, 17])), draw(st.integers(1, 45))
-    inputs, length, layers = channels, time, list[nn.Module]()
-    for _ in range(draw(st.integers(0, 6))):
-        kind = draw(st.sampled_from(["conv", "conv", "norm", "relu", "max", "mean", "identity"]))
-        if kind == "conv":
-            kernel, padding, stride = (
-                draw(st.integers(1, 7)),
-                draw(st.integers(0, 4)),
-                draw(st.sampled_from([1, 1, 1, 2, 3])),
-            )
-            after = (length + 2 * padding - kernel) // stride + 1
-            if after < 1:
-                continue
-            outputs = draw(st.sampled_from([1, 2, 5, 16, 20, 33, 50, 70]))
-            layers.append(
-                nn.Conv1d(inputs, outputs, kernel, stride, padding, bias=draw(st.booleans()))
-            )
-            inputs, length = outputs, after
-        elif kind in ("max", "mean"):
-            pool = draw(st.integers(1, 4))
-            if length // pool:
-                layers.append(nn.MaxPool1d(pool) if kind == "max" else nn.AvgPool1d(pool))
-                length //= pool
-        else:
-            layers.append(
-                {"norm": nn.BatchNorm1d(inputs, affine=draw(st.booleans())), "relu": nn.ReLU()}.get(
-                    kind, nn.Identity()
-                )
-            )
-    if draw(st.booleans()):
-        layers.append(nn.AdaptiveAvgPool1d(1))
-        length = 1
-    layers.append(nn.Flatten())
-    inputs *= length
-    for _ in range(draw(st.integers(0, 3))):
-        kind = draw(st.sampled_from(["linear", "norm", "relu"]))
-        if kind == "linear":
-            outputs = draw(st.sampled_from([1, 7, 16, 40, 130]))
-            layers.append(nn.Linear(inputs, outputs, bias=draw(st.booleans())))
-            inputs = outputs
-        else:
-            layers.append(nn.BatchNorm1d(inputs) if kind == "norm" else nn.ReLU())
-    return layers, channels, time
-
-
-def _two(size: int | tuple[int, ...]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
-def settled(model: Classifier, x: Any, batches: list[Any]) -> bool:
-    """Whether float32 can decide as float64 does: no activation near a jump, no channel without any
-    spread.
-
-    A max-pool of equal values, a ReLU at 0 and a BatchNorm of a constant make the gradient jump
-    with the last bit.
-    """
-    seen = [True]
-
-    def watch(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        z = inputs[0].detach()
-        if isinstance(module, nn.ReLU):
-            seen[0] &= bool(((z == 0) | (z.abs() > 5e-6)).all())
-        elif isinstance(module, nn.MaxPool1d):
-            size = module.kernel_size
-            assert isinstance(size, int)
-            top = z[..., : z.shape[-1] // size * size].unfold(-1, size, size)
-            if top.shape[-1] > 1:
-                first, second = top.topk(2).values.unbind(-1)
-                seen[0] &= bool(
-                    ((first - second > 5e-6) | ((first == second) & (first == 0))).all()
-                )
-        elif isinstance(module, nn.MaxPool2d):
-            (lines, columns), (height, width) = _two(module.kernel_size), z.shape[2:]
-            top = (
-                z[:, :, : height // lines * lines, : width // columns * columns]
-                .unfold(2, lines, lines)
-                .unfold(3, columns, columns)
-            )
-            if lines * columns > 1:
-                first, second = top.flatten(4).topk(2).values.unbind(-1)
-                seen[0] &= bool(
-                    ((first - second > 5e-6) | ((first == second) & (first == 0))).all()
-                )
-        elif isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
-            seen[0] &= bool((z.transpose(0, 1).flatten(1).var(1) > 1e-2).all())
-
-    hooks = [m.register_forward_pre_hook(watch) for m in model.modules()]
-    for chosen in batches:
-        model(torch.from_numpy(x[chosen]).double())
-    for hook in hooks:
-        hook.remove()
-    return seen[0]
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from algorithms.models.adoption.attention import Attention, replace_attention
 from algorithms.models.classifier import Classifier
 from algorithms.models.reading.network import Unsupported, network_of
-from tests.host.native_cases import classifier_of
-from tests.host.test_native_graphs import check_all
+from tests.host.native_cases import check_all, classifier_of
 
 
 class Encoded(nn.Module):

@@ -1,33 +1,28 @@
 """The native engine against torch on what is no chain of layers of time windows: images, dilation,
 sums of branches."""
 
-import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from algorithms.models.reading.network import extractor_of, network_of
-from host.native.passes import Passes
+from algorithms.models.reading.network import network_of
 from host.native.plan import available_targets
 from host.native.trainer import Trainer
 from tests.host.native_cases import (
     LR,
     MOMENTUM,
     Residual,
-    batches_of,
+    check_all,
     classifier_of,
     examples_of,
     flat_of,
-    parts_of,
     train_in_torch,
 )
-from tests.host.test_native import settled
-from tests.support.known import known
 
 
 def residual(draw: st.DrawFn, dims: int, channels: int) -> nn.Module:
@@ -124,79 +119,6 @@ def test_steps_and_passes_equal_those_of_torch(
     layers, window = stack
     torch.manual_seed(seed)
     check_all(classifier_of(layers, window, 3), window, size, seed)
-
-
-def check_all(model: Any, window: tuple[int, ...], size: int, seed: int) -> None:
-    """A step, predictions, and passes under autograd, with every instruction set, against torch in
-    double precision."""
-    network = network_of(model, window)
-    start = flat_of(model, network)
-    x, y = examples_of(window, 3, size, seed)
-    order, bounds, batches = batches_of([size])
-    exact = copy.deepcopy(model).double().train()
-    try:
-        assume(settled(copy.deepcopy(exact), x, batches))
-    except ValueError:  # one value per channel
-        assume(False)
-    expected = train_in_torch(exact, x, y, batches)
-    wanted = flat_of(exact, network) - start
-    for target in available_targets():
-        trainer, flat = Trainer(network, target=target), start.copy()
-        for again in range(2):  # a second time in the same workspace
-            flat = start.copy()
-            outcome = trainer.train(flat, None, x, y, order, bounds, LR, MOMENTUM)
-            assert outcome.loss_sum == pytest.approx(expected.loss_sum, rel=1e-4, abs=1e-4)
-            for name, part in parts_of(network):
-                near = {
-                    "rtol": 0,
-                    "atol": 2e-3 * np.abs(wanted[part]).max(initial=0) + 2e-6,
-                    "err_msg": f"{name} {target} {again}",
-                }
-                np.testing.assert_allclose(flat[part] - start[part], wanted[part], **near)
-        model.eval()
-        with torch.no_grad():
-            answers = torch.softmax(model(torch.from_numpy(x)), 1).numpy()
-        np.testing.assert_allclose(trainer.predict(start, x), answers, rtol=1e-3, atol=1e-5)
-    check_passes(model, window, x)
-
-
-def check_passes(model: Any, window: tuple[int, ...], x: Any) -> None:
-    """Results and gradients of the extractor as under autograd."""
-    model.scale = nn.Identity()
-    if not any(True for _ in model.extractor.parameters()):
-        return
-    exact = copy.deepcopy(model).double().train()
-    expected = exact.extractor(torch.from_numpy(x).double())
-    d_y = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0))
-    expected.backward(d_y.double())
-    if not settled(copy.deepcopy(model).double().train(), x, [np.arange(len(x))]):
-        return
-    for target in available_targets():
-        passes = Passes(extractor_of(model, window), target=target)
-        flat = np.concatenate(
-            [model.state_dict()[name].numpy().ravel() for name in passes.names]
-        ).astype(np.float32)
-        made = passes.forward(flat, x, training=True)
-        scale = float(expected.detach().abs().max())
-        np.testing.assert_allclose(
-            made.y, expected.detach().numpy(), rtol=1e-3, atol=1e-3 * scale + 1e-6
-        )
-        found, at = passes.backward(made, d_y.numpy()), 0
-        parameters = dict(exact.named_parameters())
-        longest = max(
-            float(known(p.grad).abs().max()) for n, p in parameters.items() if n in passes.names
-        )
-        for name, shape in passes.network.shapes.items():
-            part = slice(at, at := at + int(np.prod(shape)))
-            if name in parameters:
-                theirs = known(parameters[name].grad).numpy()
-                np.testing.assert_allclose(
-                    found[part].reshape(shape),
-                    theirs,
-                    rtol=2e-3,
-                    atol=2e-3 * longest + 1e-5,
-                    err_msg=name,
-                )
 
 
 def test_equal_maxima_of_an_image_send_their_gradient_to_the_first() -> None:

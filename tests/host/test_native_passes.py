@@ -14,8 +14,7 @@ from torch import nn
 from algorithms.models.reading.network import Unsupported, extractor_of
 from host.native.passes import Passes
 from host.native.plan import available_targets
-from tests.host.native_cases import classifier, examples
-from tests.host.test_native import settled, stacks
+from tests.host.native_cases import classifier, examples, settled, stacks
 from tests.support.known import known
 from wire.errors import ConfigError, DataError
 

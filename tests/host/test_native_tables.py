@@ -20,8 +20,7 @@ from host.native.trainer import Trainer
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.graphs.native import NativeGraphs
-from tests.host.native_cases import Calls, classifier_of
-from tests.host.test_native_graphs import check_all
+from tests.host.native_cases import Calls, check_all, classifier_of
 from wire.arrays import names
 from wire.errors import ConfigError
 

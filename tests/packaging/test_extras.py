@@ -13,14 +13,13 @@ import pytest
 
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
-from tests.packaging.conftest import PROJECT, ROOT
-from tests.packaging.installed import Install, run_a_round
 from tests.support.bundles import Exported
-from tests.support.postgres import Postgres, postgres
-from tests.support.s3 import BUCKET, S3Server, s3, s3_server
+from tests.support.installed import Install, run_a_round
+from tests.support.postgres import Postgres
+from tests.support.s3 import BUCKET, S3Server
+from tests.support.wheel import PROJECT, ROOT
 
 EDGE = [sys.executable, "-m", "edge_client.main"]
-__all__ = ["postgres", "s3", "s3_server"]
 PROGRAMS: dict[str, tuple[str, str, str]] = {
     "pandas": (
         "simulation",

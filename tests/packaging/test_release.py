@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.tools import ROOT, run, tool
-from tests.packaging.conftest import PROJECT, VERSION
+from tests.support.wheel import PROJECT, VERSION
 
 
 def test_two_builds_of_the_wheel_have_the_same_bytes(tmp_path: Path) -> None:

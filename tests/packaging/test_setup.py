@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.packaging.conftest import ROOT
+from tests.support.wheel import ROOT
 
 
 def test_uv_is_told_what_pip_is_configured_with(setup_script: dict[str, Any]) -> None:

@@ -13,8 +13,8 @@ import pytest
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
-from tests.packaging.conftest import ROOT
 from tests.support.bundles import Exported
+from tests.support.wheel import ROOT
 
 UNITS = sorted(
     path for folder in ("systemd", "board") for path in (ROOT / "deploy" / folder).glob("*.service")

@@ -3,7 +3,7 @@
 import zipfile
 from pathlib import Path
 
-from tests.packaging.conftest import PACKAGES, PROJECT, ROOT, VERSION
+from tests.support.wheel import PACKAGES, PROJECT, ROOT, VERSION
 
 
 def test_wheel_has_every_file_of_the_packages_the_licence_and_nothing_else(wheel: Path) -> None:

@@ -20,6 +20,7 @@ from shoal.cli import COMMANDS, GROUPS, application
 from shoal.commands.simulate import FEW
 from simulation.comparison import grid
 from simulation.datasets.download import SOURCES
+from tests.support.commands import FUNCTIONS, Missing, functions
 from wire.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -74,28 +75,6 @@ def test_help_lists_every_command_with_its_line_and_imports_no_package_of_an_ext
     ] == []
     assert "'shoal[export]' for download, export" in told
     assert done.stderr == "[]\n"
-
-
-def functions(name: str) -> dict[str, Callable[..., None]]:
-    """The functions of a command: one, or the callback of a group and its commands, by the words
-    that name them."""
-    command = getattr(import_module(f"shoal.commands.{name}"), name)
-    if not isinstance(command, typer.Typer):
-        return {name: command}
-    own = (
-        []
-        if command.registered_callback is None
-        else [(name, command.registered_callback.callback)]
-    )
-    named = [
-        (f"{name} {each.name or each.callback.__name__}", each.callback)
-        for each in command.registered_commands
-        if each.callback
-    ]
-    return {words: function for words, function in [*own, *named] if function is not None}
-
-
-FUNCTIONS = {words: function for name in COMMANDS for words, function in functions(name).items()}
 
 
 def test_help_and_usage_errors_import_nothing_that_a_command_needs_to_run() -> None:
@@ -159,7 +138,7 @@ def test_help_and_usage_are_plain_as_those_of_the_whole_are(
 
 
 def test_the_list_of_commands_has_each_once_and_its_examples_are_in_the_docs() -> None:
-    from tests.shoal.test_docs import COMMANDS as DOCUMENTED
+    from tests.support.pages import COMMANDS as DOCUMENTED
 
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
     examples = [(name, line) for name, command in COMMANDS.items() for line in command.examples]
@@ -177,7 +156,7 @@ def test_the_list_of_commands_has_each_once_and_its_examples_are_in_the_docs() -
 def test_the_help_of_a_command_of_a_group_ends_with_its_own_example_of_the_docs(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.shoal.test_docs import COMMANDS as DOCUMENTED
+    from tests.support.pages import COMMANDS as DOCUMENTED
 
     with pytest.raises(SystemExit):
         application(words.partition(" ")[0])([*words.split(), "--help"], prog_name="shoal")
@@ -267,18 +246,6 @@ def test_a_broken_package_is_not_taken_for_a_missing_one(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "meta_path", [Missing("aggregator.main"), *sys.meta_path])
     with pytest.raises(ModuleNotFoundError, match=r"aggregator\.main"):
         application("serve")(["serve", "--folder", "f"], standalone_mode=False)
-
-
-class Missing:
-    """A finder for which one module does not exist."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def find_spec(self, name: str, *_: object) -> None:
-        """Refuse the module; leave all others to the finders that follow."""
-        if name == self.name:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from aggregator.storage.sql_store import SqlStore
 from algorithms.personalisation.kept import Kept
 from shoal.cli import application
 from tests.aggregator.http_service import taking_orders
-from tests.shoal.test_operate_page import COMMANDS
+from tests.support.operator import COMMANDS
 from wire.errors import ConfigError
 from wire.messages import CheckIn, InUse, Metrics, Policy, Update
 

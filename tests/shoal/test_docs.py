@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -24,21 +23,8 @@ from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from tests.support.forked import run_command
 from tests.support.known import known
-from tests.support.pages import pages
+from tests.support.pages import COMMANDS, FENCES, PAGES, ROOT, RUNS, WRITTEN, not_named, page
 
-ROOT = Path(__file__).parents[2]
-PAGES = pages()
-FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-COMMANDS = sorted(
-    {
-        line.split("#")[0].strip()
-        for p in PAGES
-        for line in re.findall(r"^    (.+)$", FENCES.sub("", p.read_text()), re.MULTILINE)
-    }
-)
-WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
-"""What a command of this kind writes into the folder after --out."""
-RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
 FIRST = "".join(page.read_text() for page in PAGES if page.name.startswith(("README", "start-")))
 """The README and the quick starts, whose commands `make test` runs."""
 CHECKS = ("shoal check",)
@@ -66,16 +52,6 @@ OPERATOR = (
 tests/shoal/test_devices.py those on devices, and tests/shoal/test_token_page.py those on tokens."""
 SLOW = ("shoal demo",)
 """Commands that take minutes."""
-
-
-def page(name: str) -> str:
-    """The text of a page below docs."""
-    return (ROOT / "docs" / f"{name}.md").read_text()
-
-
-def not_named(names: Iterable[str], text: str) -> list[str]:
-    """The names that do not stand in the text as code, alone or before their options."""
-    return [name for name in names if not re.search(f"`{re.escape(name)}[`:]", text)]
 
 
 def test_every_command_is_of_a_kind_that_is_tested() -> None:

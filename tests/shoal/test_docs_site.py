@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from shoal.cli import COMMANDS
-from tests.shoal.test_docs import COMMANDS as DOCUMENTED
-from tests.shoal.test_docs import FENCES, ROOT, RUNS
+from tests.support.pages import COMMANDS as DOCUMENTED
+from tests.support.pages import FENCES, ROOT, RUNS
 
 pytestmark = pytest.mark.full
 

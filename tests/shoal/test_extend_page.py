@@ -14,12 +14,10 @@ import torch
 
 from aggregator.aggregation.stored import load_state
 from algorithms.registry import read_algorithm
-from tests.shoal.test_docs import ROOT, page
+from tests.support.pages import PROGRAMS, ROOT, page
 from wire.errors import ConfigError
 
 pytestmark = pytest.mark.full
-
-PROGRAMS = re.compile(r"^```python\n(.+?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def example(number: int) -> dict[str, Any]:
@@ -69,8 +67,7 @@ def test_the_choices_of_the_page_about_extensions_work(
 ) -> None:
     """They are registered with the words of the page, and pass the contract of every choice."""
     from algorithms import registry
-    from tests.algorithms.test_declarations import TestObjectives
-    from tests.algorithms.test_every_choice import TestEveryChoice
+    from simulation.contract import declarations, rounds
 
     entry = re.search(
         rf"`{table}`[^`]*(?:`[^`]*\.py` )?is `\"{name}\": (.+?)`[.:]?\s", page("extend")
@@ -82,13 +79,12 @@ def test_the_choices_of_the_page_about_extensions_work(
         eval(entry[1], {"TwoHalves": registry.TwoHalves, **example(number)}),
     )
     if table == "OBJECTIVES":
-        TestObjectives().test_a_step_is_declared_plain_where_nothing_of_it_was_replaced(name)
-        TestObjectives().test_answers_are_declared_the_models_where_nothing_of_them_was_replaced(
-            name
-        )
-        TestObjectives().test_a_server_absorbs_where_it_says_so(name)
-    TestEveryChoice().test_same_seed_same_bits_whatever_the_order_and_over_bytes(options)
-    TestEveryChoice().test_every_device_has_a_group_with_a_model_also_one_that_comes_late(options)
+        objective = registry.OBJECTIVES[name]
+        declarations.plain_steps(objective)
+        declarations.own_answers(objective)
+        declarations.absorbing(objective)
+    rounds.repeats(options)
+    rounds.places(options)
 
 
 def test_the_mean_of_the_page_about_extensions_drops_both_ends() -> None:
@@ -148,7 +144,7 @@ def test_what_a_device_keeps_of_the_page_about_extensions_is_carried_out(
 ) -> None:
     from algorithms import registry
     from simulation.contract.fleet import tiny_windows
-    from tests.algorithms.test_closing_plans import close, played
+    from tests.algorithms.closing_cases import close, played
 
     monkeypatch.setitem(registry.PERSONALISATION, "neighbourly", example(4)["Neighbourly"])
     result, _ = close(played("neighbourly:holdout=0.5"), tiny_windows(0))

@@ -12,9 +12,9 @@ import pytest
 
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
-from tests.aggregator.test_release_copies import service_with_releases
-from tests.shoal.test_cli import FUNCTIONS
+from tests.aggregator.rollout_cases import service_with_releases
 from tests.support.bundles import Exported
+from tests.support.commands import FUNCTIONS
 from tests.support.enrolment import enrolment_bench
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operate.md").read_text()

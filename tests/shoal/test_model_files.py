@@ -22,8 +22,7 @@ from export.publish import SERVER_FILE
 from export.runtimes import load_graph
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
-from tests.aggregator.rollout_cases import draft
-from tests.aggregator.test_rollouts import Service
+from tests.aggregator.rollout_cases import Service, draft
 from tests.support.bundles import Exported
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors, encode_tensors

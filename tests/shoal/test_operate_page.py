@@ -1,123 +1,26 @@
 """What docs/operate.md says to type is typed here, to a real service and a real broker; and every
 test is there that this page and docs/dashboard.md name."""
 
-import contextlib
-import io
 import json
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from aggregator.storage.enrolment_store import DeviceRow, open_enrolments
-from shoal.cli import main
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
-from simulation.local.fleet import start_process, stop_processes
-from tests.aggregator.test_release_copies import service_with_releases
-from tests.support.bundles import Exported
+from tests.aggregator.rollout_cases import service_with_releases
 from tests.support.known import known
+from tests.support.operator import COMMANDS, PAGE, ROOT, Operator, typed
 from wire.errors import OtherAggregator
-
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "operate.md").read_text()
-COMMANDS: list[str] = [
-    line.split("#")[0].strip() for line in re.findall(r"^ {4,}(shoal .+)$", PAGE, re.MULTILINE)
-]
-
-
-def typed(start: str) -> str:
-    """The page's command that starts so; the first of several."""
-    return next(command for command in COMMANDS if command.startswith(start))
-
-
-@dataclass
-class Operator:
-    """A folder in which commands are typed as the page has them; only the broker's address and the
-    port are filled in."""
-
-    folder: Path
-    broker: str
-    processes: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
-    port: int = 0
-
-    def run(self, command: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command in this process: most of the time of a process of its own would go into
-        imports."""
-        words, output, errors = shlex.split(command), io.StringIO(), io.StringIO()
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            contextlib.redirect_stdout(output),
-            contextlib.redirect_stderr(errors),
-        ):
-            patch.chdir(self.folder)
-            patch.setattr(sys, "argv", words)
-            try:
-                main()
-                status = 0
-            except SystemExit as end:
-                status = int(end.code or 0)
-        return subprocess.CompletedProcess(words, status, output.getvalue(), errors.getvalue())
-
-    def serve(self, more: str = "", folder: str = "runs/served") -> "subprocess.Popen[bytes]":
-        """Start the page's service, and wait until it answers or has ended."""
-        self.port = free_port()
-        command = (
-            typed("shoal serve")
-            .replace("mqtt://localhost", self.broker)
-            .replace("runs/served", str(self.folder / folder))
-        )
-        command = command.replace("runs/bundle", str(self.folder / "runs" / "bundle"))
-        log = self.folder / f"serve-{len(self.processes)}.log"
-        self.processes.append(
-            start_process(["-m", *shlex.split(f"{command} --port {self.port} {more}")], log)
-        )
-        end_s = time.monotonic() + 100
-        while (
-            time.monotonic() < end_s
-            and self.processes[-1].poll() is None
-            and (self.get("/health")[1] or {}).get("status") != "ok"
-        ):
-            time.sleep(0.1)
-        return self.processes[-1]
-
-    def stop(self) -> None:
-        self.processes[-1].send_signal(signal.SIGTERM)
-        assert self.processes[-1].wait(30) == 0, self.log()
-
-    def log(self, number: int = -1) -> str:
-        return (self.folder / f"serve-{range(len(self.processes))[number]}.log").read_text()
-
-    def get(self, path: str) -> tuple[int, Any]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-        except OSError:
-            return 0, None
-
-
-@pytest.fixture
-def operator(
-    tmp_path: Path, exported: Exported, embedded_broker: EmbeddedBroker
-) -> Iterator[Operator]:
-    shutil.copytree(exported.folder, tmp_path / "runs" / "bundle")
-    operator = Operator(tmp_path, embedded_broker.url)
-    yield operator
-    stop_processes(operator.processes)
 
 
 def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(

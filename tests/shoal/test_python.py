@@ -18,8 +18,8 @@ from shoal.command import IN_JSON
 from shoal.commands import compare as compare_command
 from shoal.commands import export as export_command
 from shoal.commands import simulate as simulate_command
-from tests.shoal.test_cli import Missing
-from tests.shoal.test_docs import ROOT, not_named, page
+from tests.support.commands import Missing
+from tests.support.pages import ROOT, not_named, page
 
 OF_PEOPLE = {"out", "models"}
 """Options of commands that write files: in Python a result does."""

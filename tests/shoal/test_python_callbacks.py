@@ -15,7 +15,7 @@ import torch
 import shoal
 from algorithms.registry import read_algorithm, task_of
 from simulation.datasets.windows import FleetData
-from tests.shoal.test_python_result import small
+from tests.shoal.small import small
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.labels import quantities, several_labels, steps

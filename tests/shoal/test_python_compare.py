@@ -18,7 +18,7 @@ from shoal.cli import application
 from simulation.comparison.runs import Job, run_job
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
-from tests.shoal.test_python_result import small
+from tests.shoal.small import small
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.labels import quantities, several_labels

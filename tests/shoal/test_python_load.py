@@ -14,8 +14,8 @@ from edge_client.core.ports import Windows
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData
 from simulation.local.fleet import write_device_folder
-from tests.simulation.test_device_folders import recording
 from tests.support.fleets import synthetic_fleet
+from tests.support.recordings import recording
 from wire.bundle import Window
 from wire.errors import DataError
 

@@ -14,9 +14,8 @@ from torch import nn
 
 import shoal
 from simulation.datasets.watch import load_watch
-from tests.shoal.test_docs import ROOT, page
-from tests.shoal.test_extend_page import PROGRAMS
 from tests.support.fleets import synthetic_fleet
+from tests.support.pages import PROGRAMS, ROOT, page
 
 EXAMPLES = ROOT / "examples"
 

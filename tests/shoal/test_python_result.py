@@ -20,6 +20,7 @@ from algorithms.registry import read_algorithm
 from simulation.scenario import Labels
 from simulation.simulate import SimulationSettings
 from simulation.simulate import simulate as by_settings
+from tests.shoal.small import small
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError
 
@@ -38,18 +39,6 @@ ALGORITHMS = [
     "cgau",
 ]
 SMALL: dict[str, Any] = {"rounds": 2, "lr": 0.05}
-
-
-def small(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A small network with BatchNorm."""
-    return nn.Sequential(
-        nn.Conv1d(shape[0], 6, 5),
-        nn.BatchNorm1d(6),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool1d(4),
-        nn.Flatten(),
-        nn.Linear(24, classes),
-    )
 
 
 @pytest.fixture(scope="module")

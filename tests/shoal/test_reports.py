@@ -6,8 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
 
@@ -18,33 +16,18 @@ from starlette.testclient import TestClient
 
 from aggregator.core.summary import Traffic, spread
 from algorithms.registry import read_algorithm
-from shoal.asked import NOW, Asked, describe
+from shoal.asked import describe
 from shoal.cli import application
 from shoal.commands.simulate import extras_of
-from shoal.reports.files import write_report
 from shoal.reports.library import Library
 from shoal.reports.pages import bytes_text, chart_pair
 from shoal.reports.run_page import run_page, worst_first
 from shoal.reports.site import MOST, Site
 from simulation.cost import BATTERY_J, COMPUTE_W, RADIO_W, Counted, count, estimates
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from tests.shoal.report_cases import write
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError
-
-OUTSIDE = re.compile(
-    r"""(?:src|href|action)=["'](?!#|data:|/[^/]|/["'])|@import|url\((?!data:)|<script"""
-)
-"""What would load something, or run."""
-
-
-@contextmanager
-def asked(command: str) -> Iterator[None]:
-    """As if this command were carried out."""
-    token = NOW.set(Asked(command))
-    try:
-        yield
-    finally:
-        NOW.reset(token)
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +35,10 @@ def outcome() -> SimulationResult:
     return simulate(synthetic_fleet(6), SimulationSettings(read_algorithm("distfl"), 2))
 
 
-def write(folder: Path, outcome: SimulationResult, command: str = "shoal simulate") -> Path:
-    """A report as the command leaves it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with asked(command):
-        summary = msgspec.structs.replace(outcome.summary, command=command)
-        extras = extras_of(outcome, read_algorithm("distfl"), outcome.data)
-        write_report(folder, summary, outcome.records, outcome.blobs, extras)
-    return folder / "report.html"
+OUTSIDE = re.compile(
+    r"""(?:src|href|action)=["'](?!#|data:|/[^/]|/["'])|@import|url\((?!data:)|<script"""
+)
+"""What would load something, or run."""
 
 
 class TestRunPage:

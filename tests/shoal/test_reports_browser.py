@@ -16,7 +16,7 @@ from simulation.comparison import runs as compare
 from simulation.comparison.table import tabulate
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings, simulate
-from tests.shoal.test_reports import write
+from tests.shoal.report_cases import write
 from tests.support.browser import chromium, watched
 from tests.support.fleets import synthetic_fleet
 

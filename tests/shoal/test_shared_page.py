@@ -5,13 +5,11 @@ import secrets
 
 import pytest
 
-from tests.shoal.test_operate_page import COMMANDS, Operator, operator
-from tests.support.postgres import Postgres, postgres
-from tests.support.s3 import BUCKET, S3Server, s3, s3_server
+from tests.support.operator import COMMANDS, Operator
+from tests.support.postgres import Postgres
+from tests.support.s3 import BUCKET, S3Server
 
 pytestmark = pytest.mark.full
-
-__all__ = ["operator", "postgres", "s3", "s3_server"]
 
 
 def test_a_service_with_a_database_and_blobs_elsewhere(

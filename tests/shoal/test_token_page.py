@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.shoal.test_operate_page import PAGE, Operator, operator, typed
+from tests.support.operator import PAGE, Operator, typed
 
-__all__ = ["operator"]
 READ, ORDER = (line.strip() for line in PAGE.splitlines() if line.startswith("    curl "))
 
 

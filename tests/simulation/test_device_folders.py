@@ -10,6 +10,7 @@ from simulation.datasets.catalog import load_data
 from simulation.local.fleet import write_device_folder
 from simulation.simulate import SimulationSettings, simulate
 from tests.support.fleets import synthetic_fleet
+from tests.support.recordings import recording
 from wire.errors import DataError
 
 
@@ -35,14 +36,6 @@ def test_recordings_are_cut_and_their_classes_have_names(tmp_path: Path) -> None
     read = load_data(str(tmp_path))
     assert (read.window.shape, read.window.stride, read.classes) == ((2, 128), 64, ("rest", "walk"))
     assert read.devices["b"].num_train == 6
-
-
-def recording(folder: Path, classes: str = "rest\nwalk\n", columns: str = "t,ax,ay,label") -> None:
-    """A folder with one recording of 600 samples."""
-    folder.mkdir()
-    (folder / "classes.txt").write_text(classes)
-    rows = [",".join([str(i)] * columns.count(",")) + ",walk" for i in range(600)]
-    (folder / "one.csv").write_text("\n".join([columns, *rows]))
 
 
 def test_a_folder_without_device_folders_says_what_was_expected(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from aggregator.core.round.cohort import read_policy
-from aggregator.core.summary import Traffic
 from algorithms.core.contract import TorchTensors
 from algorithms.models.reading.network import Unsupported
 from algorithms.objectives.fedavg import FedAvg
@@ -28,8 +27,9 @@ from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.engine.workers.attacks import read_attack
 from simulation.objective import objective_for_fleet
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.simulate import SimulationSettings, simulate
 from simulation.timing.profiles import read_profiles
+from tests.support.engines import run, same
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from wire.arrays import names
@@ -52,34 +52,6 @@ QUICK = [
     "distfl+irls+fedyogi",
 ]
 OTHERS = sorted(OBJECTIVES.keys() - set(QUICK))
-
-
-def run(algorithm: str, backend: Any, rounds: int = 2, **others: Any) -> SimulationResult:
-    settings = SimulationSettings(read_algorithm(algorithm), rounds, batch_size=8, **others)
-    return simulate(synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions(backend))
-
-
-def same(one: SimulationResult, two: SimulationResult) -> None:
-    assert one.state.models == two.state.models
-    assert one.state.memory == two.state.memory
-    assert [record.groups for record in one.records] == [record.groups for record in two.records]
-    timeless = [
-        msgspec.structs.replace(
-            o.summary,
-            wall_s=0.0,
-            updates_per_s=0.0,
-            bytes=Traffic(0, 0),
-            bytes_by_round=[],
-            backend="",
-            backend_reason="",
-        )
-        for o in (one, two)
-    ]
-    assert timeless[0] == timeless[1]
-    for way in ("up", "down"):
-        assert getattr(one.summary.bytes, way) == pytest.approx(
-            getattr(two.summary.bytes, way), rel=0.02
-        )
 
 
 @pytest.mark.representatives("fedavg", "distfl")

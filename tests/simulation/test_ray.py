@@ -16,7 +16,7 @@ from simulation.engine.options import EngineOptions
 from simulation.engine.workers.private_store import MappedStore, TravellingStore
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from tests.simulation.test_engine import run, same
+from tests.support.engines import run, same
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError, ShoalError
 

@@ -1,6 +1,7 @@
 """The pages of the documentation, and the blocks of code on them."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,3 +36,30 @@ def blocks(page: str, language: str | None = None) -> list[Block]:
     """The blocks of a page, in their order: those of one language, or all."""
     found = [Block(page, *match) for match in FENCE.findall((ROOT / page).read_text())]
     return [block for block in found if language in (None, block.language)]
+
+
+PAGES = pages()
+FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+COMMANDS = sorted(
+    {
+        line.split("#")[0].strip()
+        for p in PAGES
+        for line in re.findall(r"^    (.+)$", FENCES.sub("", p.read_text()), re.MULTILINE)
+    }
+)
+WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
+"""What a command of this kind writes into the folder after --out."""
+RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
+
+
+def page(name: str) -> str:
+    """The text of a page below docs."""
+    return (ROOT / "docs" / f"{name}.md").read_text()
+
+
+def not_named(names: Iterable[str], text: str) -> list[str]:
+    """The names that do not stand in the text as code, alone or before their options."""
+    return [name for name in names if not re.search(f"`{re.escape(name)}[`:]", text)]
+
+
+PROGRAMS = re.compile(r"^```python\n(.+?)^```$", re.MULTILINE | re.DOTALL)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from simulation.datasets.windows import FleetData
-from tests.packaging.installed import Install, Installed
+from tests.support.installed import Install, Installed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -1,0 +1,60 @@
+"""Training steps on the JVM and by torch."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from algorithms.core.contract import Objective
+from edge_client.core.ports import Windows
+from export.parity import _draw, _eager_step, _next
+from tests.android.bridge import host_command
+from wire.arrays.tensors import Tensors, encode_tensors
+from wire.bundle import Bundle
+
+STEPS = 20
+BATCH = 32
+VERSION = "1.5.1"
+
+
+def draw_batches(objective: Objective, windows: Windows) -> list[Tensors]:
+    """What the batches of twenty steps hold."""
+    rng, batches = np.random.default_rng(3), []
+    for step in range(STEPS):
+        chosen = rng.integers(0, windows.num_train, BATCH if step % 5 else BATCH // 3)
+        batch = {"x": windows.train_x[chosen], "y": windows.train_y[chosen]} | _draw(
+            objective, len(chosen), rng
+        )
+        batches.append(
+            {f"batch/{name}": np.ascontiguousarray(value) for name, value in batch.items()}
+        )
+    return batches
+
+
+def eager(
+    objective: Objective, bundle: Bundle, batches: list[Tensors], dtype: torch.dtype
+) -> Tensors:
+    """The tensors after the steps in eager torch."""
+    step, held = _eager_step(objective, "step", dtype), dict(bundle.initial)
+    for batch in batches:
+        held = _next(
+            held, step(held, {name.removeprefix("batch/"): value for name, value in batch.items()})
+        )
+    return held
+
+
+def on_the_jvm(
+    path: Path, bundle: Bundle, batches: list[Tensors], version: str = VERSION
+) -> subprocess.CompletedProcess[str]:
+    given = {
+        f"in/{i}/{name}": value for i, batch in enumerate(batches) for name, value in batch.items()
+    }
+    given |= {
+        f"hyper/{name}": np.array(value, np.float32)
+        for name, value in bundle.manifest.hyper.items()
+    }
+    inputs, outputs = path.with_name("inputs.safetensors"), path.with_name("outputs.safetensors")
+    inputs.write_bytes(encode_tensors(given))
+    arguments = [str(path), "step", version, str(inputs), str(outputs)]
+    return subprocess.run([*host_command("StepsKt"), *arguments], capture_output=True, text=True)

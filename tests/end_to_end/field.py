@@ -1,0 +1,102 @@
+"""A service and its devices as processes, on a broker that can be stopped."""
+
+import json
+import subprocess
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aggregator.core.state import RunState
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.sql_store import SqlStore
+from simulation.datasets.windows import FleetData
+from simulation.local.broker import free_port
+from simulation.local.fleet import LocalFleet, start_process, stop_processes
+from tests.support.bundles import Exported
+
+ROUNDS = 6
+
+
+@dataclass
+class Field:
+    """A broker, edge processes and an aggregator process, in a folder."""
+
+    data: FleetData
+    exported: Exported
+    folder: Path
+    broker_url: str
+    epochs: int = 30
+    port: int = field(default_factory=free_port)
+    serving: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def serve(self, *more: str) -> subprocess.Popen[bytes]:
+        options = {
+            "--folder": self.folder / "run",
+            "--bundle": self.exported.folder,
+            "--broker": self.broker_url,
+            "--fleet": "t",
+        }
+        options |= {
+            "--rounds": ROUNDS,
+            "--min-devices": len(self.data.devices),
+            "--local-epochs": self.epochs,
+            "--port": self.port,
+        }
+        arguments = [part for name, value in options.items() for part in (name, str(value))]
+        self.serving.append(
+            start_process(
+                ["-m", "shoal", "serve", *arguments, *more], self.folder / "aggregator.log"
+            )
+        )
+        return self.serving[-1]
+
+    def edges(self) -> LocalFleet:
+        return LocalFleet(
+            self.data,
+            self.folder / "devices",
+            self.broker_url,
+            "t",
+            self.exported.folder / "trust.pem",
+        )
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as response:
+            return json.load(response)
+
+    def wait(self, ready: Any, patience_s: float = 120.0) -> dict[str, Any]:
+        end_s = time.monotonic() + patience_s
+        run: dict[str, Any] = {}
+        while time.monotonic() < end_s:
+            try:
+                run = self.get("/run")
+                if ready(run):
+                    return run
+            except OSError:
+                pass
+            time.sleep(0.02)
+        raise TimeoutError(
+            f"the run did not get there: {run}\n"
+            f"{(self.folder / 'aggregator.log').read_text()[-3000:]}"
+        )
+
+    def wait_for_round(self, number: int) -> None:
+        self.wait(lambda run: run["round"] >= number and run["received"] >= 1)
+
+    def finish(self) -> RunState:
+        self.wait(lambda run: run["phase"] == "finished")
+        state = SqlStore(sqlite_url(self.folder / "run" / "shoal.db"), "run-1").load()
+        assert state is not None
+        return state
+
+    def stop(self) -> None:
+        stop_processes(self.serving)
+
+
+def same_models(state: RunState, expected: RunState) -> None:
+    assert state.models == expected.models
+    assert state.starts == expected.starts
+    assert {d: r.evaluated for d, r in state.received.items()} == {
+        d: r.evaluated for d, r in expected.received.items()
+    }
