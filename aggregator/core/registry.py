@@ -29,8 +29,7 @@ has ever been here. `Seen`, `Left`, `Withdrew` and `Forgotten` do not. Structura
 event cost a few microseconds in a fleet of any size.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 from immutables import Map
@@ -272,23 +271,12 @@ class Forgotten(_OfDevice, frozen=True):
 
 
 Order = Tagged | Untagged | Banned | Unbanned | Withdrew | Forgotten
-Event = (
-    Told
-    | Seen
-    | Left
-    | Asked
-    | Declined
-    | Reported
-    | Keeps
-    | Grouped
-    | Regrouped
-    | ReleaseTaken
-    | Order
-)
+Observed = Told | Seen | Left | Asked | Declined | Reported | Keeps | Regrouped | ReleaseTaken
+Event = Observed | Grouped | Order
 
 
 def step(state: Registry, event: Event) -> Registry:
-    """The state after an event."""
+    """Return the state after an event."""
     if isinstance(event, Grouped):
         return _group(state, event)
     device_id = event.said.device_id if isinstance(event, Told) else event.device_id
@@ -297,46 +285,66 @@ def step(state: Registry, event: Event) -> Registry:
         event, Seen | Left | Withdrew | Forgotten | Untagged | Unbanned
     ):
         return state
-    entry = _TRANSITIONS[type(event)](known or NOBODY, event)
+    change = _ordered if isinstance(event, Order) else _observed
+    entry = change(known or NOBODY, event)
     if entry is None:
         return Registry(state.devices.delete(device_id))
     return state if entry is known else Registry(state.devices.set(device_id, entry))
 
 
-def _tell(entry: Entry, event: Told) -> Entry:
-    kept = None if withholds(event.said) or event.said.kept == () else entry.kept
-    first_s = entry.first_seen_s or event.at_s
-    return replace(
-        entry,
-        said=event.said,
-        first_seen_s=first_s,
-        last_seen_s=event.at_s,
-        online=True,
-        kept=kept,
-        withdrawn_s=0.0,
-    )
+def _ordered(entry: Entry, event: Order) -> Entry | None:
+    """Return a device's entry after an order; None if there is no entry any more."""
+    match event:
+        case Tagged(tags=tags):
+            return replace(entry, tags=tuple(sorted({*entry.tags, *tags})))
+        case Untagged(tags=tags):
+            return replace(entry, tags=tuple(tag for tag in entry.tags if tag not in tags))
+        case Banned(at_s, _, reason):
+            since_s = entry.ban.since_s if entry.ban else at_s
+            return replace(entry, ban=Ban(since_s, reason), online=False)
+        case Unbanned():
+            return replace(entry, ban=None) if entry.ban else entry
+        case Withdrew(at_s):
+            return replace(entry, withdrawn_s=at_s, online=False)
+        case Forgotten():
+            return Entry(ban=entry.ban) if entry.ban else None
+
+
+def _observed(entry: Entry, event: Observed) -> Entry:
+    """Return a device's entry after what it said, or what was seen of it."""
+    match event:
+        case Told(at_s, said):
+            return replace(
+                entry,
+                said=said,
+                first_seen_s=entry.first_seen_s or at_s,
+                last_seen_s=at_s,
+                online=True,
+                kept=None if withholds(said) or said.kept == () else entry.kept,
+                withdrawn_s=0.0,
+            )
+        case Seen(at_s):
+            return replace(entry, last_seen_s=at_s, online=True)
+        case Left():
+            return replace(entry, online=False) if entry.online else entry
+        case Asked(at_s, _, campaign):
+            return replace(entry, campaign=campaign, asked_s=at_s)
+        case Declined(at_s, _, campaign, number, reason, detail):
+            decline = Decline(at_s, campaign, number, reason, detail)
+            return replace(entry, decline=decline, declines=entry.declines + 1)
+        case Reported():
+            return _report(entry, event)
+        case Keeps():
+            return _keep(entry, event)
+        case Regrouped():
+            return _regroup(entry, event)
+        case ReleaseTaken(_, _, release, problem, alone):
+            return replace(entry, release=release, release_problem=problem, release_alone=alone)
 
 
 def withholds(said: CheckIn | None) -> bool:
     """Whether a device says that its owner does not let it tell what it keeps."""
     return said is not None and said.policy is not None and said.policy.withholds
-
-
-def _see(entry: Entry, event: Seen) -> Entry:
-    return replace(entry, last_seen_s=event.at_s, online=True)
-
-
-def _leave(entry: Entry, _event: Left) -> Entry:
-    return replace(entry, online=False) if entry.online else entry
-
-
-def _ask(entry: Entry, event: Asked) -> Entry:
-    return replace(entry, campaign=event.campaign, asked_s=event.at_s)
-
-
-def _decline(entry: Entry, event: Declined) -> Entry:
-    decline = Decline(event.at_s, event.campaign, event.round, event.reason, event.detail)
-    return replace(entry, decline=decline, declines=entry.declines + 1)
 
 
 def _report(entry: Entry, event: Reported) -> Entry:
@@ -370,38 +378,6 @@ def _keep(entry: Entry, event: Keeps) -> Entry:
     )
 
 
-def _release(entry: Entry, event: ReleaseTaken) -> Entry:
-    return replace(
-        entry, release=event.release, release_problem=event.problem, release_alone=event.alone
-    )
-
-
-def _tag(entry: Entry, event: Tagged) -> Entry:
-    return replace(entry, tags=tuple(sorted({*entry.tags, *event.tags})))
-
-
-def _untag(entry: Entry, event: Untagged) -> Entry:
-    return replace(entry, tags=tuple(tag for tag in entry.tags if tag not in event.tags))
-
-
-def _ban(entry: Entry, event: Banned) -> Entry:
-    return replace(
-        entry, ban=Ban(entry.ban.since_s if entry.ban else event.at_s, event.reason), online=False
-    )
-
-
-def _unban(entry: Entry, _event: Unbanned) -> Entry:
-    return replace(entry, ban=None) if entry.ban else entry
-
-
-def _withdraw(entry: Entry, event: Withdrew) -> Entry:
-    return replace(entry, withdrawn_s=event.at_s, online=False)
-
-
-def _forget(entry: Entry, _event: Forgotten) -> Entry | None:
-    return Entry(ban=entry.ban) if entry.ban else None
-
-
 def _group(state: Registry, event: Grouped) -> Registry:
     devices = state.devices.mutate()
     for device_id, entry in state.devices.items():
@@ -425,23 +401,3 @@ def _regroup(entry: Entry, event: Regrouped) -> Entry:
         return entry
     change = GroupChange(event.at_s, event.campaign, event.round, event.group)
     return replace(entry, group=event.group, groups=(*entry.groups, change)[-HISTORY:])
-
-
-_TRANSITIONS: Mapping[type[Event], Callable[[Entry, Any], Entry | None]] = {
-    Told: _tell,
-    Seen: _see,
-    Left: _leave,
-    Asked: _ask,
-    Declined: _decline,
-    Reported: _report,
-    Keeps: _keep,
-    Regrouped: _regroup,
-    ReleaseTaken: _release,
-    Tagged: _tag,
-    Untagged: _untag,
-    Banned: _ban,
-    Unbanned: _unban,
-    Withdrew: _withdraw,
-    Forgotten: _forget,
-}
-"""What each event of one device does to its entry; None: there is no entry any more."""
