@@ -22,7 +22,7 @@ import operator
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from aggregator.core.registry import Entry
 from wire.errors import ConfigError
@@ -30,8 +30,9 @@ from wire.errors import ConfigError
 Kind = Literal["number", "yes or no", "text", "version", "set"]
 Value = float | bool | str | tuple[str, ...] | None
 Read = Callable[[str, Entry], Value]
-Test = Callable[[str, Entry], bool | None]
-"""Whether a device, by id and entry, is meant; None where that is not known."""
+Tree = tuple[Any, ...]
+"""A part of a rule: its kind (``and``, ``or``, ``not``, ``known``, ``has``, ``is``, ``of version``,
+or a comparison's sign), then its parts, or the reader of its field and what is to be there."""
 
 LONGEST = 2000
 """Characters of a rule, at most."""
@@ -108,17 +109,17 @@ class Rule(NamedTuple):
     """A rule that was read. ``str`` is its text."""
 
     text: str
-    test: Test
+    tree: Tree
 
     def __str__(self) -> str:
         return self.text
 
     def means(self, device_id: str, entry: Entry) -> bool:
         """Whether the rule is true of a device."""
-        return self.test(device_id, entry) is True
+        return holds(self.tree, device_id, entry) is True
 
 
-EVERYBODY = Rule("", lambda _id, _entry: True)
+EVERYBODY = Rule("", ("is", lambda _id, _entry: True))
 
 
 @lru_cache(256)
@@ -150,31 +151,31 @@ class _Parser:
             )
             place = found.end()
 
-    def rule(self) -> Test:
+    def rule(self) -> Tree:
         test = self._either(0)
         if self._at < len(self._tokens):
             raise self._expected("'and', 'or' or the end")
         return test
 
-    def _either(self, depth: int) -> Test:
+    def _either(self, depth: int) -> Tree:
         tests = [self._all(depth)]
         while self._takes("or"):
             tests.append(self._all(depth))
-        return tests[0] if len(tests) == 1 else _any_of(tests)
+        return tests[0] if len(tests) == 1 else ("or", *tests)
 
-    def _all(self, depth: int) -> Test:
+    def _all(self, depth: int) -> Tree:
         tests = [self._factor(depth)]
         while self._takes("and"):
             tests.append(self._factor(depth))
-        return tests[0] if len(tests) == 1 else _all_of(tests)
+        return tests[0] if len(tests) == 1 else ("and", *tests)
 
-    def _factor(self, depth: int) -> Test:
+    def _factor(self, depth: int) -> Tree:
         if depth > DEEPEST:
             raise self._error(
                 f"more than {DEEPEST} parentheses and 'not' inside of each other", self._place()
             )
         if self._takes("not"):
-            return _opposite(self._factor(depth + 1))
+            return ("not", self._factor(depth + 1))
         if self._takes("("):
             test = self._either(depth + 1)
             if not self._takes(")"):
@@ -182,15 +183,15 @@ class _Parser:
             return test
         if self._takes("known"):
             _, field = self._field()
-            return lambda device_id, entry: field.read(device_id, entry) not in (None, "")
+            return ("known", field.read)
         return self._test()
 
-    def _test(self) -> Test:
+    def _test(self) -> Tree:
         name, field = self._field()
         if self._takes("has"):
             if field.kind != "set":
                 raise self._error(f"'has' is for sets, {name} is a {field.kind}", self._place(-1))
-            return _has(field.read, self._value("a word"))
+            return ("has", field.read, self._value("a word"))
         kind, sign, place = self._token()
         if kind == "sign" and sign not in ("(", ")"):
             self._at += 1
@@ -207,27 +208,23 @@ class _Parser:
             return self._compared(name, field, sign)
         if field.kind != "yes or no":
             raise self._expected("'has'" if field.kind == "set" else "a comparison")
-        return lambda device_id, entry: field.read(device_id, entry)  # type: ignore[return-value]
+        return ("is", field.read)
 
-    def _compared(self, name: str, field: Field, sign: str) -> Test:
+    def _compared(self, name: str, field: Field, sign: str) -> Tree:
         place, value = self._place(), self._value("a value")
         if field.kind == "text":
-            return _comparison(field.read, sign, value)
+            return (sign, field.read, value)
         if field.kind == "version":
             if not _version(value):
                 raise self._error(f"{value!r} after {name}: expected a version, such as 1.2", place)
-            return _comparison(
-                lambda device_id, entry: _version(str(field.read(device_id, entry) or "")) or None,
-                sign,
-                _version(value),
-            )
+            return ("of version", field.read, sign, _version(value))
         try:
             number = float(value)
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
             raise self._error(f"{value!r} after {name}: expected a number", place)
-        return _comparison(field.read, sign, number)
+        return (sign, field.read, number)
 
     def _field(self) -> tuple[str, Field]:
         kind, name, place = self._token()
@@ -274,48 +271,32 @@ class _Parser:
         return ConfigError(f"rule {self._text!r}, at character {place + 1}: {problem}")
 
 
-def _all_of(tests: list[Test]) -> Test:
-    def every(device_id: str, entry: Entry) -> bool | None:
-        known: bool | None = True
-        for test in tests:
-            found = test(device_id, entry)
-            if found is False:
-                return False
-            known = None if found is None else known
-        return known
-
-    return every
-
-
-def _any_of(tests: list[Test]) -> Test:
-    none = _all_of([_opposite(test) for test in tests])
-    return _opposite(none)
-
-
-def _opposite(test: Test) -> Test:
-    def opposite(device_id: str, entry: Entry) -> bool | None:
-        found = test(device_id, entry)
-        return None if found is None else not found
-
-    return opposite
-
-
-def _has(read: Read, word: str) -> Test:
-    def has(device_id: str, entry: Entry) -> bool | None:
-        found = read(device_id, entry)
-        return word in found if isinstance(found, tuple) else None
-
-    return has
-
-
-def _comparison(read: Callable[[str, Entry], object], sign: str, value: object) -> Test:
-    compare = _COMPARE[sign]
-
-    def compared(device_id: str, entry: Entry) -> bool | None:
-        found = read(device_id, entry)
-        return None if found is None or found == "" else compare(found, value)
-
-    return compared
+def holds(tree: Tree, device_id: str, entry: Entry) -> bool | None:
+    """Return True or False if a rule's part is true or false of a device, None if that is not
+    known."""
+    kind, first = tree[0], tree[1]
+    if kind == "and" or kind == "or":
+        decisive, known = kind == "or", True
+        for part in tree[1:]:
+            held = holds(part, device_id, entry)
+            if held is decisive:
+                return decisive
+            known = known and held is not None
+        return not decisive if known else None
+    if kind == "not":
+        held = holds(first, device_id, entry)
+        return None if held is None else not held
+    value = first(device_id, entry)
+    if kind == "is":
+        return cast(bool | None, value)
+    if kind == "known":
+        return value not in (None, "")
+    if kind == "has":
+        return tree[2] in value if isinstance(value, tuple) else None
+    if kind == "of version":
+        value = _version(str(value or ""))
+        return _COMPARE[tree[2]](value, tree[3]) if value else None
+    return None if value is None or value == "" else _COMPARE[kind](value, tree[2])
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {

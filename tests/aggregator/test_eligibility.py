@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.core.eligibility import DEEPEST, FIELDS, read_rule
+from aggregator.core.eligibility import DEEPEST, FIELDS, holds, read_rule
 from aggregator.core.registry import Ban, Entry
 from wire.errors import ConfigError
 from wire.messages import CheckIn
@@ -63,7 +63,10 @@ SILENT = Entry()
 def test_a_rule_is_true_false_or_not_known(
     rule: str, known: bool | None, silent: bool | None
 ) -> None:
-    assert (read_rule(rule).test("d", KNOWN), read_rule(rule).test("d", SILENT)) == (known, silent)
+    assert (holds(read_rule(rule).tree, "d", KNOWN), holds(read_rule(rule).tree, "d", SILENT)) == (
+        known,
+        silent,
+    )
     assert (read_rule(rule).means("d", KNOWN), read_rule(rule).means("d", SILENT)) == (
         known is True,
         silent is True,
@@ -147,7 +150,7 @@ def computed(tree: object) -> bool | None:
 
 @given(trees)
 def test_every_rule_is_what_three_valued_logic_makes_of_its_parts(tree: object) -> None:
-    assert read_rule(written(tree)).test("d", KNOWN) is computed(tree)
+    assert holds(read_rule(written(tree)).tree, "d", KNOWN) is computed(tree)
 
 
 WORDS = [
@@ -180,7 +183,7 @@ def test_any_text_is_a_rule_or_a_clear_error(text: str) -> None:
     except ConfigError:
         return
     for entry in (KNOWN, SILENT, Entry(ban=Ban(1.0, "x"))):
-        assert rule.test("d", entry) in (True, False, None)
+        assert holds(rule.tree, "d", entry) in (True, False, None)
 
 
 def test_the_page_has_every_field() -> None:
