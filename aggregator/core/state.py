@@ -253,8 +253,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return self.retuned or self.settings
 
 
-def encode_state(state: RunState) -> bytes:
-    """A state as JSON."""
+def encode_state(state: msgspec.Struct) -> bytes:
+    """Return a state as JSON."""
     return msgspec.json.encode(state, enc_hook=dict)
 
 

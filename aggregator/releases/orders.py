@@ -2,6 +2,7 @@
 twice."""
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -9,14 +10,11 @@ from aggregator.core.release.reach import group_of, needed
 from aggregator.core.release.releases import GIVEN_UP, Release
 from aggregator.core.release.state import (
     GOING,
-    CalledOff,
-    FleetEvent,
     FleetState,
-    Halted,
     Promoted,
     Rollout,
+    RolloutOrder,
     WentBack,
-    WentOn,
 )
 from aggregator.core.state import RunState
 from aggregator.operator.desk import Handler
@@ -84,9 +82,9 @@ def release_handlers(
         numbers = policy.release(known[order.campaign], order.roll_out)
         return "\n".join(_told(n, rollouts.state.catalogue.releases[n], n <= last) for n in numbers)
 
-    def tell(event: Callable[[float], FleetEvent], campaign: str, done: str) -> str:
+    def tell(campaign: str, order: Literal["pause", "resume", "end"], done: str) -> str:
         under_way(rollouts, campaign)
-        rollouts.order(event)
+        rollouts.order(lambda at_s: RolloutOrder(at_s, campaign, order))
         return f"the rollout of {campaign} {done}"
 
     def promote(order: PromoteRollout) -> str:
@@ -123,15 +121,9 @@ def release_handlers(
 
     return {
         MakeReleases: make,
-        PauseRollout: lambda o: tell(
-            lambda at_s: Halted(at_s, o.campaign), o.campaign, "is paused"
-        ),
-        ResumeRollout: lambda o: tell(lambda at_s: WentOn(at_s, o.campaign), o.campaign, "goes on"),
-        EndRollout: lambda o: tell(
-            lambda at_s: CalledOff(at_s, o.campaign),
-            o.campaign,
-            "is ended: devices get back what they had",
-        ),
+        PauseRollout: lambda o: tell(o.campaign, "pause", "is paused"),
+        ResumeRollout: lambda o: tell(o.campaign, "resume", "goes on"),
+        EndRollout: lambda o: tell(o.campaign, "end", "is ended: devices get back what they had"),
         PromoteRollout: promote,
         ReturnToRelease: return_to,
     }

@@ -28,7 +28,6 @@ from aggregator.core.release.state import (
     Made,
     Presence,
     Removed,
-    Restarted,
     RolloutStep,
     Said,
     Ticked,
@@ -91,11 +90,12 @@ class Rollouts:
             epoch,
         )
         self._online, self._group, self._tags, self.settings = online, group, tags, settings
-        self._waiting: list[FleetEvent] = [Restarted(clock())]
         self._look_at_s = 0.0
         self.defects = 0
         """How many events were left out that the machine could not take in."""
         self.state = store.load()
+        there = tuple(d for d, holder in self.state.devices.items() if holder.online)
+        self._waiting: list[FleetEvent] = [Presence(clock(), left=there)]
         self._offer(self.needed())
 
     def read(self, digest: str) -> bytes:

@@ -9,7 +9,8 @@ import sqlalchemy as sql
 
 from aggregator.core.ports import StorageFailed
 from aggregator.core.release.rollout import step
-from aggregator.core.release.state import FleetEvent, FleetState, decode_fleet, encode_fleet
+from aggregator.core.release.state import FleetEvent, FleetState, decode_fleet
+from aggregator.core.state import encode_state
 from aggregator.storage.engine import RESTORE, database_name, using
 from aggregator.storage.schema import RELEASE_EVENTS, RELEASE_SNAPSHOTS, opened
 from aggregator.storage.sql_store import Fence
@@ -44,7 +45,7 @@ class ReleaseStore:
                 for table in (RELEASE_EVENTS, RELEASE_SNAPSHOTS):
                     connection.execute(table.delete().where(table.c.fleet == self._fleet))
                 connection.execute(
-                    RELEASE_SNAPSHOTS.insert().values(fleet=self._fleet, state=encode_fleet(state))
+                    RELEASE_SNAPSHOTS.insert().values(fleet=self._fleet, state=encode_state(state))
                 )
             else:
                 rows = [

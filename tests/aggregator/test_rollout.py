@@ -11,18 +11,15 @@ from aggregator.core.release.progress import in_use, progress_of
 from aggregator.core.release.reach import needed, place_of
 from aggregator.core.release.state import (
     Begun,
-    CalledOff,
     Gate,
-    Halted,
     Holder,
     Made,
     Presence,
     Promoted,
-    Restarted,
+    RolloutOrder,
     RolloutStep,
     Said,
     WentBack,
-    WentOn,
 )
 from tests.aggregator.rollout_cases import STEPS, Rig, draft, metrics
 from wire.messages import InUse
@@ -150,15 +147,15 @@ def test_an_unclear_answer_waits_for_others_and_then_what_there_is_counts() -> N
 def test_pause_resume_promote_and_call_off() -> None:
     rig = released()
     rig.release(draft(model="second"))
-    rig.feed(Halted(rig.at_s, "c"))
+    rig.feed(RolloutOrder(rig.at_s, "c", "pause"))
     for device_id in TENTH:
         rig.answer(device_id)
     assert rig.tick() == []
-    rig.feed(WentOn(rig.at_s, "c"))
+    rig.feed(RolloutOrder(rig.at_s, "c", "resume"))
     assert rig.tick()
     assert rig.feed(Promoted(rig.at_s, "c", 0)) == [], "it is past that step"
     assert {give.device_id for give in rig.feed(Promoted(rig.at_s, "c", 1))} == set(DEVICES) - HALF
-    assert {give.number for give in rig.feed(CalledOff(rig.at_s, "c"))} == {3}
+    assert {give.number for give in rig.feed(RolloutOrder(rig.at_s, "c", "end"))} == {3}
     assert len({rig.model(d) for d in DEVICES}) == 1
 
 
@@ -237,7 +234,7 @@ def test_a_candidate_that_devices_have_passed_by_is_made_again_with_a_greater_nu
 def test_after_a_restart_what_may_be_lost_is_given_again_until_it_is_answered() -> None:
     rig = released()
     rig.release(draft(model="second"))
-    rig.feed(Restarted(rig.at_s))
+    rig.feed(Presence(rig.at_s, left=tuple(rig.state.devices)))
     device_id = min(TENTH)
     assert [give.number for give in rig.check_in(device_id)] == [2]
     rig.answer(device_id)
@@ -286,7 +283,7 @@ def test_a_device_that_comes_during_a_rollout_joins_by_its_place_and_goes_back_w
     )
     rig.check_in(away, group="later/0")
     assert rig.has[away] == [1], "the first step does not reach it"
-    rig.feed(CalledOff(rig.at_s, "later"))
+    rig.feed(RolloutOrder(rig.at_s, "later", "end"))
     assert {rig.state.catalogue.releases[given[-1]].model for given in rig.has.values()} == {
         rig.state.catalogue.releases[1].model
     }

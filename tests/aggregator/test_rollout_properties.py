@@ -11,6 +11,7 @@ from aggregator.core.release.progress import progress_of
 from aggregator.core.release.reach import members, needed, place_of
 from aggregator.core.release.releases import GIVEN_UP, Release
 from aggregator.core.release.rollout import step
+from aggregator.core.state import encode_state
 from tests.aggregator.rollout_cases import Rig, draft
 from wire.messages import InUse, Metrics
 
@@ -96,17 +97,17 @@ def play(rig: Rig, kind: str, value: Any, made: int) -> list[s.Give]:
         case "tick":
             return rig.tick(value)
         case "halted":
-            return rig.feed(s.Halted(at_s, value))
+            return rig.feed(s.RolloutOrder(at_s, value, "pause"))
         case "went on":
-            return rig.feed(s.WentOn(at_s, value))
+            return rig.feed(s.RolloutOrder(at_s, value, "resume"))
         case "promoted":
             return rig.feed(s.Promoted(at_s, *value))
         case "called off":
-            return rig.feed(s.CalledOff(at_s, value))
+            return rig.feed(s.RolloutOrder(at_s, value, "end"))
         case "went back":
             return rig.feed(s.WentBack(at_s, *value))
         case "restarted":
-            return rig.feed(s.Restarted(at_s))
+            return rig.feed(s.Presence(at_s, left=tuple(rig.state.devices)))
         case "removed":
             rig.has.pop(value, None)
             return rig.feed(s.Removed(at_s, value))
@@ -119,7 +120,7 @@ def replayed(log: list[s.FleetEvent]) -> s.FleetState:
     for number, event in enumerate(log):
         state, _ = step(state, msgspec.json.decode(msgspec.json.encode(event), type=s.FleetEvent))
         if number == len(log) // 2:
-            state = s.decode_fleet(s.encode_fleet(state))
+            state = s.decode_fleet(encode_state(state))
     return state
 
 

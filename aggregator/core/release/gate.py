@@ -111,7 +111,14 @@ def judge(gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float) ->
         )
     if drop > gate.max_drop:
         return Verdict("fail", _fell(drop, confirmed, gate))
-    unmeasured = _why_unmeasured(confirmed) if math.isinf(margin) else ""
+    unmeasured = ""
+    if math.isinf(margin):
+        is_tested = any(h.said is not None and h.said.evaluated.num_examples for h in confirmed)
+        unmeasured = (
+            "; none had a model before it, so it was held against none"
+            if is_tested
+            else "; none has test windows, so nobody has measured how right it is"
+        )
     return Verdict("pass", f"{counts['confirmed']} of {there} devices have confirmed{unmeasured}")
 
 
@@ -136,13 +143,6 @@ def _variance(metrics: Metrics) -> float:
     right is no certainty."""
     share = (metrics.num_correct + 1) / (metrics.num_examples + 2)
     return share * (1 - share) / metrics.num_examples
-
-
-def _why_unmeasured(confirmed: Sequence[Holder]) -> str:
-    """Why no device says how right the release is beside the model before it."""
-    if any(holder.said is not None and holder.said.evaluated.num_examples for holder in confirmed):
-        return "; none had a model before it, so it was held against none"
-    return "; none has test windows, so nobody has measured how right it is"
 
 
 def _fell(drop: float, confirmed: Sequence[Holder], gate: Gate) -> str:

@@ -121,8 +121,3 @@ def put(catalogue: Catalogue, numbers: Iterable[int], state: ReleaseState) -> Ca
             del released[release.group]
         catalogue = replace(catalogue, releases=releases, released=released)
     return catalogue
-
-
-def same_model(one: Release, other: Release) -> bool:
-    """Whether a device that has one of them has what the other one holds."""
-    return (one.run_id, one.bundle, one.model) == (other.run_id, other.bundle, other.model)

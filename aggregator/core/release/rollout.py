@@ -38,24 +38,21 @@ from aggregator.core.release.reach import (
 from aggregator.core.release.state import (
     GOING,
     Begun,
-    CalledOff,
     CheckedIn,
     FleetEvent,
     FleetState,
     Give,
-    Halted,
     Holder,
     Made,
     Presence,
     Promoted,
     Removed,
-    Restarted,
     Rollout,
+    RolloutOrder,
     RolloutPhase,
     Said,
     Ticked,
     WentBack,
-    WentOn,
 )
 
 Moved = tuple[FleetState, list[Give]]
@@ -88,21 +85,8 @@ def _step(state: FleetState, event: FleetEvent) -> Moved:
             return _take_word(state, event)
         case Ticked(at_s):
             return _tick(state, at_s)
-        case Restarted():
-            return _present(
-                state, (), tuple(d for d, holder in state.devices.items() if holder.online)
-            ), []
-        case Halted(_, campaign):
-            return _put_phase(
-                state, campaign, "running", "paused", "the operator has paused it"
-            ), []
-        case WentOn(at_s, campaign):
-            after = _put_phase(state, campaign, "paused", "running", "")
-            return (
-                (after, [])
-                if after is state
-                else (_with_rollout(after, campaign, step_at_s=at_s), [])
-            )
+        case RolloutOrder():
+            return _obey(state, event)
         case Promoted(at_s, campaign, number):
             if (
                 (now := state.rollouts.get(campaign)) is None
@@ -116,10 +100,6 @@ def _step(state: FleetState, event: FleetEvent) -> Moved:
                 at_s,
                 "promoted by the operator",
             )
-        case CalledOff(at_s, campaign):
-            if campaign not in state.rollouts or state.rollouts[campaign].phase not in GOING:
-                return state, []
-            return _fail(state, campaign, at_s, "ended by the operator")
         case WentBack():
             return _go_back(state, event)
         case Removed(_, device_id):
@@ -131,6 +111,22 @@ def _step(state: FleetState, event: FleetEvent) -> Moved:
 
 
 # Transitions: a rollout begins, goes on, ends.
+
+
+def _obey(state: FleetState, event: RolloutOrder) -> Moved:
+    rollout = state.rollouts.get(event.campaign)
+    if rollout is None or rollout.phase not in GOING:
+        return state, []
+    match event.order, rollout.phase:
+        case "pause", "running":
+            reason = "the operator has paused it"
+            return _with_rollout(state, event.campaign, phase="paused", reason=reason), []
+        case "resume", "paused":
+            now = {"phase": "running", "reason": "", "step_at_s": event.at_s}
+            return _with_rollout(state, event.campaign, **now), []
+        case "end", _:
+            return _fail(state, event.campaign, event.at_s, "ended by the operator")
+    return state, []
 
 
 def _begin(state: FleetState, event: Begun) -> Moved:
@@ -288,7 +284,12 @@ def _go_back(state: FleetState, event: WentBack) -> Moved:
             state, under_way[0], at_s, f"the operator returned to release {event.to}"
         )
     now = state.catalogue.released.get(earlier.group, 0)
-    if now and made.same_model(state.catalogue.releases[now], earlier):
+    had = state.catalogue.releases.get(now)
+    if had is not None and (had.run_id, had.bundle, had.model) == (
+        earlier.run_id,
+        earlier.bundle,
+        earlier.model,
+    ):
         return state, gives
     if now:
         state = replace(state, catalogue=made.put(state.catalogue, (now,), "withdrawn"))
@@ -350,7 +351,7 @@ def _check_in(state: FleetState, event: CheckedIn) -> Moved:
     if (number := _due(state, event.device_id)) > held.given:
         state, give = _give(state, event.device_id, number, event.at_s)
         return state, [give]
-    if held.given and not _answered(held):
+    if held.given and answer_of(held, held.given)[0] in ("waiting", "away"):
         return state, [Give(event.device_id, held.given)]
     return state, []
 
@@ -441,10 +442,6 @@ def _give(state: FleetState, device_id: str, number: int, at_s: float) -> tuple[
     return _with_holder(state, device_id, held), Give(device_id, number)
 
 
-def _answered(holder: Holder) -> bool:
-    return answer_of(holder, holder.given)[0] in ("confirmed", "failed")
-
-
 def _with_holder(state: FleetState, device_id: str, holder: Holder) -> FleetState:
     return replace(state, devices=state.devices.set(device_id, holder))
 
@@ -453,11 +450,3 @@ def _with_rollout(state: FleetState, campaign: str, **changes: object) -> FleetS
     return replace(
         state, rollouts={**state.rollouts, campaign: replace(state.rollouts[campaign], **changes)}
     )
-
-
-def _put_phase(
-    state: FleetState, campaign: str, of: RolloutPhase, to: RolloutPhase, reason: str
-) -> FleetState:
-    if campaign not in state.rollouts or state.rollouts[campaign].phase != of:
-        return state
-    return _with_rollout(state, campaign, phase=to, reason=reason)

@@ -96,13 +96,8 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     was done."""
 
 
-def encode_fleet(state: FleetState) -> bytes:
-    """A state as JSON."""
-    return msgspec.json.encode(state, enc_hook=dict)
-
-
 def decode_fleet(payload: bytes) -> FleetState:
-    """The state that `encode_fleet` wrote.
+    """The state that `aggregator.core.state.encode_state` wrote.
 
     Raises:
         msgspec.MsgspecError: it is not one.
@@ -171,25 +166,13 @@ class Ticked(msgspec.Struct, frozen=True, tag="ticked"):
     at_s: float
 
 
-class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
-    """The service came up again: it does not know who is there."""
-
-    at_s: float
-
-
-class Halted(msgspec.Struct, frozen=True, tag="halted"):
+class RolloutOrder(msgspec.Struct, frozen=True, tag="rollout-order"):
     """The operator pauses a rollout: no further device is given its releases, and nothing is
-    judged."""
+    judged; ends its pause; or ends it: whoever has one of its releases gets back what it had."""
 
     at_s: float
     campaign: str
-
-
-class WentOn(msgspec.Struct, frozen=True, tag="went-on"):
-    """The operator ends the pause of a rollout."""
-
-    at_s: float
-    campaign: str
+    order: Literal["pause", "resume", "end"]
 
 
 class Promoted(msgspec.Struct, frozen=True, tag="promoted"):
@@ -198,13 +181,6 @@ class Promoted(msgspec.Struct, frozen=True, tag="promoted"):
     at_s: float
     campaign: str
     step: int
-
-
-class CalledOff(msgspec.Struct, frozen=True, tag="called-off"):
-    """The operator ends a rollout: whoever has one of its releases gets back what it had."""
-
-    at_s: float
-    campaign: str
 
 
 class WentBack(msgspec.Struct, frozen=True, tag="went-back"):
@@ -230,11 +206,8 @@ FleetEvent = (
     | Presence
     | Said
     | Ticked
-    | Restarted
-    | Halted
-    | WentOn
+    | RolloutOrder
     | Promoted
-    | CalledOff
     | WentBack
     | Removed
 )
