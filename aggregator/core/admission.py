@@ -83,8 +83,10 @@ def admit(
         )
     if update.model != plan.model:
         start = next(key for key, model in state.models.items() if model == update.model)
-    quantised = _trained(verbs) if is_encoded(tensors) else None
-    if quantised is not None:
+    quantised: tuple[str, ...] = ()
+    if is_encoded(tensors):
+        reporting = [verb.graph for verb in verbs if isinstance(verb, Train) and verb.report]
+        quantised = tuple(dict.fromkeys(reporting))
         try:
             tensors = with_change(settings, quantised, tensors)
         except WrongLayout as error:
@@ -99,7 +101,7 @@ def admit(
         num_train=min(update.num_train, device.num_train),
         num_steps=min(update.num_steps, most_steps(verbs, device.num_train)),
         norms=norms,
-        quantised=quantised or (),
+        quantised=quantised,
         evaluated=update.evaluated,
         trained=update.trained,
         bytes_up=num_bytes,
@@ -163,13 +165,6 @@ def with_change(settings: RunSettings, graphs: tuple[str, ...], tensors: Tensors
         WrongLayout: they hold another one.
     """
     return decoded(tensors, [entry for graph in graphs for entry in settings.reported[graph]])
-
-
-def _trained(verbs: tuple[Verb, ...]) -> tuple[str, ...]:
-    """The graphs of which these verbs report the training."""
-    return tuple(
-        dict.fromkeys(verb.graph for verb in verbs if isinstance(verb, Train) and verb.report)
-    )
 
 
 def norms_of(tensors: Tensors, before: Tensors | None = None) -> dict[str, float]:

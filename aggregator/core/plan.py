@@ -67,10 +67,18 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
 
 
 def closing_verbs(state: RunState, device: Device) -> tuple[Verb, ...]:
-    """What a device does after the last round."""
+    """Return what a device does after the last round. Of one that is `withholds` nothing is
+    reported but how well a model answers; of one that is `untested` not even that."""
     verbs = by_labels(state.programs["closing"], device.num_train, trains=can_train(state, device))
-    verbs = without_measurements(state.settings, verbs) if device.withholds else verbs
-    return without_tests(verbs) if device.untested else verbs
+
+    def is_silent(verb: Verb) -> bool:
+        if not isinstance(verb, Apply | Evaluate) or not verb.report:
+            return False
+        measures = device.withholds and bool(state.settings.responses.get(verb.graph))
+        tests = device.untested and isinstance(verb, Evaluate) and verb.split == "test"
+        return measures or tests
+
+    return tuple(replace(verb, report=False) if is_silent(verb) else verb for verb in verbs)
 
 
 def by_labels(closing: tuple[Verb, ...], num_train: int, trains: bool) -> tuple[Verb, ...]:
@@ -85,14 +93,11 @@ def trained_on_all(verbs: tuple[Verb, ...], num_train: int) -> tuple[Verb, ...]:
     fewer than `LEAST_HELD` would be held out, none is."""
     return tuple(
         replace(verb, holdout=0.0)
-        if _holds_out(verb) and num_held_out(num_train, getattr(verb, "holdout", 0.0)) < LEAST_HELD
+        if (isinstance(verb, Train) or (isinstance(verb, Evaluate) and verb.split == "windows"))
+        and num_held_out(num_train, verb.holdout) < LEAST_HELD
         else verb
         for verb in verbs
     )
-
-
-def _holds_out(verb: Verb) -> bool:
-    return isinstance(verb, Train) or (isinstance(verb, Evaluate) and verb.split == "windows")
 
 
 def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
@@ -100,24 +105,6 @@ def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
     by a loss nor trains, but for a training that is left out where there are too few windows."""
     return tuple(
         v for v in verbs if not isinstance(v, Choose) and not (isinstance(v, Train) and not v.least)
-    )
-
-
-def without_measurements(settings: RunSettings, verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
-    """The same verbs, of which nothing is reported but how well a model answers."""
-    return tuple(
-        replace(verb, report=False)
-        if isinstance(verb, Apply | Evaluate) and verb.report and settings.responses.get(verb.graph)
-        else verb
-        for verb in verbs
-    )
-
-
-def without_tests(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
-    """The same verbs, of which none says how well a model answers to the device's test windows."""
-    return tuple(
-        replace(verb, report=False) if isinstance(verb, Evaluate) and verb.split == "test" else verb
-        for verb in verbs
     )
 
 

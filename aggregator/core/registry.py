@@ -285,8 +285,8 @@ def step(state: Registry, event: Event) -> Registry:
         event, Seen | Left | Withdrew | Forgotten | Untagged | Unbanned
     ):
         return state
-    change = _ordered if isinstance(event, Order) else _observed
-    entry = change(known or NOBODY, event)
+    held = known or NOBODY
+    entry = _ordered(held, event) if isinstance(event, Order) else _observed(held, event)
     if entry is None:
         return Registry(state.devices.delete(device_id))
     return state if entry is known else Registry(state.devices.set(device_id, entry))

@@ -273,8 +273,11 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
     )
     updates = sum(len(r.evaluated) for r in training)
     kept = final.kept if final else {}
+    chosen = [kept[d].candidate for d in state.devices if d in kept]
     placed = all_placed(state)
     groups = groups_of(state, placed)
+    up, down = accumulate(r.bytes_up for r in records), accumulate(r.bytes_down for r in records)
+    so_far = [Traffic(*both) for both in zip(up, down, strict=True)]
     return Summary(
         algorithm=settings.algorithm,
         data=settings.data,
@@ -297,14 +300,17 @@ def summarize(state: RunState, records: Sequence[RoundRecord], wall_s: float) ->
         },
         accuracy=spread(accuracies.values()),
         accuracy_by_round=[spread(accuracy_of(r).values()) for r in records[len(preparing) + 1 :]],
-        kept=_count_kept(settings.candidates, [kept.get(d) for d in state.devices])
+        kept=KeptCounts(
+            {name: chosen.count(name) for name in settings.candidates},
+            len(state.devices) - len(chosen),
+        )
         if settings.candidates
         else None,
         groups=Groups(count_groups(state.starts), [count_groups(r.groups) for r in training]),
         lr_by_round=[r.notes["lr"] for r in training if "lr" in r.notes],
         epsilon=training[-1].notes.get("epsilon") if training else None,
         bytes=Traffic(up=sum(r.bytes_up for r in records), down=sum(r.bytes_down for r in records)),
-        bytes_by_round=_bytes_so_far(records, len(preparing))[: len(training)],
+        bytes_by_round=so_far[len(preparing) :][: len(training)],
         wall_s=round(wall_s, 3),
         updates_per_s=round(updates / wall_s, 3) if wall_s > 0 else 0.0,
         versions={name: _version(name) for name in PACKAGES},
@@ -352,17 +358,6 @@ def group_number(key: str | None) -> int | None:
 def count_groups(starts: Mapping[str, str]) -> int:
     """How many different groups devices are in, by the keys of the models that they start from."""
     return len({key for device_id, key in starts.items() if device_id and key.isdigit()})
-
-
-def _bytes_so_far(records: Sequence[RoundRecord], skipped: int) -> list[Traffic]:
-    """What has been sent when each of the rounds after the first ones is over."""
-    up, down = accumulate(r.bytes_up for r in records), accumulate(r.bytes_down for r in records)
-    return [Traffic(*both) for both in zip(up, down, strict=True)][skipped:]
-
-
-def _count_kept(candidates: Sequence[str], kept: Sequence[Kept | None]) -> KeptCounts:
-    told = [k.candidate for k in kept if k is not None]
-    return KeptCounts({name: told.count(name) for name in candidates}, len(kept) - len(told))
 
 
 def _version(package: str) -> str:

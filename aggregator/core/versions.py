@@ -23,7 +23,10 @@ DISTANCES = 5
 def taken_over(state: RunState, event: RoundAggregated) -> RunState:
     """The state with the models that a round ends with. Those before it join the history, unless
     the round returned from them."""
-    history, made_in, made_by = _remembered(state), state.made_in, state.made_by
+    history, made_in, made_by = state.history, state.made_in, state.made_by
+    if not state.preparing and (keep := state.settings.keep_models):
+        others = (version for version in history if version.round != made_in)
+        history = (*others, latest(state))[-keep:]
     if event.made_in is None:
         made_in, made_by = state.round, tuple(sorted(state.received.keys() - set(event.left_out)))
     elif event.made_in != state.made_in:
@@ -126,14 +129,6 @@ def farthest(settings: RunSettings, distances: Sequence[Mapping[str, float]]) ->
     distances of the last rounds; without any nothing is."""
     roles = sorted({role for distance in distances for role in distance})
     return bounds_of(settings, {role: [d[role] for d in distances if role in d] for role in roles})
-
-
-def _remembered(state: RunState) -> tuple[ModelVersion, ...]:
-    """The history together with the models that a round of training met."""
-    keep = state.settings.keep_models
-    if state.preparing or not keep:
-        return state.history
-    return (*(v for v in state.history if v.round != state.made_in), latest(state))[-keep:]
 
 
 def _up_to(history: Sequence[ModelVersion], number: int) -> tuple[ModelVersion, ...]:

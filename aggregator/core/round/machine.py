@@ -142,7 +142,18 @@ def step(state: RunState | None, event: Event) -> Step:
     if isinstance(event, Started):
         if state is not None:
             raise ValueError("a run starts once")
-        return _start(event)
+        begun = RunState(
+            settings=event.settings,
+            epoch=event.epoch,
+            started_at_s=event.at_s,
+            at_s=event.at_s,
+            models=event.models,
+            memory=event.memory,
+            programs=event.programs,
+            starts=event.starts,
+            preparing=event.preparing,
+        )
+        return begun, []
     if state is None:
         raise ValueError(f"{type(event).__name__} before the run has started")
     transition = TRANSITIONS[state.phase].get(type(event))
@@ -154,21 +165,6 @@ def step(state: RunState | None, event: Event) -> Step:
     return (
         after if after is state or event.at_s <= after.at_s else replace(after, at_s=event.at_s)
     ), commands
-
-
-def _start(event: Started) -> Step:
-    state = RunState(
-        settings=event.settings,
-        epoch=event.epoch,
-        started_at_s=event.at_s,
-        at_s=event.at_s,
-        models=event.models,
-        memory=event.memory,
-        programs=event.programs,
-        starts=event.starts,
-        preparing=event.preparing,
-    )
-    return state, []
 
 
 # Transitions: a device comes, goes, answers.
@@ -221,21 +217,15 @@ def _send_plan(state: RunState, event: DeviceCheckedIn | DeviceHeard) -> Step:
         and is_missing(state, device_id)
         and not can_train(state, state.devices[device_id])
     ):
-        return _let_go(state, device_id, event.at_s)
+        # it is asked what its inputs are like in the next attempt: it would take two plans of one
+        # for the same
+        state = replace(state, declined=(*state.declined, device_id))
+        return close_if_full(flights.without_plans(state, [device_id]), event.at_s)
     if may_join(state, device_id, event.at_s):
         state = join(state, [device_id], event.at_s)
     if is_missing(state, device_id) or device_id in state.placing:
         return state, [SendPlan(plan_for(state, device_id))]
     return inputs.ask(state, [device_id] if device_id in state.devices else [], event.at_s)
-
-
-def _let_go(state: RunState, device_id: str, at_s: float) -> Step:
-    """Take a device out of the cohort that has no longer the labels to train. It is asked what its
-    inputs are like in the next attempt: it would take two plans of one for the same."""
-    state = flights.without_plans(
-        replace(state, declined=(*state.declined, device_id)), [device_id]
-    )
-    return close_if_full(state, at_s)
 
 
 def _dismiss(state: RunState, event: DeviceCheckedIn) -> Step:

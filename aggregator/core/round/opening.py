@@ -103,10 +103,14 @@ def _invite_cohort(state: RunState, at_s: float) -> Step:
             state, cohort=cohort, idle=True, deadline_at_s=opens_s, newcomers_until_s=0.0
         )
         return state, [SetDeadline(state.round, opens_s)]
-    drawn_now = _invited(state, at_s)
-    invited = sorted(
-        {*drawn_now, *(d for d in state.cohort if d in state.received or _stays_invited(state, d))}
+    is_last = state.phase == "evaluating"
+    stay = (
+        d
+        for d in state.cohort
+        if d in state.received
+        or ((device := state.devices[d]).eligible and (is_last or can_train(state, device)))
     )
+    invited = sorted({*_invited(state, at_s), *stay})
     state = note_asked(replace(state, idle=False, asked=len(invited)), invited, at_s)
     until_s = min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else math.inf)
     cohort = {
@@ -127,11 +131,6 @@ def _invite_cohort(state: RunState, at_s: float) -> Step:
         *(SetDeadline(state.round, s) for s in times),
         *(SendPlan(plan_for(state, d)) for d in missing),
     ]
-
-
-def _stays_invited(state: RunState, device_id: str) -> bool:
-    device = state.devices[device_id]
-    return device.eligible and (state.phase == "evaluating" or can_train(state, device))
 
 
 def _keep_at_work(state: RunState, at_s: float) -> Step:
