@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from aggregator.core.eligibility import LONGEST
 from aggregator.core.registry import MOST_TAGS
@@ -159,6 +159,10 @@ class TagChoice(_Body):
     tags: list[Annotated[str, Field(pattern=ID)]] = Field(min_length=1, max_length=MOST_TAGS)
 
 
+OneDevice = Annotated[DeviceId, AfterValidator(lambda device_id: (device_id,))]
+"""A device's id, as orders to several devices take it."""
+
+
 class Tagging(_Body):
     """Tags of several devices, which are named either by their ids or by a rule."""
 
@@ -182,6 +186,118 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     202: {"model": OrderView, "description": "It waits."},
     **_REFUSALS,
 }
+
+
+_ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
+    (
+        "/campaigns/{name}/start",
+        "start",
+        "Start a campaign whose bundle and settings `shoal campaign start` has written into the "
+        "service's folder.",
+        Start,
+        Campaign,
+        None,
+    ),
+    ("/campaigns/{name}/pause", "pause", "Pause a campaign.", Hold, Campaign, None),
+    (
+        "/campaigns/{name}/resume",
+        "resume",
+        "End a pause, once its cause is gone.",
+        Resume,
+        Campaign,
+        None,
+    ),
+    (
+        "/campaigns/{name}/abort",
+        "abort",
+        "End a campaign where it stands. Its models stay.",
+        Abort,
+        Campaign,
+        None,
+    ),
+    (
+        "/campaigns/{name}/rollback",
+        "roll_back",
+        "Return to the models of an earlier round.",
+        RollBack,
+        Campaign,
+        RoundChoice,
+    ),
+    (
+        "/devices/{device_id}/tag",
+        "tag",
+        "Add tags to a device, which need not have been here yet.",
+        device.TagDevices,
+        OneDevice,
+        TagChoice,
+    ),
+    (
+        "/devices/{device_id}/untag",
+        "untag",
+        "Take tags away from a device.",
+        device.UntagDevices,
+        OneDevice,
+        TagChoice,
+    ),
+    (
+        "/devices/{device_id}/ban",
+        "ban",
+        "Refuse everything of a device from now on, at the broker too.",
+        device.BanDevice,
+        DeviceId,
+        BanReason,
+    ),
+    ("/devices/{device_id}/unban", "unban", "End a ban.", device.UnbanDevice, DeviceId, None),
+    (
+        "/devices/{device_id}/forget",
+        "forget",
+        "Remove everything that a device ever sent; the answer says what cannot be removed.",
+        device.ForgetDevice,
+        DeviceId,
+        None,
+    ),
+    (
+        "/releases/{number}/rollback",
+        "return_to",
+        "Return a group to the model of this release, under a new number.",
+        release.ReturnToRelease,
+        Number,
+        GroupChoice,
+    ),
+    (
+        "/rollouts/{name}/pause",
+        "pause_rollout",
+        "Give a campaign's releases to no further device.",
+        release.PauseRollout,
+        Campaign,
+        None,
+    ),
+    (
+        "/rollouts/{name}/resume",
+        "resume_rollout",
+        "Go on with a rollout that is paused.",
+        release.ResumeRollout,
+        Campaign,
+        None,
+    ),
+    (
+        "/rollouts/{name}/promote",
+        "promote_rollout",
+        "Take a rollout past the gate of its step.",
+        release.PromoteRollout,
+        Campaign,
+        StepChoice,
+    ),
+    (
+        "/rollouts/{name}/rollback",
+        "end_rollout",
+        "End a rollout, and give devices back what they had.",
+        release.EndRollout,
+        Campaign,
+        None,
+    ),
+)
+"""Path, name, description, order, the field in the path, and the others."""
 
 
 def order_routes(orders: Desk) -> APIRouter:
@@ -211,31 +327,31 @@ def order_routes(orders: Desk) -> APIRouter:
                 raise HTTPException(500, answer.text)
         return OrderView(state="done", text=answer.text)
 
-    @routes.post("/campaigns/{name}/start")
-    async def start(name: Campaign, request: Request, response: Response) -> OrderView:
-        """Start a campaign whose bundle and settings `shoal campaign start` has written into the
-        service's folder."""
-        return await give(request, response, Start(name))
+    def add(
+        path: str, name: str, text: str, order: type[msgspec.Struct], key: Any, body: Any = None
+    ) -> None:
+        """Add the route of an order, whose first field is in the path and whose others are the
+        body's."""
+        if body is None:
+
+            async def take(key: key, request: Request, response: Response) -> OrderView:
+                return await give(request, response, order(key))
+        else:
+
+            async def take(  # type: ignore[misc]
+                key: key, body: body, request: Request, response: Response
+            ) -> OrderView:
+                return await give(request, response, order(key, **body.model_dump()))
+
+        routes.add_api_route(path, take, methods=["POST"], name=name, description=text)
+
+    for path, name, text, order, key, body in _ROUTES:
+        add(path, name, text, order, key, body)
 
     @routes.post("/campaigns/resume")
     async def resume_all(request: Request, response: Response) -> OrderView:
         """End the pause of every campaign, once its cause is gone."""
         return await give(request, response, Resume())
-
-    @routes.post("/campaigns/{name}/pause")
-    async def pause(name: Campaign, request: Request, response: Response) -> OrderView:
-        """Pause a campaign until it is resumed."""
-        return await give(request, response, Hold(name))
-
-    @routes.post("/campaigns/{name}/resume")
-    async def resume(name: Campaign, request: Request, response: Response) -> OrderView:
-        """End a pause, once its cause is gone."""
-        return await give(request, response, Resume(name))
-
-    @routes.post("/campaigns/{name}/abort")
-    async def abort(name: Campaign, request: Request, response: Response) -> OrderView:
-        """End a campaign where it stands. Its models stay."""
-        return await give(request, response, Abort(name))
 
     @routes.post("/campaigns/{name}/settings")
     async def settings(
@@ -248,86 +364,19 @@ def order_routes(orders: Desk) -> APIRouter:
             request, response, Retune.of(name, **change.model_dump(exclude_unset=True))
         )
 
-    @routes.post("/campaigns/{name}/rollback")
-    async def roll_back(
-        name: Campaign, choice: RoundChoice, request: Request, response: Response
-    ) -> OrderView:
-        """Return to the models of an earlier round."""
-        return await give(request, response, RollBack(name, choice.to))
-
-    @routes.post("/devices/tag")
-    async def tag_many(choice: Tagging, request: Request, response: Response) -> OrderView:
-        """Add tags to several devices."""
-        return await give(request, response, device.TagDevices(**choice.model_dump()))
-
-    @routes.post("/devices/untag")
-    async def untag_many(choice: Tagging, request: Request, response: Response) -> OrderView:
-        """Take tags away from several devices."""
-        return await give(request, response, device.UntagDevices(**choice.model_dump()))
-
-    @routes.post("/devices/{device_id}/tag")
-    async def tag(
-        device_id: DeviceId, choice: TagChoice, request: Request, response: Response
-    ) -> OrderView:
-        """Add tags to a device, which need not have been here yet."""
-        return await give(request, response, device.TagDevices((device_id,), tuple(choice.tags)))
-
-    @routes.post("/devices/{device_id}/untag")
-    async def untag(
-        device_id: DeviceId, choice: TagChoice, request: Request, response: Response
-    ) -> OrderView:
-        """Take tags away from a device."""
-        return await give(request, response, device.UntagDevices((device_id,), tuple(choice.tags)))
-
-    @routes.post("/devices/{device_id}/ban")
-    async def ban(
-        device_id: DeviceId, why: BanReason, request: Request, response: Response
-    ) -> OrderView:
-        """Refuse everything of a device from now on, at the broker too."""
-        return await give(request, response, device.BanDevice(device_id, why.reason))
-
-    @routes.post("/devices/{device_id}/unban")
-    async def unban(device_id: DeviceId, request: Request, response: Response) -> OrderView:
-        """End a ban."""
-        return await give(request, response, device.UnbanDevice(device_id))
-
-    @routes.post("/devices/{device_id}/forget")
-    async def forget(device_id: DeviceId, request: Request, response: Response) -> OrderView:
-        """Remove everything that a device ever sent; the answer says what cannot be removed."""
-        return await give(request, response, device.ForgetDevice(device_id))
-
     @routes.post("/releases")
     async def make_releases(wanted: Releasing, request: Request, response: Response) -> OrderView:
         """Make releases of what a campaign has trained."""
-        return await give(request, response, release.MakeReleases(wanted.campaign, wanted.roll_out))
+        return await give(request, response, release.MakeReleases(**wanted.model_dump()))
 
-    @routes.post("/releases/{number}/rollback")
-    async def return_to(
-        number: Number, choice: GroupChoice, request: Request, response: Response
-    ) -> OrderView:
-        """Return a group to the model of this release, under a new number."""
-        return await give(request, response, release.ReturnToRelease(number, choice.group))
+    @routes.post("/devices/tag")
+    async def tag_several(choice: Tagging, request: Request, response: Response) -> OrderView:
+        """Add tags to devices, which need not have been here yet."""
+        return await give(request, response, device.TagDevices(**choice.model_dump()))
 
-    @routes.post("/rollouts/{name}/pause")
-    async def pause_rollout(name: Campaign, request: Request, response: Response) -> OrderView:
-        """Give a campaign's releases to no further device."""
-        return await give(request, response, release.PauseRollout(name))
-
-    @routes.post("/rollouts/{name}/resume")
-    async def resume_rollout(name: Campaign, request: Request, response: Response) -> OrderView:
-        """Go on with a rollout that is paused."""
-        return await give(request, response, release.ResumeRollout(name))
-
-    @routes.post("/rollouts/{name}/promote")
-    async def promote_rollout(
-        name: Campaign, choice: StepChoice, request: Request, response: Response
-    ) -> OrderView:
-        """Take a rollout past the gate of its step."""
-        return await give(request, response, release.PromoteRollout(name, choice.step))
-
-    @routes.post("/rollouts/{name}/rollback")
-    async def end_rollout(name: Campaign, request: Request, response: Response) -> OrderView:
-        """End a rollout, and give devices back what they had."""
-        return await give(request, response, release.EndRollout(name))
+    @routes.post("/devices/untag")
+    async def untag_several(choice: Tagging, request: Request, response: Response) -> OrderView:
+        """Take tags away from devices."""
+        return await give(request, response, device.UntagDevices(**choice.model_dump()))
 
     return routes

@@ -35,11 +35,11 @@ Chosen = Annotated[
         description="The name of a campaign; the latest when empty.",
     ),
 ]
-Campaign = Annotated[str, Path(pattern=NAME, description="The name of a campaign.")]
+Campaign = Annotated[str, Path(alias="name", pattern=NAME, description="The name of a campaign.")]
 Group = Annotated[str, Path(pattern=NAME, description="A group, by its number, or `initial`.")]
 ID = r"^[A-Za-z0-9._-]{1,64}$"
-DeviceId = Annotated[str, Path(pattern=ID, description="A device's id.")]
-Number = Annotated[int, Path(ge=0, le=LARGEST)]
+DeviceId = Annotated[str, Path(alias="device_id", pattern=ID, description="A device's id.")]
+Number = Annotated[int, Path(alias="number", ge=0, le=LARGEST)]
 Limit = Annotated[int, Query(ge=1, le=PAGE, description="So many at most.")]
 After = Annotated[int, Query(ge=0, le=LARGEST, description="Only those with a greater number.")]
 
