@@ -16,7 +16,7 @@ from wire.topics import mosquitto_acl
 CONFIGURATION = """\
 # Mosquitto for a Shoal fleet: TLS, one certificate per device whose common name is the device's id,
 # sessions on disk. A client's user name and its client id are its certificate's common name,
-whatever # it says: nobody can end another one's connection or take its session.
+# whatever it says: nobody can end another one's connection or take its session.
 per_listener_settings false
 persistence true
 persistence_location {data}/
