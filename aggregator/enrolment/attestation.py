@@ -9,7 +9,7 @@ import base64
 import json
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,6 @@ class PlayIntegrity:
     verification_key: EllipticCurvePublicKey
     clock: Callable[[], float] = time.time
 
-    def is_exempt(self, tags: Sequence[str]) -> bool:
-        """Whether a token to enrol with these tags needs no attestation."""
-        return any(tag in self.settings.exempt_tags for tag in tags)
-
     def check(self, text: str, nonce: str) -> None:
         """Judge a phone's attestation of this nonce.
 
@@ -90,7 +86,14 @@ class PlayIntegrity:
                 f"it is of the app {str(request.get('requestPackageName'))[:100]}, expected "
                 f"{self.settings.package}"
             )
-        self._check_time(request.get("timestampMillis"))
+        try:
+            age_s = self.clock() - int(request.get("timestampMillis", "")) / 1000
+        except (TypeError, ValueError):
+            raise NotAttested("it says no time") from None
+        if not -MOST_AHEAD_S <= age_s <= self.settings.most_age_s:
+            raise NotAttested(
+                f"it is {age_s:.0f} s old, expected at most {self.settings.most_age_s:g}"
+            )
         if app.get("appRecognitionVerdict") not in self.settings.app:
             raise NotAttested(
                 f"Play says of the app: {str(app.get('appRecognitionVerdict'))[:100]}"
@@ -104,16 +107,6 @@ class PlayIntegrity:
             raise NotAttested(f"Play does not say of the phone: {missing[0]}")
         if self.settings.licensed and account.get("appLicensingVerdict") != "LICENSED":
             raise NotAttested("the phone's user did not get the app from Play")
-
-    def _check_time(self, told: Any) -> None:
-        try:
-            age_s = self.clock() - int(told) / 1000
-        except (TypeError, ValueError):
-            raise NotAttested("it says no time") from None
-        if not -MOST_AHEAD_S <= age_s <= self.settings.most_age_s:
-            raise NotAttested(
-                f"it is {age_s:.0f} s old, expected at most {self.settings.most_age_s:g}"
-            )
 
     def _read(self, text: str) -> Mapping[str, Any]:
         """Decrypt and verify. Whatever is wrong with a hostile text is one error: it says nothing

@@ -222,11 +222,6 @@ def write_pair(path: Path, key: TlsKey, certificate: Certificate) -> None:
     write_atomically(path, tls_key_pem(key) + certificate_pem(certificate).encode(), 0o600)
 
 
-def tls_key_pem_of(path: Path) -> bytes:
-    """The key alone of a file that `write_pair` wrote."""
-    return tls_key_pem(read_tls_key(path.read_bytes()))
-
-
 def hosts_of(certificate: Certificate) -> list[str]:
     """The names and addresses of a server's certificate."""
     try:

@@ -9,7 +9,6 @@ import msgspec
 
 from aggregator.storage.enrolment_store import (
     AuditRow,
-    DeviceRow,
     EnrolmentStore,
     TokenRow,
     Transaction,
@@ -50,7 +49,7 @@ def make_token(
         check_name(device_id, "device id")
     now_s, token = time.time(), Token(secrets.token_bytes(SECRET_BYTES), authority)
     with store.transaction() as within:
-        within.drop_old_tokens(now_s - FORGET_S)
+        within.drop_tokens(before_s=now_s - FORGET_S)
         within.add_token(
             TokenRow(token.hash, now_s, now_s + expires_in_s, device_id, tuple(tags), approve)
         )
@@ -66,7 +65,7 @@ def approve(store: EnrolmentStore, device_id: str) -> None:
         StorageFailed: the database cannot be written.
     """
     with store.transaction() as within:
-        _settle(within, _waiting(within, device_id), "approved")
+        _settle(within, device_id, "approved")
 
 
 def reject(store: EnrolmentStore, name: str) -> str:
@@ -79,10 +78,10 @@ def reject(store: EnrolmentStore, name: str) -> str:
     """
     with store.transaction() as within:
         device = within.device(name)
-        if device is None and len(name) >= 8 and within.drop_unused_token(name):
+        if device is None and len(name) >= 8 and within.drop_tokens(name, unused=True):
             within.note(AuditRow(time.time(), "token taken back", "", name[:64], ""))
             return f"token {name}: taken back"
-        _settle(within, _waiting(within, name), "rejected")
+        _settle(within, name, "rejected")
     return f"{name}: rejected"
 
 
@@ -116,7 +115,7 @@ def forget(store: EnrolmentStore, device_id: str) -> None:
     """
     with store.transaction() as within:
         within.drop_device(device_id)
-        within.drop_tokens_of(device_id)
+        within.drop_tokens(used_by=device_id)
         within.note(AuditRow(time.time(), "forgotten", device_id, "", ""))
 
 
@@ -130,14 +129,11 @@ def _put_ban(store: EnrolmentStore, device_id: str, lifted: bool) -> None:
             )
 
 
-def _waiting(within: Transaction, device_id: str) -> DeviceRow:
+def _settle(within: Transaction, device_id: str, state: str) -> None:
+    """Give a device that waits for approval another state."""
     device = within.device(device_id)
     if device is None or device.state != "waiting":
-        state = f"it is {device.state}" if device else "it has not asked"
-        raise ConfigError(f"{device_id}: no device of this id waits for approval; {state}")
-    return device
-
-
-def _settle(within: Transaction, device: DeviceRow, state: str) -> None:
+        now = f"it is {device.state}" if device else "it has not asked"
+        raise ConfigError(f"{device_id}: no device of this id waits for approval; {now}")
     within.put_device(msgspec.structs.replace(device, state=state))
     within.note(AuditRow(time.time(), state, device.device_id, device.token, ""))

@@ -79,7 +79,9 @@ class Gate:
                 ) as link:
                     self._watch(link)
             except (ShoalError, StorageFailed) as error:
-                self._warn(str(error))
+                if str(error) != self._warned:  # once, until it is something else
+                    self._warned = str(error)
+                    log.error("bans at the broker: %s", error)
                 self._over.wait(LOOK_S)
             except Exception:
                 log.exception("bans at the broker")
@@ -182,9 +184,3 @@ class Gate:
                 self._authority.issue_client(key.public_key(), device_id, time.time(), HOUR_DAYS),
             )
             MqttLink(replace(self._broker, certificate=pair), device_id, persistent=False).close()
-
-    def _warn(self, text: str) -> None:
-        """Log something once, until it is something else."""
-        if text != self._warned:
-            self._warned = text
-            log.error("bans at the broker: %s", text)

@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from aggregator.enrolment.authority import Authority, renew_server, tls_key_pem_of
+from aggregator.enrolment.authority import Authority, renew_server
 from host.files import make_folder, write_atomically
 from wire.errors import ConfigError
+from wire.identity.certificates import read_tls_key, tls_key_pem
 from wire.topics import mosquitto_acl
 
 CONFIGURATION = """\
@@ -99,7 +100,8 @@ def renew_broker(
     pair = folder / "broker.pem"
     made = renew_server(authority, pair, now_s, hosts)
     if made or not (folder / "broker.key").exists():
-        write_atomically(folder / "broker.key", tls_key_pem_of(pair), 0o600)
+        key = read_tls_key(pair.read_bytes())
+        write_atomically(folder / "broker.key", tls_key_pem(key), 0o600)
     return made
 
 

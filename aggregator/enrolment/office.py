@@ -87,6 +87,8 @@ class Office:
         """`days`: for how long a device's certificate is valid. `is_known`: whether the registry
         has a device, which may have tags of an operator's; it raises `StorageFailed`. `attester`:
         who has to say that an app and its phone are what they seem; None: nobody."""
+        self.authority = authority.pem
+        """Certificate of the authority (PEM)."""
         self._authority, self._store, self._offer, self._clock, self._days = (
             authority,
             store,
@@ -95,11 +97,6 @@ class Office:
             days,
         )
         self._is_known, self._attester = is_known, attester
-
-    @property
-    def authority(self) -> str:
-        """The authority's certificate (PEM)."""
-        return self._authority.pem
 
     def enrol(self, said: Enrol, peer: str) -> Answer:
         """Answer a request to enrol; `peer` is where it came from.
@@ -169,7 +166,7 @@ class Office:
 
     def _check_attested(self, said: Enrol, key: TlsPublicKey, token: TokenRow) -> None:
         """One that asks again has been attested, and its attester's word is too old by then."""
-        if self._attester is None or self._attester.is_exempt(token.tags):
+        if self._attester is None or {*token.tags} & {*self._attester.settings.exempt_tags}:
             return
         try:
             self._attester.check(

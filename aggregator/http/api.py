@@ -91,7 +91,16 @@ def create_api(
     )
     answer_with_problems(api)
     describe(api, (Summary, Entry), FREE)
-    find = _finder(campaigns)
+
+    def find(name: str) -> Shown:
+        """Return a campaign by its name, the latest by an empty one."""
+        shown = campaigns()
+        if not shown:
+            raise HTTPException(404, "there is no campaign yet: `shoal campaign start` begins one")
+        if name and name not in shown:
+            raise HTTPException(404, f"campaign {name!r}: expected one of {', '.join(shown)}")
+        return shown[name] if name else list(shown.values())[-1]
+
     scraped = CampaignMetrics(
         lambda: {name: shown.known() for name, shown in campaigns().items()},
         conditions,
@@ -239,20 +248,6 @@ def create_api(
     if access is not None:
         api.add_middleware(Guard, access=access, page=dashboard.refuse)
     return api
-
-
-def _finder(campaigns: Callable[[], Mapping[str, Shown]]) -> Callable[[str], Shown]:
-    """Finds a campaign by name, the latest by an empty one; it raises 404 where there is none."""
-
-    def find(name: str) -> Shown:
-        shown = campaigns()
-        if not shown:
-            raise HTTPException(404, "there is no campaign yet: `shoal campaign start` begins one")
-        if name and name not in shown:
-            raise HTTPException(404, f"campaign {name!r}: expected one of {', '.join(shown)}")
-        return shown[name] if name else list(shown.values())[-1]
-
-    return find
 
 
 def _content(

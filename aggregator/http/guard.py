@@ -135,9 +135,15 @@ class Guard:
             answering = self._page(scope, *told) if is_page(scope["path"]) else problem(*told)
         else:
             scope = {**scope, "state": {**scope.get("state", {}), "caller": caller}}
-        if scope["method"] == "HEAD":
-            scope, send = {**scope, "method": "GET"}, _without_body(send)
-        await answering(scope, receive, send)
+        if scope["method"] != "HEAD":
+            await answering(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            body: dict[str, Any] = {"body": b""} if message["type"] == "http.response.body" else {}
+            await send({**message, **body})
+
+        await answering({**scope, "method": "GET"}, receive, send_head)
 
     def _admit(self, scope: Scope) -> Caller | None:
         """Who asks; None where nobody has to say.
@@ -247,11 +253,3 @@ def _address(scope: Scope) -> str:
 
 def _asked(scope: Scope) -> str:
     return printable(f"{scope['method']} {scope['path']}")[:200]
-
-
-def _without_body(send: Send) -> Send:
-    async def send_head(message: Message) -> None:
-        body: dict[str, Any] = {"body": b""} if message["type"] == "http.response.body" else {}
-        await send({**message, **body})
-
-    return send_head

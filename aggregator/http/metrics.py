@@ -70,7 +70,12 @@ class CampaignMetrics(Collector):
                 "campaign",
                 {campaign: float(read(state)) for campaign, state in states.items()},
             )
-        yield _info(states)
+        info = InfoMetricFamily("shoal_campaign", "What is trained.", labels=["campaign"])
+        for campaign, state in states.items():
+            settings = state.settings
+            about = {"algorithm": settings.algorithm, "data": settings.data}
+            info.add_metric([campaign], {**about, "bundle": settings.bundle[:12]})
+        yield info
         phases = GaugeMetricFamily(
             "shoal_phase", "1 for the phase that a campaign is in.", labels=["campaign", "phase"]
         )
@@ -178,21 +183,6 @@ _OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[RunState], float]], ...] = (
     ),
     ("shoal_groups", "Groups of devices.", lambda state: count_groups(state.starts)),
 )
-
-
-def _info(states: Mapping[str, RunState]) -> Metric:
-    family = InfoMetricFamily("shoal_campaign", "What is trained.", labels=["campaign"])
-    for campaign, state in states.items():
-        settings = state.settings
-        family.add_metric(
-            [campaign],
-            {
-                "algorithm": settings.algorithm,
-                "data": settings.data,
-                "bundle": settings.bundle[:12],
-            },
-        )
-    return family
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -150,15 +150,17 @@ def answer_with_problems(api: FastAPI) -> None:
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods that the path of a request has."""
-
-    def has(method: str) -> bool:
-        return any(
-            route.matches({**request.scope, "method": method})[0] is Match.FULL
-            for route in request.app.routes
-        )
-
-    return [*(["GET", "HEAD"] if has("GET") else []), *(["POST"] if has("POST") else [])]
+    """Return the methods that the path of a request has."""
+    methods = [
+        method
+        for method in ("GET", "POST")
+        for route in request.app.routes
+        if route.matches({**request.scope, "method": method})[0] is Match.FULL
+    ]
+    return [
+        *(["GET", "HEAD"] if "GET" in methods else []),
+        *(["POST"] if "POST" in methods else []),
+    ]
 
 
 def describe(api: FastAPI, structs: tuple[type, ...], free: str) -> None:

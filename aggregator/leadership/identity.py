@@ -244,16 +244,10 @@ def boot_ids(path: Path, boot_id: str) -> list[str]:
     """
     try:
         known = path.read_text().split()[-8:] if path.exists() else []
-        mark = _mark(path.parent)
+        started, place = Path("/proc/sys/kernel/random/boot_id"), path.parent.stat()
+        machine = started.read_text().strip() if started.exists() else ""
+        mark = f"{machine}.{place.st_dev}.{place.st_ino}"  # a copy of this folder has another
         write_atomically(path, "\n".join([*known, f"{boot_id}@{mark}"]).encode())
     except (OSError, UnicodeDecodeError) as error:
         raise ShoalError(f"{path}: {error}") from None
     return [name for name, _, of in (word.partition("@") for word in known) if of == mark]
-
-
-def _mark(folder: Path) -> str:
-    """What a copy of this folder, on this machine or another one, has not."""
-    started, place = Path("/proc/sys/kernel/random/boot_id"), folder.stat()
-    return (
-        f"{started.read_text().strip() if started.exists() else ''}.{place.st_dev}.{place.st_ino}"
-    )

@@ -201,10 +201,18 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
 
 
 def _copy_blob(path: Path, to: Path) -> None:
-    if not to.exists():
-        payload = _blob(path)
-        to.parent.mkdir(parents=True, exist_ok=True)
-        to.write_bytes(payload)
+    if to.exists():
+        return
+    try:
+        payload = path.read_bytes()
+    except FileNotFoundError:
+        raise _TakenAway(path.name[:12]) from None
+    if digest_of(payload) != path.name:
+        raise ConfigError(
+            f"blob {path}: its bytes are not those that were written; `shoal doctor` says more"
+        )
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_bytes(payload)
 
 
 def _settle(folder: Path, wanted: set[Path]) -> int:
@@ -218,18 +226,6 @@ def _settle(folder: Path, wanted: set[Path]) -> int:
     for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         sync_folder(path)
     return sum(path.stat().st_size for path in wanted)
-
-
-def _blob(path: Path) -> bytes:
-    try:
-        payload = path.read_bytes()
-    except FileNotFoundError:
-        raise _TakenAway(path.name[:12]) from None
-    if digest_of(payload) != path.name:
-        raise ConfigError(
-            f"blob {path}: its bytes are not those that were written; `shoal doctor` says more"
-        )
-    return payload
 
 
 def _copy_files(copy: Path, to: Path, paths: Iterable[Path]) -> None:

@@ -33,7 +33,11 @@ def carry_over(aside: Path | None, folder: Path) -> list[str]:
     Raises:
         OSError: a file cannot be read or written.
     """
-    if aside is None or not _same_authority(aside, folder):
+    authorities = [
+        path.read_bytes() if (path := at / CERTIFICATE).exists() else b""
+        for at in (aside or folder, folder)
+    ]
+    if aside is None or authorities[0] != authorities[1]:
         return _take_tokens_back(folder)
     told = []
     for name, mode in ((TOKENS, 0o600), (AUDIT, 0o644)):
@@ -66,21 +70,13 @@ def carry_broker(aside: Path, folder: Path) -> None:
         (aside / BROKER).rename(folder / BROKER)
 
 
-def _same_authority(one: Path, other: Path) -> bool:
-    both = [
-        path.read_bytes() if (path := folder / CERTIFICATE).exists() else b""
-        for folder in (one, other)
-    ]
-    return both[0] == both[1]
-
-
 def _take_tokens_back(folder: Path) -> list[str]:
     """A token that nobody had used when the copy was made may have been used since, or taken
     back."""
     if not (folder / ENROLMENTS).exists():
         return []
     with closing(open_enrolments(folder)) as store, store.transaction() as within:
-        count = within.drop_unused_tokens()
+        count = within.drop_tokens(unused=True)
         within.note(
             AuditRow(time.time(), "restored from a copy", "", "", f"{count} tokens taken back")
         )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from aggregator.core.ports import StorageFailed
 from aggregator.maintenance.blobs import needs
-from aggregator.maintenance.database import SavedRun, read_run
+from aggregator.maintenance.database import read_run
 from aggregator.maintenance.finding import Finding
-from aggregator.storage.choice import NamedBlobs, blobs_name, open_blobs
+from aggregator.storage.choice import blobs_name, open_blobs
 from aggregator.storage.engine import database_name, sqlite_url
 from aggregator.storage.schema import reading
 from aggregator.storage.sql_store import run_names
@@ -34,26 +34,20 @@ def check_shared(folder: Path, database: str, where: str) -> Iterator[Finding]:
             continue
         told = f"{saved.state.phase}, round {saved.state.round}" if saved.state else "not begun"
         yield Finding("ok", name, f"run {run} can be read: {told}")
-        yield from _check_blobs(
-            open_blobs(where, folder, run), blobs_name(where, folder, run), saved
+        blobs, kept, wanted = (
+            open_blobs(where, folder, run),
+            blobs_name(where, folder, run),
+            needs(saved),
         )
-
-
-def _check_blobs(blobs: NamedBlobs, name: str, saved: SavedRun) -> Iterator[Finding]:
-    wanted = needs(saved)
-    wrong = 0
-    for digest, uses in sorted(wanted.items()):
+        wrong = 0
         try:
-            problem = blobs.problem(digest)
+            for digest, uses in sorted(wanted.items()):
+                if problem := blobs.problem(digest):
+                    wrong += 1
+                    text = f"{problem}; it is {', '.join(map(str, uses))}: {RESTORE}"
+                    yield Finding("wrong", f"{kept}/{digest[:12]}", text)
         except StorageFailed as error:
-            yield Finding("wrong", name, f"{error}: not every blob was checked")
-            return
-        if problem:
-            wrong += 1
-            yield Finding(
-                "wrong",
-                f"{name}/{digest[:12]}",
-                f"{problem}; it is {', '.join(map(str, uses))}: {RESTORE}",
-            )
-    if not wrong:
-        yield Finding("ok", name, f"{len(wanted)} blobs, each is there and has its hash")
+            yield Finding("wrong", kept, f"{error}: not every blob was checked")
+            continue
+        if not wrong:
+            yield Finding("ok", kept, f"{len(wanted)} blobs, each is there and has its hash")

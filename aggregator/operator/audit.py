@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -74,13 +75,10 @@ def read_back(folder: Path, before: int | None = None, words: str = "", most: in
         reached = least = max(0, end - MOST_BYTES)
         for begin, raw in _lines_back(file, end, least):
             reached = begin
-            line = (
-                _decoded(raw)
-                if all(word in raw.decode("utf-8", "replace").casefold() for word in wanted)
-                else None
-            )
-            if line is not None:
-                found.append(line)
+            text = raw.decode("utf-8", "replace").casefold()
+            if all(word in text for word in wanted):
+                with suppress(msgspec.DecodeError):
+                    found.append(msgspec.json.decode(raw, type=Line))
             if len(found) == most:
                 break
     return Page(tuple(found), reached or None)
@@ -104,10 +102,3 @@ def _lines_back(file: BinaryIO, end: int, least: int) -> Iterator[tuple[int, byt
         for line in reversed(lines):
             begin -= len(line)
             yield begin, line
-
-
-def _decoded(raw: bytes) -> Line | None:
-    try:
-        return msgspec.json.decode(raw, type=Line)
-    except msgspec.DecodeError:
-        return None

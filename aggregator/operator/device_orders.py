@@ -66,17 +66,14 @@ class DeviceOrders:
         self._runner, self._devices = runner, runner.devices
         self._folder, self._database, self._blobs = folder, database, blobs
         self._enrolments = "" if database == sqlite_url(folder / "shoal.db") else database
-
-    @property
-    def handlers(self) -> dict[type, Handler]:
-        """For a desk."""
-        return {
+        self.handlers: dict[type, Handler] = {
             TagDevices: self.tag,
             UntagDevices: self.untag,
             BanDevice: self.ban,
             UnbanDevice: self.unban,
             ForgetDevice: self.forget,
         }
+        """By type of order."""
 
     def tag(self, order: TagDevices) -> str:
         ids = self._named(order)

@@ -2,34 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
-from aggregator.core.ports import Blobs
 from aggregator.storage.blob_bucket import BlobBucket
 from aggregator.storage.blob_folder import BlobFolder, blob_names
 
 
-class NamedBlobs(Blobs, Protocol):
-    """Blobs of which a list can be had, and which can be looked at."""
-
-    def names(self) -> set[str]:
-        """The digests of those that are kept.
-
-        Raises:
-            StorageFailed: they cannot be listed.
-        """
-
-    def problem(self, digest: str) -> str:
-        """What is wrong with a blob, which is only read; empty if nothing is.
-
-        Raises:
-            StorageFailed: the store cannot be asked.
-        """
-
-
 def open_blobs(
     where: str, folder: Path, run: str, may_delete: Callable[[], bool] = lambda: True
-) -> NamedBlobs:
+) -> BlobBucket | BlobFolder:
     """A run's blobs: in the service's folder, or, as `serve --blobs` names it, below
     ``s3://BUCKET/PREFIX`` or in another folder.
 

@@ -2,7 +2,7 @@
 ``enrolment.db``, by default. Several processes may use it: the service, and the commands of whoever
 runs it."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,28 +91,24 @@ class Transaction:
             ).rowcount
         )
 
-    def drop_tokens(self, condition: "sql.ColumnElement[bool]") -> int:
-        """Remove tokens; how many."""
-        return int(self._connection.execute(TOKENS.delete().where(condition)).rowcount)
-
-    def drop_unused_token(self, prefix: str) -> int:
-        """Remove tokens that nobody has used and whose hash begins so; how many."""
-        return self.drop_tokens(
-            sql.and_(TOKENS.c.hash.startswith(prefix, autoescape=True), TOKENS.c.used_key == "")
-        )
-
-    def drop_tokens_of(self, device_id: str) -> int:
-        """Forget the tokens that a device has used. Returns how many there were."""
-        return self.drop_tokens(TOKENS.c.used_by == device_id)
-
-    def drop_unused_tokens(self, but: Collection[str] = ()) -> int:
-        """Forget the tokens that nobody has used, but for these, by hash. Returns how many there
-        were."""
-        return self.drop_tokens(sql.and_(TOKENS.c.used_key == "", TOKENS.c.hash.not_in(but)))
-
-    def drop_old_tokens(self, before_s: float) -> int:
-        """Remove tokens that expired before this second; how many."""
-        return self.drop_tokens(TOKENS.c.expires_at_s < before_s)
+    def drop_tokens(
+        self,
+        prefix: str = "",
+        *,
+        unused: bool = False,
+        used_by: str | None = None,
+        before_s: float | None = None,
+    ) -> int:
+        """Forget tokens, and return their number: those whose hash begins so, that nobody has used,
+        that a device has used, or that expired before a second. What is given has to hold all."""
+        conditions = [TOKENS.c.hash.startswith(prefix, autoescape=True)]
+        if unused:
+            conditions.append(TOKENS.c.used_key == "")
+        if used_by is not None:
+            conditions.append(TOKENS.c.used_by == used_by)
+        if before_s is not None:
+            conditions.append(TOKENS.c.expires_at_s < before_s)
+        return int(self._connection.execute(TOKENS.delete().where(*conditions)).rowcount)
 
     def device(self, device_id: str) -> DeviceRow | None:
         """A device that has enrolled, or wants to."""
@@ -219,14 +215,9 @@ def _values(row: TokenRow | DeviceRow) -> dict[str, Any]:
 
 
 def _rows(connection: sql.Connection, chosen: "sql.Select[Any]", kind: type[T]) -> list[T]:
-    found: Sequence[Any] = connection.execute(chosen).mappings().all()
-    return [
-        msgspec.convert(
-            {**{str(name): value for name, value in row.items()}, **_read_tags(row)}, kind
-        )
-        for row in found
-    ]
-
-
-def _read_tags(row: Any) -> dict[str, list[str]]:
-    return {"tags": row["tags"].split(",") if row["tags"] else []} if "tags" in row else {}
+    found = connection.execute(chosen).mappings()
+    rows = [{str(name): value for name, value in row.items()} for row in found]
+    for row in rows:
+        if "tags" in row:
+            row["tags"] = row["tags"].split(",") if row["tags"] else []
+    return msgspec.convert(rows, list[kind])  # type: ignore[valid-type]

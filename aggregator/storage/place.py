@@ -2,7 +2,7 @@
 place."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,10 +80,8 @@ class CharterTable:
             connection.execute(CHARTERS.delete().where(CHARTERS.c.run == name))
             connection.execute(CHARTERS.insert().values(run=name, **row))
 
-    def __enter__(self) -> "CharterTable":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close every connection."""
         self._engine.dispose()
 
     @contextmanager
@@ -125,7 +123,7 @@ class Place:
         """
         if not is_server(self.database):
             return
-        with CharterTable(self.database, self.fence()) as table:
+        with closing(CharterTable(self.database, self.fence())) as table:
             files = table.files(charter.settings.name)
             if not files:
                 here = campaign_folder(self.folder, charter.settings.name)
@@ -154,7 +152,7 @@ class Place:
         here = charters(self.folder)
         if not is_server(self.database):
             return here
-        with CharterTable(self.database, self.fence()) as table:
+        with closing(CharterTable(self.database, self.fence())) as table:
             shared = table.all()
         for name, (charter, files) in shared.items():
             if name not in here:
