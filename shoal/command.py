@@ -59,10 +59,11 @@ def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[...,
                 return
             NOW.set(_asked(context))
             quiet = given.pop(IN_JSON.name, False)
+            silent = quiet or given.get("as_json", False)
             name = context.command_path.split()[1]
             run = naming_extra(name)(partial(act, **given))
             if loads:
-                with naming_extra(name), _loading(context.command_path, quiet or given.get("as_json", False)):
+                with naming_extra(name), _loading(context.command_path, silent):
                     blaming = import_module("algorithms.blame").blaming
                     import_module(loads)
                 run = blaming()(run)
