@@ -30,6 +30,8 @@ from tests.support.shared import shared_folder
 from wire.codec import digest
 from wire.links.port import Delivery
 
+pytestmark = pytest.mark.full
+
 QUICK = (
     *(faults.kill_aggregator, faults.kill_device, faults.kill_broker),
     *(faults.lose_folder, faults.restore_backup, faults.second_aggregator, faults.shift_clock),

@@ -19,6 +19,8 @@ from tests.deploy.tools import DEPLOY, debian
 from tests.support.enrolment import enrolment_bench
 from tests.support.shared import shared_folder
 
+pytestmark = pytest.mark.full
+
 SCRIPT = DEPLOY / "board" / "shoal-board"
 SYSTEMCTL = """\
 #!/bin/sh

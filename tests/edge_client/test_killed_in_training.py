@@ -15,6 +15,8 @@ from simulation.datasets.windows import FleetData
 from tests.support.bundles import Exported
 from wire.codec import decode_update
 
+pytestmark = pytest.mark.full
+
 CLIENT = """
 import sys, time
 from pathlib import Path

@@ -55,6 +55,7 @@ def test_broker_restarted_in_mid_round(
         same_models(running.finish(), undisturbed)
 
 
+@pytest.mark.full
 def test_edge_process_killed_and_restarted(running: Field, undisturbed: RunState) -> None:
     with running.edges() as edges:
         running.serve()
@@ -66,6 +67,7 @@ def test_edge_process_killed_and_restarted(running: Field, undisturbed: RunState
         same_models(running.finish(), undisturbed)
 
 
+@pytest.mark.full
 def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(
     data: FleetData, undisturbed: RunState
 ) -> None:
@@ -83,6 +85,7 @@ def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(
     }
 
 
+@pytest.mark.full
 def test_edge_process_is_light_and_the_api_answers(running: Field) -> None:
     running.epochs = 1
     with running.edges() as edges:
@@ -109,6 +112,7 @@ def test_edge_process_is_light_and_the_api_answers(running: Field) -> None:
             running.get("/views/99")
 
 
+@pytest.mark.full
 def test_another_seed_for_a_run_that_exists_is_refused(running: Field) -> None:
     first = running.serve()
     running.wait(lambda run: run["phase"] == "waiting")
@@ -121,6 +125,7 @@ def test_another_seed_for_a_run_that_exists_is_refused(running: Field) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_finished_run_trains_further_from_what_it_has_when_it_is_given_more_rounds(
     running: Field,
 ) -> None:
@@ -144,6 +149,7 @@ def test_a_finished_run_trains_further_from_what_it_has_when_it_is_given_more_ro
     )
 
 
+@pytest.mark.full
 def test_sigterm_ends_the_aggregator_cleanly(running: Field) -> None:
     process = running.serve()
     running.wait(lambda run: run["phase"] == "waiting")

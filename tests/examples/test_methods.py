@@ -27,6 +27,8 @@ from tests.support.pages import FENCES, ROOT, page
 from wire.arrays.tensors import decode_tensors
 from wire.bundle import unpack
 
+pytestmark = pytest.mark.full
+
 METHODS = ("mixup.py:MixupHead", "simclr.py:simclr", "opposed.py:Opposed")
 BLOCKS = re.compile(r"^```python\n(.+?)^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = re.findall(r"^    (shoal .+)$", FENCES.sub("", page("tutorial")), re.MULTILINE)

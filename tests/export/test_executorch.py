@@ -222,6 +222,7 @@ NETS = {
 QUICK = ("two dimensions", "depthwise")
 
 
+@pytest.mark.representatives("depthwise")
 @pytest.mark.parametrize(
     "net", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETS]
 )
@@ -358,6 +359,7 @@ def test_the_same_content_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) ->
     assert export_small(2, nn.Conv1d(2, 2, 3), nn.BatchNorm1d(2)) == first
 
 
+@pytest.mark.full
 def test_a_recurrent_layer_has_the_same_bytes_in_onnx_with_and_without_the_shortcut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -374,6 +376,7 @@ def test_a_recurrent_layer_has_the_same_bytes_in_onnx_with_and_without_the_short
     assert to_onnx(traced).onnx == short.onnx
 
 
+@pytest.mark.full
 def test_inspection_counts_operators_of_every_runtime(exported_programs: ExportedPrograms) -> None:
     rows = {(row.graph, row.runtime): row for row in inspect_bundle(exported_programs.bundle)}
     assert rows.keys() == {
@@ -390,6 +393,7 @@ def test_inspection_counts_operators_of_every_runtime(exported_programs: Exporte
     assert portable.memory_bytes > 100_000
 
 
+@pytest.mark.full
 def test_parity_holds_on_every_runtime(
     fleet: FleetData, exported_programs: ExportedPrograms
 ) -> None:
@@ -451,6 +455,7 @@ def check_objective(fleet: FleetData, name: str, *graphs: str) -> None:
     assert found.graph_drift < max(2e-2, 10 * found.eager_drift)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", ["cgau:units=8", pytest.param("feddisk:density_units=4", marks=pytest.mark.slow)]
 )
@@ -458,6 +463,7 @@ def test_steps_of_objectives_equal_float64(fleet: FleetData, name: str) -> None:
     check_objective(fleet, name, "step")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "graphs", [("step",), pytest.param((), marks=pytest.mark.slow)], ids=["step", "all"]
 )

@@ -12,6 +12,8 @@ from benchmarks.usual_models import USUAL
 from export.bundle import capture_graphs
 from wire.errors import ConfigError
 
+pytestmark = pytest.mark.full
+
 QUICK = ("lora", "text, embedding")
 EVERY = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in USUAL]
 

@@ -14,6 +14,8 @@ import pytest
 from tests.deploy.tools import ROOT, run, tool
 from tests.support.wheel import PROJECT, VERSION
 
+pytestmark = pytest.mark.full
+
 
 def test_two_builds_of_the_wheel_have_the_same_bytes(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():

@@ -3,7 +3,11 @@
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.support.wheel import PACKAGES, PROJECT, ROOT, VERSION
+
+pytestmark = pytest.mark.full
 
 
 def test_wheel_has_every_file_of_the_packages_the_licence_and_nothing_else(wheel: Path) -> None:

@@ -28,6 +28,7 @@ def shoal(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
     )
 
 
+@pytest.mark.full
 def test_demo(tmp_path: Path) -> None:
     done = shoal("demo", "--devices", "4", "--rounds", "2", "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -58,6 +59,7 @@ def test_demo(tmp_path: Path) -> None:
     assert left_running(tmp_path) == []
 
 
+@pytest.mark.full
 def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
     words = [
         "--devices",
@@ -246,6 +248,7 @@ def test_a_failed_export_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list((tmp_path / "o").iterdir()) == []
 
 
+@pytest.mark.full
 def test_simulate_writes_its_summary(tmp_path: Path) -> None:
     options = [
         "--data",

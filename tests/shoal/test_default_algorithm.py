@@ -18,6 +18,7 @@ from wire.errors import DataError
 FLEETS = {"multi-label": several_labels, "regression": quantities, "sequence": steps}
 
 
+@pytest.mark.representatives("multi-label")
 @pytest.mark.parametrize("task", FLEETS)
 def test_devices_keep_what_serves_them_in_the_task_of_the_labels(task: str, tmp_path: Path) -> None:
     make: Callable[[FleetData], FleetData] = FLEETS[task]

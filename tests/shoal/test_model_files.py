@@ -136,6 +136,7 @@ class TestExport:
             for key in file.keys():  # noqa: SIM118
                 np.testing.assert_array_equal(file.get_tensor(key), exported.bundle.initial[key])
 
+    @pytest.mark.full
     def test_pte(self, shoal: Say, served: Path, exported: Exported, fleet: FleetData) -> None:
         pytest.importorskip(
             "executorch",

@@ -46,6 +46,8 @@ from benchmarks.peers.workload import (
 )
 from tests.support.known import known
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -20,6 +20,8 @@ from tests.support.engines import run, same
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError, ShoalError
 
+pytestmark = pytest.mark.full
+
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
 
