@@ -1,64 +1,73 @@
-"""What a service and its campaigns are started with."""
+"""What a service and its campaigns are started with (`host.settings`)."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from aggregator.core.settings import RunSettings, TrainingSettings
-from aggregator.enrolment.service import EnrolmentSettings
-from aggregator.releases.policy import When
-from aggregator.releases.rollouts import RolloutSettings
-from aggregator.service.start import check_asking
-from aggregator.storage.charter import LATEST
-from algorithms.registry import AlgorithmSpec
-from wire.bundle import Bundle
-from wire.links.mqtt import BrokerAddress
+import msgspec
+
+from aggregator.core.release.state import Gate, RolloutStep
+from aggregator.core.training import AdmissionSettings
+from host.settings import LARGEST, about
 from wire.pieces import MOST_BYTES
 
+if TYPE_CHECKING:
+    from wire.links.mqtt import BrokerAddress
 
-class CampaignSettings(TrainingSettings[AlgorithmSpec], frozen=True, kw_only=True):
+A = TypeVar("A")
+
+
+class CampaignSettings(AdmissionSettings["AlgorithmSpec"], frozen=True, kw_only=True):
     """What a campaign is started with."""
 
     run: str = "run-1"
     """Its name: its place in the store."""
-    start_from: str = LATEST
-    """As in `Charter`."""
+    start_from: Annotated[
+        str,
+        about(
+            "Models that a new campaign starts from: latest, initial (the bundle's own weights), "
+            "or a campaign's name."
+        ),
+    ] = "latest"
     data: str = ""
     """The data's name, for people; the bundle's when empty."""
-    min_devices: int = 2
-    """As in `RunSettings`, and the least number of updates of a round."""
-    days: float = 0.0
-    """As in `RunSettings`."""
-    deadline_s: float = 600.0
-    """Seconds for which a round is open at most."""
-    grace_s: float = 60.0
-    """Seconds for which a round waits for a device that was lost."""
-    min_group: int = 2
-    """As in `RunSettings`."""
-    weight_cap: float = 10.0
-    """As in `RunSettings`."""
-    norm_cap: float = 10.0
-    """As in `RunSettings`."""
-    max_update_norm: float = 1e6
-    """As in `RunSettings`."""
-    max_drop: float = 0.3
-    """As in `RunSettings`."""
-    keep_models: int = 3
-    """As in `RunSettings`."""
-    where: str = ""
-    """As in `RunSettings`."""
-    cohort: int = 0
-    """As in `RunSettings`."""
-    over_select: float = 1.0
-    """As in `RunSettings`."""
-    buffer: int = 0
-    """As in `RunSettings`."""
-    concurrency: int = 0
-    """As in `RunSettings`."""
-    quorum: float = 0.0
-    """As in `RunSettings`."""
-    pace_s: float = 0.0
-    """As in `RunSettings`."""
-    hours: str = ""
-    """As in `RunSettings`."""
+
+
+class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a service enrols devices."""
+
+    host: Annotated[str, about("Address at which devices are enrolled over HTTPS.")] = "0.0.0.0"
+    port: Annotated[
+        int,
+        about(
+            "Its port, where the folder has an authority (`shoal init --tls`); 0: nobody is "
+            "enrolled, or banned at the broker.",
+            ge=0,
+            le=65_535,
+        ),
+    ] = 8443
+    broker: Annotated[
+        str, about("The broker's address for enrolled devices; that of --broker when empty.")
+    ] = ""
+    policy: Annotated[
+        Path | None, about("What enrolled devices are suggested as their policy (TOML).")
+    ] = None
+    days: Annotated[
+        float, about("Days for which a device's certificate is valid.", gt=0, le=36_600)
+    ] = 90.0
+    attestation: Annotated[
+        Path | None,
+        about(
+            "Who has to attest an app and its phone before it is enrolled (TOML); nobody without "
+            "it."
+        ),
+    ] = None
+
+
+class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How releases are rolled out."""
+
+    steps: tuple[RolloutStep, ...] = (RolloutStep(0.1), RolloutStep(0.5), RolloutStep(1.0))
+    gate: Gate = Gate()
 
 
 class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
@@ -69,66 +78,56 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     bundle: Path | None = None
     """A folder that `shoal export` wrote, for the campaign `run`; without one only the campaigns of
     the folder go on."""
-    broker: BrokerAddress
+    broker: "BrokerAddress"
     fleet: str = "default"
-    take_over: bool = False
-    """Whether to begin although another aggregator is at work; that one then ends."""
-    standby: bool = False
-    """Whether to wait while another aggregator has the lease in the database, and then to take
-    over."""
-    database: str = ""
-    """``sqlite:///PATH`` or ``postgresql://...``; SQLite in the folder when empty."""
-    blobs: str = ""
-    """``s3://BUCKET/PREFIX``, or a folder; one in `folder` when empty."""
-    max_payload: int = MOST_BYTES >> 20
-    """MiB of the largest update and model."""
-    http_host: str = "127.0.0.1"
-    http_port: int = 8080
-    http_proxies: str = ""
-    """As `aggregator.http.server.read_proxies` takes them."""
-    release: When = "off"
-    """Whether the fleet has releases, and what makes them (`aggregator.releases.policy`)."""
-    release_every: int = 0
-    """After so many rounds of training the models are released too; 0: when the campaign is
-    over."""
+    release: Annotated[
+        Literal["off", "manual", "auto"],
+        about("What makes releases: off, manual, or auto: a campaign that is over."),
+    ] = "off"
+    release_every: Annotated[
+        int,
+        about("With auto: rounds after which a release is made too; 0: none.", ge=0, le=LARGEST),
+    ] = 0
     rollout: RolloutSettings = RolloutSettings()
-    """How releases reach devices."""
-    stay: bool = True
-    """Whether to go on answering devices and HTTP when every campaign is over."""
-    enrolment: EnrolmentSettings = EnrolmentSettings()
-
-
-def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> RunSettings:
-    """What the round core needs of a campaign's settings, for the run of this identity.
-
-    Raises:
-        ConfigError: a rule or hours cannot be read, or a cohort is too small.
-    """
-    made = RunSettings.for_bundle(
-        bundle,
-        settings,
-        where=settings.where,
-        cohort=settings.cohort,
-        over_select=settings.over_select,
-        buffer=settings.buffer,
-        concurrency=settings.concurrency,
-        quorum=settings.quorum,
-        pace_s=settings.pace_s,
-        hours=settings.hours,
-        run_id=run_id,
-        name=settings.run,
-        min_updates=settings.min_devices,
-        min_group=settings.min_group,
-        weight_cap=settings.weight_cap,
-        norm_cap=settings.norm_cap,
-        max_update_norm=settings.max_update_norm,
-        max_drop=settings.max_drop,
-        keep_models=settings.keep_models,
-        data=settings.data or bundle.manifest.name,
-        days=settings.days,
-        min_devices=settings.min_devices,
-        deadline_s=settings.deadline_s,
-        grace_s=settings.grace_s,
+    take_over: Annotated[
+        bool, about("Begin although another aggregator is at work; that one ends.")
+    ] = False
+    standby: Annotated[
+        bool,
+        about(
+            "Wait while another aggregator has the lease in the PostgreSQL database, then take "
+            "over."
+        ),
+    ] = False
+    database: Annotated[
+        str,
+        about("sqlite:///PATH or postgresql://USER@HOST/NAME; SQLite in the folder when empty."),
+    ] = ""
+    blobs: Annotated[str, about("s3://BUCKET/PREFIX, or a folder; one in --folder when empty.")] = (
+        ""
     )
-    check_asking(made)
-    return made
+    max_payload: Annotated[
+        int,
+        about(
+            "MiB of the largest update; devices have the same option, for models too.",
+            ge=1,
+            le=1024,
+        ),
+    ] = MOST_BYTES >> 20
+    http_host: Annotated[
+        str,
+        about("Address of the HTTP API; beyond this machine it asks for a token.", option="host"),
+    ] = "127.0.0.1"
+    http_port: Annotated[
+        int, about("Port of the HTTP API; 0: any free one.", option="port", ge=0, le=65_535)
+    ] = 8080
+    http_proxies: Annotated[
+        str,
+        about(
+            "Addresses or networks of reverse proxies, with commas, whose X-Forwarded-For and "
+            "-Proto are believed.",
+            option="proxy",
+        ),
+    ] = ""
+    stay: Annotated[bool, about("Go on answering devices and HTTP when the run is over.")] = True
+    enrolment: EnrolmentSettings = EnrolmentSettings()

@@ -38,7 +38,8 @@ from aggregator.core.state import (
     SendPlan,
     UpdateAdmitted,
 )
-from aggregator.service_settings import ServeSettings, run_settings
+from aggregator.service.start import run_settings
+from aggregator.service_settings import ServeSettings
 from aggregator.storage.memory import MemoryBlobs
 from algorithms.core.contract import Objective, Probe
 from algorithms.core.probe import make_probe

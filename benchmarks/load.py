@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.settings import RunSettings
+from aggregator.core.training import TrainingSettings
 from aggregator.leadership.identity import SteadyClock
 from aggregator.service.runner import GROUP, Runner
 from aggregator.storage.blob_folder import BlobFolder
@@ -95,7 +96,7 @@ class Bench:
         self.runner = Runner(fleet, clock, silence_s=180.0)
         training = TrainingSettings(algorithm=algorithm, rounds=rounds)
         times = {"deadline_s": 600.0, "grace_s": 60.0}
-        limits = {"min_group": 2, "weight_cap": 10.0, "norm_cap": 10.0}
+        limits = {"max_drop": 1.0, "keep_models": 0}
         settings = RunSettings.for_bundle(
             bundle, training, run_id="0" * 32, data="load", min_devices=devices, **times, **limits
         )

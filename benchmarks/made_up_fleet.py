@@ -16,7 +16,7 @@ from aggregator.core.ports import Blobs, Store
 from aggregator.core.record import RoundRecord
 from aggregator.core.release.releases import Draft, add, put
 from aggregator.core.release.state import FleetState, Gate, Holder, Rollout, RolloutStep
-from aggregator.core.settings import RunSettings
+from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.state import Device, ModelVersion, Received, RunState
 from aggregator.http.api import create_api
 from aggregator.http.tokens import Access
@@ -279,6 +279,7 @@ def _settings() -> RunSettings:
         reported={},
         responses={},
         candidates=KEEPS,
+        **ADMIT_ALL,
     )
 
 

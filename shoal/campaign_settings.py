@@ -8,7 +8,7 @@ from typing import Any
 from aggregator.core.round.cohort import policy_settings, read_policy, with_cohort
 from algorithms.registry import PERSONALISATION, is_known, read_algorithm
 from algorithms.spec import DEFAULT_ALGORITHM
-from shoal.choices import hyper_given, hyper_values, read_encoding, schedule_of, with_privacy
+from shoal.choices import hyper_given, hyper_values, schedule_of, with_privacy
 from wire.bundle import unpack
 from wire.errors import ConfigError, ShoalError
 
@@ -18,44 +18,24 @@ def hours_of(window: str, time_zone: str) -> str:
     return f"{window} {time_zone}" if window else ""
 
 
-def campaign_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `CampaignSettings` but for its name, from the parameters of a command that has
-    the options of a campaign.
+def campaign_fields(bundle: Path | None, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `CampaignSettings` but for its name, from the values of the options
+    `shoal.commands.options.CAMPAIGN`.
 
     Raises:
         ConfigError: the algorithm, the mechanism or a hyper-parameter cannot be read.
     """
-    same = (
-        "local_epochs",
-        "batch_size",
-        "seed",
-        "min_devices",
-        "min_group",
-        "weight_cap",
-        "norm_cap",
-        "max_drop",
-        "keep_models",
-    )
-    budget = ("rounds", "days", "patience", "min_delta")
-    asking = ("where", "cohort", "over_select", "quorum", "start_from")
-    policy = (
-        with_asking(given["policy"], given["cohort"], given["over_select"])
-        if given["policy"]
-        else {}
-    )
-    return {name: given[name] for name in (*budget, *same, *asking)} | {
-        "algorithm": with_privacy(
-            read_algorithm(given["algorithm"] or usual_algorithm(given["bundle"])), given["privacy"]
-        ).anchored(),
-        "hyper": hyper_values(given["lr"], hyper_given(given["hyper"])),
-        "lr_schedule": schedule_of(given["lr_schedule"]),
-        "update_encoding": read_encoding(given["update_encoding"]),
-        "deadline_s": given["deadline"],
-        "grace_s": given["grace"],
-        "max_update_norm": given["max_norm"],
-        "pace_s": given["pace"],
-        "hours": hours_of(given["window"], given["time_zone"]),
-        **policy,
+    fields = dict(values)
+    words = ("algorithm", "privacy", "lr", "hyper", "policy", "window", "time_zone")
+    algorithm, privacy, lr, hyper, policy, window, zone = (fields.pop(name) for name in words)
+    if policy:
+        fields |= with_asking(policy, fields["cohort"], fields["over_select"])
+    spec = read_algorithm(algorithm or usual_algorithm(bundle))
+    return fields | {
+        "algorithm": with_privacy(spec, privacy).anchored(),
+        "hyper": hyper_values(lr, hyper_given(list(hyper))),
+        "lr_schedule": schedule_of(fields["lr_schedule"]),
+        "hours": hours_of(window, zone),
     }
 
 

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial, wraps
 from importlib import import_module
-from typing import Annotated, Any, TextIO, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TextIO, TypeVar, get_origin
 
+import msgspec
 import typer
 
+from host.settings import Setting, settings_of
 from shoal.asked import NOW, describe
 from shoal.cli import naming_extra
 
@@ -33,6 +36,28 @@ IN_JSON = inspect.Parameter(
     ],
 )
 """The option of commands that print for people alone."""
+
+
+class Options(NamedTuple):
+    """Options of a command that are settings of structs; in the annotation of a parameter, which
+    is given their values by field: ``Annotated[dict[str, Any], Options((CampaignSettings,))]``.
+
+    With `live`, only settings that may change while a campaign runs, and only the values that were
+    given.
+    """
+
+    structs: tuple[type[msgspec.Struct], ...]
+    prefix: str = ""
+    live: bool = False
+
+    def settings(self) -> list[Setting]:
+        """Return the settings that have an option."""
+        return [
+            setting
+            for struct in self.structs
+            for setting in settings_of(struct, self.prefix).values()
+            if setting.parameter and (setting.about["live"] or not self.live)
+        ]
 
 
 def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[..., T]], Any]:
@@ -59,6 +84,8 @@ def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[...,
                 return
             NOW.set(_asked(context))
             quiet = given.pop(IN_JSON.name, False)
+            for name, options in expanded.items():
+                given[name] = _read(context, options, given)
             silent = quiet or given.get("as_json", False)
             name = context.command_path.split()[1]
             run = naming_extra(name)(partial(act, **given))
@@ -72,7 +99,18 @@ def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[...,
             else:
                 run()
 
-        parameters = [CONTEXT, *signature.parameters.values()]
+        parameters = [CONTEXT]
+        expanded: dict[str, Options] = {}
+        for each in signature.parameters.values():
+            options = next(
+                (o for o in getattr(each.annotation, "__metadata__", ()) if isinstance(o, Options)),
+                None,
+            )
+            if options is None:
+                parameters.append(each)
+            else:
+                expanded[each.name] = options
+                parameters += [_option(setting, options.live) for setting in options.settings()]
         if in_json and "as_json" not in signature.parameters:
             parameters.append(IN_JSON)
         call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -82,11 +120,67 @@ def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[...,
     return decorate
 
 
+def _option(setting: Setting, live: bool) -> inspect.Parameter:
+    """Return the option of a setting. Its value is checked by the setting, not by Typer."""
+    default = None if live else setting.default
+    kind, plain = setting.bare, setting.flag
+    if kind is bool:
+        flag = f"{plain}/--no-{plain[2:]}" if default else plain
+        hint: Any = Annotated[bool, typer.Option(flag, help=setting.text)]
+    elif get_origin(kind) is tuple:
+        hint = Annotated[list[str] | None, typer.Option(plain, help=setting.text)]
+        default = None
+    else:
+        low, high = setting.meta.ge, setting.meta.le
+        bounds = "" if low is None else f" {low:g}.." + ("" if high is None else f"{high:.10g}")
+        name = {int: "int", float: "float", Path: "path"}.get(kind, "str")
+        hint = Annotated[
+            Any,
+            typer.Option(plain, help=setting.text, parser=_as_given, metavar=f"<{name}{bounds}>"),
+        ]
+    kind_of = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(setting.parameter, kind_of, default=default, annotation=hint)
+
+
+def _as_given(value: Any) -> Any:
+    return value
+
+
+def _read(context: typer.Context, options: Options, given: dict[str, Any]) -> dict[str, Any]:
+    """Take the values of settings from the parameters of a command, and check them.
+
+    Raises:
+        ConfigError: a setting cannot have its value; the text names where that is from.
+    """
+    values = {}
+    for setting in options.settings():
+        value = given.pop(setting.parameter)
+        source = context.get_parameter_source(setting.parameter)
+        origin = {
+            "COMMANDLINE": setting.flag,
+            "ENVIRONMENT": f"{context.auto_envvar_prefix}_{setting.parameter}".upper(),
+            "DEFAULT_MAP": _line(context.params.get("config"), setting.parameter),
+        }.get(source.name if source is not None else "")
+        if origin is not None:
+            values[setting.name] = setting.read(value, origin)
+        elif not options.live:
+            values[setting.name] = setting.default
+    return values
+
+
+def _line(path: Path | None, parameter: str) -> str:
+    """Return the file and line in which a setting stands."""
+    if path is None:
+        return ""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.partition("=")[0].strip().replace("-", "_") == parameter:
+            return f"{path}, line {number}"
+    return str(path)
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON: a struct or a dataclass as an object with its fields. Times in fields
     that end in ``_s`` are Unix times."""
-    import msgspec  # not for `--help`
-
     print(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
 
 

@@ -12,7 +12,7 @@ from aggregator.aggregation.stored import check_fit
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.round.cohort import read_policy, with_cohort
-from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.state import RunState
 from aggregator.core.summary import (
     AttackSummary,
@@ -24,6 +24,7 @@ from aggregator.core.summary import (
     spread_of_errors,
     summarize,
 )
+from aggregator.core.training import TrainingSettings
 from algorithms.core.contract import USUAL_PASSES, Objective
 from algorithms.core.probe import probe_of
 from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm, task_of
@@ -258,7 +259,7 @@ def _set_up(
         data=data.name,
         min_devices=max(1, len(able_to_train(data, bundle.manifest.min_batch))),
         deadline_s=3600.0,
-        grace_s=60.0,
+        **ADMIT_ALL,
     )
     return (
         data,

@@ -28,8 +28,9 @@ from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs, Clock
 from aggregator.core.round.cohort import staleness_weights
 from aggregator.core.round.influence import bounded, first_beyond
-from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.settings import RunSettings
 from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState
+from aggregator.core.training import TrainingSettings
 from aggregator.core.versions import farthest, worse_than
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory
 from algorithms.core.contract import (

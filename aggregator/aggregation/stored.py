@@ -7,8 +7,9 @@ from typing import Any
 
 from aggregator.aggregation.inherit import Source, begin_from
 from aggregator.core.ports import Blobs
-from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.settings import RunSettings
 from aggregator.core.state import ModelVersion, Retuned, RunState, Started
+from aggregator.core.training import TrainingSettings
 from algorithms.algorithm import Algorithm, State, decode_memory, encode_memory
 from algorithms.core.contract import (
     USUAL_PASSES,

@@ -15,7 +15,6 @@ from aggregator.enrolment.attestation import read_attestation
 from aggregator.enrolment.authority import (
     AGGREGATOR,
     CERTIFICATE,
-    DEVICE_DAYS,
     SERVER,
     read_authority,
     renew_own,
@@ -23,6 +22,7 @@ from aggregator.enrolment.authority import (
 from aggregator.enrolment.gate import Gate
 from aggregator.enrolment.office import Offer, Office
 from aggregator.http.server import HttpServer
+from aggregator.service_settings import EnrolmentSettings
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.storage.registry_table import has_entry
@@ -31,23 +31,6 @@ from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
 
 log = logging.getLogger("shoal.enrolment")
-
-
-class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a service enrols devices."""
-
-    host: str = "0.0.0.0"
-    port: int = 8443
-    """0: it enrols nobody, and bans nobody at the broker."""
-    broker: str = ""
-    """The broker's address for devices; the service's own when empty."""
-    policy: Path | None = None
-    """What devices are suggested as their owner's policy (TOML)."""
-    days: float = DEVICE_DAYS
-    """For how long a device's certificate is valid."""
-    attestation: Path | None = None
-    """Who has to attest apps and phones that enrol (`aggregator.enrolment.attestation`, TOML);
-    None: nobody."""
 
 
 class EnrolledTags:

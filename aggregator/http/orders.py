@@ -6,19 +6,29 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    create_model,
+)
 
 from aggregator.core.eligibility import LONGEST
 from aggregator.core.registry import MOST_TAGS
+from aggregator.core.settings import RunSettings
 from aggregator.http.problem import ID, LARGEST, NAME, RETRY_S, Campaign, DeviceId, Number, refusals
 from aggregator.operator import device_orders as device
 from aggregator.operator.desk import WAIT_S, Desk
 from aggregator.releases import orders as release
 from aggregator.service.orders import Abort, Hold, Resume, Retune, RollBack, Start
-from wire.messages import Encoding
+from host.settings import Setting, about, settings_of
+from wire.errors import ConfigError
 
 BUSY = f"the service was busy for {WAIT_S:g} s; it carries the order out when it can"
-YEAR_S = 366 * 86_400.0
 
 
 class OrderView(BaseModel):
@@ -39,80 +49,56 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 """A whole number as JSON Schema has it: 3.0 is one too."""
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
 def _no_default(schema: dict[str, Any]) -> None:
     schema.pop("default", None)
 
 
-def _maybe(**bounds: Any) -> Any:
-    """A field that may be absent, and is not null."""
-    return Field(default=None, json_schema_extra=_no_default, **bounds)
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class SettingsChange(_Body):
-    """Settings of a campaign from its next round on; at least one. Those that are absent stay."""
+def _live_field(setting: Setting) -> Any:
+    """Return the type of a setting in a body: absent, or what the setting reads."""
+    schema = msgspec.json.schema(Annotated[setting.bare, setting.meta])
 
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
-    rounds: Whole = _maybe(ge=1, le=1_000_000, description="Rounds of training in all.")
-    days: float = _maybe(
-        ge=0, le=36_600, description="Days in all, from the campaign's start; 0: any."
+    def read(value: Any) -> Any:
+        try:
+            return setting.read(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+    return Annotated[Any, PlainValidator(read), WithJsonSchema(schema)]
+
+
+LIVE = {
+    name: each
+    for name, each in settings_of(RunSettings).items()
+    if each.about["live"] and name not in ("hyper", "min_updates")
+} | {
+    each.name: each
+    for each in (
+        Setting("lr", float, None, about("Learning rate.", live=True, ge=0, le=1e6)),
+        Setting(
+            "algorithm",
+            str,
+            None,
+            about("The same algorithm with another mean.", live=True, min_length=1, max_length=200),
+        ),
     )
-    patience: Whole = _maybe(
-        ge=0, le=1_000_000, description="Rounds without a better mean accuracy; 0: any."
-    )
-    min_delta: float = _maybe(
-        ge=0, le=1, description="By how much more than the best it has to be to count as better."
-    )
-    deadline_s: float = _maybe(ge=1, le=YEAR_S, description="Seconds a round is open at most.")
-    grace_s: float = _maybe(
-        ge=0, le=YEAR_S, description="Seconds a round waits for a device that was lost."
-    )
-    min_devices: Whole = _maybe(
-        ge=1, le=1_000_000, description="No round is aggregated with fewer devices."
-    )
-    local_epochs: Whole = _maybe(
-        ge=1, le=1000, description="Passes over a device's windows in each round."
-    )
-    lr: float = _maybe(ge=0, le=1e6, description="Learning rate.")
-    lr_schedule: str = _maybe(
-        max_length=200,
-        description="Its schedule over rounds, such as `cosine:warmup=3`; `constant`: none.",
-    )
-    update_encoding: Encoding = _maybe(
-        description="How devices send what training changed, those that can."
-    )
-    algorithm: str = _maybe(
-        min_length=1, max_length=200, description="The same algorithm with another mean."
-    )
-    where: str = _maybe(
-        max_length=1000, description="The rule for which devices are asked; empty: all."
-    )
-    cohort: Whole = _maybe(
-        ge=0,
-        le=1_000_000,
-        description="Updates with which a round is over; 0: one of every device asked.",
-    )
-    over_select: float = _maybe(ge=1, le=10, description="A round asks so many times its cohort.")
-    buffer: Whole = _maybe(
-        ge=0, le=1_000_000, description="Of a buffered campaign: updates that make an aggregation."
-    )
-    concurrency: Whole = _maybe(
-        ge=0,
-        le=1_000_000,
-        description="Of a buffered campaign: devices at work at any time; 0: half of them.",
-    )
-    quorum: float = _maybe(
-        ge=0, le=1, description="No round is aggregated with a smaller share of its updates."
-    )
-    pace_s: float = _maybe(
-        ge=0, le=YEAR_S, description="Seconds between two rounds that ask the same device."
-    )
-    hours: str = _maybe(
-        max_length=100, description="Such as `22:00-06:00 Europe/Berlin`; empty: any."
-    )
+}
+"""Settings of a campaign that may change while it runs, by field of a body."""
+
+SettingsChange: type[_Body] = create_model(
+    "SettingsChange",
+    __base__=_Body,
+    __doc__="Settings of a campaign from its next round on; at least one. Those that are absent "
+    "stay.",
+    **{
+        name: (_live_field(each), Field(default=None, json_schema_extra=_no_default))
+        for name, each in LIVE.items()
+    },
+)
+SettingsChange.model_config["json_schema_extra"] = {"minProperties": 1}
 
 
 class RoundChoice(_Body):

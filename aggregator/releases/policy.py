@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from aggregator.aggregation.inherit import Source
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
@@ -13,7 +13,6 @@ from aggregator.core.round.asking import placed_of, start_key
 from aggregator.core.state import DeviceCheckedIn, Event, RoundAggregated, RunState
 from aggregator.releases.rollouts import Rollouts
 from algorithms.core.keys import is_no_group
-from algorithms.spec import read_word
 from wire.arrays.tensors import OWN_FILES, decode_tensors
 from wire.errors import ConfigError
 from wire.messages import LARGEST_COUNT, Metrics
@@ -24,15 +23,6 @@ When = Literal["off", "manual", "auto"]
 """*off*: there are no releases: devices take up a run's models when it is over. *manual*: releases
 are made by order. *auto*: also when a run is over that nobody has ended by order, and after so many
 rounds."""
-
-
-def read_when(text: str) -> When:
-    """
-    Raises:
-        ConfigError: it is none of the words.
-    """
-    whens: tuple[When, ...] = get_args(When)
-    return read_word(text, whens, "--release")
 
 
 class ReleasePolicy:

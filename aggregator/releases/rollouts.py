@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed
 from aggregator.core.release import reach
 from aggregator.core.release.releases import Draft
@@ -23,7 +21,6 @@ from aggregator.core.release.state import (
     CheckedIn,
     FleetEvent,
     FleetState,
-    Gate,
     Give,
     Made,
     Presence,
@@ -32,6 +29,7 @@ from aggregator.core.release.state import (
     Said,
     Ticked,
 )
+from aggregator.service_settings import RolloutSettings
 from aggregator.transfer.fleet import Fleet
 from wire.errors import ConfigError
 from wire.messages import InUse, Release
@@ -50,13 +48,6 @@ RETRY_S = 5.0
 """Seconds after which something is saved again that could not be."""
 KEPT = 10
 """Of so many of the last releases of each group the models stay, whoever has them."""
-
-
-class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How releases are rolled out."""
-
-    steps: tuple[RolloutStep, ...] = (RolloutStep(0.1), RolloutStep(0.5), RolloutStep(1.0))
-    gate: Gate = Gate()
 
 
 class Rollouts:

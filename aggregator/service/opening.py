@@ -17,9 +17,10 @@ from aggregator.service.start import (
     read_trust,
     refuse_lost_run,
     run_secret,
+    run_settings,
     write_trust,
 )
-from aggregator.service_settings import ServeSettings, run_settings
+from aggregator.service_settings import ServeSettings
 from aggregator.storage.charter import Charter, accept, charters, next_number, propose
 from aggregator.storage.choice import kept_blobs
 from aggregator.storage.engine import sqlite_url

@@ -12,9 +12,10 @@ from aggregator.aggregation.stored import start_run
 from aggregator.core.budget import check_budget
 from aggregator.core.eligibility import read_rule
 from aggregator.core.hours import read_hours
-from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
+from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from aggregator.leadership.identity import own_secret
+from aggregator.service_settings import CampaignSettings
 from aggregator.storage.engine import database_name
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.storage.sql_store import has_run
@@ -23,6 +24,7 @@ from algorithms.core.contract import Probe
 from algorithms.registry import read_algorithm
 from algorithms.schedules import check_schedule
 from host.files import write_atomically
+from host.settings import marked
 from wire.bundle import Bundle, unpack
 from wire.errors import BundleError, ConfigError
 from wire.identity.keys import PrivateKey, PublicKey, read_private, read_public
@@ -186,6 +188,24 @@ def check_asking(settings: RunSettings) -> None:
         )
 
 
+def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> RunSettings:
+    """Return what the round core needs of a campaign's settings, for the run of this identity.
+
+    Raises:
+        ConfigError: a rule or hours cannot be read, or a cohort is too small.
+    """
+    run = RunSettings.for_bundle(
+        bundle,
+        settings,
+        run_id=run_id,
+        name=settings.run,
+        data=settings.data or bundle.manifest.name,
+        min_updates=settings.min_devices,
+    )
+    check_asking(run)
+    return run
+
+
 def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str:
     """Check that a run may go on with these settings; returns what is new, in words, or nothing.
     Another bundle, seed or algorithm, but for its mean, makes another run; and the epsilon of a
@@ -211,8 +231,8 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
     fixed = [
         name
         for name in differing
-        if (private and name in TRAINING)
-        or (name not in RETUNABLE and not (name == "algorithm" and same_but_mean))
+        if (private and name in marked(RunSettings, "epsilon"))
+        or (name not in marked(RunSettings, "live") and not (name == "algorithm" and same_but_mean))
         or (name == "buffer" and other_kind)
     ]
     told = ", ".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -47,43 +47,12 @@ def start(
     folder: opt.Folder,
     name: Name,
     bundle: Annotated[Path, typer.Option(help="Folder that `shoal export` wrote.")],
-    algorithm: opt.BundledAlgorithm = "",
-    privacy: opt.PrivacyName = "",
-    rounds: opt.Rounds = 20,
-    days: opt.Days = 0.0,
-    patience: opt.Patience = 0,
-    min_delta: opt.MinDelta = 0.0,
-    local_epochs: opt.LocalEpochs = 1,
-    batch_size: opt.BatchSize = 32,
-    lr: opt.Lr = None,
-    hyper: opt.Hyper = None,
-    lr_schedule: opt.LrSchedule = "",
-    seed: opt.Seed = 0,
-    update_encoding: opt.UpdateEncoding = "float32",
-    min_devices: opt.MinDevices = 2,
-    min_group: opt.MinGroup = 2,
-    deadline: opt.Deadline = 600.0,
-    grace: opt.Grace = 60.0,
-    weight_cap: opt.WeightCap = 10.0,
-    norm_cap: opt.NormCap = 10.0,
-    max_norm: opt.MaxNorm = 1e6,
-    max_drop: opt.MaxDrop = 0.3,
-    keep_models: opt.KeepModels = 3,
-    where: opt.Where = "",
-    cohort: opt.RoundCohort = 0,
-    over_select: opt.OverSelect = 1.0,
-    policy: opt.CampaignPolicy = "",
-    quorum: opt.Quorum = 0.0,
-    pace: opt.Pace = 0.0,
-    window: opt.Window = "",
-    time_zone: opt.TimeZone = "UTC",
-    start_from: opt.StartFrom = "latest",
+    campaign: Annotated[dict[str, Any], opt.CAMPAIGN],
 ) -> None:
     """Start a campaign. It takes the devices of campaigns before it until it is over."""
-    given = dict(locals())
     from aggregator.http.local import check_served, order
-    from aggregator.service.start import read_exported, read_trust
-    from aggregator.service_settings import CampaignSettings, run_settings
+    from aggregator.service.start import read_exported, read_trust, run_settings
+    from aggregator.service_settings import CampaignSettings
     from aggregator.storage.charter import (
         Charter,
         charters,
@@ -93,7 +62,7 @@ def start(
     from shoal.campaign_settings import campaign_fields
 
     check_served(folder)
-    settings = CampaignSettings(run=check_campaign_name(name), **campaign_fields(given))
+    settings = CampaignSettings(run=check_campaign_name(name), **campaign_fields(bundle, campaign))
     exported = read_exported(bundle, read_trust(bundle))
     if name in charters(folder):
         raise ConfigError(
@@ -101,7 +70,7 @@ def start(
             "changes it"
         )
     made = run_settings(settings, exported.bundle, secrets.token_hex(16))
-    propose(folder, Charter(0, made, start_from=start_from), bundle)
+    propose(folder, Charter(0, made, start_from=settings.start_from), bundle)
     print(order(folder, "campaigns", name, "start"))
 
 
@@ -171,125 +140,20 @@ def abort(folder: opt.Folder, name: Name) -> None:
 def change(
     folder: opt.Folder,
     name: Name,
-    rounds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Rounds of training in all: more than it had extend it."),
-    ] = None,
-    days: Annotated[
-        float | None,
-        typer.Option(
-            callback=opt.finite_if_given, min=0, help="Days in all, from its start; 0: any."
-        ),
-    ] = None,
-    patience: Annotated[
-        int | None, typer.Option(min=0, help="Rounds without a better mean accuracy; 0: any.")
-    ] = None,
-    min_delta: Annotated[
-        float | None,
-        typer.Option(
-            callback=opt.finite_if_given,
-            min=0,
-            max=1,
-            help="By how much more than the best is better.",
-        ),
-    ] = None,
-    deadline: Annotated[
-        float | None,
-        typer.Option(callback=opt.finite_if_given, min=1, help="Seconds a round is open at most."),
-    ] = None,
-    grace: Annotated[
-        float | None,
-        typer.Option(
-            callback=opt.finite_if_given,
-            min=0,
-            help="Seconds a round waits for a device that was lost.",
-        ),
-    ] = None,
-    min_devices: Annotated[
-        int | None, typer.Option(min=1, help="No round is aggregated with fewer devices.")
-    ] = None,
-    local_epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over a device's windows in each round.")
-    ] = None,
-    lr: opt.Lr = None,
-    lr_schedule: opt.LrSchedule = "",
-    update_encoding: Annotated[
-        str, typer.Option(help="How devices send what training changed: float32 or int8.")
-    ] = "",
-    algorithm: Annotated[str, typer.Option(help="The same algorithm with another mean.")] = "",
-    where: Annotated[
-        str | None, typer.Option(help="Which devices are asked; every one when empty.")
-    ] = None,
-    cohort: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="A round is over with so many updates; 0: one of every device asked."
-        ),
-    ] = None,
-    over_select: Annotated[
-        float | None,
-        typer.Option(
-            callback=opt.finite_if_given,
-            min=1,
-            max=10,
-            help="A round asks so many times its cohort.",
-        ),
-    ] = None,
-    policy: opt.CampaignPolicy = "",
-    quorum: Annotated[
-        float | None,
-        typer.Option(
-            callback=opt.finite_if_given,
-            min=0,
-            max=1,
-            help="No round is aggregated with a smaller share.",
-        ),
-    ] = None,
-    pace: Annotated[
-        float | None,
-        typer.Option(
-            callback=opt.finite_if_given,
-            min=0,
-            help="Seconds between two rounds that ask a device.",
-        ),
-    ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(help="Hours in which devices are asked, such as 22:00-06:00; any when empty."),
-    ] = None,
-    time_zone: opt.TimeZone = "UTC",
+    changes: Annotated[dict[str, Any], opt.CAMPAIGN._replace(live=True)],
 ) -> None:
     """Change the settings of a campaign from its next round on."""
     from aggregator.http.local import order
     from aggregator.storage.charter import check_campaign_name
-    from shoal.campaign_settings import hours_of, with_asking
-    from shoal.choices import hyper_values, read_encoding, schedule_of
+    from shoal.campaign_settings import hours_of, schedule_of, with_asking
 
-    hyper_values(lr, {})
-    asking = (
-        with_asking(policy, cohort, over_select)
-        if policy
-        else {"cohort": cohort, "over_select": over_select}
-    )
-    settings = dict(
-        rounds=rounds,
-        days=days,
-        patience=patience,
-        min_delta=min_delta,
-        grace_s=grace,
-        min_devices=min_devices,
-        local_epochs=local_epochs,
-        lr=lr,
-        lr_schedule=schedule_of(lr_schedule) or None,
-        update_encoding=read_encoding(update_encoding) if update_encoding else None,
-        algorithm=algorithm or None,
-        where=where,
-        quorum=quorum,
-        pace_s=pace,
-        hours=hours_of(window, time_zone) if window is not None else None,
-        **{"deadline_s": deadline, **asking},
-    )
-    changes = {field: value for field, value in settings.items() if value is not None}
+    if policy := changes.pop("policy", ""):
+        changes |= with_asking(policy, changes.get("cohort"), changes.get("over_select"))
+    zone = changes.pop("time_zone", "UTC")
+    if (window := changes.pop("window", None)) is not None:
+        changes["hours"] = hours_of(window, zone)
+    if "lr_schedule" in changes:
+        changes["lr_schedule"] = schedule_of(changes["lr_schedule"])
     if not changes:
         raise ConfigError("shoal campaign set: expected at least one setting, such as --rounds")
     print(order(folder, "campaigns", check_campaign_name(name), "settings", **changes))

@@ -1,36 +1,18 @@
 """Options that several commands share, with their help."""
 
-import math
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
+from aggregator.service_settings import CampaignSettings
 from algorithms.spec import DEFAULT_ALGORITHM as DEFAULT_ALGORITHM
+from host.settings import about
+from shoal.command import Options
 from wire.errors import ConfigError
-
-
-def finite(option: typer.CallbackParam, value: float) -> float:
-    """A number of the command line; infinity passes a lower bound.
-
-    Raises:
-        ConfigError: it is not finite.
-    """
-    if not math.isfinite(value):
-        raise ConfigError(f"{option.opts[0]} {value:g}: expected a finite number")
-    return value
-
-
-def finite_if_given(option: typer.CallbackParam, value: float | None) -> float | None:
-    """The same for a number that may be left out.
-
-    Raises:
-        ConfigError: it is not finite.
-    """
-    return value if value is None else finite(option, value)
-
 
 Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
 Run = Annotated[str, typer.Option(help="Name of the run.")]
@@ -55,22 +37,7 @@ AlgorithmName = Annotated[
         "algorithms` lists them.",
     ),
 ]
-BundledAlgorithm = Annotated[
-    str,
-    typer.Option(
-        "--algorithm",
-        help="One choice or several; the bundle's own when not given, distfl for FedAvg's.",
-    ),
-]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of training.")]
-Days = Annotated[
-    float,
-    typer.Option(
-        callback=finite,
-        min=0,
-        help="No round is opened so many days after the start; 0: at any time.",
-    ),
-]
 Patience = Annotated[
     int,
     typer.Option(
@@ -82,7 +49,6 @@ Patience = Annotated[
 MinDelta = Annotated[
     float,
     typer.Option(
-        callback=finite,
         min=0,
         max=1,
         help="By how much more than the best it has to be to count as better.",
@@ -178,94 +144,7 @@ PrivacyName = Annotated[
     ),
 ]
 
-MinDevices = Annotated[
-    int, typer.Option(min=1, help="No round opens or is aggregated with fewer devices.")
-]
-MinGroup = Annotated[
-    int, typer.Option(min=1, help="A group's model changes only with so many of its devices.")
-]
-Deadline = Annotated[
-    float, typer.Option(callback=finite, min=1, help="Seconds a round is open at most.")
-]
-Grace = Annotated[
-    float,
-    typer.Option(callback=finite, min=0, help="Seconds a round waits for a device that was lost."),
-]
-WeightCap = Annotated[
-    float,
-    typer.Option(
-        callback=finite,
-        min=0,
-        help="A device weighs at most so many times the median; 0: no bound.",
-    ),
-]
-NormCap = Annotated[
-    float,
-    typer.Option(
-        callback=finite,
-        min=0,
-        help="Updates of more than so many times the median norm are left out.",
-    ),
-]
-MaxNorm = Annotated[
-    float,
-    typer.Option(
-        callback=finite, min=0, help="An update whose change has a larger norm is refused."
-    ),
-]
-MaxDrop = Annotated[
-    float,
-    typer.Option(
-        callback=finite,
-        min=0,
-        max=1,
-        help="Models by which accuracy fell by more are given up; 1: never.",
-    ),
-]
-Where = Annotated[
-    str,
-    typer.Option(
-        help="Which devices are asked, such as 'battery >= 50 and not metered'; see "
-        "docs/operate.md."
-    ),
-]
-RoundCohort = Annotated[
-    int,
-    typer.Option(min=0, help="A round is over with so many updates; 0: one of every device asked."),
-]
-OverSelect = Annotated[
-    float,
-    typer.Option(
-        callback=finite, min=1, max=10, help="A round asks so many times --cohort devices."
-    ),
-]
-CampaignPolicy = Annotated[
-    str,
-    typer.Option(
-        "--policy",
-        help="How rounds are made: sync, over-select:cohort=20:over=0.3, "
-        "buffered:buffer=10:concurrency=40.",
-    ),
-]
-Quorum = Annotated[
-    float,
-    typer.Option(
-        callback=finite,
-        min=0,
-        max=1,
-        help="No round is aggregated with a smaller share of its updates.",
-    ),
-]
-Pace = Annotated[
-    float,
-    typer.Option(
-        callback=finite, min=0, help="Seconds between two rounds that ask the same device."
-    ),
-]
-Window = Annotated[
-    str, typer.Option(help="Hours in which devices are asked, such as 22:00-06:00; any when empty.")
-]
-TimeZone = Annotated[str, typer.Option(help="Of --window, such as Europe/Berlin.")]
+
 UpdateEncoding = Annotated[
     str,
     typer.Option(
@@ -273,17 +152,6 @@ UpdateEncoding = Annotated[
         "where they can."
     ),
 ]
-KeepModels = Annotated[
-    int, typer.Option(min=0, help="The models of so many rounds stay, to return to.")
-]
-StartFrom = Annotated[
-    str,
-    typer.Option(
-        help="Whose models a new campaign starts from: latest, initial (the bundle's own weights), "
-        "or a campaign's name."
-    ),
-]
-
 Cohort = Annotated[
     int,
     typer.Option(min=0, help="So many devices, drawn anew, take part in each round; 0: all do."),
@@ -336,6 +204,47 @@ Checkpoint = Annotated[
         help="Folder in which every round is kept, and from which an interrupted run goes on."
     ),
 ]
+
+
+class CampaignWords(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a campaign that are written otherwise than its settings are stored."""
+
+    algorithm: Annotated[
+        str,
+        about(
+            "One choice or several; the bundle's own when not given, distfl for FedAvg's. Of a "
+            "campaign that runs, only the mean may change.",
+            live=True,
+            max_length=200,
+        ),
+    ] = ""
+    privacy: Annotated[
+        str, about("gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1.")
+    ] = ""
+    lr: Annotated[
+        float | None,
+        about("Learning rate; the algorithm's own when not given.", live=True, ge=0, le=1e6),
+    ] = None
+    hyper: Annotated[
+        tuple[str, ...],
+        about("NAME=VALUE in place of the objective's own, e.g. momentum=0; may be repeated."),
+    ] = ()
+    policy: Annotated[
+        str,
+        about(
+            "How rounds are made: sync, over-select:cohort=20:over=0.3, "
+            "buffered:buffer=10:concurrency=40.",
+            live=True,
+        ),
+    ] = ""
+    window: Annotated[
+        str,
+        about("Hours in which devices are asked, such as 22:00-06:00; any when empty.", live=True),
+    ] = ""
+    time_zone: Annotated[str, about("Of --window, such as Europe/Berlin.", live=True)] = "UTC"
+
+
+CAMPAIGN = Options((CampaignWords, CampaignSettings))
 
 
 def read_config(ctx: typer.Context, path: Path | None) -> Path | None:

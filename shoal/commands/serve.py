@@ -7,15 +7,15 @@ import signal
 from collections import Counter
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from aggregator.core.release.state import Gate
-from shoal.command import command
+from aggregator.service_settings import EnrolmentSettings, RolloutSettings, ServeSettings
+from shoal.command import Options, command
 from shoal.commands import options as opt
 from wire.errors import ConfigError
-from wire.pieces import MOST_BYTES
 
 if TYPE_CHECKING:
     from aggregator.core.state import Event, RunState
@@ -30,6 +30,7 @@ Pem = Annotated[
 
 @command(loads="aggregator.main", in_json=False)
 def serve(
+    *,
     folder: Annotated[
         Path,
         typer.Option(help="Where the fleet is kept: the database, the blobs and the campaigns."),
@@ -51,166 +52,12 @@ def serve(
         str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")
     ] = "mqtt://localhost",
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
-    algorithm: opt.BundledAlgorithm = "",
-    privacy: opt.PrivacyName = "",
-    rounds: opt.Rounds = 20,
-    days: opt.Days = 0.0,
-    patience: opt.Patience = 0,
-    min_delta: opt.MinDelta = 0.0,
-    local_epochs: opt.LocalEpochs = 1,
-    batch_size: opt.BatchSize = 32,
-    lr: opt.Lr = None,
-    hyper: opt.Hyper = None,
-    lr_schedule: opt.LrSchedule = "",
-    seed: opt.Seed = 0,
-    update_encoding: opt.UpdateEncoding = "float32",
-    min_devices: opt.MinDevices = 2,
-    min_group: opt.MinGroup = 2,
-    deadline: opt.Deadline = 600.0,
-    grace: opt.Grace = 60.0,
-    weight_cap: opt.WeightCap = 10.0,
-    norm_cap: opt.NormCap = 10.0,
-    max_norm: opt.MaxNorm = 1e6,
-    max_drop: opt.MaxDrop = 0.3,
-    keep_models: opt.KeepModels = 3,
-    where: opt.Where = "",
-    cohort: opt.RoundCohort = 0,
-    over_select: opt.OverSelect = 1.0,
-    policy: opt.CampaignPolicy = "",
-    quorum: opt.Quorum = 0.0,
-    pace: opt.Pace = 0.0,
-    window: opt.Window = "",
-    time_zone: opt.TimeZone = "UTC",
-    start_from: opt.StartFrom = "latest",
-    release: Annotated[
-        str,
-        typer.Option(help="What makes releases: off, manual, or auto: a campaign that is over."),
-    ] = "off",
-    release_every: Annotated[
-        int, typer.Option(min=0, help="With auto: release also after so many rounds; 0: not.")
-    ] = 0,
+    settings: Annotated[dict[str, Any], Options((opt.CampaignWords, ServeSettings))],
     rollout_steps: Annotated[
         str, typer.Option(help="Shares of the devices, and tags, one after the other.")
     ] = "0.1,0.5,1",
-    rollout_quorum: Annotated[
-        float,
-        typer.Option(
-            callback=opt.finite,
-            min=0.01,
-            max=1,
-            help="The share of a step's devices that have to confirm.",
-        ),
-    ] = Gate().quorum,
-    rollout_max_drop: Annotated[
-        float,
-        typer.Option(
-            callback=opt.finite,
-            min=0,
-            max=1,
-            help="A release that lowers accuracy by more is rolled back.",
-        ),
-    ] = Gate().max_drop,
-    rollout_max_failures: Annotated[
-        float,
-        typer.Option(
-            callback=opt.finite,
-            min=0,
-            max=1,
-            help="One that fails on more of a step's devices is rolled back.",
-        ),
-    ] = Gate().max_failures,
-    rollout_max_slower: Annotated[
-        float,
-        typer.Option(
-            callback=opt.finite,
-            min=1,
-            help="One with which a prediction takes more times as long is rolled back.",
-        ),
-    ] = Gate().max_slower,
-    rollout_patience: Annotated[
-        float,
-        typer.Option(
-            callback=opt.finite,
-            min=0,
-            help="Seconds a step waits for a clear answer; then what there is counts.",
-        ),
-    ] = Gate().patience_s,
-    take_over: Annotated[
-        bool,
-        typer.Option(
-            "--take-over", help="Begin although another aggregator is at work; that one ends."
-        ),
-    ] = False,
-    standby: Annotated[
-        bool,
-        typer.Option(
-            "--standby",
-            help="Wait while another aggregator has the lease in the PostgreSQL database, then "
-            "take over.",
-        ),
-    ] = False,
-    database: Annotated[
-        str,
-        typer.Option(
-            help="sqlite:///PATH or postgresql://USER@HOST/NAME; SQLite in the folder when empty."
-        ),
-    ] = "",
-    blobs: Annotated[
-        str, typer.Option(help="s3://BUCKET/PREFIX, or a folder; one in --folder when empty.")
-    ] = "",
-    max_payload: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=1024,
-            help="MiB of the largest update; devices have the same option, for models too.",
-        ),
-    ] = MOST_BYTES >> 20,
-    host: Annotated[
-        str, typer.Option(help="Address of the HTTP API; beyond this machine it asks for a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
-    proxy: Annotated[
-        str,
-        typer.Option(
-            help="Addresses or networks of reverse proxies, with commas, whose X-Forwarded-For and "
-            "-Proto are believed."
-        ),
-    ] = "",
-    stay: Annotated[
-        bool, typer.Option(help="Go on answering devices and HTTP when the run is over.")
-    ] = True,
-    enrol_host: Annotated[
-        str, typer.Option(help="Address at which devices are enrolled over HTTPS.")
-    ] = "0.0.0.0",
-    enrol_port: Annotated[
-        int,
-        typer.Option(
-            help="Its port, where the folder has an authority (`shoal init --tls`); 0: nobody is "
-            "enrolled."
-        ),
-    ] = 8443,
-    enrol_broker: Annotated[
-        str,
-        typer.Option(
-            help="The broker's address for enrolled devices; that of --broker when empty."
-        ),
-    ] = "",
-    enrol_policy: Annotated[
-        Path | None,
-        typer.Option(help="What enrolled devices are suggested as their policy (TOML)."),
-    ] = None,
-    enrol_days: Annotated[
-        float,
-        typer.Option(callback=opt.finite, help="Days for which a device's certificate is valid."),
-    ] = 90.0,
-    enrol_attestation: Annotated[
-        Path | None,
-        typer.Option(
-            help="Who has to attest an app and its phone before it is enrolled (TOML); nobody "
-            "without it."
-        ),
-    ] = None,
+    gate: Annotated[dict[str, Any], Options((Gate,), "rollout_")],
+    enrolment: Annotated[dict[str, Any], Options((EnrolmentSettings,), "enrol_")],
     config: opt.Config = None,
     log_format: Annotated[
         str, typer.Option(help="text, or json with fields for fleet, run, device and round.")
@@ -220,15 +67,12 @@ def serve(
     key: Pem = None,
 ) -> None:
     """Run the aggregator until Ctrl-C or SIGTERM. Started again, it goes on where it stopped."""
-    given = dict(locals())
     from rich.console import Console
 
     from aggregator.core.budget import why_ended
-    from aggregator.enrolment.service import EnrolmentSettings, own_credentials
+    from aggregator.enrolment.service import own_credentials
     from aggregator.main import serve as run_service
-    from aggregator.releases.policy import read_when
-    from aggregator.releases.rollouts import RolloutSettings, read_steps
-    from aggregator.service_settings import ServeSettings
+    from aggregator.releases.rollouts import read_steps
     from host.logs import FORMS, log_to_stderr
     from host.supervisor import alive
     from shoal.campaign_settings import campaign_fields
@@ -238,49 +82,22 @@ def serve(
     log_to_stderr("INFO", log_format, fleet=fleet, run=run)
     stopping: list[int] = []
     ask_to_stop(stopping)
-    settings = ServeSettings(
+    asked = ServeSettings(
         folder=folder,
         bundle=bundle,
         broker=own_credentials(folder, broker, ca, cert, key),
         run=run,
         fleet=fleet,
-        **campaign_fields(given),
-        release=read_when(release),
-        release_every=release_every,
-        rollout=RolloutSettings(
-            steps=read_steps(rollout_steps),
-            gate=Gate(
-                quorum=rollout_quorum,
-                max_drop=rollout_max_drop,
-                max_failures=rollout_max_failures,
-                max_slower=rollout_max_slower,
-                patience_s=rollout_patience,
-            ),
-        ),
-        take_over=take_over,
-        standby=standby,
-        database=database,
-        blobs=blobs,
-        max_payload=max_payload,
-        http_host=host,
-        http_port=port,
-        http_proxies=proxy,
-        stay=stay,
-        enrolment=EnrolmentSettings(
-            host=enrol_host,
-            port=enrol_port,
-            broker=enrol_broker,
-            policy=enrol_policy,
-            days=enrol_days,
-            attestation=enrol_attestation,
-        ),
+        rollout=RolloutSettings(steps=read_steps(rollout_steps), gate=Gate(**gate)),
+        enrolment=EnrolmentSettings(**enrolment),
+        **campaign_fields(bundle, settings),
     )
 
     def stop() -> bool:
         alive()
         return bool(stopping)
 
-    final = run_service(settings, stop, log_rounds())
+    final = run_service(asked, stop, log_rounds())
     if final is None:
         Console().print(f"no campaign was at work here; the fleet is kept in {folder}")
     else:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from aggregator.core.ports import Blobs, Store
-from aggregator.core.settings import RunSettings
+from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.state import RunState
 from aggregator.service.campaign import Observer
 from aggregator.service.runner import Runner
@@ -81,6 +81,7 @@ class Bench:
             reported={"step": layout},
             responses={"evaluate": ()},
             max_update_norm=100.0,
+            **ADMIT_ALL,
         )
         self.start(msgspec.structs.replace(chosen, **settings), self.store, self.blobs)
         self.tensors = {name: np.zeros(shape, dtype) for name, dtype, shape in layout}

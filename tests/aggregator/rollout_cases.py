@@ -27,7 +27,8 @@ from aggregator.releases.orders import (
     release_handlers,
 )
 from aggregator.releases.policy import ReleasePolicy, group_of
-from aggregator.releases.rollouts import Rollouts, RolloutSettings
+from aggregator.releases.rollouts import Rollouts
+from aggregator.service_settings import RolloutSettings
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.memory import MemoryBlobs

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.core.settings import RETUNABLE, TRAINING, RunSettings
+from aggregator.core.settings import RunSettings
 from aggregator.core.state import DeadlinePassed, Retuned
 from aggregator.service.start import check_retuned
 from algorithms.core.contract import Programs
+from host.settings import marked
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.round_cases import Run, kinds
@@ -84,8 +85,8 @@ class TestCore:
             before.programs,
             before.deadline_at_s,
         )
-        assert [getattr(run.state.settings, name) for name in TRAINING] == [
-            getattr(before.settings, name) for name in TRAINING
+        assert [getattr(run.state.settings, name) for name in marked(RunSettings, "epsilon")] == [
+            getattr(before.settings, name) for name in marked(RunSettings, "epsilon")
         ]
         run.update("a")
         run.aggregated(at_s=60.0, programs={**PROGRAMS, **FASTER})
@@ -212,4 +213,4 @@ def test_what_makes_another_run(
 def test_the_mean_may_change(tmp_path: Path) -> None:
     had = changed(SETTINGS, algorithm="distfl")
     check_retuned(had, changed(had, algorithm="distfl+median"), tmp_path)
-    assert "algorithm" not in RETUNABLE
+    assert "algorithm" not in marked(RunSettings, "live")

@@ -9,7 +9,8 @@ import pytest
 from aggregator.core.ports import BlobLost, StorageFailed
 from aggregator.core.release import rollout
 from aggregator.core.release.state import CheckedIn, Gate, RolloutStep
-from aggregator.releases.rollouts import KEPT, RolloutSettings, read_steps
+from aggregator.releases.rollouts import KEPT, read_steps
+from aggregator.service_settings import RolloutSettings
 from aggregator.storage import release_store
 from aggregator.storage.blob_folder import blob_names
 from tests.aggregator.rollout_cases import Service, draft

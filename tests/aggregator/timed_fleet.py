@@ -4,7 +4,7 @@ device needs its own time to train."""
 from collections.abc import Mapping
 from typing import Any
 
-from aggregator.core.settings import RunSettings
+from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.state import RunState
 from aggregator.service.runner import Runner
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
@@ -94,6 +94,7 @@ class TimedFleet:
         self.runner = Runner(Fleet(broker.connect("aggregator"), topics, "boot"), self.clock)
         manifest = bundle.manifest
         chosen: dict[str, Any] = {
+            **ADMIT_ALL,
             "rounds": 4,
             "deadline_s": 1e4,
             "grace_s": 60.0,

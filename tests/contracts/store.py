@@ -6,7 +6,7 @@ import pytest
 from aggregator.core.ports import BlobLost, Blobs, Store
 from aggregator.core.record import RoundRecord
 from aggregator.core.round.machine import step
-from aggregator.core.settings import RunSettings
+from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.state import DeviceCheckedIn, DeviceHeard, Resumed, Started
 from algorithms.core.contract import Programs
 from wire.codec import digest
@@ -23,6 +23,7 @@ SETTINGS = RunSettings(
     grace_s=1.0,
     reported={"step": ()},
     responses={},
+    **ADMIT_ALL,
 )
 PROGRAMS: Programs = {"": (Evaluate(), Train(32)), "closing": (Evaluate(),)}
 STARTED = Started(0.0, SETTINGS, {"initial": "1" * 64}, "2" * 64, PROGRAMS)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.settings import ADMIT_ALL, RunSettings
+from aggregator.core.training import TrainingSettings
 from aggregator.service.campaign import Campaign
 from aggregator.service.runner import Runner
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
@@ -78,6 +79,7 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> tuple[Campa
                 min_devices=len(data.devices),
                 deadline_s=60.0,
                 grace_s=10.0,
+                **ADMIT_ALL,
             )
             made = make_algorithm(read_algorithm(algorithm))
             campaign = runner.add(settings, made, bundle, probe, MemoryStore(), blobs)

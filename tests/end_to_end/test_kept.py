@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.summary import Summary, summarize
+from aggregator.core.training import TrainingSettings
 from aggregator.service.campaign import Campaign
 from aggregator.service.runner import Runner
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
@@ -337,5 +338,12 @@ def prepared(data: FleetData, **others: Any) -> tuple[Objective, Bundle, RunSett
     """What a run of these devices trains with."""
     algorithm, (objective, bundle) = read_algorithm(ALGORITHM), exported()
     training = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=8)
-    named = {"run_id": "kept", "data": data.name, "deadline_s": 120.0, "grace_s": 60.0, **others}
+    named = {
+        "run_id": "kept",
+        "data": data.name,
+        "deadline_s": 120.0,
+        "grace_s": 60.0,
+        **ADMIT_ALL,
+        **others,
+    }
     return objective, bundle, RunSettings.for_bundle(bundle, training, **named)

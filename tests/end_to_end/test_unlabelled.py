@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.core.settings import RunSettings, TrainingSettings
+from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.state import Placed, RunState
 from aggregator.core.summary import summarize
+from aggregator.core.training import TrainingSettings
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.storage.sql_store import SqlStore
@@ -141,7 +142,7 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
     data, algorithm = fleet(unlabelled), read_algorithm("distfl")
     training, times = (
         TrainingSettings(algorithm=algorithm, rounds=4, batch_size=16),
-        {"deadline_s": 60.0, "grace_s": 10.0},
+        {"deadline_s": 60.0, "grace_s": 10.0, **ADMIT_ALL},
     )
     settings = RunSettings.for_bundle(
         exported.bundle, training, run_id="told", data=data.name, min_devices=4, **times
@@ -193,7 +194,7 @@ def test_one_that_comes_when_the_run_is_over_is_placed_by_its_inputs_too(
 ) -> None:
     data, algorithm = fleet(), read_algorithm("distfl")
     training = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=16)
-    times = {"deadline_s": 60.0, "grace_s": 10.0}
+    times = {"deadline_s": 60.0, "grace_s": 10.0, **ADMIT_ALL}
     settings = RunSettings.for_bundle(
         exported.bundle, training, run_id="late", data=data.name, min_devices=4, **times
     )

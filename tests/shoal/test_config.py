@@ -98,9 +98,15 @@ def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
         ("config = 'x'", "--config c.toml: 'config' is no setting"),
         ("[serve]\nrounds = 3", "--config c.toml: 'serve' is no setting"),
         ("rounds = ", "--config c.toml: Invalid value (at end of document)"),
-        ("rounds = 'three'", "Invalid value for '--rounds': Input should be a valid integer"),
-        ("rounds = 0", "greater than or equal to 1"),
-        ("deadline = inf", "--deadline inf"),
+        (
+            "rounds = 'three'",
+            "between 1 and 1000000, got three (c.toml, line 1)",
+        ),
+        (
+            "rounds = 0",
+            "between 1 and 1000000, got 0 (c.toml, line 1)",
+        ),
+        ("deadline = inf", "deadline_s must be between 1 and 31622400, got inf (c.toml, line 1)"),
     ],
 )
 def test_a_mistake_in_the_file_is_said(

@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 from safetensors import safe_open
 
-from aggregator.core.settings import RunSettings
+from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.state import Started
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
@@ -60,6 +60,7 @@ def served(exported: Exported, tmp_path: Path) -> Path:
         reported={},
         responses={},
         max_update_norm=1.0,
+        **ADMIT_ALL,
     )
     with closing(SqlStore(sqlite_url(tmp_path / "shoal.db"), "run-1")) as store:
         store.commit([Started(0.0, settings, {"0": one, "1": two}, memory, {}, starts={"": "0"})])

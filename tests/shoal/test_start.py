@@ -17,8 +17,8 @@ from aggregator.core.state import DeviceCheckedIn, Event, Started, UpdateAdmitte
 from aggregator.http.server import HttpServer
 from aggregator.leadership.identity import own_secret
 from aggregator.main import serve
-from aggregator.service.start import read_exported, read_trust
-from aggregator.service_settings import ServeSettings, run_settings
+from aggregator.service.start import read_exported, read_trust, run_settings
+from aggregator.service_settings import ServeSettings
 from aggregator.storage.blob_folder import BlobFolder, blob_names
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore

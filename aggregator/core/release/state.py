@@ -1,12 +1,13 @@
 """The state of a fleet's releases and rollouts, the events that change it and the command that
 follows; frozen and serialisable."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from immutables import Map
 
 from aggregator.core.release.releases import Catalogue, Draft, Release
+from host.settings import YEAR_S, about
 from wire.messages import InUse
 
 RolloutPhase = Literal["running", "paused", "done", "rolled-back", "superseded"]
@@ -25,18 +26,46 @@ class RolloutStep(msgspec.Struct, frozen=True):
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """What must hold before the next step is taken."""
 
-    quorum: float = 0.8
-    """The share of the step's devices, of those that are online, that have confirmed the
-    release."""
-    max_drop: float = 0.02
-    """The mean accuracy of devices is at most so much below that of the model that they had."""
-    max_failures: float = 0.1
-    """The share of the step's devices on which the release, or predictions with it, may fail."""
-    max_slower: float = 3.0
-    """A prediction takes at most so many times as long as with the model before: the median over
-    devices."""
-    patience_s: float = 3600.0
-    """How long a step waits for a clear answer; then what there is counts."""
+    quorum: Annotated[
+        float,
+        about("Minimum share of a step's online devices that confirm it.", ge=0.01, le=1),
+    ] = 0.8
+    max_drop: Annotated[
+        float,
+        about(
+            "Maximum fall of the mean accuracy of devices; a release that lowers it by more is "
+            "rolled back.",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.02
+    max_failures: Annotated[
+        float,
+        about(
+            "Maximum share of a step's devices on which the release fails before it is rolled "
+            "back.",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.1
+    max_slower: Annotated[
+        float,
+        about(
+            "Maximum time of a prediction, in multiples of that with the model before: the median "
+            "over devices.",
+            ge=1,
+            le=1e6,
+        ),
+    ] = 3.0
+    patience_s: Annotated[
+        float,
+        about(
+            "Time that a step waits for a clear answer; then the answers so far count.",
+            unit="s",
+            ge=0,
+            le=YEAR_S,
+        ),
+    ] = 3600.0
 
 
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):

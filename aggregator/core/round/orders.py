@@ -20,7 +20,7 @@ from aggregator.core.round.opening import (
     open_again,
     open_next,
 )
-from aggregator.core.settings import TRAINING
+from aggregator.core.settings import RunSettings
 from aggregator.core.state import (
     Aborted,
     Aggregate,
@@ -33,6 +33,7 @@ from aggregator.core.state import (
     UpdatesLost,
 )
 from aggregator.core.versions import returned
+from host.settings import marked
 
 
 def roll_back(state: RunState, event: RolledBack) -> Step:
@@ -54,7 +55,7 @@ def retune(state: RunState, event: Retuned) -> Step:
         programs = {**event.programs, "closing": state.programs["closing"]}
         state = counted_anew(replace(state, settings=event.settings, programs=programs))
     else:
-        kept = {name: getattr(state.settings, name) for name in TRAINING}
+        kept = {name: getattr(state.settings, name) for name in marked(RunSettings, "epsilon")}
         state = counted_anew(
             replace(state, settings=replace(event.settings, **kept), retuned=event.settings)
         )

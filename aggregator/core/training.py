@@ -1,0 +1,231 @@
+"""Settings of a campaign: of its training, its rounds and its admission, each with all that is
+known of it (`host.settings`)."""
+
+from typing import Annotated, Generic, TypeVar
+
+import msgspec
+
+from host.settings import LARGEST, YEAR_S, about
+from wire.messages import Encoding
+
+A = TypeVar("A")
+
+
+class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
+    """Settings of training, in a service and in a simulation."""
+
+    algorithm: A
+    """The algorithm: its name, or what was read of it."""
+    rounds: Annotated[int, about("Rounds of training.", live=True, ge=1, le=LARGEST)] = 20
+    patience: Annotated[
+        int,
+        about(
+            "Rounds without a better mean accuracy after which training ends; 0: any number.",
+            live=True,
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = 0
+    min_delta: Annotated[
+        float,
+        about(
+            "Minimum improvement over the best accuracy (fraction) that counts as better.",
+            live=True,
+            ge=0,
+            le=1,
+        ),
+    ] = 0.0
+    local_epochs: Annotated[
+        int,
+        about(
+            "Passes over a device's windows in each round.",
+            live=True,
+            epsilon=True,
+            ge=1,
+            le=1000,
+        ),
+    ] = 1
+    batch_size: Annotated[
+        int, about("Windows in a batch.", live=True, epsilon=True, ge=2, le=4096)
+    ] = 32
+    hyper: Annotated[
+        dict[str, float],
+        about(
+            "Hyper-parameters in place of the objective's own.", live=True, epsilon=True, option=""
+        ),
+    ] = {}
+    lr_schedule: Annotated[
+        str,
+        about(
+            "The learning rate over rounds: constant, step:every=10, exponential:factor=0.95, "
+            "cosine:warmup=3.",
+            live=True,
+            epsilon=True,
+            max_length=200,
+        ),
+    ] = ""
+    seed: Annotated[int, about("Same seed, same result.", ge=0)] = 0
+    update_encoding: Annotated[
+        Encoding,
+        about(
+            "How devices send what training changed: float32, or int8, a quarter of the bytes, "
+            "where they can.",
+            live=True,
+        ),
+    ] = "float32"
+
+
+class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):
+    """Settings of a campaign's rounds: who takes part, and for how long."""
+
+    days: Annotated[
+        float,
+        about(
+            "Days after the start in which rounds are opened; 0: any number.",
+            live=True,
+            ge=0,
+            le=36_600,
+        ),
+    ] = 0.0
+    min_devices: Annotated[
+        int,
+        about(
+            "Minimum number of devices of a round, when it opens and when it is aggregated.",
+            live=True,
+            ge=1,
+            le=LARGEST,
+        ),
+    ] = 2
+    deadline_s: Annotated[
+        float, about("Time limit of a round.", unit="s", live=True, ge=1, le=YEAR_S)
+    ] = 600.0
+    grace_s: Annotated[
+        float,
+        about("Time that a round waits for a lost device.", unit="s", live=True, ge=0, le=YEAR_S),
+    ] = 60.0
+    where: Annotated[
+        str,
+        about(
+            "Rule for the devices that are asked, such as 'battery >= 50 and not metered'; see "
+            "docs/operate.md.",
+            live=True,
+            max_length=1000,
+        ),
+    ] = ""
+    cohort: Annotated[
+        int,
+        about(
+            "Updates with which a round is over; 0: one of every device asked.",
+            live=True,
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = 0
+    over_select: Annotated[
+        float, about("Devices asked per update of the cohort.", live=True, ge=1, le=10)
+    ] = 1.0
+    buffer: Annotated[
+        int,
+        about(
+            "Updates that make an aggregation of a buffered campaign; 0: it is none.",
+            live=True,
+            option="",
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = 0
+    concurrency: Annotated[
+        int,
+        about(
+            "Devices at work at any time in a buffered campaign; 0: half of those online.",
+            live=True,
+            option="",
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = 0
+    quorum: Annotated[
+        float,
+        about(
+            "Minimum share of a round's updates with which it is aggregated.",
+            live=True,
+            ge=0,
+            le=1,
+        ),
+    ] = 0.0
+    pace_s: Annotated[
+        float,
+        about(
+            "Time between two rounds that ask the same device.",
+            unit="s",
+            live=True,
+            ge=0,
+            le=YEAR_S,
+        ),
+    ] = 0.0
+    hours: Annotated[
+        str,
+        about(
+            "Hours in which devices are asked, such as `22:00-06:00 Europe/Berlin`; empty: any.",
+            live=True,
+            option="",
+            max_length=100,
+        ),
+    ] = ""
+
+
+class AdmissionSettings(RoundSettings[A], Generic[A], frozen=True, kw_only=True):
+    """Settings of which updates count, and which models are kept."""
+
+    min_group: Annotated[
+        int,
+        about(
+            "Minimum number of updates of a group with which its model changes.",
+            live=True,
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = 2
+    weight_cap: Annotated[
+        float,
+        about(
+            "Maximum weight of a device, in multiples of the median; 0: no bound.",
+            live=True,
+            ge=0,
+            le=1e6,
+        ),
+    ] = 10.0
+    norm_cap: Annotated[
+        float,
+        about(
+            "Maximum norm of an update that counts, and of a new model's distance from the last, "
+            "in multiples of the median; 0: no bound.",
+            live=True,
+            ge=0,
+            le=1e6,
+        ),
+    ] = 10.0
+    max_update_norm: Annotated[
+        float,
+        about(
+            "Maximum norm of an update's change; a larger one is refused.",
+            live=True,
+            option="max_norm",
+            ge=0,
+            le=1e12,
+        ),
+    ] = 1e6
+    max_drop: Annotated[
+        float,
+        about(
+            "Maximum fall of the mean accuracy (fraction); models that lower it by more are given "
+            "up; 1: never.",
+            live=True,
+            ge=0,
+            le=1,
+        ),
+    ] = 0.3
+    keep_models: Annotated[
+        int,
+        about("Number of rounds whose models stay, to return to.", live=True, ge=0, le=LARGEST),
+    ] = 3

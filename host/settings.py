@@ -1,0 +1,180 @@
+"""One home for a setting: a field of a frozen struct, from which all else is derived.
+
+A field has its type, default, bounds, unit and a sentence (`about`). From the struct come options
+and environment variables (`shoal.command`), the file of `shoal init`, the check of each value with
+its error, the HTTP API's fields, keywords of Python, and the tables of the reference. A new setting
+is one line in its struct, and its use.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from inspect import get_annotations
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+import msgspec
+
+from wire.errors import ConfigError
+
+KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+YEAR_S = 366 * 86_400.0
+LARGEST = 1_000_000
+
+
+def about(
+    text: str,
+    *,
+    unit: str = "",
+    live: bool = False,
+    epsilon: bool = False,
+    option: str | None = None,
+    **bounds: Any,
+) -> msgspec.Meta:
+    """Describe a setting.
+
+    `unit`: the end of the field's name, which its option leaves out (``deadline_s``).
+    `live`: it may change while a campaign runs. `epsilon`: the epsilon of a privacy mechanism is
+    computed for its value. `option`: the name of its option where it is not the field's. `bounds`:
+    ge, gt, le, lt, pattern, min_length, max_length, as msgspec has them.
+    """
+    extra = {"unit": unit, "live": live, "epsilon": epsilon, "option": option}
+    return msgspec.Meta(description=text, extra=extra, **bounds)
+
+
+class Setting(NamedTuple):
+    """A field of a struct of settings, with all that is known of it."""
+
+    name: str
+    type: Any
+    default: Any
+    meta: msgspec.Meta
+    prefix: str = ""
+
+    @property
+    def text(self) -> str:
+        """The sentence of its help."""
+        return self.meta.description or ""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What `about` was told besides bounds."""
+        return self.meta.extra or {}
+
+    @property
+    def parameter(self) -> str:
+        """Name of its option as a parameter: ``rollout_patience``; empty if it has none."""
+        if (name := self.about["option"]) is None:
+            unit = self.about["unit"]
+            name = self.name.removesuffix(f"_{unit}") if unit else self.name
+        return self.prefix + name if name else ""
+
+    @property
+    def flag(self) -> str:
+        """Its option: ``--rollout-patience``."""
+        return "--" + self.parameter.replace("_", "-")
+
+    @property
+    def allowed(self) -> str:
+        """Its values in words: ``between 1 and 10``."""
+        bare = self.bare
+        if get_origin(bare) is Literal:
+            return "one of " + ", ".join(get_args(bare))
+        meta, kind = self.meta, KINDS.get(bare, "a text")
+        low = meta.ge if meta.ge is not None else meta.gt
+        high = meta.le if meta.le is not None else meta.lt
+        if low is not None and high is not None:
+            return (
+                "a whole number " if bare is int else ""
+            ) + f"between {low:.10g} and {high:.10g}"
+        if low is not None:
+            return f"{kind} {'above' if meta.ge is None else 'of at least'} {low:g}"
+        if meta.max_length is not None:
+            return f"{kind} of at most {meta.max_length} characters"
+        return kind
+
+    @property
+    def bare(self) -> Any:
+        """Its type without None."""
+        kinds = [each for each in get_args(self.type) if each is not type(None)]
+        return kinds[0] if type(None) in get_args(self.type) else self.type
+
+    def read(self, value: Any, origin: str = "") -> Any:
+        """Return the value, converted and checked; `origin` is the option, variable, or file and
+        line that it is from.
+
+        Raises:
+            ConfigError: it is none that the setting can have.
+        """
+        if value is None and type(None) in get_args(self.type):
+            return None
+        if self.bare is Path:
+            return Path(value)
+        try:
+            if get_origin(self.bare) is tuple:
+                return tuple(value or ())
+            if self.bare is int and isinstance(value, float) and value.is_integer():
+                value = int(value)
+            read = msgspec.convert(
+                value, Annotated[self.bare, self.meta], strict=not isinstance(value, str)
+            )
+            if not isinstance(read, float) or math.isfinite(read):
+                return read
+        except msgspec.ValidationError:
+            pass
+        shown = value if isinstance(value, int | float) else repr(value)
+        if isinstance(value, str) and self.bare in (int, float):
+            shown = value or "nothing"
+        told = f"{self.prefix}{self.name} must be {self.allowed}, got {shown}"
+        raise ConfigError(told + (f" ({origin})" if origin else ""))
+
+
+@cache
+def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> Mapping[str, Setting]:
+    """Return the settings of a struct by name: the fields that say what they are `about`."""
+    found = {}
+    hints: dict[str, Any] = {}
+    for each in reversed(struct.__mro__):
+        hints |= get_annotations(each)
+    names, defaults = struct.__struct_fields__, struct.__struct_defaults__
+    defaults = (msgspec.NODEFAULT,) * (len(names) - len(defaults)) + defaults
+    for name, default in zip(names, defaults, strict=True):
+        if get_origin(hints[name]) is not Annotated:
+            continue
+        kind, *metas = get_args(hints[name])
+        if isinstance(metas[0], msgspec.Meta) and "live" in (metas[0].extra or {}):
+            found[name] = Setting(name, kind, default, metas[0], prefix)
+    return found
+
+
+@cache
+def marked(struct: type[msgspec.Struct], mark: str) -> frozenset[str]:
+    """Return the names of the settings that are ``live``, or of those that shape ``epsilon``."""
+    return frozenset(name for name, each in settings_of(struct).items() if each.about[mark])
+
+
+def check(struct: type[msgspec.Struct], values: Mapping[str, Any], origin: str = "") -> None:
+    """Check the values of settings by name; None is a value that was not given.
+
+    Raises:
+        ConfigError: a setting cannot have its value.
+    """
+    for name, setting in settings_of(struct).items():
+        if values.get(name) is not None:
+            setting.read(values[name], origin)
+
+
+def table(struct: type[msgspec.Struct], prefix: str = "") -> list[str]:
+    """Return the settings as lines of a table in Markdown."""
+    rows = [
+        f"| `{each.flag}` | {_shown(each.default)} | {each.allowed} | "
+        f"{each.about['unit']} | {'yes' if each.about['live'] else ''} | {each.text} |"
+        for each in settings_of(struct, prefix).values()
+        if each.parameter
+    ]
+    head = "| option | default | allowed | unit | may change in a campaign | meaning |"
+    return [head, "|---|---|---|---|---|---|", *rows]
+
+
+def _shown(value: Any) -> str:
+    return f"`{value}`" if value not in (None, "", False) else ""
