@@ -21,7 +21,7 @@ from aggregator.core.registry import Entry
 from aggregator.core.release.state import FleetState
 from aggregator.core.summary import Summary, summarize
 from aggregator.http.dashboard.app import HOME, REFERENCE, Dashboard, starting, static_files
-from aggregator.http.dashboard.sources import Sources
+from aggregator.http.dashboard.pages import Sources
 from aggregator.http.devices import device_routes
 from aggregator.http.guard import FREE, Guard
 from aggregator.http.metrics import CampaignMetrics

@@ -73,7 +73,7 @@ def demo(
     )
     from shoal.reports.files import device_table, slug, write_report
     from shoal.reports.run_page import Extras
-    from shoal.reports.words import megabytes, verdict
+    from shoal.reports.words import verdict
     from shoal.waiting import steps
     from simulation.datasets.catalog import load_data
     from simulation.datasets.doubts import doubts
@@ -180,7 +180,7 @@ def demo(
     console.print(verdict(summary), style="bold", soft_wrap=True)
     for line in joined:
         console.print(line, soft_wrap=True)
-    traffic = f"{megabytes(summary.bytes.up)} up, {megabytes(summary.bytes.down)} down"
+    traffic = f"{summary.bytes.up / 1e6:.1f} MB up, {summary.bytes.down / 1e6:.1f} MB down"
     if chosen:
         console.print(
             f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: "
@@ -294,7 +294,7 @@ def _processes(num_edges: int, phones: list[str]) -> str:
 
 
 def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_devices: int) -> str:
-    from shoal.reports.words import percent
+    from aggregator.http.pages.words import percent
 
     accuracy = closed[-1]["accuracy"]["mean"] if len(closed) > 1 else None
     if run["phase"] == "waiting":

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from aggregator.http.pages.rendering import render
+from aggregator.http.pages.words import percent
 from shoal.asked import Asked
 from shoal.reports.comparison_tables import (
     Columns,
@@ -20,10 +22,8 @@ from shoal.reports.pages import (
     changed_first,
     chart_pair,
     kind_of,
-    render,
     shades,
 )
-from shoal.reports.words import percent
 from simulation import cost
 from simulation.comparison.grid_table import GridTables
 from simulation.comparison.table import by_algorithm, served
@@ -272,8 +272,4 @@ def _heat(cells: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, l
 
 
 def _shade(accuracy: float | None) -> Shade:
-    return (
-        Shade("-", 0)
-        if accuracy is None
-        else Shade(f"{100 * accuracy:.1f}", round(SHADES * accuracy))
-    )
+    return ("-", 0) if accuracy is None else (f"{100 * accuracy:.1f}", round(SHADES * accuracy))

@@ -8,7 +8,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from shoal.reports.words import percent
+from aggregator.http.pages.words import percent
 
 Cell = Callable[[Mapping[str, Any]], str]
 """From a row to what stands in one column of it."""

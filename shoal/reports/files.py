@@ -16,9 +16,9 @@ from rich.table import Table
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import Newcomers, Summary
+from aggregator.http.pages.words import number, percent
 from algorithms.personalisation.kept import kept_text
 from shoal.reports.run_page import Extras, run_page
-from shoal.reports.words import number, percent
 from wire.arrays.tensors import Array, decode_tensors
 
 mpl.use("Agg")

@@ -4,28 +4,22 @@ would pay."""
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
-from aggregator.core.summary import DeviceSummary, Spread, Summary, group_number
-from aggregator.http.dashboard.charts import bar_chart
-from aggregator.http.dashboard.groups import (
-    LABELLED,
-    Seen,
-    compare,
-    in_two_dimensions,
-    picture,
-    read_views,
-)
+from aggregator.core.summary import DeviceSummary, Summary
+from aggregator.http.pages.charts import bar_chart, sizes_of
+from aggregator.http.pages.distances import Compared, compare, picture, read_views
+from aggregator.http.pages.rendering import render
+from aggregator.http.pages.words import number
 from algorithms.personalisation.keeping import Recipe
 from algorithms.personalisation.kept import NOT_TOLD, kept_text
 from shoal.asked import Setting
 from shoal.reports.kept_words import margin_text, names_text, rule_text
-from shoal.reports.pages import Line, Shade, changed_first, chart_pair, kind_of, render, shades
-from shoal.reports.words import number, scenario_text, time_text, verdict
+from shoal.reports.pages import Line, Shade, changed_first, chart_pair, kind_of, line_of, shades
+from shoal.reports.words import scenario_text, time_text, verdict
 from simulation import cost
 from wire.arrays.tensors import Array
 
@@ -50,13 +44,6 @@ class Extras:
     """By device, how many training examples of each class it holds."""
     counted: cost.Counted | None = None
     settings: Sequence[Setting] = ()
-
-
-class View(NamedTuple):
-    """A distance matrix, with its picture as an address."""
-
-    seen: Seen
-    source: str
 
 
 def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, extras: Extras) -> str:
@@ -86,11 +73,10 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
         candidates=list(summary.kept.candidates) if summary.kept else [],
         is_placed=any(device.placed for device in summary.devices.values()),
         sizes=sizes[max(sizes)] if sizes else {},
-        columns_chart=bar_chart(dict(list(sizes.items())[-40:])) if sizes else None,
+        columns_chart=bar_chart(sizes),
         tests=[test for record in records for test in record.notes.get("tests", ())][:12],
         views=views,
         viewed=viewed,
-        labelled=LABELLED,
         classes=extras.classes,
         confusion=shades(extras.confusion, by_row=True) if extras.confusion is not None else [],
         confused=extras.confused,
@@ -104,24 +90,16 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
 
 def lines_of(summary: Summary) -> dict[tuple[str, str], Line]:
     """Mean and worst accuracy of a run and of what it is compared with, as lines of a chart."""
-    sent = [float(t.up + t.down) for t in summary.bytes_by_round]
+    sent = summary.bytes_by_round
     lines: dict[tuple[str, str], Line] = {
-        (f"{summary.algorithm}, mean", "g0"): _line(summary.accuracy_by_round, "mean", sent),
-        (f"{summary.algorithm}, worst device", "g0 dashed"): _line(
+        (f"{summary.algorithm}, mean", "g0"): line_of(summary.accuracy_by_round, "mean", sent),
+        (f"{summary.algorithm}, worst device", "g0 dashed"): line_of(
             summary.accuracy_by_round, "worst", sent
         ),
     }
     for i, (name, other) in enumerate(summary.comparison.items(), 1):
-        lines[f"{name}, mean", kind_of(i)] = _line(other.accuracy_by_round, "mean", [])
+        lines[f"{name}, mean", kind_of(i)] = line_of(other.accuracy_by_round, "mean")
     return lines
-
-
-def _line(spreads: Sequence[Spread], what: str, sent: Sequence[float]) -> Line:
-    known = len(sent) == len(spreads)
-    return [
-        (i + 1, sent[i] if known else 0.0, getattr(spread, what))
-        for i, spread in enumerate(spreads)
-    ]
 
 
 def worst_first(summary: Summary) -> list[tuple[str, DeviceSummary]]:
@@ -134,18 +112,16 @@ def worst_first(summary: Summary) -> list[tuple[str, DeviceSummary]]:
 
 def _sizes(records: Sequence[RoundRecord]) -> dict[int, dict[int, int]]:
     """After each round of training, how many devices each group has."""
-    found: dict[int, dict[int, int]] = {}
-    trained = (record for record in records if record.phase == "training")
-    for i, record in enumerate(trained, 1):
-        numbers = [g for g in map(group_number, record.groups.values()) if g is not None]
-        found[i] = {g: numbers.count(g) for g in sorted(set(numbers))}
-    return {i: sizes for i, sizes in found.items() if sizes}
+    trained = [record for record in records if record.phase == "training"]
+    sizes = {i: sizes_of(record.groups) for i, record in enumerate(trained, 1)}
+    return {i: each for i, each in sizes.items() if each}
 
 
 def _views(
     summary: Summary, records: Sequence[RoundRecord], blobs: Blobs
-) -> tuple[int, dict[str, View]]:
-    """The distances by which devices were last grouped, by name, and in which round that was."""
+) -> tuple[int, dict[str, tuple[Compared, str]]]:
+    """Return the round in which devices were last grouped by distances, and these by name, each
+    with the address of its picture."""
     seen = [record for record in records if record.views]
     if not seen:
         return 0, {}
@@ -155,7 +131,7 @@ def _views(
     for name, matrix in matrices.items():
         compared = compare(matrix, ids, starts)
         source = "data:image/png;base64," + base64.b64encode(picture(compared)).decode()
-        found[name] = View(Seen(compared, in_two_dimensions(compared)), source)
+        found[name] = compared, source
     return seen[-1].round, found
 
 

@@ -12,9 +12,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from aggregator.core.summary import Summary
+from aggregator.http.pages.rendering import render
 from host.loopback import asked_host, is_loopback
 from shoal.reports.library import Entry, Library
-from shoal.reports.pages import Line, chart_pair, kind_of, render
+from shoal.reports.pages import chart_pair, kind_of, line_of
 from shoal.reports.run_page import worst_first
 
 HEADERS = {
@@ -88,7 +89,10 @@ class Site:
                 )
             runs.append((name, entry.summary))
         over_rounds, over_bytes = chart_pair(
-            {(name, kind_of(i)): _line(summary) for i, (name, summary) in enumerate(runs)}
+            {
+                (name, kind_of(i)): line_of(s.accuracy_by_round, "mean", s.bytes_by_round)
+                for i, (name, s) in enumerate(runs)
+            }
         )
         return _page(
             render(
@@ -100,14 +104,6 @@ class Site:
                 kind_of=kind_of,
             )
         )
-
-
-def _line(summary: Summary) -> Line:
-    sent = [float(t.up + t.down) for t in summary.bytes_by_round]
-    means = [spread.mean for spread in summary.accuracy_by_round]
-    return [
-        (i + 1, sent[i] if len(sent) == len(means) else 0.0, mean) for i, mean in enumerate(means)
-    ]
 
 
 def _devices(runs: Sequence[tuple[str, Summary]]) -> list[tuple[str, list[float | None]]]:

@@ -5,6 +5,7 @@ from statistics import fmean
 import msgspec
 
 from aggregator.core.summary import Summary, TimeSummary
+from aggregator.http.pages.words import number, percent
 from simulation.newcomers import EPOCHS
 
 
@@ -21,21 +22,6 @@ def time_text(time: TimeSummary) -> str:
     return f"virtual time: {time.virtual_s / 3600:.2f} h; {devices}" + (
         f"; {reached}" if reached else ""
     )
-
-
-def percent(value: float | None) -> str:
-    """A fraction as per cent with one digit; a dash for none."""
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def number(value: float | None) -> str:
-    """A loss with three digits; a dash for none."""
-    return "-" if value is None else f"{value:.3g}"
-
-
-def megabytes(count: int) -> str:
-    """Bytes as MB with one digit."""
-    return f"{count / 1e6:.1f} MB"
 
 
 def verdict(summary: Summary) -> str:

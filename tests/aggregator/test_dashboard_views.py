@@ -14,28 +14,20 @@ from msgspec.structs import replace
 from PIL import Image
 
 from aggregator.core.registry import Ban, Decline, Entry
-from aggregator.http.dashboard.accuracy import accuracy_page
+from aggregator.http.dashboard.accuracy import accuracy_page, measure_of, mechanism_of
 from aggregator.http.dashboard.alerts import (
     campaign_alerts,
     release_alerts,
     round_alerts,
     service_alerts,
 )
-from aggregator.http.dashboard.charts import BOTTOM, HEIGHT, TOP, bar_chart, line_chart
-from aggregator.http.dashboard.fleet import condition_of, fleet_page
-from aggregator.http.dashboard.groups import (
-    MOST,
-    compare,
-    in_two_dimensions,
-    moves,
-    picture,
-    read_views,
-)
+from aggregator.http.dashboard.fleet import PER_PAGE, condition_of, fleet_page, slice_of
+from aggregator.http.dashboard.groups import moves
 from aggregator.http.dashboard.history import History, Past
 from aggregator.http.dashboard.live import live_campaign
-from aggregator.http.dashboard.measures import measure_of, mechanism_of
-from aggregator.http.dashboard.paging import PER_PAGE, slice_of
 from aggregator.http.devices import device_line
+from aggregator.http.pages.charts import BOTTOM, HEIGHT, TOP, bar_chart, line_chart
+from aggregator.http.pages.distances import MOST, compare, picture, read_views
 from aggregator.service.conditions import Conditions, Counted
 from benchmarks.made_up_fleet import ROUNDS, MadeUpService, made_up_service
 from wire.messages import CheckIn, Metrics
@@ -88,8 +80,9 @@ class TestFleet:
             for number in (1, 2)
         ]
         rows = [row for page in pages for row in page.rows]
-        assert [row.condition.rank for row in rows] == sorted(row.condition.rank for row in rows)
-        assert {row.line.id for row in rows} == set(made.devices.state.devices)
+        ranks = [condition.rank for _, condition in rows]
+        assert ranks == sorted(ranks)
+        assert {line.id for line, _ in rows} == set(made.devices.state.devices)
         assert (
             pages[0].counts["all"]
             == COUNT
@@ -99,8 +92,8 @@ class TestFleet:
     def test_words_are_a_rule_or_else_looked_for(self, made: MadeUpService) -> None:
         def found(words: str) -> set[str]:
             return {
-                row.line.id
-                for row in fleet_page(made.devices.state, None, words, "all", "id", 1).rows
+                line.id
+                for line, _ in fleet_page(made.devices.state, None, words, "all", "id", 1).rows
             }
 
         watches = {
@@ -120,8 +113,8 @@ class TestFleet:
 
     def test_a_line_is_that_of_the_api(self, made: MadeUpService) -> None:
         run = made.campaign.state
-        (row,) = fleet_page(made.devices.state, run, "id = watch-003", "all", "id", 1).rows
-        assert row.line == device_line(run, "watch-003", made.devices.state.devices["watch-003"])
+        ((line, _),) = fleet_page(made.devices.state, run, "id = watch-003", "all", "id", 1).rows
+        assert line == device_line(run, "watch-003", made.devices.state.devices["watch-003"])
 
 
 @given(st.integers(0, 10_000), st.integers(-5, 500))
@@ -200,7 +193,7 @@ class TestMeasures:
         self, algorithm: str, name: str, of: str
     ) -> None:
         measure = measure_of(algorithm)
-        assert (measure.name, of in measure.of, measure.by_loss) == (name, True, bool(of))
+        assert (measure.name, of in measure.of, bool(measure.of)) == (name, True, bool(of))
 
     @pytest.mark.parametrize(
         ("algorithm", "name", "noiseless"),
@@ -215,7 +208,8 @@ class TestMeasures:
     ) -> None:
         mechanism = mechanism_of(algorithm)
         assert mechanism is not None
-        assert (mechanism.name, mechanism.is_noiseless) == (name, noiseless)
+        is_noiseless = mechanism.options.get("noise_multiplier") == 0
+        assert (mechanism.name, is_noiseless) == (name, noiseless)
 
     def test_without_a_mechanism_there_is_none(self) -> None:
         assert mechanism_of("fedavg") is mechanism_of("gone.py:Mine") is None
@@ -383,10 +377,8 @@ class TestGroups:
         places = np.array(points, dtype=float)
         apart = np.linalg.norm(places[:, None] - places[None], axis=2)
         ids = [f"d{i}" for i in range(len(points))]
-        dots = in_two_dimensions(compare(apart.astype(np.float32), ids, dict.fromkeys(ids, "0")))
-        drawn = np.array(
-            [[dot.x, dot.y] for dot in sorted(dots, key=lambda dot: ids.index(dot.device_id))]
-        )
+        compared = compare(apart.astype(np.float32), ids, dict.fromkeys(ids, "0"))
+        drawn = np.array([compared.places[compared.ids.index(device_id)] for device_id in ids])
         again = np.linalg.norm(drawn[:, None] - drawn[None], axis=2)
         assert np.allclose(again / again.max(), apart / apart.max(), atol=0.01)
         assert drawn.min() >= 0
@@ -507,13 +499,17 @@ class TestAccuracy:
 class TestCharts:
     @given(st.lists(st.one_of(st.none(), st.floats(0, 5)), min_size=1, max_size=60))
     def test_every_value_is_inside_of_the_picture(self, values: list[float | None]) -> None:
-        chart = line_chart(list(range(1, len(values) + 1)), {("a", "mean"): values}, 5.0, False)
+        chart = line_chart({("a", "mean"): list(enumerate(values, 1))}, 1.0, low=0.0, high=5.0)
+        assert (chart is None) == (set(values) == {None})
+        if chart is None:
+            return
         assert all(TOP <= y <= HEIGHT - BOTTOM for _, y in chart.curves[0].points)
         assert len(chart.curves[0].points) in (0, sum(value is not None for value in values))
         assert 3 <= len(chart.y) <= 6
 
     def test_columns_are_as_high_as_their_groups_are_large(self) -> None:
         chart = bar_chart({1: {0: 30, 1: 10}, 2: {0: 40}})
+        assert chart is not None
         heights = [bar.height for bar in chart.bars]
         assert heights[0] == pytest.approx(3 * heights[1], abs=0.2)
         assert heights[2] == pytest.approx(heights[0] + heights[1], abs=0.2)

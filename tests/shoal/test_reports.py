@@ -15,12 +15,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from aggregator.core.summary import Traffic, spread
+from aggregator.http.pages.words import bytes_text
 from algorithms.registry import read_algorithm
 from shoal.asked import describe
 from shoal.cli import application
 from shoal.commands.simulate import extras_of
 from shoal.reports.library import Library
-from shoal.reports.pages import bytes_text, chart_pair
+from shoal.reports.pages import chart_pair
 from shoal.reports.run_page import run_page, worst_first
 from shoal.reports.site import MOST, Site
 from simulation.cost import BATTERY_J, COMPUTE_W, RADIO_W, Counted, count, estimates

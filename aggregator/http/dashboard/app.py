@@ -8,20 +8,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from aggregator.core.ports import StorageFailed
+from aggregator.http.dashboard.answers import HEADERS, answer, tell
 from aggregator.http.dashboard.orders import read_form, read_order
-from aggregator.http.dashboard.pages import Pages
-from aggregator.http.dashboard.rendering import FOLDER, HEADERS, answer, render, tell
-from aggregator.http.dashboard.sources import Sources
+from aggregator.http.dashboard.pages import Pages, Sources
 from aggregator.http.orders import BUSY
+from aggregator.http.pages.rendering import FOLDER, render
 from aggregator.http.session import (
     COOKIE,
     LONGEST,
@@ -77,18 +76,14 @@ class Dashboard:
             routes=[
                 static_files(),
                 Route("/", lambda _request: RedirectResponse(HOME, 303)),
-                Route("/sign-in", self._ask_for_token),
+                Route("/sign-in", self._sign_in_page),
                 *(Route(path, handler) for path, handler in shown.items()),
                 *(
                     Route(f"/{path.removeprefix(PAGES)}", handler, methods=["POST"])
                     for path, handler in acts.items()
                 ),
             ],
-            exception_handlers={
-                HTTPException: _failed,
-                StorageFailed: _not_stored,
-                Exception: _defect,
-            },
+            exception_handlers=dict.fromkeys((HTTPException, StorageFailed, Exception), _failed),
         )
 
     def refuse(self, scope: Scope, status: int, told: str, headers: Mapping[str, str]) -> Response:
@@ -105,10 +100,7 @@ class Dashboard:
         refused.headers.update(headers)
         return refused
 
-    def _ask_for_token(self, request: Request) -> Response:
-        return self._sign_in_page(request, "", 200)
-
-    def _sign_in_page(self, request: Request, told: str, status: int) -> Response:
+    def _sign_in_page(self, request: Request, told: str = "", status: int = 200) -> Response:
         required = self._sources.access is not None and self._sources.access.required()
         asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
         after = request.query_params.get("next", asked if request.method == "GET" else "")
@@ -172,15 +164,11 @@ def static_files() -> Mount:
 class _Static(StaticFiles):
     """Files whose addresses change when they do, so that a browser may keep them."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_headed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(
-                    HEADERS | {"Cache-Control": f"public, max-age={YEAR_S}, immutable"}
-                )
-            await send(message)
-
-        await super().__call__(scope, receive, send_headed)
+    def file_response(self, *arguments: Any, **named: Any) -> Response:
+        response = super().file_response(*arguments, **named)
+        response.headers.update(HEADERS)
+        response.headers["Cache-Control"] = f"public, max-age={YEAR_S}, immutable"
+        return response
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -232,17 +220,12 @@ def _problem(request: Request, status: int, text: str) -> Response:
     )
 
 
-def _failed(request: Request, error: Any) -> Response:
-    page = _problem(request, error.status_code, str(error.detail))
-    page.headers.update(error.headers or {})
-    return page
-
-
-def _not_stored(request: Request, error: Any) -> Response:
-    return _problem(request, 503, str(error))
-
-
-def _defect(request: Request, error: Exception) -> Response:
-    return _problem(
-        request, 500, f"a defect of Shoal, which the service's log has: {type(error).__name__}"
-    )
+def _failed(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        page = _problem(request, error.status_code, str(error.detail))
+        page.headers.update(error.headers or {})
+        return page
+    if isinstance(error, StorageFailed):
+        return _problem(request, 503, str(error))
+    defect = f"a defect of Shoal, which the service's log has: {type(error).__name__}"
+    return _problem(request, 500, defect)

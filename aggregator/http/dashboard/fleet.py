@@ -2,13 +2,12 @@
 Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from aggregator.core.eligibility import read_rule
 from aggregator.core.registry import Entry, Registry
 from aggregator.core.state import RunState
-from aggregator.http.dashboard.paging import Slice, slice_of
 from aggregator.http.devices import DeviceLine, device_line
 from wire.errors import ConfigError
 
@@ -33,6 +32,30 @@ SORTS: dict[Sort, str] = {
 }
 
 
+PER_PAGE = 50
+
+
+class Slice(NamedTuple):
+    """The part of a long list that is shown."""
+
+    total: int
+    number: int
+    """Of the page, from 1."""
+    last: int
+    """The number of the last page."""
+    begin: int
+    """The index of the first entry that is shown."""
+    end: int
+    """The index behind the last entry that is shown."""
+
+
+def slice_of(total: int, number: int) -> Slice:
+    """Return the page of this number, or the nearest that there is."""
+    last = max(1, -(-total // PER_PAGE))
+    number = min(max(1, number), last)
+    return Slice(total, number, last, (number - 1) * PER_PAGE, min(total, number * PER_PAGE))
+
+
 class Condition(NamedTuple):
     """How a device is. In the order of their ranks, devices that need somebody come first."""
 
@@ -42,19 +65,12 @@ class Condition(NamedTuple):
     why: str
 
 
-class Row(NamedTuple):
-    """A device in the list."""
-
-    line: DeviceLine
-    condition: Condition
-
-
 class FleetPage(NamedTuple):
     """What of the fleet is shown."""
 
     counts: dict[Show, int]
     """Of all devices."""
-    rows: list[Row]
+    rows: list[tuple[DeviceLine, Condition]]
     slice: Slice
     problem: str
     """What is wrong with a rule; empty: nothing, or the words are no rule."""
@@ -100,13 +116,20 @@ def fleet_page(
     """One page of the devices that `words` and `show` mean. `words`: a rule
     (`aggregator.core.eligibility`), or else text that stands in a device's id, tags, hardware,
     client or last decline. `run`: whose groups and failures are shown."""
-    failures = _failures(run)
+    known = run.devices if run is not None else {}
     means, problem = _reader(words)
     counts: Counter[Show] = Counter()
     found = []
     for device_id, entry in registry.devices.items():
-        condition = condition_of(entry, failures.get(device_id, 0))
-        kinds = _kinds(entry, condition)
+        device = known.get(device_id)
+        condition = condition_of(entry, device.failures if device else 0)
+        kinds: list[Show] = ["all"]
+        if entry.ban is not None:
+            kinds.append("banned")
+        else:
+            kinds.append("online" if entry.online else "offline")
+            if condition.rank <= ATTENTION:
+                kinds.append("attention")
         counts.update(kinds)
         if show in kinds and means(device_id, entry):
             found.append((device_id, entry, condition))
@@ -115,32 +138,10 @@ def fleet_page(
     shown = found[part.begin : part.end]
     return FleetPage(
         {name: counts[name] for name in SHOWS},
-        [
-            Row(device_line(run, device_id, entry), condition)
-            for device_id, entry, condition in shown
-        ],
+        [(device_line(run, device_id, entry), condition) for device_id, entry, condition in shown],
         part,
         problem,
     )
-
-
-def _failures(run: RunState | None) -> Mapping[str, int]:
-    return (
-        {}
-        if run is None
-        else {
-            device_id: device.failures
-            for device_id, device in run.devices.items()
-            if device.failures
-        }
-    )
-
-
-def _kinds(entry: Entry, condition: Condition) -> tuple[Show, ...]:
-    if entry.ban is not None:
-        return ("all", "banned")
-    there: Show = "online" if entry.online else "offline"
-    return ("all", there, "attention") if condition.rank <= ATTENTION else ("all", there)
 
 
 def _reader(words: str) -> tuple[Callable[[str, Entry], bool], str]:
@@ -168,7 +169,10 @@ _KEYS: dict[Sort, Callable[[Found], Any]] = {
     "worst": lambda found: (found[2].rank, *_away(found[1]), found[0]),
     "id": lambda found: found[0],
     "seen": lambda found: (*_away(found[1]), found[0]),
-    "battery": lambda found: (_battery(found[1]), found[0]),
+    "battery": lambda found: (
+        101.0 if (charge := getattr(found[1].said, "battery_percent", None)) is None else charge,
+        found[0],
+    ),
     "group": lambda found: (
         not found[1].group.isdigit(),
         int(found[1].group) if found[1].group.isdigit() else 0,
@@ -182,11 +186,3 @@ def _away(entry: Entry) -> tuple[bool, float]:
     """Sorts those that are away the longest first; the others alike, so that a list stays as it is
     while they are heard."""
     return entry.online, 0.0 if entry.online else entry.last_seen_s
-
-
-def _battery(entry: Entry) -> float:
-    return (
-        entry.said.battery_percent
-        if entry.said is not None and entry.said.battery_percent is not None
-        else 101.0
-    )

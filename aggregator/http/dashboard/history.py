@@ -8,14 +8,14 @@ has before these, later requests read.
 import math
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aggregator.core.record import RoundRecord
 from aggregator.core.state import RunState
-from aggregator.core.summary import Spread, accuracy_of, group_number, spread
+from aggregator.core.summary import Spread, accuracy_of, spread
+from aggregator.http.pages.charts import sizes_of
 from aggregator.http.views import Shown
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
@@ -84,8 +84,12 @@ class History:
         now, end_s = shown.known(), time.monotonic() + BUDGET_S
         with self._lock:
             before, past = self._held.get(now.settings.run_id, (None, Past()))
-            if before is not None and _has_forgotten(before, now):
-                before, past = None, Past()
+            if (
+                before is not None
+                and before.devices is not now.devices
+                and any(device_id not in now.devices for device_id in before.devices)
+            ):
+                before, past = None, Past()  # it may speak of a device that was forgotten
             if before is None or _may_differ(before, now):
                 after = max(past.lines) - 1 if past.lines else now.round - AT_ONCE
                 past = _with(past, shown.store.rounds(after), max(1, min(past.first, after + 1)))
@@ -99,13 +103,6 @@ class History:
 def _may_differ(before: RunState, now: RunState) -> bool:
     return (before.round, before.phase) != (now.round, now.phase) or (
         now.phase == "finished" and before.received is not now.received
-    )
-
-
-def _has_forgotten(before: RunState, now: RunState) -> bool:
-    """Whether a device is known no more, so that what was read may speak of it."""
-    return before.devices is not now.devices and any(
-        device_id not in now.devices for device_id in before.devices
     )
 
 
@@ -137,14 +134,9 @@ def _line(record: RoundRecord) -> RoundLine:
         len(record.evaluated),
         spread(accuracy_of(record).values()),
         mean_loss(record.evaluated.values()),
-        _sizes(record.groups),
+        sizes_of(record.groups),
         record.bytes_up,
         record.bytes_down,
         {name: record.notes[name] for name in NOTED if name in record.notes},
         record.views,
     )
-
-
-def _sizes(groups: Mapping[str, str]) -> dict[int, int]:
-    numbers = (group_number(key) for key in groups.values())
-    return dict(sorted(Counter(number for number in numbers if number is not None).items()))

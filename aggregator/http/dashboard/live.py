@@ -10,11 +10,10 @@ from typing import Literal, NamedTuple
 from aggregator.core.budget import DAY_S
 from aggregator.core.registry import NOBODY, Entry, Registry
 from aggregator.core.round.cohort import Cohort
-from aggregator.core.state import Received, RunState
+from aggregator.core.state import RunState
 from aggregator.core.summary import Spread, group_number
-from aggregator.http.dashboard.fleet import Tone
+from aggregator.http.dashboard.fleet import Slice, Tone, slice_of
 from aggregator.http.dashboard.history import Past
-from aggregator.http.dashboard.paging import Slice, slice_of
 
 LATE_TIMES = 2.0
 """A device is late when it takes so many times as long as it did last, or, of one that has not
@@ -98,10 +97,15 @@ def live_campaign(
         sum(update.bytes_down for update in received),
     )
     days = run.next_settings.days
+    goal = len(members)
+    if run.phase == "training":
+        goal = run.settings.buffer or Cohort(run.settings.cohort).goal(goal)
+    closed = [line.closed_at_s for line in past.rounds[-RECENT - 1 :]]
+    spans = [after - before for before, after in pairwise(closed)]
     return LiveCampaign(
         {standing: counts[standing] for standing in STANDINGS},
         len(members),
-        _goal(run, len(members)),
+        goal,
         members[part.begin : part.end],
         part,
         sum(line.bytes_up for line in past.rounds) + up,
@@ -113,21 +117,8 @@ def live_campaign(
         told[-1].loss if told else None,
         max(0.0, days - (now_s - run.started_at_s) / DAY_S) if days else None,
         left,
-        _ends_in_s(past, left),
+        left * median(spans) if left and spans else None,
     )
-
-
-def _ends_in_s(past: Past, left: int) -> float | None:
-    """From one closed round to the next, times those that are left."""
-    closed = [line.closed_at_s for line in past.rounds[-RECENT - 1 :]]
-    spans = [after - before for before, after in pairwise(closed)]
-    return left * median(spans) if left and spans else None
-
-
-def _goal(run: RunState, asked: int) -> int:
-    if run.phase != "training":
-        return asked
-    return run.settings.buffer or Cohort(run.settings.cohort).goal(asked)
 
 
 def _usual_s(run: RunState, registry: Registry) -> float:
@@ -172,14 +163,10 @@ def _member(run: RunState, device_id: str, entry: Entry, usual_s: float, now_s: 
         group,
         standing,
         asked_s,
-        _train_s(entry, update),
+        entry.train_s if update is not None else 0.0,
         update.bytes_up if update else 0,
         why,
     )
-
-
-def _train_s(entry: Entry, update: Received | None) -> float:
-    return entry.train_s if update is not None else 0.0
 
 
 def versions_of(run: RunState) -> Mapping[int, float | None]:

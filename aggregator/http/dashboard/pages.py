@@ -1,8 +1,11 @@
 """The dashboard's pages: each reads the states once, and shows what the functions beside this file
 make of them."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlencode
 
@@ -10,12 +13,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from aggregator.core.ports import Clock
 from aggregator.core.release.reach import needed
-from aggregator.core.release.state import GOING
+from aggregator.core.release.state import GOING, FleetState
 from aggregator.core.state import RunState
 from aggregator.http.dashboard.accuracy import SORTS as ACCURACY_SORTS
+from aggregator.http.dashboard.accuracy import (
+    Measure,
+    accuracy_chart,
+    accuracy_page,
+    measure_of,
+    mechanism_of,
+    values_chart,
+)
 from aggregator.http.dashboard.accuracy import Sort as AccuracySort
-from aggregator.http.dashboard.accuracy import accuracy_page
 from aggregator.http.dashboard.alerts import (
     Alert,
     campaign_alerts,
@@ -23,26 +34,55 @@ from aggregator.http.dashboard.alerts import (
     round_alerts,
     service_alerts,
 )
-from aggregator.http.dashboard.charts import bar_chart, line_chart
-from aggregator.http.dashboard.fleet import SHOWS, SORTS, Show, Sort, condition_of, fleet_page
-from aggregator.http.dashboard.groups import LABELLED, Distances, Seen, moves, picture
+from aggregator.http.dashboard.answers import HEADERS, LOOKS, TOLD, answer, told
+from aggregator.http.dashboard.fleet import (
+    SHOWS,
+    SORTS,
+    Show,
+    Sort,
+    condition_of,
+    fleet_page,
+    slice_of,
+)
+from aggregator.http.dashboard.groups import Distances, moves
 from aggregator.http.dashboard.history import History, Past
 from aggregator.http.dashboard.live import STANDINGS, live_campaign, versions_of
-from aggregator.http.dashboard.measures import Measure, measure_of, mechanism_of
-from aggregator.http.dashboard.paging import slice_of
 from aggregator.http.dashboard.reference import operations
-from aggregator.http.dashboard.rendering import HEADERS, answer, forget_told, render, told
-from aggregator.http.dashboard.sources import Sources
 from aggregator.http.devices import device_line
+from aggregator.http.pages.charts import bar_chart
+from aggregator.http.pages.distances import Compared, picture
+from aggregator.http.pages.rendering import render
 from aggregator.http.releases import release_views, rollout_views
-from aggregator.http.tokens import Caller
+from aggregator.http.session import drop_cookie, kept_cookie
+from aggregator.http.tokens import Access, Caller
 from aggregator.http.views import Shown, campaign_view
 from aggregator.operator.audit import read_back
+from aggregator.operator.desk import Desk
 from aggregator.releases.rollouts import KEPT
+from aggregator.service.conditions import Conditions
+from aggregator.service.devices import Devices
 from wire.errors import ShoalError
 
 LONGEST = 400
 """Characters that may be looked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What pages read, and where orders go: the same that the HTTP API has. Each page asks for
+    states anew, once."""
+
+    campaigns: Callable[[], Mapping[str, Shown]]
+    conditions: Callable[[], Conditions]
+    devices: Devices
+    releases: Callable[[], FleetState] | None
+    """None: the fleet has no releases."""
+    access: Access | None
+    orders: Desk | None
+    audit: Path | None
+    """The folder with the audit log."""
+    openapi: Callable[[], dict[str, Any]]
+    clock: Clock = time.time
 
 
 class Pages:
@@ -112,7 +152,7 @@ class Pages:
             measure=measure_of(run.settings.algorithm),
             standings=STANDINGS,
             versions=versions_of(run),
-            accuracies=_accuracies(past),
+            accuracies=accuracy_chart(past),
             rounds=past.rounds[:-9:-1],
             reading=past.first > 1,
             releasing=self._sources.releases is not None,
@@ -131,47 +171,46 @@ class Pages:
             "campaigns",
             name=name,
             sizes=past.rounds[-1].sizes if past.rounds else {},
-            chart=bar_chart(dict(list(trained.items())[-40:])) if trained else None,
+            chart=bar_chart(trained),
             moved=moved[part.begin : part.end],
             slice=part,
             views=views,
             viewed=past.viewed,
-            labelled=LABELLED,
             problem=problem,
         )
 
     def similarity(self, request: Request) -> Response:
         """One distance matrix as a picture; the number says which, in the order of the page."""
         _, shown, run, past = self._campaign(request)
-        views = {
-            str(number): view
-            for number, view in enumerate(self._views(shown, run, past)[0].values())
-        }
-        if (view := views.get(request.path_params["number"])) is None:
+        views = list(self._views(shown, run, past)[0].values())
+        number = request.path_params["number"]
+        if number not in map(str, range(len(views))):
             raise HTTPException(404, "there is no such picture: no distances are kept")
-        payload = picture(view.compared)
+        payload = picture(views[int(number)])
         return Response(payload, 200, HEADERS | {"Cache-Control": "no-store"}, "image/png")
 
     def accuracy(self, request: Request) -> Response:
         """How good a campaign's models are, and what devices keep."""
         name, _, run, past = self._campaign(request)
-        words, sort, measure = (
-            _words(request),
-            _one_of(request, "sort", AccuracySort),
-            measure_of(run.settings.algorithm),
-        )
+        words, sort = _words(request), _one_of(request, "sort", AccuracySort)
+        measure, number = measure_of(run.settings.algorithm), _number(request)
         return self._show(
             request,
             "accuracy.html",
             "campaigns",
             name=name,
-            page=accuracy_page(run, past.evaluated, words, sort, _number(request), measure.by_loss),
+            page=accuracy_page(run, past.evaluated, words, sort, number, bool(measure.of)),
             words=words,
             sort=sort,
             sorts=ACCURACY_SORTS,
             measure=measure,
-            chart=_accuracies(past),
-            losses=_losses(past) if measure.by_loss else None,
+            chart=accuracy_chart(past),
+            losses=values_chart(
+                "mean loss",
+                {line.round: line.loss for line in past.rounds if line.loss is not None},
+            )
+            if measure.of
+            else None,
         )
 
     def privacy(self, request: Request) -> Response:
@@ -180,17 +219,6 @@ class Pages:
         spent = {
             line.round: line.notes["epsilon"] for line in past.rounds if "epsilon" in line.notes
         }
-        chart = (
-            line_chart(
-                list(spent),
-                {("epsilon", "mean"): list(spent.values())},
-                max(spent.values()) or 1.0,
-                False,
-            )
-            if spent
-            else None
-        )
-        mechanism = mechanism_of(run.settings.algorithm)
         return self._show(
             request,
             "privacy.html",
@@ -198,8 +226,8 @@ class Pages:
             name=name,
             run=run,
             spent=spent,
-            chart=chart,
-            mechanism=mechanism,
+            chart=values_chart("epsilon", spent),
+            mechanism=mechanism_of(run.settings.algorithm),
         )
 
     def releases(self, request: Request) -> Response:
@@ -297,7 +325,10 @@ class Pages:
             "urgent": sum(alert.tone == "bad" for alert in self._standing_alerts()),
             "told": told(request),
         }
-        return forget_told(answer(request, render(template, **common, **shown)), request)
+        response = answer(request, render(template, **common, **shown))
+        if LOOKS not in request.headers and kept_cookie(request.scope, TOLD):
+            drop_cookie(response, request.scope, TOLD)  # it was said
+        return response
 
     def _standing_alerts(self) -> list[Alert]:
         """What does not go on now, the worst first. Every page says how much of it is urgent, so no
@@ -324,7 +355,7 @@ class Pages:
             )
         return name, campaigns[name], campaigns[name].known(), self._history.past(campaigns[name])
 
-    def _views(self, shown: Shown, run: RunState, past: Past) -> tuple[dict[str, Seen], str]:
+    def _views(self, shown: Shown, run: RunState, past: Past) -> tuple[dict[str, Compared], str]:
         """The distance matrices of the last round that has some, by name; and why there are
         none."""
         if past.viewed is None:
@@ -335,38 +366,11 @@ class Pages:
             )
         digest = past.viewed.views
         try:
-            return self._distances.seen(
+            return self._distances.views(
                 run.settings.run_id, digest, run.starts, lambda: shown.blobs.get(digest)
             ), ""
         except ShoalError as error:
             return {}, str(error)
-
-
-def _accuracies(past: Past) -> Any:
-    """Mean and worst accuracy over rounds; None where no device has told one."""
-    lines = [line for line in past.rounds if line.accuracy.mean is not None]
-    if not lines:
-        return None
-    curves = {
-        ("mean", "mean"): [line.accuracy.mean for line in lines],
-        ("worst device", "worst"): [line.accuracy.worst for line in lines],
-    }
-    return line_chart([line.round for line in lines], curves, 1.0, True)
-
-
-def _losses(past: Past) -> Any:
-    """The mean loss over rounds; None where no device has told one."""
-    losses = {line.round: line.loss for line in past.rounds if line.loss is not None}
-    return (
-        line_chart(
-            list(losses),
-            {("mean loss", "mean"): list(losses.values())},
-            max(losses.values()) or 1.0,
-            False,
-        )
-        if losses
-        else None
-    )
 
 
 def _words(request: Request) -> str:

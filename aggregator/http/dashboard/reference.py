@@ -25,43 +25,30 @@ class Operation(NamedTuple):
 
 
 def operations(document: Mapping[str, Any]) -> list[Operation]:
-    """Every operation of an OpenAPI document, orders last."""
-    found = [
+    """Return every operation of an OpenAPI document, orders last."""
+    operations = [
         Operation(
             method.upper(),
             path,
-            said.get("description", ""),
-            [*_parameters(said), *_body(document, said)],
-            [
-                (status, answer["description"])
-                for status, answer in sorted(said["responses"].items())
-            ],
+            stated.get("description", ""),
+            [*_parameters(document, stated)],
+            [(status, each["description"]) for status, each in sorted(stated["responses"].items())],
         )
         for path, methods in document["paths"].items()
-        for method, said in methods.items()
+        for method, stated in methods.items()
     ]
-    return sorted(found, key=lambda operation: operation.method != "GET")
+    return sorted(operations, key=lambda operation: operation.method != "GET")
 
 
-def _parameters(said: Mapping[str, Any]) -> Iterator[Parameter]:
-    for given in said.get("parameters", ()):
-        yield Parameter(
-            given["name"], given["in"], _kind(given["schema"]), given.get("description", "")
-        )
-
-
-def _body(document: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[Parameter]:
-    schema = (
-        said.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    )
-    if (name := schema.get("$ref", "").removeprefix("#/components/schemas/")) and (
-        body := document["components"]["schemas"][name]
-    ):
-        for field, given in body.get("properties", {}).items():
-            yield Parameter(field, "body", _kind(given), given.get("description", ""))
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
-    return str(schema.get("type", "")) or " or ".join(
-        str(value) for value in schema.get("enum", ())
-    )
+def _parameters(document: Mapping[str, Any], stated: Mapping[str, Any]) -> Iterator[Parameter]:
+    """Yield the parameters of an operation, and the fields of its body."""
+    parameters = stated.get("parameters", ())
+    fields = [(each["name"], each["in"], each["schema"], each) for each in parameters]
+    content = stated.get("requestBody", {}).get("content", {})
+    schema = content.get("application/json", {}).get("schema", {})
+    if name := schema.get("$ref", "").removeprefix("#/components/schemas/"):
+        body = document["components"]["schemas"][name].get("properties", {})
+        fields += [(field, "body", each, each) for field, each in body.items()]
+    for field, where, kind, each in fields:
+        words = str(kind.get("type", "")) or " or ".join(map(str, kind.get("enum", ())))
+        yield Parameter(field, where, words, each.get("description", ""))

@@ -1,0 +1,108 @@
+"""How far devices are apart: matrices of distances in the order of groups, as pictures and as
+places in a plane. Pure."""
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from aggregator.core.summary import group_number
+from wire.arrays.tensors import Array, decode_tensors
+
+MOST = 400
+"""Maximum number of devices in a picture; of more, those are taken that are evenly spread over the
+groups."""
+PALETTE = ((8, 48, 64), (27, 127, 121), (130, 201, 167), (250, 245, 214))
+"""The colours of distances, from close to far, as red, green and blue."""
+
+
+class Compared(NamedTuple):
+    """The devices of a distance matrix, in the order of their groups."""
+
+    ids: tuple[str, ...]
+    groups: tuple[int | None, ...]
+    matrix: Array
+    """(devices, devices), float32; 0 where a distance is not finite."""
+    all: int
+    """Number of devices that were compared, also where they are too many for a picture."""
+    places: list[tuple[float, float]]
+    """Where each device is in a plane; coordinates are from 0 to 1."""
+
+    @property
+    def bounds(self) -> list[int]:
+        """Indices at which one group ends and the next begins."""
+        return [i for i in range(1, len(self.groups)) if self.groups[i] != self.groups[i - 1]]
+
+    @property
+    def order(self) -> str:
+        """A short name of these devices in this order."""
+        return f"{zlib.crc32(' '.join(self.ids).encode()):08x}"
+
+
+def read_views(payload: bytes) -> tuple[dict[str, Array], list[str]]:
+    """Return the distance matrices of a round by name, and the devices that they compare
+    (`aggregator.aggregation.apply.encode_views`).
+
+    Raises:
+        ShoalError: the bytes are no such matrices.
+    """
+    matrices, text = decode_tensors(payload)
+    return dict(sorted(matrices.items(), reverse=True)), json.loads(text)["device_ids"]
+
+
+def compare(matrix: Array, device_ids: Sequence[str], starts: Mapping[str, str]) -> Compared:
+    """Put the devices of a distance matrix in the order of their groups. `starts`: by device, the
+    key of its model; devices without one are left out."""
+    known = [(group_number(starts[d]), d, i) for i, d in enumerate(device_ids) if d in starts]
+    known.sort(key=lambda found: (-1 if found[0] is None else found[0], found[1]))
+    chosen = [known[i] for i in np.linspace(0, len(known) - 1, min(MOST, len(known))).astype(int)]
+    order = [i for _, _, i in chosen]
+    shown = np.nan_to_num(matrix[np.ix_(order, order)], posinf=0.0, neginf=0.0)
+    ids, groups = tuple(d for _, d, _ in chosen), tuple(group for group, _, _ in chosen)
+    return Compared(ids, groups, shown, len(known), in_two_dimensions(shown))
+
+
+def in_two_dimensions(matrix: Array) -> list[tuple[float, float]]:
+    """Place devices in a plane, as far apart as their distances are, as well as that goes:
+    classical scaling.
+
+    W. S. Torgerson. Multidimensional scaling: I. Theory and method. Psychometrika 17, 1952.
+    """
+    if len(matrix) < 2:
+        return [(0.5, 0.5)] * len(matrix)
+    squared = matrix.astype(np.float64) ** 2
+    centred = squared - squared.mean(0) - squared.mean(1)[:, None] + squared.mean()
+    values, vectors = np.linalg.eigh(-0.5 * centred)
+    places = vectors[:, [-1, -2]] * np.sqrt(np.maximum(values[[-1, -2]], 0))
+    # a reflection is as good: always the same one is taken
+    places *= np.where(places[np.abs(places).argmax(0), [0, 1]] < 0, -1, 1)
+    low, span = places.min(0), max(float(np.ptp(places, axis=0).max()), 1e-12)
+    return [(round(x, 4), round(y, 4)) for x, y in ((places - low) / span).tolist()]
+
+
+def picture(compared: Compared) -> bytes:
+    """Draw the matrix as a PNG, a pixel for each pair: dark pairs are close. The scale ends where
+    98 % of the distances do."""
+    matrix = compared.matrix.astype(np.float64)
+    apart = matrix[~np.eye(len(matrix), dtype=bool)]
+    high = float(np.quantile(apart, 0.98)) if apart.size else 1.0
+    levels = np.clip(np.rint(255 * matrix / (high or 1.0)), 0, 255).astype(np.uint8)
+    at = np.linspace(0, len(PALETTE) - 1, 256)
+    channels = zip(*PALETTE, strict=True)
+    colours = np.stack([np.interp(at, range(len(PALETTE)), each) for each in channels], axis=1)
+    # each row begins with its filter: none
+    rows = np.concatenate([np.zeros((len(levels), 1), np.uint8), levels], axis=1)
+    parts = (
+        (b"IHDR", struct.pack(">IIBBBBB", len(levels), len(levels), 8, 3, 0, 0, 0)),
+        (b"PLTE", np.rint(colours).astype(np.uint8).tobytes()),
+        (b"IDAT", zlib.compress(rows.tobytes())),
+        (b"IEND", b""),
+    )
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
