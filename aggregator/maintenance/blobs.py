@@ -2,7 +2,9 @@
 there."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -10,14 +12,13 @@ from msgspec.structs import replace
 
 from aggregator.core.round.machine import OPEN
 from aggregator.core.state import UpdatesLost
-from aggregator.maintenance.database import SavedRun
+from aggregator.maintenance.database import Contents, SavedRun
 from aggregator.maintenance.finding import RESTORE, Finding
-from aggregator.storage.blob_folder import DAMAGED, BlobFolder
+from aggregator.storage.blob_folder import DAMAGED, BlobFolder, is_digest
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
 from wire.codec import digest as digest_of
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 HALF_WRITTEN = re.compile(r".*\.new|check\.[0-9]+")
 """What an interrupted write leaves."""
 
@@ -75,47 +76,75 @@ def needs(run: SavedRun) -> dict[str, list[Need]]:
     return found
 
 
-class BlobCheck:
-    """Checks the folder of one run's blobs. `bundle`: the bytes of a bundle that may be missing;
-    `again` reads the run anew where a service may have changed it meanwhile."""
+def look(
+    blobs: Path, where: str, uses: Mapping[str, Sequence[object]], mend: bool
+) -> tuple[list[Finding], set[str]]:
+    """Look at every file of a folder of blobs. Returns the findings, and the digests of the blobs
+    that are whole. `where`: the folder's name in findings. `uses`: by digest, the uses of a blob.
+    """
+    found, whole = list[Finding](), set[str]()
+    for path in sorted(blobs.iterdir()) if blobs.is_dir() else ():
+        place = f"{where}/{path.name}"
+        if path.is_file() and is_digest(path.name):
+            place, problem = f"{where}/{path.name[:12]}", problem_of(path)
+            use = " and ".join(map(str, uses.get(path.name, ()))) or "nothing needs it"
+            if problem is None:
+                whole.add(path.name)
+            elif not path.exists():
+                pass  # a service that is running has taken it away
+            elif not mend:
+                text = f"{problem}; {use}. `--mend` sets it aside"
+                found.append(Finding("wrong", place, text))
+            else:
+                try:
+                    path.replace(path.with_name(path.name + DAMAGED))
+                except OSError as error:
+                    text = f"{problem}, and it cannot be set aside: {error.strerror}"
+                    found.append(Finding("wrong", place, text))
+                else:
+                    text = f"{problem}; it is {path.name[:12]}...{DAMAGED} now; {use}"
+                    found.append(Finding("mended", place, text))
+        elif path.name.endswith(DAMAGED):
+            text = (
+                "a damaged blob that was set aside earlier; delete it when nobody wants to look at "
+                "it"
+            )
+            found.append(Finding("note", place, text))
+        elif HALF_WRITTEN.fullmatch(path.name) and path.is_file():
+            found.append(leftover(path, place, mend))
+        else:
+            found.append(Finding("note", place, "nothing of Shoal's"))
+    return found, whole
 
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        run: SavedRun,
-        bundle: bytes,
-        mend: bool,
-        again: Callable[[], SavedRun | None],
-    ) -> None:
-        self._folder, self._name, self._run, self._bundle, self._mend, self._again = (
-            folder,
-            name,
-            run,
-            bundle,
-            mend,
-            again,
-        )
-        self._blobs = folder / "blobs" / name
-        self._where = f"blobs/{name}"
+
+@dataclass(frozen=True)
+class BlobCheck:
+    """Checks the folder of one run's blobs."""
+
+    folder: Path
+    """Folder of the service."""
+    name: str
+    run: SavedRun
+    bundle: bytes
+    """Bytes of a bundle that may be missing."""
+    mend: bool
+    again: Callable[[], Contents]
+    """Reads the database anew: a service may have changed it meanwhile."""
 
     def findings(self) -> Iterator[Finding]:
         """Look at every file, then for every blob that is needed."""
-        wanted, whole = needs(self._run), set()
-        for path in sorted(self._blobs.iterdir()) if self._blobs.is_dir() else ():
-            if not path.is_file() or not _DIGEST.fullmatch(path.name):
-                yield from self._other(path)
-            elif (problem := problem_of(path)) is None:
-                whole.add(path.name)
-            elif path.exists():  # a service that is running may have taken it away
-                yield self._damaged(path, problem, wanted.get(path.name, []))
+        blobs, where, wanted = (
+            self.folder / "blobs" / self.name,
+            f"blobs/{self.name}",
+            needs(self.run),
+        )
+        found, whole = look(blobs, where, wanted, self.mend)
+        yield from found
         missing = wanted.keys() - whole
-        if missing and (now := self._again()) is not None:
+        if missing and not self.mend and (now := self.again().runs.get(self.name)) is not None:
             current = needs(now)
             missing = {
-                name
-                for name in missing & current.keys()
-                if problem_of(self._blobs / name) is not None
+                name for name in missing & current.keys() if problem_of(blobs / name) is not None
             }
         for name in sorted(missing):
             for need in wanted[name]:
@@ -123,49 +152,22 @@ class BlobCheck:
         if not missing:
             yield Finding(
                 "ok",
-                self._where,
+                where,
                 f"{len(whole)} blobs are whole, and none of the {len(wanted)} that the run needs "
                 "is missing",
             )
 
-    def _other(self, path: Path) -> Iterator[Finding]:
-        where = f"{self._where}/{path.name}"
-        if path.name.endswith(DAMAGED):
-            yield Finding(
-                "note",
-                where,
-                "a damaged blob that was set aside earlier; delete it when nobody wants to look "
-                "at it",
-            )
-        elif HALF_WRITTEN.fullmatch(path.name) and path.is_file():
-            yield leftover(path, where, self._mend)
-        else:
-            yield Finding("note", where, "nothing of Shoal's")
-
-    def _damaged(self, path: Path, problem: str, wanted: list[Need]) -> Finding:
-        where, use = (
-            f"{self._where}/{path.name[:12]}",
-            " and ".join(map(str, wanted)) or "nothing needs it",
-        )
-        if not self._mend:
-            return Finding("wrong", where, f"{problem}; {use}. `--mend` sets it aside")
-        try:
-            path.replace(path.with_name(path.name + DAMAGED))
-        except OSError as error:
-            return Finding(
-                "wrong", where, f"{problem}, and it cannot be set aside: {error.strerror}"
-            )
-        return Finding("mended", where, f"{problem}; it is {path.name[:12]}...{DAMAGED} now; {use}")
-
     def _missing(self, name: str, need: Need) -> Finding:
-        where = f"{self._where}/{name[:12]}"
+        where = f"blobs/{self.name}/{name[:12]}"
         told = f"{need} is lost"
         match need.kind:
             case "update":
                 return self._ask_again(where, need.which)
             case "views":
-                if self._mend:
-                    self._forget_views(need.which)
+                if self.mend:
+                    with closing(self._store()) as store:
+                        records = [r for r in store.rounds() if str(r.round) == need.which]
+                        store.commit([], [replace(record, views="") for record in records])
                     return Finding(
                         "mended",
                         where,
@@ -198,22 +200,17 @@ class BlobCheck:
             f"the update of device {device_id} is lost: its round cannot be aggregated without "
             "asking for it again"
         )
-        state = self._run.state
-        assert state is not None
-        if not self._mend:
+        if not self.mend:
             return Finding(
                 "wrong",
                 where,
                 f"{told}. The service does so by itself when it needs it; so does `--mend`, now",
             )
-        store = self._store()
-        try:
+        with closing(self._store()) as store:
             now = store.load()
             assert now is not None
             if now.phase in (*OPEN, "aggregating"):
                 store.commit([UpdatesLost(now.at_s, now.round, (device_id,))])
-        finally:
-            store.close()
         return Finding(
             "mended",
             where,
@@ -221,44 +218,30 @@ class BlobCheck:
             "starts",
         )
 
-    def _forget_views(self, number: str) -> None:
-        store = self._store()
-        try:
-            store.commit(
-                [],
-                [
-                    replace(record, views="")
-                    for record in store.rounds()
-                    if str(record.round) == number
-                ],
-            )
-        finally:
-            store.close()
-
     def _restore_bundle(self, where: str, name: str, told: str) -> Finding:
         how = (
             "`shoal doctor --mend --bundle FOLDER`, with the folder that `shoal export` wrote, "
             "restores it"
         )
-        if not self._bundle:
+        if not self.bundle:
             return Finding("wrong", where, f"{told}: new devices cannot begin. {how}")
-        if digest_of(self._bundle) != name:
+        if digest_of(self.bundle) != name:
             return Finding(
                 "wrong",
                 where,
-                f"{told}, and --bundle has another one, {digest_of(self._bundle)[:12]}. {how}",
+                f"{told}, and --bundle has another one, {digest_of(self.bundle)[:12]}. {how}",
             )
-        if not self._mend:
+        if not self.mend:
             return Finding(
                 "wrong",
                 where,
                 f"{told}: new devices cannot begin. `--mend` copies it from --bundle",
             )
-        BlobFolder(self._blobs).put(self._bundle)
+        BlobFolder(self.folder / "blobs" / self.name).put(self.bundle)
         return Finding("mended", where, "the bundle was lost: it is copied from --bundle")
 
     def _store(self) -> SqlStore:
-        return SqlStore(sqlite_url(self._folder / "shoal.db"), self._name)
+        return SqlStore(sqlite_url(self.folder / "shoal.db"), self.name)
 
 
 def leftover(path: Path, where: str, mend: bool) -> Finding:

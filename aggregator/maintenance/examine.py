@@ -3,15 +3,15 @@
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from aggregator.core.release.state import FleetState
 from aggregator.enrolment import authority
 from aggregator.http.local import FILE as LOCAL
 from aggregator.http.tokens import FILE as TOKENS
 from aggregator.maintenance.blobs import HALF_WRITTEN, BlobCheck, leftover
 from aggregator.maintenance.carried import BROKER
-from aggregator.maintenance.database import Contents, SavedRun, check_database, read_database
+from aggregator.maintenance.database import Contents, check_database, read_database
 from aggregator.maintenance.finding import Finding
 from aggregator.maintenance.keys import check_keys
 from aggregator.maintenance.releases import check_releases
@@ -62,19 +62,13 @@ def examine(
         return
     finding, contents = check_database(folder)
     yield finding
-    for name, run in (contents.runs if contents else {}).items():
-        if run.state is not None:
-
-            def again(name: str = name) -> SavedRun | None:
-                return None if mend else read_database(folder / "shoal.db").runs.get(name)
-
-            yield from BlobCheck(folder, name, run, payload, mend, again).findings()
-    if contents is not None and (contents.fleets or (folder / RELEASES).is_dir()):
-
-        def again_all() -> dict[str, FleetState]:
-            return {} if mend else read_database(folder / "shoal.db").fleets
-
-        yield from check_releases(folder, contents.fleets, mend, again_all)
+    if contents is not None:
+        again = partial(read_database, folder / "shoal.db")
+        for name, run in contents.runs.items():
+            if run.state is not None:
+                yield from BlobCheck(folder, name, run, payload, mend, again).findings()
+        if contents.fleets or (folder / RELEASES).is_dir():
+            yield from check_releases(folder, contents, mend, again)
     yield from _leftovers(folder, contents, mend)
 
 

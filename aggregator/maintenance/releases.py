@@ -1,15 +1,15 @@
 """Checks the blobs of releases: that each has its hash, and that each that a release needs is
 there."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from aggregator.core.release.reach import needed
 from aggregator.core.release.state import FleetState
-from aggregator.maintenance.blobs import HALF_WRITTEN, leftover, problem_of
+from aggregator.maintenance.blobs import look, problem_of
+from aggregator.maintenance.database import Contents
 from aggregator.maintenance.finding import Finding
 from aggregator.releases.rollouts import KEPT
-from aggregator.storage.blob_folder import DAMAGED, blob_names
 from aggregator.storage.charter import RELEASES
 
 
@@ -24,36 +24,17 @@ def release_needs(state: FleetState) -> dict[str, list[int]]:
 
 
 def check_releases(
-    folder: Path,
-    fleets: Mapping[str, FleetState],
-    mend: bool,
-    again: Callable[[], Mapping[str, FleetState]],
+    folder: Path, contents: Contents, mend: bool, again: Callable[[], Contents]
 ) -> Iterator[Finding]:
-    """Look at every file, then for every blob that is needed. `again` reads the releases anew where
-    a service may have changed them meanwhile."""
-    wanted, whole, blobs = _wanted(fleets), set(), folder / RELEASES
-    for path in sorted(blobs.iterdir()) if blobs.is_dir() else ():
-        where = f"{RELEASES}/{path.name}"
-        if path.name in blob_names(blobs):
-            problem = problem_of(path)
-            if problem is None:
-                whole.add(path.name)
-            elif path.exists():
-                yield _damaged(path, f"{where[:21]}", problem, mend)
-        elif path.name.endswith(DAMAGED):
-            yield Finding(
-                "note",
-                where,
-                "a damaged blob that was set aside earlier; delete it when nobody wants to look "
-                "at it",
-            )
-        elif HALF_WRITTEN.fullmatch(path.name) and path.is_file():
-            yield leftover(path, where, mend)
-        else:
-            yield Finding("note", where, "nothing of Shoal's")
+    """Look at every file, then for every blob that is needed. `again` reads the database anew: a
+    service may have changed it meanwhile."""
+    wanted, blobs = _wanted(contents), folder / RELEASES
+    uses = {name: [f"release {n} needs it" for n in numbers] for name, numbers in wanted.items()}
+    found, whole = look(blobs, RELEASES, uses, mend)
+    yield from found
     missing = wanted.keys() - whole
-    if missing and (now := again()):
-        current = _wanted(now)
+    if missing and not mend:
+        current = _wanted(again())
         missing = {
             name for name in missing & current.keys() if problem_of(blobs / name) is not None
         }
@@ -75,19 +56,9 @@ def check_releases(
         )
 
 
-def _wanted(fleets: Mapping[str, FleetState]) -> dict[str, list[int]]:
+def _wanted(contents: Contents) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for state in fleets.values():
+    for state in contents.fleets.values():
         for name, numbers in release_needs(state).items():
             found[name] = sorted({*found.get(name, []), *numbers})
     return found
-
-
-def _damaged(path: Path, where: str, problem: str, mend: bool) -> Finding:
-    if not mend:
-        return Finding("wrong", where, f"{problem}. `--mend` sets it aside")
-    try:
-        path.replace(path.with_name(path.name + DAMAGED))
-    except OSError as error:
-        return Finding("wrong", where, f"{problem}, and it cannot be set aside: {error.strerror}")
-    return Finding("mended", where, f"{problem}; it is {path.name[:12]}...{DAMAGED} now")
