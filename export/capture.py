@@ -6,7 +6,7 @@ import io
 import logging
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import FrameSummary
@@ -25,7 +25,6 @@ from algorithms.models.reading.plain import PlainOperators
 from export.describe import MIN_BATCH
 from export.lowering.core_program import CoreProgram, core_program, read_sizes_once
 from export.lowering.shared import Table, shared_decompositions
-from host.traced import drop_unread
 from wire.arrays.names import has_rows
 from wire.errors import ConfigError
 
@@ -79,8 +78,24 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
     with _naming("the model cannot be captured as a graph"), quiet():
         made = function(example)
         traced, _ = _make_graph(positional, example, {}, MAX_BATCH)
-        read = drop_unread(traced, names)
+        read = _drop_unread(traced, names)
     return Trace(traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), made)
+
+
+def _drop_unread(traced: torch.fx.GraphModule, names: Sequence[str]) -> list[str]:
+    """Remove the inputs that nothing reads; the names of the others. `names` are those of all
+    inputs, in their order."""
+    traced.graph.eliminate_dead_code()
+    read = []
+    for name, node in zip(
+        names, [n for n in traced.graph.nodes if n.op == "placeholder"], strict=True
+    ):
+        if node.users:
+            read.append(name)
+        else:
+            traced.graph.erase_node(node)
+    traced.recompile()
+    return read
 
 
 def lower(

@@ -2,5 +2,5 @@
 
 Everything that compiles or touches a cache is here, and nothing here knows a round or a message.
 `native` is the engine in C++ that trains and sums; `executorch` the library over ExecuTorch's
-runtime that boards use; `compiled` keeps what torch compiles ahead of time.
+runtime that boards use.
 """

@@ -1,9 +1,11 @@
-"""This machine's C++ compiler."""
+"""This machine's C++ compiler, and the folder in which what it makes is kept, by what it was made of:
+what is there already is never built again."""
 
 import os
 import shlex
 import shutil
 import subprocess
+from pathlib import Path
 
 from wire.errors import ConfigError
 
@@ -42,3 +44,8 @@ def compiler_error(output: str, status: int) -> str:
     return next(
         (line for line in lines if "error" in line), lines[0] if lines else f"status {status}"
     )
+
+
+def cache_folder(kind: str) -> Path:
+    """``$XDG_CACHE_HOME/shoal/KIND``, or ``~/.cache/shoal/KIND``; it need not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / kind

@@ -5,7 +5,7 @@ rows, taken a tile at a time and never copied as a whole. The arena is a numpy a
 tensor on any device with float64: then the passes run there. Sums are made in float64; where
 float32 takes part, in the weighted sum, it is over `ROWS` models at a time, and the sum is off by
 less than 1e-6 of sum_i weights_i |w_i|. On the processor the weighted sum reads every value once
-and is as fast as that where there is a C++ compiler (`host.native.sums`; three times slower
+and is as fast as that where there is a C++ compiler (`host.native.arithmetic`; three times slower
 without). Ranks come from sorted blocks of columns, which numpy does with vector instructions:
 faster than a selection (numpy's, torch's) for up to thousands of models.
 """

@@ -11,7 +11,8 @@ from algorithms.registry import read_algorithm
 from benchmarks.papers import har
 from benchmarks.papers.budget import passes
 from benchmarks.papers.intervals import estimate
-from simulation.comparison.runs import Asked, Job, run_all
+from simulation.comparison.processes import run_all
+from simulation.comparison.runs import Asked, Job
 from simulation.comparison.table import tabulate
 from simulation.engine.workers.attacks import read_attack
 from simulation.partition import read_partition

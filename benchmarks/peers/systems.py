@@ -46,15 +46,6 @@ SYSTEMS = (
         2,
         how="`simulate`: one process, two threads of the native engine",
     ),
-    System(
-        "shoal-compiled",
-        "Shoal, compiled",
-        "shoal_compiled",
-        2,
-        1,
-        how="the same with `--backend compiled`: two processes, as for a model that the native "
-        "engine does not know",
-    ),
     System("plain-1", "plain PyTorch loop", "plain", 1, 1, how="one process, one thread"),
     System("plain-2", "plain PyTorch loop", "plain", 1, 2, how="one process, torch's two threads"),
     System("pfl-1", "pfl-research", "pfl", 1, 1, "pfl", "one process"),

@@ -17,8 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from host.cache import cache_folder
-from host.compiler import CannotCompile, compiler_error, find_compiler
+from host.compiler import CannotCompile, cache_folder, compiler_error, find_compiler
 from wire.errors import ShoalError
 
 SOURCES = Path(__file__).parent / "source"

@@ -17,8 +17,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from host.cache import cache_folder
-from host.compiler import CannotCompile, compiler_error, find_compiler
+from host.compiler import CannotCompile, cache_folder, compiler_error, find_compiler
 
 SOURCES = Path(__file__).parent / "kernels"
 FLAGS = (

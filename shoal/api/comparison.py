@@ -22,7 +22,8 @@ from shoal.reports.comparison_files import write_comparison, write_grid
 from shoal.reports.comparison_tables import flat_rows
 from simulation.comparison.grid import SEEDS, Grid, make_cells, sort_out
 from simulation.comparison.grid_table import place_of, tabulate_grid
-from simulation.comparison.runs import Asked, Job, check_jobs, read_algorithms, run_all
+from simulation.comparison.processes import check_jobs, run_all
+from simulation.comparison.runs import Asked, Job, read_algorithms
 from simulation.comparison.table import tabulate
 from simulation.datasets.windows import FleetData
 from simulation.objective import ModelMaker

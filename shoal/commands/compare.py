@@ -220,7 +220,7 @@ def _compare_scenarios(
 def _run(jobs: list[Job], out: Path, workers: int | None, console: Console) -> list[dict[str, Any]]:
     """Run what is missing, and say how far it is."""
     from shoal.waiting import rounds, steps
-    from simulation.comparison.runs import check_jobs, run_all
+    from simulation.comparison.processes import check_jobs, run_all
     from simulation.datasets.doubts import doubts
 
     with steps(console, f"reading {', '.join({job.data: None for job in jobs})}"):

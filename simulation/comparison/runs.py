@@ -1,5 +1,4 @@
-"""Several algorithms on the same fleets, over several seeds: what to run, and running it in
-processes.
+"""Several algorithms on the same fleets, over several seeds: what to run, and running one of it.
 
 A job is one algorithm with one seed. Its result is a file, named by a digest of everything that
 decides it, so that a comparison that was interrupted goes on where it stopped, and one that is
@@ -8,15 +7,9 @@ asked for more only does what is missing.
 
 import hashlib
 import json
-import multiprocessing as mp
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache, partial
-from multiprocessing.context import SpawnContext
-from multiprocessing.managers import SyncManager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +18,13 @@ import numpy as np
 import torch
 
 from aggregator.core.summary import accuracy_of, spread
-from algorithms.blame import blaming
 from algorithms.core.contract import Objective
+from algorithms.models.adoption.from_file import is_file
 from algorithms.personalisation.kept import kept_text
 from algorithms.registry import AlgorithmSpec, read_algorithm
 from algorithms.spec import Choice
-from host.files import write_atomically
-from host.parent import end_with_the_parent
-from host.threads import num_cores
-from simulation.comparison.content import content_of
 from simulation.cost import count
+from simulation.datasets.catalog import NAMES
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
@@ -42,7 +32,7 @@ from simulation.heterogeneity import measure
 from simulation.measures import confusion
 from simulation.partition import make_fleet, read_partition
 from simulation.scenario import Scenario, check_scenario, set_scene
-from simulation.simulate import SimulationResult, SimulationSettings, check_settings, simulate
+from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from wire.errors import ConfigError, DataError, Stalled
 from wire.messages import Evaluate
 from wire.tasks import CLASSIFICATION, SEQUENCE
@@ -98,7 +88,9 @@ class Job:
         }
         held = {"sources": self.settings.algorithm.sources, "content": self.content}
         text = json.dumps(
-            _as_json(self) | {"settings": _texts(unusual)} | {k: v for k, v in held.items() if v},
+            job_as_json(self)
+            | {"settings": _texts(unusual)}
+            | {k: v for k, v in held.items() if v},
             sort_keys=True,
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -132,8 +124,36 @@ class Asked:
         ]
 
 
+def content_of(data: str, model: str = "") -> str:
+    """A digest of the files of data that are given by a path, and of the file of a model of one's
+    own; empty where there are none. Data and models by name are what the name says."""
+    folder, code = Path(data), Path(model.rpartition(":")[0])
+    paths = (
+        []
+        if data in NAMES or not folder.exists()
+        else [folder]
+        if folder.is_file()
+        else sorted(folder.rglob("*"))
+    )
+    files = [(path, str(path.relative_to(folder))) for path in paths if path.is_file()]
+    if is_file(model) and code.is_file():
+        files.append((code, "model"))
+    told = [
+        (name, _digest(path, path.stat().st_size, path.stat().st_mtime_ns)) for path, name in files
+    ]
+    return hashlib.sha256(repr(told).encode()).hexdigest() if told else ""
+
+
+@lru_cache(maxsize=100_000)
+def _digest(path: Path, size: int, changed_ns: int) -> str:
+    """Of a file's content; read again when its size or its time is another one."""
+    del size, changed_ns
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @lru_cache(maxsize=2)
-def _fleet(data: str, devices: int | None, choice: Choice, seed: int, content: str) -> FleetData:
+def fleet_of(data: str, devices: int | None, choice: Choice, seed: int, content: str) -> FleetData:
     del content  # of other content it is another fleet
     return make_fleet(data, choice, devices, seed)
 
@@ -145,7 +165,7 @@ def data_of(job: Job) -> FleetData:
         ShoalError: they cannot be read or assigned, or the scenario does not go with the partition.
     """
     check_scenario(job.settings.scenario, job.partition)
-    return _fleet(job.data, job.devices, job.partition, job.settings.seed, job.content)
+    return fleet_of(job.data, job.devices, job.partition, job.settings.seed, job.content)
 
 
 @lru_cache(maxsize=2)
@@ -153,7 +173,7 @@ def _heterogeneity(
     data: str, devices: int | None, choice: Choice, seed: int, content: str, scenario: Scenario
 ) -> dict[str, float]:
     return measure(
-        set_scene(_fleet(data, devices, choice, seed, content), scenario, seed).some(MEASURED)
+        set_scene(fleet_of(data, devices, choice, seed, content), scenario, seed).some(MEASURED)
     )
 
 
@@ -299,130 +319,7 @@ def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> flo
     return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
 
 
-def check_jobs(
-    jobs: Sequence[Job], folder: Path, data: Callable[[Job], FleetData] = data_of
-) -> list[FleetData]:
-    """Check each algorithm once on each data set, in the first of these jobs whose result is not
-    yet in `folder`; nothing is trained. Returns their fleets, which `data` gives.
-
-    Raises:
-        ShoalError: a job that cannot be run: data, partition, model, hyper-parameters, or settings
-        that do not fit each other.
-    """
-    fleets: dict[tuple[AlgorithmSpec, str], FleetData] = {}
-    for job in sorted(jobs, key=lambda job: job.data):  # two data sets are held at a time
-        key = job.settings.algorithm, job.data
-        if key not in fleets and _kept(folder, job) is None:
-            fleets[key] = data(job)
-            check_settings(fleets[key], job.settings)
-    return list(fleets.values())
-
-
-def run_all(
-    jobs: Sequence[Job],
-    folder: Path,
-    workers: int | None = None,
-    on_round: Callable[[Job, int], None] = lambda _job, _round: None,
-    run: Callable[[Job, Callable[[int], None]], dict[str, Any]] = run_job,
-) -> list[dict[str, Any]]:
-    """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and
-    return all results in order. `on_round` hears of rounds: a job that is over has made all of its
-    own. With one worker, `run` runs each in this process.
-
-    Raises:
-        ShoalError: of the first job that cannot be run; what is finished is kept.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [job for job in jobs if _kept(folder, job) is None]
-    for job in jobs:
-        if job not in missing:
-            on_round(job, job.settings.rounds)
-    count = min(workers or num_cores(), len(missing))
-    if count == 1:
-        for job in missing:
-            _keep(folder, job, run(job, partial(on_round, job)))
-    elif missing:
-        _run_in_processes(missing, folder, count, on_round)
-    return [json.loads(_path(folder, job).read_bytes()) for job in jobs]
-
-
-def _run_in_processes(
-    jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]
-) -> None:
-    _fleet.cache_clear()  # each process loads what it needs
-    context = mp.get_context("spawn")
-    with (
-        _manager(context) as manager,
-        ProcessPoolExecutor(count, context, end_with_the_parent) as pool,
-    ):
-        heard = manager.Queue()
-        with _interrupts_held_back():
-            running: dict[Future[dict[str, Any]], int] = {
-                pool.submit(_work, job, i, heard): i for i, job in enumerate(jobs)
-            }
-        processes = list(pool._processes.values())  # there is no public way to stop a job that runs
-        try:
-            while running:
-                done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-                while not heard.empty():
-                    i, number = heard.get()
-                    on_round(jobs[i], number)
-                for future in done:
-                    job = jobs[running.pop(future)]
-                    _keep(folder, job, future.result())
-                    on_round(job, job.settings.rounds)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.terminate()
-            raise
-
-
-@contextmanager
-def _manager(context: SpawnContext) -> Iterator[SyncManager]:
-    """One that ends with this process, as its workers do."""
-    manager = SyncManager(ctx=context)
-    manager.start(end_with_the_parent)
-    with manager:
-        yield manager
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C is delivered at the end of the context, and never to processes that are started in it:
-    this process ends them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _work(job: Job, number: int, heard: Any) -> dict[str, Any]:
-    with blaming():  # a traceback does not leave the process
-        return run_job(job, lambda done: heard.put((number, done)), workers=1)
-
-
-def _path(folder: Path, job: Job) -> Path:
-    return folder / f"{job.key}.json"
-
-
-def _kept(folder: Path, job: Job) -> dict[str, Any] | None:
-    """The result of a job that is over; None where there is none, or a file that is damaged: the
-    job is run again."""
-    try:
-        kept = json.loads(_path(folder, job).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    return kept if isinstance(kept, dict) and "accuracy" in kept else None
-
-
-def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
-    text = json.dumps({"job": _as_json(job), **result}, indent=1) + "\n"
-    write_atomically(_path(folder, job), text.encode())
-
-
-def _as_json(job: Job) -> dict[str, Any]:
+def job_as_json(job: Job) -> dict[str, Any]:
     settings = _texts(msgspec.structs.asdict(job.settings))
     return {
         "data": job.data,

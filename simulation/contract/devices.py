@@ -85,14 +85,13 @@ def on_backends(algorithm: str) -> str:
     trained = {
         verb.graph for verbs in programs.values() for verb in verbs if isinstance(verb, Train)
     }
-    backend = choose(objective, field.bundle.manifest, EngineOptions(), trained, WORK.batch_size, 0)
+    backend = choose(objective, field.bundle.manifest, EngineOptions(), trained)
     if backend.name in IN_CPP:
         fast = make_field(spec, 3, graphs=backend.graphs)
         fast.play(2)
         field.play(2)
         _check_close(fast, field, f"backend {backend.name}")
-        return f"{backend.name}: {backend.reason}" if backend.reason else backend.name
-    return f"compiled in long runs, eager in short ones: {backend.reason.rpartition(';')[0]}"
+    return f"{backend.name}: {backend.reason}" if backend.reason else backend.name
 
 
 def _published(algorithm: str, runtimes: tuple[str, ...]) -> Bundle:

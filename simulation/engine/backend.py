@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from torch import nn
-
 from algorithms.core.contract import Objective
 from algorithms.models.reading.network import Unsupported
 from edge_client.core.ports import Graphs
-from host.compiler import CannotCompile, find_compiler
+from host.compiler import CannotCompile
 from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
@@ -30,9 +28,8 @@ IN_CPP: dict[BackendName, type[NativeGraphs | HybridGraphs]] = {
     "native": NativeGraphs,
     "hybrid": HybridGraphs,
 }
-"""Backends of the native engine, the faster one first."""
-COMPILE_FROM = 10_000
-"""Steps of training in a run from which compiling (12 to 25 s, the first time) is worth it."""
+"""Backends of the native engine, which `auto` tries in this order: `native` trains the whole step in
+C++, `hybrid` the layers before the head. Where neither can, it takes `eager`, which runs anything."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +47,9 @@ class Backend:
 
 
 def choose(
-    objective: Objective,
-    manifest: Manifest,
-    options: EngineOptions,
-    trained: Iterable[str],
-    batch_size: int,
-    steps: int,
+    objective: Objective, manifest: Manifest, options: EngineOptions, trained: Iterable[str]
 ) -> Backend:
-    """The backend for a run of so many steps of training with the graphs `trained`.
+    """The backend for a run that trains with the graphs `trained`.
 
     Raises:
         ConfigError: the backend that was asked for cannot run this; the text says why.
@@ -70,44 +62,13 @@ def choose(
         if options.backend not in ("auto", name):
             continue
         try:
-            make_in_cpp = partial(kind, objective, window, trained)
-            return Backend(
-                name,
-                make_in_cpp(),
-                make_in_cpp,
-                threads=kind is NativeGraphs,
-                reason="; ".join(reasons),
-            )
+            make = partial(kind, objective, window, trained)
+            threads = kind is NativeGraphs
+            return Backend(name, make(), make, threads, "; ".join(reasons))
         except (Unsupported, CannotCompile) as error:
             if options.backend == name:
                 raise ConfigError(f"backend {name}: {error}; {ENGINE_HAS}") from None
             reasons += [] if str(error) in reasons else [str(error)]
-    stepwise = next(
-        (name for name, layer in objective.model.named_modules() if isinstance(layer, nn.RNNBase)),
-        "",
-    )
-    if options.backend == "compiled" or (
-        options.backend == "auto" and steps >= COMPILE_FROM and not stepwise
-    ):
-        from simulation.engine.graphs.compiled import (
-            CompiledGraphs,
-        )  # torch's compiler takes a second to load
-
-        try:
-            find_compiler()
-            make_compiled = partial(CompiledGraphs, objective, window, trained, batch_size)
-            return Backend("compiled", make_compiled(), make_compiled, reason="; ".join(reasons))
-        except CannotCompile as error:
-            if options.backend == "compiled":
-                raise ConfigError(f"backend compiled: {error}") from None
-            reasons = [str(error)]
-    elif options.backend == "auto" and steps < COMPILE_FROM:
-        reasons.append(f"{steps:,} steps are too few to compile for")
-    elif options.backend == "auto":
-        reasons.append(
-            f"layer {stepwise!r} goes on step by step, which takes minutes to compile and is no "
-            "faster then"
-        )
     make_eager = partial(EagerGraphs, objective)
     return Backend("eager", make_eager(), make_eager, reason="; ".join(reasons))
 

@@ -10,7 +10,7 @@ import torch
 from host.threads import num_cores
 from wire.errors import ConfigError
 
-BackendName = Literal["auto", "native", "hybrid", "compiled", "eager", "batched", "messages"]
+BackendName = Literal["auto", "native", "hybrid", "eager", "batched", "messages"]
 
 TOGETHER = 128
 """Devices that backend batched trains together, unless another number is asked for."""
@@ -20,8 +20,7 @@ TOGETHER = 128
 class EngineOptions:
     """What carries out the graphs, and where. Backend ``auto`` is native where the engine in C++
     knows the model's layers and steps are plain SGD, hybrid where it knows the layers alone, else
-    compiled where the run is long enough, else eager; batched and messages are taken only where
-    they are asked for."""
+    eager; batched and messages are taken only where they are asked for."""
 
     backend: BackendName = "auto"
     workers: int = 0

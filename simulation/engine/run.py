@@ -56,14 +56,9 @@ def run_fast(
         experiment.algorithm.begin(bundle.initial, experiment.probe, settings.seed)
     )
     steps = _steps(rounds, asked["cohort"] or len(devices))
-    backend = choose(
-        experiment.objective,
-        bundle.manifest,
-        options,
-        _trained(rounds, snapshot),
-        settings.batch_size,
-        steps,
-    )
+    programs = rounds.programs(snapshot.state).values()
+    trained = {verb.graph for verbs in programs for verb in verbs if isinstance(verb, Train)}
+    backend = choose(experiment.objective, bundle.manifest, options, trained)
     store = MappedStore(
         checkpoint.store if checkpoint else None,
         rounds.device_ids,
@@ -171,9 +166,3 @@ def _steps(rounds: Rounds, num_invited: int) -> int:
     some = rounds.device_ids[:: max(1, len(rounds.device_ids) // 32)]
     batches = sum(ceil(devices[d].num_train / settings.batch_size) for d in some) / len(some)
     return round(settings.rounds * settings.local_epochs * batches * num_invited)
-
-
-def _trained(rounds: Rounds, snapshot: Snapshot) -> set[str]:
-    """The graphs that the next round trains with."""
-    programs = rounds.programs(snapshot.state)
-    return {verb.graph for verbs in programs.values() for verb in verbs if isinstance(verb, Train)}

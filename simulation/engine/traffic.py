@@ -1,8 +1,8 @@
 """How many bytes a run would move: its messages are weighed, not sent.
 
 Models are weighed exactly, and count where a device does not hold them from the round before. An
-update weighs what any of its layout does, whatever the digits of its measurements, so that a run
-which goes on counts as one that was not interrupted.
+update weighs the same whatever the digits of its measurements, which differ between processors, so
+that a run which goes on counts as one that was not interrupted.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from aggregator.core.settings import RunSettings
 from simulation.engine.workers.device_host import DeviceResult, Models
 from wire.arrays.tensors import encode_tensors
+from wire.bundle import Layout
 from wire.codec import digest, encode, encode_update
 from wire.messages import Acknowledge, Choose, Metrics, Plan, Update
 
@@ -28,7 +29,7 @@ class Traffic:
 
     def __init__(self, settings: RunSettings, bundle_bytes: int) -> None:
         self._settings, self._bundle_bytes = settings, bundle_bytes
-        self._layouts: dict[Any, int] = {}
+        self._updates: dict[tuple[Layout, int], int] = {}
         self._blobs: dict[str, tuple[str, int]] = {}
         self._plans: dict[int, tuple[Any, int]] = {}
         self.held: dict[str, list[str]] = {}
@@ -54,35 +55,32 @@ class Traffic:
         lacking = sum(size for name, size in needed.items() if name not in (known or ()))
         return (
             self._plan_bytes(plan)
-            + self._reply_bytes(plan.device_id)
+            + len(encode(Acknowledge(plan.device_id, NO_DIGEST)))
             + lacking
             + (0 if known is not None else self._bundle_bytes)
         )
 
     def up(self, result: DeviceResult) -> int:
         """Bytes of an update."""
-        layout = result.layout
-        if layout not in self._layouts:
-            message = Update(
-                self._settings.run_id,
-                1,
-                1,
-                0,
-                result.device_id,
-                NO_DIGEST,
-                result.num_train,
-                result.num_steps,
-                _measured(result.evaluated),
-                _measured(result.trained),
-                self._bundle_bytes,
-                TRAIN_S,
-            )
-            self._layouts[layout] = len(
-                encode_update(
-                    message, {name: np.zeros(shape, dtype) for name, dtype, shape in layout}
-                )
-            )
-        return self._layouts[layout]
+        message = Update(
+            self._settings.run_id,
+            1,
+            1,
+            0,
+            result.device_id,
+            NO_DIGEST,
+            result.num_train,
+            result.num_steps,
+            _measured(result.evaluated),
+            _measured(result.trained),
+            self._bundle_bytes,
+            TRAIN_S,
+        )
+        key = result.layout, len(encode(message))
+        if key not in self._updates:
+            tensors = {name: np.zeros(shape, dtype) for name, dtype, shape in result.layout}
+            self._updates[key] = len(encode_update(message, tensors))
+        return self._updates[key]
 
     def _plan_bytes(self, plan: Plan) -> int:
         if (
@@ -91,10 +89,6 @@ class Traffic:
             sent = replace(plan, bundle=NO_DIGEST, model=NO_DIGEST)
             self._plans[id(plan.verbs)] = (plan.verbs, len(encode(sent)))
         return self._plans[id(plan.verbs)][1]
-
-    @staticmethod
-    def _reply_bytes(device_id: str) -> int:
-        return len(encode(Acknowledge(device_id, NO_DIGEST)))
 
 
 def _measured(metrics: Metrics) -> Metrics:

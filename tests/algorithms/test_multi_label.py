@@ -100,9 +100,7 @@ def test_the_step_and_the_answers_are_those_of_plain_torch() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
-)
+@pytest.mark.parametrize("backend", ["batched", "messages"])
 def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
     fleet = several_labels(synthetic_fleet(2))
     eager, other = ran_alike(ALGORITHM, fleet, backend)

@@ -94,9 +94,7 @@ def test_every_objective_takes_another_optimizer_or_is_refused_with_a_reason(nam
 
 
 @pytest.mark.representatives("batched")
-@pytest.mark.parametrize(
-    "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
-)
+@pytest.mark.parametrize("backend", ["batched", "messages"])
 def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
     settings = SimulationSettings(read_algorithm("adamw:max_norm=1+ditto+personal"), 2)
     options = (

@@ -23,7 +23,8 @@ from algorithms.registry import (
     read_algorithm,
     read_privacy,
 )
-from simulation.comparison.runs import Job, run_all
+from simulation.comparison.processes import run_all
+from simulation.comparison.runs import Job
 from simulation.contract.fleet import tiny_model
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions

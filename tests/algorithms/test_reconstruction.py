@@ -99,9 +99,7 @@ def test_the_step_and_the_answers_are_those_of_plain_torch() -> None:
     torch.testing.assert_close(answered.sum(), evaluated[names.LOSS_SUM])
 
 
-@pytest.mark.parametrize(
-    "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
-)
+@pytest.mark.parametrize("backend", ["batched", "messages"])
 def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
     eager, other = (ran(LEARNS, synthetic_fleet(3), name) for name in ("eager", backend))
     for device_id, device in eager.summary.devices.items():

@@ -127,9 +127,7 @@ def test_a_step_has_the_class_that_all_its_samples_have(
         assert made.tolist() == [held.pop() if len(held) == 1 else NO_LABEL for held in own]
 
 
-@pytest.mark.parametrize(
-    "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
-)
+@pytest.mark.parametrize("backend", ["batched", "messages"])
 def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
     eager, other = ran_alike(ALGORITHM, steps(synthetic_fleet(2)), backend)
     for device_id, device in eager.summary.devices.items():

@@ -10,8 +10,7 @@ from algorithms.core.contract import Mean
 from algorithms.core.stack import COLUMNS, ROWS, Stack, column_blocks, each
 from algorithms.means.streaming import LEVELS, StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean, shares
-from host.native.arithmetic import NativeArithmetic
-from host.native.sums import WeightedSum
+from host.native.arithmetic import NativeArithmetic, WeightedSum
 from tests.algorithms.mean_cases import LAYOUT, MEANS, SIZE, by_name, models
 from wire.arrays.tensors import Array
 

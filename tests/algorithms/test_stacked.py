@@ -27,7 +27,6 @@ from tests.algorithms.usual_models import (
     MOMENTUM,
     adopted,
     batched,
-    compiled,
     eager,
     hybrid,
 )
@@ -180,11 +179,6 @@ def assert_same(found: TorchTensors, expected: dict[str, Tensor]) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=2e-4, atol=2e-5)
-
-
-@pytest.mark.slow
-def test_compiled_steps_are_the_same() -> None:
-    assert_same(trained(Recurrent(made()), compiled), plainly_trained(Recurrent(made())))
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

@@ -187,9 +187,7 @@ class TestBalancedClasses:
 
         assert found(f"fedavg+{BALANCED}") > found("fedavg") + 2
 
-    @pytest.mark.parametrize(
-        "backend", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "messages"]
-    )
+    @pytest.mark.parametrize("backend", ["batched", "messages"])
     def test_every_backend_makes_the_same_steps(self, backend: BackendName) -> None:
         algorithm = f"fedavg+{BALANCED}:label_smoothing=0.1"
         eager, other = (ran(algorithm, skewed_fleet(2), name, 2) for name in ("eager", backend))

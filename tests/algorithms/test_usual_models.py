@@ -30,7 +30,6 @@ from tests.algorithms.usual_models import (
     MOMENTUM,
     adopted,
     batched,
-    compiled,
     eager,
     hybrid,
 )
@@ -224,15 +223,6 @@ def test_the_engine_makes_the_same_steps_or_names_what_it_lacks(name: str) -> No
 @pytest.mark.parametrize("name", ALL)
 def test_devices_together_make_the_same_steps(name: str) -> None:
     assert_same(trained(name, batched), plainly_trained(name))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [name if name == "lora" else pytest.param(name, marks=pytest.mark.slow) for name in USUAL],
-)
-def test_compiled_steps_are_the_same(name: str) -> None:
-    """Half a minute of a compiler each."""
-    assert_same(trained(name, compiled), plainly_trained(name))
 
 
 class TestFrozen:

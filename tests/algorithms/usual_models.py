@@ -12,7 +12,6 @@ from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.gradients import tape
 from benchmarks.usual_images import Shape
 from export.describe import named, parts_of
-from host.compiled import compile_ahead
 from simulation.engine.graphs.batched import _over_devices
 from simulation.engine.graphs.hybrid import HybridGraphs
 
@@ -28,10 +27,6 @@ def adopted(
 
 def eager(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
     return named(objective.step)
-
-
-def compiled(objective: FedAvg, inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:
-    return compile_ahead(named(objective.step), inputs)
 
 
 def hybrid(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors], TorchTensors]:

@@ -244,7 +244,8 @@ class TestTables:
         assert len(row["by_seed"]["accuracy"]) == len(row["by_seed"]["pooled_best"]) == 2
         assert row["trained"] == "2 rounds of one pass, batches of 32, 2 seeds"
         monkeypatch.setattr(
-            "simulation.comparison.runs.run_job", lambda *given: pytest.fail("a run was made again")
+            "simulation.comparison.processes.run_job",
+            lambda *given: pytest.fail("a run was made again"),
         )
         assert table.measure(tmp_path, False, 1, lambda job, number: None) == first
         text = table.markdown(first)

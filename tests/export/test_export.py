@@ -25,7 +25,7 @@ from export.bundle import capture_graphs, save_probe
 from export.lowering.onnx_graph import capture_onnx, count_operators
 from export.parity import ParityError, check_parity
 from export.publish import DEVICE_FILE
-from host.native.answers import answer
+from host.native.arithmetic import answer
 from simulation.datasets.watch import load_watch
 from simulation.datasets.windows import FleetData
 from simulation.objective import objective_for_fleet

@@ -8,7 +8,8 @@ import pytest
 
 from algorithms.registry import read_algorithm
 from shoal.cli import application
-from simulation.comparison.runs import Job, run_all
+from simulation.comparison.processes import run_all
+from simulation.comparison.runs import Job
 from simulation.contract.suite import checks_of, run_checks
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings

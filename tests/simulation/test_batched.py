@@ -307,8 +307,7 @@ def test_an_accelerator_is_taken_only_where_it_is_asked_for(
         objective, name=fleet.name, classes=fleet.classes, window=fleet.window
     ).manifest
     named, chosen = (
-        choose(objective, manifest, EngineOptions(name), ["step"], 8, 100)
-        for name in ("batched", "auto")
+        choose(objective, manifest, EngineOptions(name), ["step"]) for name in ("batched", "auto")
     )
     assert (named.name, named.reason) == ("batched", "")
     assert (chosen.name, chosen.reason) == ("native", "")

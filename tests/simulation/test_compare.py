@@ -14,15 +14,8 @@ from aggregator.core.round.cohort import read_policy
 from algorithms.registry import read_algorithm
 from edge_client.work.executor import Executor, Result
 from simulation import newcomers
-from simulation.comparison.content import content_of
-from simulation.comparison.runs import (
-    Asked,
-    agreement,
-    check_jobs,
-    read_algorithms,
-    run_all,
-    run_job,
-)
+from simulation.comparison.processes import check_jobs, run_all
+from simulation.comparison.runs import Asked, agreement, content_of, read_algorithms, run_job
 from simulation.comparison.table import tabulate
 from simulation.newcomers import hold_out
 from simulation.scenario import Labels

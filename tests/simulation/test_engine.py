@@ -18,8 +18,6 @@ from algorithms.objectives.supervised import following_values
 from algorithms.registry import OBJECTIVES, read_algorithm
 from edge_client.core.ports import Windows
 from export.describe import example_inputs, to_numpy
-from host import compiled
-from host.cache import cache_folder
 from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
@@ -247,41 +245,6 @@ def test_steps_that_look_into_the_layers_run_by_torch_alone_and_say_why() -> Non
     outcome = run("dp-sgd:noise_multiplier=0.01", "auto", rounds=1)
     assert outcome.summary.backend == "eager"
     assert "look into the layers of the model" in known(outcome.summary.backend_reason)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["dbe", "ditto", "per-fedavg", "pfedme"])
-def test_the_compiled_backend_gives_the_same_within_rounding(algorithm: str) -> None:
-    eager, fast = run(algorithm, "eager"), run(algorithm, "compiled")
-    assert fast.summary.backend == "compiled"
-    assert fast.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.05)
-
-
-@pytest.mark.full
-def test_what_was_compiled_is_loaded_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    eager, _ = run("dbe", "eager", 1), run("dbe", "compiled", 1)
-    monkeypatch.setattr(compiled, "_build", None)  # building once more would fail
-    again = run("dbe", "compiled", 1)
-    expected, found = (decode_tensors(o.blobs.get(o.state.models["0"]))[0] for o in (eager, again))
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, atol=2e-4, err_msg=name)
-
-
-@pytest.mark.slow
-def test_a_damaged_file_is_compiled_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = run("dbe", "compiled", 1)
-    kept = sorted(cache_folder("compiled").iterdir())
-    assert kept
-    for path in kept:
-        path.write_bytes(b"half of it")
-    same(first, run("dbe", "compiled", 1))
-    assert "compiled anew" in caplog.text
 
 
 def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:

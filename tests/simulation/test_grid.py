@@ -8,7 +8,8 @@ import pytest
 
 from simulation.comparison.grid import Cell, Grid, read_cells, sort_out
 from simulation.comparison.grid_table import cell_rows, overall_rows
-from simulation.comparison.runs import Asked, check_jobs, read_algorithms, run_all
+from simulation.comparison.processes import check_jobs, run_all
+from simulation.comparison.runs import Asked, read_algorithms
 from simulation.partition import read_partition
 from simulation.simulate import SimulationSettings
 from simulation.splits import read_split

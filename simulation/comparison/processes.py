@@ -1,0 +1,162 @@
+"""Runs the jobs of a comparison in processes, and keeps each result as a file.
+
+A comparison that was interrupted goes on where it stopped, and one that is asked for more only does
+what is missing.
+"""
+
+import json
+import multiprocessing as mp
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.context import SpawnContext
+from multiprocessing.managers import SyncManager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from algorithms.blame import blaming
+from algorithms.registry import AlgorithmSpec
+from host.files import write_atomically
+from host.threads import num_cores
+from simulation.comparison.runs import Job, data_of, fleet_of, job_as_json, run_job
+from simulation.datasets.windows import FleetData
+from simulation.simulate import check_settings
+
+
+def check_jobs(
+    jobs: Sequence[Job], folder: Path, data: Callable[[Job], FleetData] = data_of
+) -> list[FleetData]:
+    """Check each algorithm once on each data set, in the first of these jobs whose result is not
+    yet in `folder`; nothing is trained. Returns their fleets, which `data` gives.
+
+    Raises:
+        ShoalError: a job that cannot be run: data, partition, model, hyper-parameters, or settings
+        that do not fit each other.
+    """
+    fleets: dict[tuple[AlgorithmSpec, str], FleetData] = {}
+    for job in sorted(jobs, key=lambda job: job.data):  # two data sets are held at a time
+        key = job.settings.algorithm, job.data
+        if key not in fleets and _kept(folder, job) is None:
+            fleets[key] = data(job)
+            check_settings(fleets[key], job.settings)
+    return list(fleets.values())
+
+
+def run_all(
+    jobs: Sequence[Job],
+    folder: Path,
+    workers: int | None = None,
+    on_round: Callable[[Job, int], None] = lambda _job, _round: None,
+    run: Callable[[Job, Callable[[int], None]], dict[str, Any]] = run_job,
+) -> list[dict[str, Any]]:
+    """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and
+    return all results in order. `on_round` hears of rounds: a job that is over has made all of its
+    own. With one worker, `run` runs each in this process.
+
+    Raises:
+        ShoalError: of the first job that cannot be run; what is finished is kept.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [job for job in jobs if _kept(folder, job) is None]
+    for job in jobs:
+        if job not in missing:
+            on_round(job, job.settings.rounds)
+    count = min(workers or num_cores(), len(missing))
+    if count == 1:
+        for job in missing:
+            _keep(folder, job, run(job, partial(on_round, job)))
+    elif missing:
+        _run_in_processes(missing, folder, count, on_round)
+    return [json.loads(_path(folder, job).read_bytes()) for job in jobs]
+
+
+def _run_in_processes(
+    jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]
+) -> None:
+    fleet_of.cache_clear()  # each process loads what it needs
+    context = mp.get_context("spawn")
+    with (
+        _manager(context) as manager,
+        ProcessPoolExecutor(count, context, _end_with_the_parent) as pool,
+    ):
+        heard = manager.Queue()
+        with _interrupts_held_back():
+            running: dict[Future[dict[str, Any]], int] = {
+                pool.submit(_work, job, i, heard): i for i, job in enumerate(jobs)
+            }
+        processes = list(pool._processes.values())  # there is no public way to stop a job that runs
+        try:
+            while running:
+                done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                while not heard.empty():
+                    i, number = heard.get()
+                    on_round(jobs[i], number)
+                for future in done:
+                    job = jobs[running.pop(future)]
+                    _keep(folder, job, future.result())
+                    on_round(job, job.settings.rounds)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()
+            raise
+
+
+@contextmanager
+def _manager(context: SpawnContext) -> Iterator[SyncManager]:
+    """One that ends with this process, as its workers do."""
+    manager = SyncManager(ctx=context)
+    manager.start(_end_with_the_parent)
+    with manager:
+        yield manager
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C is delivered at the end of the context, and never to processes that are started in it:
+    this process ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(job: Job, number: int, heard: Any) -> dict[str, Any]:
+    with blaming():  # a traceback does not leave the process
+        return run_job(job, lambda done: heard.put((number, done)), workers=1)
+
+
+def _path(folder: Path, job: Job) -> Path:
+    return folder / f"{job.key}.json"
+
+
+def _kept(folder: Path, job: Job) -> dict[str, Any] | None:
+    """The result of a job that is over; None where there is none, or a file that is damaged: the
+    job is run again."""
+    try:
+        kept = json.loads(_path(folder, job).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and "accuracy" in kept else None
+
+
+def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
+    text = json.dumps({"job": job_as_json(job), **result}, indent=1) + "\n"
+    write_atomically(_path(folder, job), text.encode())
+
+
+def _end_with_the_parent() -> None:
+    """End this process when the one that has started it ends, however that one ends."""
+    parent = mp.parent_process()
+    assert parent is not None, "this process was not started by another one"
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True, name="parent").start()
