@@ -1,5 +1,5 @@
-"""This machine's C++ compiler, and the folder in which what it makes is kept, by what it was made of:
-what is there already is never built again."""
+"""This machine's C++ compiler, and the cache folder of what it makes. Files there are named by what
+they were made of: what is there already is never built again."""
 
 import os
 import shlex

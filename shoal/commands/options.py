@@ -173,7 +173,8 @@ BackendName = Annotated[
     str,
     typer.Option(
         "--backend",
-        help="What runs the graphs: auto, native, hybrid, eager, batched, messages (docs/scale.md).",
+        help="What runs the graphs: auto, native, hybrid, eager, batched, messages "
+        "(docs/scale.md).",
     ),
 ]
 Workers = Annotated[

@@ -28,8 +28,9 @@ IN_CPP: dict[BackendName, type[NativeGraphs | HybridGraphs]] = {
     "native": NativeGraphs,
     "hybrid": HybridGraphs,
 }
-"""Backends of the native engine, which `auto` tries in this order: `native` trains the whole step in
-C++, `hybrid` the layers before the head. Where neither can, it takes `eager`, which runs anything."""
+"""Backends of the native engine, in the order in which `auto` tries them: `native` makes whole
+steps in C++, `hybrid` the layers before the head. Where neither can, `auto` takes `eager`, which runs
+anything."""
 
 
 @dataclass(frozen=True)
