@@ -29,8 +29,8 @@ IN_CPP: dict[BackendName, type[NativeGraphs | HybridGraphs]] = {
     "hybrid": HybridGraphs,
 }
 """Backends of the native engine, in the order in which `auto` tries them: `native` makes whole
-steps in C++, `hybrid` the layers before the head. Where neither can, `auto` takes `eager`, which runs
-anything."""
+steps in C++, `hybrid` the layers before the head. Where neither can, `auto` takes `eager`, which
+runs anything."""
 
 
 @dataclass(frozen=True)
