@@ -3,12 +3,15 @@ there (SPEC.md, 'Who speaks for the fleet')."""
 
 import logging
 import secrets
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from aggregator.leadership.rivals import WrongFleet
 from host.files import is_locked, lock_folder, write_atomically
+from host.supervisor import at_work
 from wire.errors import BundleError, ConfigError, OtherAggregator, ShoalError, WireError
 from wire.identity.keys import (
     PrivateKey,
@@ -31,6 +34,8 @@ VOUCHED_S = 365 * 86_400.0
 RENEW_S = 30 * 86_400.0
 """A voucher that ends sooner than this is renewed, or warned of."""
 SECRET_BYTES = 32
+EVERY_S = LEASE_S / 3
+"""Seconds between two statuses."""
 
 
 def lock_service(folder: Path) -> int:
@@ -251,3 +256,23 @@ def boot_ids(path: Path, boot_id: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ShoalError(f"{path}: {error}") from None
     return [name for name, _, of in (word.partition("@") for word in known) if of == mark]
+
+
+@contextmanager
+def kept_alive(announce: Callable[[], None]) -> Iterator[None]:
+    """Call `announce` in another thread every `EVERY_S` seconds while the context is open: a
+    service that aggregates for longer than a lease is alive, and no other may take its fleet."""
+    over = threading.Event()
+
+    def say() -> None:
+        while not over.wait(EVERY_S):
+            announce()
+            at_work()
+
+    saying = threading.Thread(target=say, name="lease", daemon=True)
+    saying.start()
+    try:
+        yield
+    finally:
+        over.set()
+        saying.join()

@@ -37,7 +37,7 @@ from aggregator.core.state import (
     UpdatesLost,
 )
 from aggregator.core.versions import remembered
-from aggregator.leadership import lease
+from aggregator.leadership.identity import kept_alive
 from aggregator.service.devices import Devices
 from aggregator.service.forgetting import forgotten, without_kept
 from aggregator.service.group import Group
@@ -443,7 +443,7 @@ class Campaign:
         stands in the way pauses the campaign."""
         state = self.known()
         try:
-            with lease.held(self._announce):
+            with kept_alive(self._announce):
                 event: Event = aggregate(
                     state, self._algorithm, self._probe, self.blobs, self._clock
                 )

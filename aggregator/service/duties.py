@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from aggregator.core.ports import Clock
-from aggregator.leadership.lease import EVERY_S
+from aggregator.leadership.identity import EVERY_S
 from aggregator.operator.desk import Desk
 from aggregator.service.runner import Runner
 from wire.errors import ConfigError

@@ -194,7 +194,7 @@ def test_the_lease_is_held_while_a_round_is_aggregated(
 ) -> None:
     """Or a second service would take the fleet for one whose aggregator has died."""
     bench, said = Bench(fleet), list[str]()
-    monkeypatch.setattr("aggregator.leadership.lease.EVERY_S", 0.01)
+    monkeypatch.setattr("aggregator.leadership.identity.EVERY_S", 0.01)
     monkeypatch.setattr(
         bench.campaign, "_announce", lambda: said.append(threading.current_thread().name)
     )

@@ -263,7 +263,7 @@ class TestRestart:
         notified.bind(str(tmp_path / "notify"))
         notified.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        monkeypatch.setattr("aggregator.leadership.lease.EVERY_S", 0.05)
+        monkeypatch.setattr("aggregator.leadership.identity.EVERY_S", 0.05)
         met: dict[str, tuple[int, dict[str, Any]]] = {}
 
         def stop() -> bool:
