@@ -12,6 +12,7 @@ from functools import partial
 
 from aggregator.core.ports import Clock
 from aggregator.core.state import Event, RunState
+from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.enrolment.service import EnrolledTags, enrolment
 from aggregator.http.api import create_api, create_starting_api
 from aggregator.http.local import Local, close_to_owner, open_to_owner
@@ -25,23 +26,22 @@ from aggregator.leadership.identity import (
     lock_service,
     service_signer,
 )
+from aggregator.opening import Opening
 from aggregator.operator.desk import Desk
-from aggregator.operator.device_orders import DeviceOrders
+from aggregator.operator.duties import Duties
 from aggregator.releases.orders import refusing_handlers, release_handlers
 from aggregator.releases.policy import ReleasePolicy, group_of, released_group, released_source
 from aggregator.releases.rollouts import Rollouts
 from aggregator.service.campaign import Observer
 from aggregator.service.conditions import Conditions, Counted
 from aggregator.service.devices import Devices
-from aggregator.service.duties import Duties
-from aggregator.service.opening import Opening
+from aggregator.service.place import Place
 from aggregator.service.runner import Runner
 from aggregator.service.start import Starting, opening_of
 from aggregator.service.steering import Steering
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.charter import RELEASES, check_campaign_name
 from aggregator.storage.choice import open_blobs
-from aggregator.storage.place import Place
 from aggregator.storage.registry_table import RegistryTable
 from aggregator.storage.release_store import ReleaseStore
 from aggregator.transfer.assembly import Assembly

@@ -2,7 +2,7 @@
 twice."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,10 +17,12 @@ from aggregator.core.release.state import (
     WentBack,
 )
 from aggregator.core.state import RunState
-from aggregator.operator.desk import Handler
 from aggregator.releases.policy import ReleasePolicy
 from aggregator.releases.rollouts import KEPT, Rollouts
 from wire.errors import ConfigError
+
+Handler = Callable[[Any], str]
+"""Carries out an order; raises `ShoalError` where that cannot be."""
 
 
 class MakeReleases(msgspec.Struct, frozen=True, tag="make-releases"):

@@ -15,6 +15,7 @@ from aggregator.core.ports import StorageFailed
 from aggregator.core.settings import RunSettings, with_rate
 from aggregator.service.campaign import Campaign, Observer
 from aggregator.service.orders import Abort, Hold, Resume, Retune, RollBack, Start
+from aggregator.service.place import Place
 from aggregator.service.runner import Runner
 from aggregator.service.start import (
     Exported,
@@ -34,7 +35,6 @@ from aggregator.storage.charter import (
     withdraw,
 )
 from aggregator.storage.choice import kept_blobs, open_blobs
-from aggregator.storage.place import Place
 from aggregator.storage.sql_store import SqlStore
 from algorithms.core.keys import is_no_group
 from algorithms.registry import make_algorithm, read_algorithm

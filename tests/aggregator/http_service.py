@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.http.api import create_api
 from aggregator.http.guard import Guard
 from aggregator.http.local import Local, open_to_owner
@@ -21,14 +22,13 @@ from aggregator.http.server import HttpServer
 from aggregator.http.tokens import Access, TokenFile, http_access
 from aggregator.leadership.identity import lock_service
 from aggregator.operator.desk import Desk
-from aggregator.operator.device_orders import DeviceOrders
+from aggregator.operator.duties import Duties
 from aggregator.releases.orders import MakeReleases
 from aggregator.service.conditions import Conditions, Counted
-from aggregator.service.duties import Duties
+from aggregator.service.place import Place
 from aggregator.service.start import Trust
 from aggregator.service.steering import Steering
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.place import Place
 from simulation.datasets.windows import FleetData
 from tests.aggregator.rollout_cases import Releasing
 

@@ -10,9 +10,9 @@ import pytest
 
 from aggregator.core.ports import RegistryStore, StorageFailed
 from aggregator.core.registry import Entry
+from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.operator.device_orders import (
     BanDevice,
-    DeviceOrders,
     ForgetDevice,
     TagDevices,
     UnbanDevice,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from aggregator.leadership.identity import VOUCHED_S, service_key, service_signer
+from aggregator.operator import duties
 from aggregator.operator.desk import Desk
-from aggregator.service import duties
-from aggregator.service.duties import Duties
+from aggregator.operator.duties import Duties
 from aggregator.service.orders import Hold
 from aggregator.transfer.fleet import Fleet
 from wire.errors import Untrusted

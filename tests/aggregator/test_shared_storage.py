@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import sqlalchemy as sql
 
+from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.leadership.identity import own_secret, service_key
-from aggregator.operator.device_orders import DeviceOrders, ForgetDevice
+from aggregator.operator.device_orders import ForgetDevice
 from aggregator.service.devices import Devices
 from aggregator.storage.blob_bucket import BlobBucket
 from aggregator.storage.engine import make_engine

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from aggregator.service.orders import Retune, Start
+from aggregator.service.place import Place
 from aggregator.service.start import Trust, read_exported, read_trust, run_settings
 from aggregator.service.steering import Steering
 from aggregator.service_settings import CampaignSettings
 from aggregator.storage.charter import Charter, accept, charters, propose
-from aggregator.storage.place import Place
 from algorithms.registry import read_algorithm
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench

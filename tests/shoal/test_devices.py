@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.leadership.identity import lock_service
 from aggregator.operator.desk import Desk
-from aggregator.operator.device_orders import DeviceOrders
 from aggregator.service.devices import Devices
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.registry_table import RegistryTable

@@ -10,6 +10,7 @@ from aggregator.core.round.dismissal import opened
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from aggregator.leadership.identity import SteadyClock, service_signer
+from aggregator.service.place import Place
 from aggregator.service.start import (
     Exported,
     check_retuned,
@@ -24,7 +25,6 @@ from aggregator.service_settings import ServeSettings
 from aggregator.storage.charter import Charter, accept, charters, next_number, propose
 from aggregator.storage.choice import kept_blobs
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.place import Place
 from aggregator.storage.sql_store import load_run
 from algorithms.registry import make_algorithm
 from host.native.arithmetic import NativeArithmetic
