@@ -4,7 +4,8 @@ each in a process of its own.
 Workload: that of `benchmarks.native`, batches of 32 windows of 9 x 128, one thread. Clients are
 started one after the other and stay; then they take turns of some steps each, so that what else the
 machine does meets all alike. ms per step are medians over turns; start-up is from the start of the
-process to the end of its first step; memory is the process's peak, inputs included. Writes
+process to the end of its first step; memory is the process's peak, inputs included. Besides, the
+memory of a whole edge process by stage (`benchmarks.board`). Writes
 ``benchmarks/results/edge.json`` and its section of ``benchmarks/RESULTS.md``.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import board
 from benchmarks.results.report import describe_machine, keep
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
@@ -288,6 +290,14 @@ def measure(turns: int, steps: int) -> dict[str, Any]:
     return {"turns": turns, "steps": steps, "machine": describe_machine(), "clients": rows}
 
 
+def measure_stages(processes: int, before: Path | None) -> dict[str, Any]:
+    """Return the memory of an edge process by stage, and beside it what `before`, results of an
+    earlier commit, has."""
+    found = board.measure(board.make_workload(), processes)
+    held = json.loads(before.read_text())["stages"]["now"] if before is not None else {}
+    return {"processes": processes, "now": found, "before": held}
+
+
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     rows = results["clients"]
@@ -323,14 +333,18 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         default=OUT,
         help="the page of results is written with the usual file alone",
     )
+    parser.add_argument("--stages", action="store_true", help="only the memory by stage")
+    parser.add_argument("--before", type=Path, help="results of an earlier commit, to stand beside")
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.serve:
         serve(chosen.serve[0], chosen.serve[1], Path(chosen.serve[2]))
         return {}
-    results = measure(chosen.turns, chosen.steps)
-    keep(results, chosen.out, OUT, "edge", f"## Training on a device\n\n{table(results)}")
-    print(table(results))
+    results = json.loads(OUT.read_text()) if chosen.stages else measure(chosen.turns, chosen.steps)
+    results["stages"] = measure_stages(3, chosen.before)
+    text = f"{table(results)}\n\n{board.table(results['stages'])}"
+    keep(results, chosen.out, OUT, "edge", f"## Training on a device\n\n{text}")
+    print(text)
     return results
 
 

@@ -2,27 +2,20 @@
 
 import argparse
 import contextlib
+import ctypes
 import logging
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_client.agent.health import linux_health
 from edge_client.agent.loop import Agent
 from edge_client.agent.owner import Owner
 from edge_client.agent.state import FolderState, only_process
-from edge_client.agent.withdrawal import withdraw
-from edge_client.check import check
-from edge_client.enrolment.credentials import Credentials, fill_in
-from edge_client.enrolment.enrol import enrol
-from edge_client.enrolment.renewal import Renewal
-from edge_client.live.commands import predict_live, record
-from edge_client.live.recording import recording
-from edge_client.live.settings import live_settings
-from edge_client.live.store import LiveData
-from edge_client.models.predict import predict
+from edge_client.enrolment.enrolled import fill_in
 from edge_client.options import (
     RUNTIMES,
     broker_address,
@@ -42,12 +35,20 @@ from wire.links.port import Will
 from wire.messages import DeviceStatus
 from wire.topics import Topics
 
+if TYPE_CHECKING:  # a board that does not enrol or record has no memory for what does
+    from edge_client.live.store import LiveData
+
 log = logging.getLogger("shoal.edge")
 
+MAPPED_BYTES = 2**17
+"""Allocations of at least this size go back to the system when they are freed."""
+_M_MMAP_THRESHOLD = -3
+"""glibc's number for this setting (mallopt(3))."""
 
-def run(arguments: argparse.Namespace, credentials: Credentials | None = None) -> None:
-    """Take part until SIGTERM or Ctrl-C. `credentials`: those of an enrolled device, which are
-    renewed.
+
+def run(arguments: argparse.Namespace, enrolled: Path | None = None) -> None:
+    """Take part until SIGTERM or Ctrl-C. `enrolled`: the folder of an enrolled device's
+    credentials, which are renewed.
 
     Raises:
         ShoalError: an argument, the data or the broker cannot be used.
@@ -59,15 +60,16 @@ def run(arguments: argparse.Namespace, credentials: Credentials | None = None) -
             "checked for damage alone"
         )
     with only_process(arguments.state):
-        _take_part(arguments, trusted, address, credentials)
+        _take_part(arguments, trusted, address, enrolled)
 
 
 def _take_part(
     arguments: argparse.Namespace,
     trusted: tuple[PublicKey, ...],
     address: BrokerAddress,
-    credentials: Credentials | None,
+    enrolled: Path | None,
 ) -> None:
+    _return_memory()
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
     load_graphs, state = (
         graph_loader(arguments),
@@ -104,16 +106,23 @@ def _take_part(
             live=live,
             most_bytes=arguments.max_payload << 20,
         )
-        with Renewal(credentials, link.renew_certificate) if credentials else nullcontext():
-            agent.run(stop)
+        if enrolled is not None:
+            from edge_client.enrolment.credentials import Credentials
+            from edge_client.enrolment.renewal import Renewal
+
+            held.enter_context(Renewal(Credentials(enrolled), link.renew_certificate))
+        agent.run(stop)
 
 
 def _live(
     arguments: argparse.Namespace, held: contextlib.ExitStack, stop: Callable[[], bool]
-) -> LiveData | None:
+) -> "LiveData | None":
     """The live data of `--source`, which are recorded for as long as `held` lasts; None without."""
     if arguments.source is None or arguments.data is not None:
         return None
+    from edge_client.live.recording import recording
+    from edge_client.live.settings import live_settings
+
     recorded = held.enter_context(
         recording(live_settings(arguments), arguments.state, f"{arguments.id}-samples", stop)
     )
@@ -133,38 +142,59 @@ def _connect(
     )
 
 
+def _return_memory() -> None:
+    """Let glibc return the memory of large arrays whenever they are freed. Left alone, it raises
+    its threshold to the largest array so far and keeps what is freed below."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
 def main() -> None:
     """Entry point: a `ShoalError` is one line and status 2; `check`, `predict` and `withdraw` give
     1 if something is wrong. Ctrl-C gives 130."""
     arguments = parser().parse_args()
     try:
-        credentials = (
-            fill_in(arguments) if arguments.command in ("run", "check", "withdraw") else None
-        )
-        if arguments.command == "run":
-            log_to_stderr(
-                arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id
-            )
-        else:
-            log_to_stderr(arguments.log if arguments.command == "record" else "ERROR")
-        match arguments.command:
-            case "enrol":
-                enrol(arguments)
-            case "check":
-                sys.exit(check(arguments))
-            case "withdraw":
-                sys.exit(withdraw(arguments))
-            case "predict":
-                sys.exit(predict_live(arguments) if arguments.live else predict(arguments))
-            case "record":
-                sys.exit(record(arguments))
-            case _:
-                run(arguments, credentials)
+        sys.exit(_carry_out(arguments))
     except ShoalError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _carry_out(arguments: argparse.Namespace) -> int:
+    """Carry out a command, and return its status. Each imports what it alone needs."""
+    command, enrolled = arguments.command, None
+    if command in ("run", "check", "withdraw"):
+        enrolled = fill_in(arguments)
+    if command == "run":
+        log_to_stderr(
+            arguments.log, arguments.log_format, fleet=arguments.fleet, device=arguments.id
+        )
+        run(arguments, enrolled)
+        return 0
+    log_to_stderr(arguments.log if command == "record" else "ERROR")
+    match command:
+        case "enrol":
+            from edge_client.enrolment.enrol import enrol
+
+            enrol(arguments)
+            return 0
+        case "check":
+            from edge_client.check import check
+
+            return check(arguments)
+        case "withdraw":
+            from edge_client.agent.withdrawal import withdraw
+
+            return withdraw(arguments)
+        case "predict" if not arguments.live:
+            from edge_client.models.predict import predict
+
+            return predict(arguments)
+    from edge_client.live.commands import predict_live, record
+
+    return record(arguments) if command == "record" else predict_live(arguments)
 
 
 if __name__ == "__main__":

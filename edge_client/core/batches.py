@@ -40,7 +40,7 @@ def evaluation_slices(num_examples: int, min_batch: int, max_batch: int | None) 
 
 
 def training_batches(
-    train: Train, examples: Array, num_unlabelled: int, min_batch: int, rng: np.random.Generator
+    train: Train, examples: Array, num_unlabelled: int, min_batch: int, rng: "np.random.Generator"
 ) -> Iterator[Array]:
     """The examples (n,) of each batch, by index: every pass in a new order, until `epochs` or
     `steps` are done. `num_unlabelled`: how many windows the device has besides, without labels."""

@@ -101,14 +101,14 @@ class Random(msgspec.Struct, frozen=True):
     """The half of the last 64 bits that was not used yet."""
 
     @classmethod
-    def of(cls, rng: np.random.Generator) -> "Random":
+    def of(cls, rng: "np.random.Generator") -> "Random":
         """The state of `rng`."""
         told: Any = rng.bit_generator.state
         return cls(
             f"{told['state']['state']:032x}", told["uinteger"] if told["has_uint32"] else None
         )
 
-    def put(self, rng: np.random.Generator) -> None:
+    def put(self, rng: "np.random.Generator") -> None:
         """Let `rng`, which was made of the same seed, go on from this state."""
         told: Any = rng.bit_generator.state
         told["state"]["state"] = int(self.state, 16)

@@ -2,14 +2,13 @@
 certificate), ``ca.pem``, ``trust.pem``, ``policy.toml`` and ``enrolment.json``. ``device.pem`` is
 written last: with it, all is there."""
 
-import argparse
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from edge_client.enrolment.enrolled import ENROLMENT, PAIR, Enrolment
 from host.files import make_folder, write_atomically
 from wire.errors import ConfigError, Malformed, ShoalError, WireError
 from wire.identity.certificates import (
@@ -30,20 +29,8 @@ from wire.identity.keys import read_public
 from wire.links.mqtt import BrokerAddress
 from wire.topics import check_name
 
-FOLDER = "enrolled"
-"""Its name in the state folder, where no other is named."""
-PAIR, NEXT_KEY = "device.pem", "next.key"
+NEXT_KEY = "next.key"
 T = TypeVar("T")
-
-
-class Enrolment(msgspec.Struct, frozen=True):
-    """As what a device is enrolled, and where."""
-
-    device_id: str
-    fleet: str
-    broker: str
-    service: str
-    """Where it enrolled, and renews its certificate: ``https://HOST[:PORT]``."""
 
 
 class Credentials:
@@ -56,17 +43,6 @@ class Credentials:
     def exists(self) -> bool:
         """Whether this device is enrolled."""
         return (self.folder / PAIR).exists()
-
-    def enrolment(self) -> Enrolment:
-        """
-        Raises:
-            ConfigError: the file cannot be read.
-        """
-        payload = self._read("enrolment.json")
-        try:
-            return msgspec.json.decode(payload, type=Enrolment)
-        except msgspec.MsgspecError as error:
-            raise ConfigError(f"{self.folder / 'enrolment.json'}: {error}") from None
 
     def pair(self) -> tuple[TlsKey, Certificate]:
         """The key and its certificate.
@@ -145,7 +121,7 @@ class Credentials:
         files = {
             "ca.pem": authority.encode(),
             "trust.pem": given.trust.encode(),
-            "enrolment.json": msgspec.json.encode(enrolment),
+            ENROLMENT: msgspec.json.encode(enrolment),
         }
         if (
             given.policy and not (self.folder / "policy.toml").exists()
@@ -203,43 +179,3 @@ def check_pair(
         raise Malformed(f"the certificate is for {name}, not for {device_id}")
     check_time(certificate, now_s)
     return certificate
-
-
-def fill_in(arguments: argparse.Namespace) -> Credentials | None:
-    """Fill in, from the folder of an enrolled device, what the command line leaves open; what that
-    names counts. None if the device is not enrolled, or is run with credentials of another kind.
-
-    Raises:
-        ConfigError: the folder that is named has no credentials, or they cannot be read; or there
-        is no id.
-    """
-    named = arguments.enrolled is not None
-    credentials = Credentials(arguments.enrolled if named else arguments.state / FOLDER)
-    if not named and (
-        not credentials.exists or arguments.id is not None or arguments.cert is not None
-    ):
-        if arguments.id is None:
-            raise ConfigError("no --id: name this device, or enrol it with `shoal-edge enrol`")
-        return None
-    if not credentials.exists:
-        raise ConfigError(
-            f"--enrolled {credentials.folder}: there is no {PAIR}; `shoal-edge enrol` writes it"
-        )
-    enrolment, folder = credentials.enrolment(), credentials.folder
-    if arguments.id not in (None, enrolment.device_id):
-        raise ConfigError(f"--id {arguments.id}: {folder} is of the device {enrolment.device_id}")
-    policy = folder / "policy.toml"
-    found: dict[str, object] = {
-        "id": enrolment.device_id,
-        "fleet": enrolment.fleet,
-        "broker": enrolment.broker,
-        "trust": folder / "trust.pem",
-        "ca": folder / "ca.pem",
-        "policy": policy if policy.exists() else None,
-    }
-    left_open = (None, "default", os.environ.get("SHOAL_BROKER", "mqtt://localhost"))
-    for name, value in found.items():
-        if getattr(arguments, name) in left_open:
-            setattr(arguments, name, value)
-    arguments.cert, arguments.key = folder / PAIR, folder / PAIR
-    return credentials

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge_client.agent.policy_file import read_policy
-from edge_client.enrolment.credentials import FOLDER, Credentials
+from edge_client.enrolment.credentials import Credentials
+from edge_client.enrolment.enrolled import FOLDER, read_enrolment
 from edge_client.enrolment.exchange import ask, fetch_authority, read_url
 from edge_client.enrolment.unit import install
 from wire.errors import ConfigError, LinkError
@@ -45,7 +46,10 @@ def enrol(arguments: argparse.Namespace) -> None:
         check_name(wanted, "device id")
     credentials = Credentials(arguments.enrolled or arguments.state / FOLDER)
     if credentials.exists and not arguments.again:
-        enrolment, end = credentials.enrolment(), credentials.pair()[1].not_valid_after_utc
+        enrolment, end = (
+            read_enrolment(credentials.folder),
+            credentials.pair()[1].not_valid_after_utc,
+        )
         if end > datetime.now(UTC):
             with suppress(OSError):
                 credentials.tidy()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from edge_client.enrolment.credentials import Credentials, check_pair
+from edge_client.enrolment.enrolled import read_enrolment
 from edge_client.enrolment.exchange import ask
 from wire.errors import ConfigError, LinkError, ShoalError
 from wire.identity.certificates import certificate_pem, make_request, sign_text
@@ -86,7 +87,10 @@ class Renewal:
             LinkError: the service cannot be reached, or has too much to do.
             ConfigError: it refuses, or something cannot be read or written.
         """
-        enrolment, (key, certificate) = self._credentials.enrolment(), self._credentials.pair()
+        enrolment, (key, certificate) = (
+            read_enrolment(self._credentials.folder),
+            self._credentials.pair(),
+        )
         authority = self._credentials.authority()
         new = self._credentials.next_key()
         request = make_request(new, enrolment.device_id)

@@ -1,5 +1,6 @@
 """A bundle's graphs on onnxruntime: CPU by default, CUDA or TensorRT where its wheel has them."""
 
+import numpy as np
 import onnxruntime
 
 from wire.arrays import names
@@ -8,15 +9,18 @@ from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Bundle
 from wire.errors import BundleError
 
-_Loaded = tuple[onnxruntime.InferenceSession, onnxruntime.RunOptions | None]
-"""A session, and how it is run."""
-
 
 def load_session(
-    data: bytes, providers: tuple[str, ...], threads: int, origin: str, once: bool = False
+    data: bytes,
+    providers: tuple[str, ...],
+    threads: int,
+    origin: str,
+    once: bool = False,
+    arena: bool = False,
 ) -> onnxruntime.InferenceSession:
-    """A graph, ready to run. `origin` names it in the error. One that runs `once` is not optimised,
-    which would take longer than it saves.
+    """Return a graph, ready to run. `origin` names it in the error. One that runs `once` is not
+    optimised, which would take longer than it saves. An `arena` keeps the memory of one run for the
+    next: faster where there are many.
 
     Raises:
         BundleError: onnxruntime refuses it.
@@ -25,6 +29,8 @@ def load_session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    options.enable_cpu_mem_arena = arena
+    options.enable_mem_pattern = not arena  # an arena and a pattern would both hold the memory
     if once:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
@@ -59,9 +65,8 @@ class OnnxModel:
 
 
 class OnnxGraphs:
-    """Sessions are made when a graph is first run. One thread per session: a device has other work
-    to do. It has little memory, too: only graphs that train keep theirs between two runs, and a
-    graph over the tensors alone has its session for one run."""
+    """Holds the session of one graph at a time, that of the last run: a device has little memory.
+    One thread per session: it has other work to do."""
 
     max_batch: int | None = None
 
@@ -71,10 +76,8 @@ class OnnxGraphs:
         providers: tuple[str, ...] = ("CPUExecutionProvider",),
         threads: int = 1,
     ) -> None:
-        self._bundle, self._providers, self._threads = bundle, list(providers), threads
-        self._sessions: dict[str, _Loaded] = {}
-        self._frugal = onnxruntime.RunOptions()
-        self._frugal.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        self._bundle, self._providers, self._threads = bundle, providers, threads
+        self._loaded: tuple[str, onnxruntime.InferenceSession] | None = None
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
         """Run a graph on the arrays it names; others in `inputs` are ignored.
@@ -83,38 +86,37 @@ class OnnxGraphs:
             BundleError: the bundle has no such graph, an input is missing, or onnxruntime refuses
             the graph or its inputs.
         """
-        session, options = self._sessions.get(graph) or self._load(graph)
-        described = self._bundle.manifest.graphs[graph]
+        if self._loaded is None or self._loaded[0] != graph:
+            self._loaded = None  # its memory is free before the next one takes some
+            self._loaded = graph, self._load(graph)
+        session, described = self._loaded[1], self._bundle.manifest.graphs[graph]
         if missing := [name for name in described.inputs if name not in inputs]:
             raise BundleError(f"graph {graph!r}: input {missing[0]!r} is missing")
         try:
-            outputs = session.run(None, {name: inputs[name] for name in described.inputs}, options)
+            outputs = session.run(None, {name: inputs[name] for name in described.inputs})
         except Exception as error:  # onnxruntime's exceptions share no base but Exception
             raise BundleError(f"graph {graph!r}: {str(error)[:300]}") from None
-        return dict(zip(described.outputs, outputs, strict=True))
+        # copies: an output of a session with an arena keeps the whole of it
+        return {
+            name: np.array(value) for name, value in zip(described.outputs, outputs, strict=True)
+        }
 
     def answer(self, model: bytes, x: Array) -> Array:
-        """What a model in one file says of examples.
+        """Return what a model in one file says of examples.
 
         Raises:
             BundleError: onnxruntime refuses it or its input.
         """
-        return OnnxModel(model, tuple(self._providers), self._threads).predict(x)
+        return OnnxModel(model, self._providers, self._threads).predict(x)
 
-    def _load(self, graph: str) -> _Loaded:
+    def _load(self, graph: str) -> onnxruntime.InferenceSession:
         payload, described = self._bundle.graph_bytes(graph), self._bundle.manifest.graphs[graph]
-        of_examples, origin = names.X in described.inputs, f"graph {graph!r}"
-        session = load_session(
-            payload, tuple(self._providers), self._threads, origin, once=not of_examples
-        )
-        if (made := len(session.get_outputs())) != len(described.outputs):
+        once = names.X not in described.inputs
+        trains = not once and bool(names.part(dict.fromkeys(described.outputs), names.NEXT))
+        origin = f"graph {graph!r}"
+        session = load_session(payload, self._providers, self._threads, origin, once, arena=trains)
+        if (outputs := len(session.get_outputs())) != len(described.outputs):
             raise BundleError(
-                f"{origin}: {made} outputs, its manifest says {len(described.outputs)}"
+                f"{origin}: {outputs} outputs, its manifest says {len(described.outputs)}"
             )
-        trains = of_examples and any(
-            names.role_of(output) == names.NEXT for output in described.outputs
-        )
-        loaded = session, None if trains else self._frugal
-        if of_examples:
-            self._sessions[graph] = loaded
-        return loaded
+        return session

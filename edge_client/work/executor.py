@@ -31,7 +31,7 @@ def _nothing() -> None:
     """Between batches of a simulation, nothing happens."""
 
 
-def from_entropy(_plan: Plan) -> np.random.Generator:
+def from_entropy(_plan: Plan) -> "np.random.Generator":
     """Noise from the operating system's entropy."""
     return np.random.default_rng()
 

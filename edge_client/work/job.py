@@ -28,7 +28,7 @@ from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Prot
 
 Fetch = Callable[[str], Tensors]
 """The tensors of a blob that the plan names."""
-Secret = Callable[[Plan], np.random.Generator]
+Secret = Callable[[Plan], "np.random.Generator"]
 """Where a device's private noise comes from. The aggregator must not be able to repeat it."""
 Between = Callable[[], None]
 """Called before each batch; what it raises ends the work."""
@@ -211,7 +211,7 @@ class Job:
         place.random.put(self._rng)
 
     @cached_property
-    def _secret(self) -> np.random.Generator:
+    def _secret(self) -> "np.random.Generator":
         return self._make_secret(self._plan)
 
     def receive(self, digest: str, model: Tensors) -> None:

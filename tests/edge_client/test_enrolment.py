@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.enrolment.credentials import Credentials, fill_in
+from edge_client.enrolment.credentials import Credentials
 from edge_client.enrolment.enrol import enrol
+from edge_client.enrolment.enrolled import fill_in
 from edge_client.enrolment.exchange import ask
 from edge_client.enrolment.renewal import Renewal
 from edge_client.enrolment.unit import unit

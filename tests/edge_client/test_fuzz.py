@@ -235,7 +235,6 @@ class Caching(OnnxGraphs):
         )
         if key not in Caching.loaded:
             Caching.loaded[key] = super()._load(graph)
-        self._sessions[graph] = Caching.loaded[key]
         return Caching.loaded[key]
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.earlier_client import EarlierClient
 from tests.end_to_end.fleet import find_mosquitto
 from tests.end_to_end.year_fleet import YearFleet
 
@@ -44,7 +43,7 @@ def test_a_year_of_a_fleet(year: YearFleet) -> None:
     devices_leave_and_return_while_a_campaign_is_extended(year)
     one_is_banned_and_forgotten(year)
     the_bundle_is_upgraded_while_half_are_away(year)
-    the_algorithm_changes_with_an_earlier_client_beside(year)
+    the_algorithm_changes(year)
     a_worse_canary_goes_back(year)
     the_machine_is_lost(year)
     another_campaign_starts_after_that(year)
@@ -124,37 +123,31 @@ def the_bundle_is_upgraded_while_half_are_away(year: YearFleet) -> None:
     assert set(year.versions().values()) == {2}
 
 
-def the_algorithm_changes_with_an_earlier_client_beside(year: YearFleet) -> None:
-    year.enrol(["earlier"])
+def the_algorithm_changes(year: YearFleet) -> None:
     before = year.last_release
-    with EarlierClient("earlier", year.state("earlier"), year.folder / "data" / "d0") as earlier:
-        nights = ("--window", in_hours(6))
-        year.campaign(
-            "start",
-            "autumn",
-            "--bundle",
-            year.bundle("larger"),
-            "--algorithm",
-            "fedavg",
-            "--rounds",
-            2,
-            *nights,
-            *TRAINING,
-        )
-        assert year.asks_nobody("autumn", for_s=3.0)
-        year.campaign("set", "autumn", "--window", in_hours(-1))
-        year.rolled_out("autumn")
-        year.wait_for_use(year.devices, before)
-        year.keeps_accuracy("autumn")
-        year.wait(lambda: earlier.finished)
-        assert earlier.accuracy() > 0.8
-        assert year.get("/devices/earlier")["entry"]["updates"] >= 2
+    nights = ("--window", in_hours(6))
+    year.campaign(
+        "start",
+        "autumn",
+        "--bundle",
+        year.bundle("larger"),
+        "--algorithm",
+        "fedavg",
+        "--rounds",
+        2,
+        *nights,
+        *TRAINING,
+    )
+    assert year.asks_nobody("autumn", for_s=3.0)
+    year.campaign("set", "autumn", "--window", in_hours(-1))
+    year.rolled_out("autumn")
+    year.wait_for_use(year.devices, before)
+    year.keeps_accuracy("autumn")
     before = year.last_release
     year.campaign("set", "autumn", "--rounds", 4)
     year.rolled_out("autumn", after=before)
     year.wait_for_use(year.devices, before)
     year.keeps_accuracy("the extension of autumn")
-    year.run("shoal", "devices", "forget", year.served, "earlier", "--yes")
 
 
 def in_hours(from_now: int) -> str:

@@ -93,7 +93,7 @@ class TestVouch:
             (["--public", "none", "--fleet", "f"], "--public none: No such file"),
             (
                 ["--public", "signing.key", "--fleet", "f"],
-                "--public signing.key: trusted key: not a PEM public key",
+                "--public signing.key: trusted key: not a public key",
             ),
             (["--public", "two.pem", "--fleet", "f"], "--public two.pem: 2 keys, expected one"),
             (["--service", ".", "--fleet", "a/b"], "fleet name 'a/b'"),

@@ -33,7 +33,7 @@ def clip(update: Array, norm: float) -> Array:
     return rounded
 
 
-def add_noise(update: Array, std: float, rng: np.random.Generator) -> Array:
+def add_noise(update: Array, std: float, rng: "np.random.Generator") -> Array:
     """The update (D,) float32 with independent Gaussian noise; drawn and added in float64, then
     rounded. None is drawn where `std` is 0."""
     if std == 0:

@@ -5,29 +5,49 @@ The only module that knows paho. The protocol uses nothing of MQTT 5 that 3.1.1 
 how long the broker keeps a session (`SESSION_S`).
 """
 
+import importlib.util
 import logging
 import random
 import socket
 import ssl
+import sys
 import threading
 import time
+import types
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import paho.mqtt.client as mqtt
-import paho.mqtt.properties
-from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-
 from wire.errors import ConfigError, LinkError
 from wire.links.port import Delivery, Denied, LinkDown, LinkEvent, LinkUp, Will
 from wire.links.tls import client_context, load_files
+
+
+@contextmanager
+def _without(name: str) -> Iterator[None]:
+    """While the context is open, let imports of a module that is not loaded yet find nothing."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = types.ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+# paho imports urllib.request, and with it HTTP and e-mail, 1.5 MiB of a board, for proxies alone,
+# which it uses where PySocks is installed.
+with _without("" if importlib.util.find_spec("socks") else "urllib.request"):
+    import paho.mqtt.client as mqtt
+    import paho.mqtt.properties
+    from paho.mqtt.enums import CallbackAPIVersion
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
 
 log = logging.getLogger("shoal.link")
 
