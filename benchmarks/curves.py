@@ -27,7 +27,7 @@ from algorithms.registry import read_algorithm
 from benchmarks.clustering import devices as surveyed
 from benchmarks.results.report import describe_machine, put
 from benchmarks.stopwatch import seconds_of
-from shoal.reports.files import COLOURS, GRID
+from shoal.reports.pictures import COLOURS, GRID
 from simulation.engine.options import EngineOptions
 from simulation.partition import make_fleet, read_partition
 from simulation.simulate import SimulationSettings, simulate

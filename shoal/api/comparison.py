@@ -18,8 +18,8 @@ from shoal.api.compared import Compared
 from shoal.api.settings import make_settings
 from shoal.api.tables import to_frame
 from shoal.choices import check_bounds, with_privacy
-from shoal.reports.comparison_files import write_comparison, write_grid
-from shoal.reports.comparison_tables import flat_rows
+from shoal.reports.files import write_comparison, write_grid
+from shoal.reports.tables import flat_rows
 from simulation.comparison.grid import SEEDS, Grid, make_cells, sort_out
 from simulation.comparison.grid_table import place_of, tabulate_grid
 from simulation.comparison.processes import check_jobs, run_all

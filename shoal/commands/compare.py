@@ -160,8 +160,8 @@ def _compare(
     workers: int | None,
     console: Console,
 ) -> None:
-    from shoal.reports.comparison_files import write_comparison
-    from shoal.reports.comparison_tables import comparison_columns, tables
+    from shoal.reports.files import write_comparison
+    from shoal.reports.tables import comparison_columns, tables
     from simulation.comparison.table import least_p, tabulate
 
     results = _run(asked.jobs(), out, workers, console)
@@ -188,8 +188,8 @@ def _compare(
 def _compare_scenarios(
     grid: Grid, reference: str, out: Path, workers: int | None, console: Console
 ) -> None:
-    from shoal.reports.comparison_files import write_grid
-    from shoal.reports.comparison_tables import cell_columns, overall_columns, tables
+    from shoal.reports.files import write_grid
+    from shoal.reports.tables import cell_columns, overall_columns, tables
     from simulation.comparison.grid import sort_out
     from simulation.comparison.grid_table import tabulate_grid
 

@@ -71,8 +71,9 @@ def demo(
         newcomers_without_labels,
         training_alone,
     )
-    from shoal.reports.files import device_table, slug, write_report
+    from shoal.reports.files import slug, write_report
     from shoal.reports.run_page import Extras
+    from shoal.reports.tables import device_table
     from shoal.reports.words import verdict
     from shoal.waiting import steps
     from simulation.datasets.catalog import load_data

@@ -88,8 +88,9 @@ def simulate(
     from shoal.api.settings import engine_options, make_settings
     from shoal.api.written import why_left_out
     from shoal.choices import hyper_given
-    from shoal.reports.files import device_table, newcomer_table, write_report
+    from shoal.reports.files import write_report
     from shoal.reports.pictures import draw_holdings
+    from shoal.reports.tables import device_table, newcomer_table
     from shoal.reports.words import time_text, verdict
     from shoal.waiting import rounds as rounds_shown
     from shoal.waiting import steps

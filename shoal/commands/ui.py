@@ -30,8 +30,7 @@ def ui(
     """Show the runs of a folder in a browser, and compare them. Only this machine is answered;
     nothing is changed."""
     from aggregator.http.server import HttpServer
-    from shoal.reports.library import Library
-    from shoal.reports.site import Site
+    from shoal.reports.site import Library, Site
 
     if not folder.is_dir():
         raise ConfigError(
@@ -42,7 +41,7 @@ def ui(
     library = Library(folder.resolve())
     found = len(library.entries())
     with HttpServer(HOST, port) as server:
-        server.serve(Site(library).app)
+        server.serve(Site(library))
         print(
             f"{found} run{'' if found == 1 else 's'} of {folder} at "
             f"http://{HOST}:{server.address[1]}; Ctrl-C ends this",

@@ -9,12 +9,6 @@ import numpy as np
 from aggregator.http.pages.rendering import render
 from aggregator.http.pages.words import percent
 from shoal.asked import Asked
-from shoal.reports.comparison_tables import (
-    Columns,
-    cell_columns,
-    comparison_columns,
-    overall_columns,
-)
 from shoal.reports.pages import (
     SHADES,
     Line,
@@ -24,6 +18,7 @@ from shoal.reports.pages import (
     kind_of,
     shades,
 )
+from shoal.reports.tables import Columns, cell_columns, comparison_columns, overall_columns
 from simulation import cost
 from simulation.comparison.grid_table import GridTables
 from simulation.comparison.table import by_algorithm, served
@@ -106,7 +101,10 @@ def grid_page(found: GridTables, asked: Asked) -> str:
         over_rounds=None,
         over_bytes=None,
         devices=[],
-        cells=_heat(cells),
+        cells=[
+            (name, [_shade(row["accuracy"]["mean"]) for row in rows])
+            for name, rows in cells.items()
+        ],
         num_seeds=max((row["seeds"] for rows in cells.values() for row in rows), default=0),
         left_out=[(str(cell), why) for cell, why in found.left_out.items()],
         asked=asked,
@@ -206,33 +204,22 @@ def _groups(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, 
         return []
     order = sorted(
         {d for found in first for d in found},
-        key=lambda d: ([_or_last(found.get(d)) for found in first], d),
+        key=lambda d: ([(found.get(d) is None, found.get(d) or 0) for found in first], d),
     )[:MOST_DEVICES]
     return [(d, [found.get(d) for found in first]) for d in order]
 
 
-def _or_last(group: int | None) -> float:
-    return float("inf") if group is None else group
-
-
-class Confusion(NamedTuple):
-    """What test windows are and what devices take them for, over all seeds of an algorithm."""
-
-    name: str
-    classes: list[str]
-    cells: list[list[Shade]]
-
-
-def _confusions(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Confusion]:
+def _confusions(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[tuple[str, list[str], list[list[Shade]]]]:
+    """Return for each algorithm the classes and how often a test window of one is taken for
+    another, over all seeds."""
     found = []
     for name, its in runs.items():
         counts = [np.array(run["confusion"]) for run in its if run.get("confusion")]
         if counts:
-            found.append(
-                Confusion(
-                    name, list(its[0]["classes"]), shades(np.sum(counts, axis=0), by_row=True)
-                )
-            )
+            cells = shades(np.sum(counts, axis=0), by_row=True)
+            found.append((name, list(its[0]["classes"]), cells))
     return found
 
 
@@ -262,13 +249,6 @@ def _costs(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Cost]:
             ]
             found.append(Cost(name, windows, down, up, cost.Estimate(phone[0].speed, *means)))
     return found
-
-
-def _heat(cells: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[Shade]]]:
-    """By cell of a grid, the mean accuracy of each algorithm."""
-    return [
-        (name, [_shade(row["accuracy"]["mean"]) for row in rows]) for name, rows in cells.items()
-    ]
 
 
 def _shade(accuracy: float | None) -> Shade:

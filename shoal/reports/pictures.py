@@ -1,24 +1,125 @@
-"""Pictures of data, for people: who holds what, before anything is trained."""
+"""Pictures of a run and of its data, for slides and papers."""
 
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
-from matplotlib.collections import EllipseCollection
 
+from aggregator.core.ports import Blobs
+from aggregator.core.record import RoundRecord
+from aggregator.core.summary import Summary
+from aggregator.http.pages.distances import read_views
 from edge_client.data.labels import has_classes
-from shoal.reports.files import COLOURS, GRID, INK
 from simulation.datasets.windows import FleetData
 from wire.arrays.tensors import Array
 
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.collections import EllipseCollection
+from matplotlib.ticker import MaxNLocator
+
+COLOURS = ("#1b7f79", "#d1495b", "#edae49", "#30638e", "#8d5b9f", "#5c946e", "#a44a3f", "#3d405b")
+INK, GRID = "#22313a", "#d7dee2"
+plt.rcParams.update(
+    {
+        "font.size": 10,
+        "axes.edgecolor": INK,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+    }
+)
 NAMED_DEVICES = 60
 """So many devices still have their names under their columns."""
 CELL_IN, ROOM_IN = (0.15, 0.4), 13.0
 """Smallest and largest distance from device to device, and the width that they should fit in, in
 inches."""
+
+
+def draw_accuracy(path: Path, summary: Summary) -> Path:
+    """Mean and worst accuracy over rounds, beside the comparison's where there is one."""
+    figure, axes = plt.subplots(figsize=(7.2, 4), layout="constrained")
+    lines = {summary.algorithm: summary.accuracy_by_round}
+    for name, other in summary.comparison.items():
+        lines[name] = other.accuracy_by_round
+    for colour, (name, rounds) in zip(COLOURS, lines.items(), strict=False):
+        numbers = np.arange(1, len(rounds) + 1)
+        for label, style, accuracies in (
+            ("mean", "-", [r.mean for r in rounds]),
+            ("worst", ":", [r.worst for r in rounds]),
+        ):
+            values = [np.nan if accuracy is None else 100 * accuracy for accuracy in accuracies]
+            axes.plot(
+                numbers,
+                values,
+                style,
+                color=colour,
+                lw=2,
+                label=f"{name}, {label}",
+                marker="." if len(rounds) < 3 else None,
+            )
+    axes.set(xlabel="round", ylabel="accuracy on the devices' own test windows, %")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(color=GRID)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def draw_similarity(
+    out: Path, summary: Summary, records: Sequence[RoundRecord], blobs: Blobs
+) -> list[Path]:
+    """One picture of the distance matrices by which devices were last grouped, devices in the order
+    of their groups."""
+    seen = [record for record in records if record.views]
+    if not seen:
+        return []
+    matrices, ids = read_views(blobs.get(seen[-1].views))
+    groups = [summary.devices[d].group for d in ids]
+    by_group = [(-1 if group is None else group, d) for group, d in zip(groups, ids, strict=True)]
+    order = sorted(range(len(ids)), key=by_group.__getitem__)
+    figure, all_axes = plt.subplots(
+        1,
+        len(matrices),
+        figsize=(1.4 + 4.6 * len(matrices), 5.2),
+        layout="constrained",
+        squeeze=False,
+    )
+    for i, (axes, (name, matrix)) in enumerate(zip(all_axes[0], matrices.items(), strict=True)):
+        _draw_matrix(
+            axes,
+            matrix[np.ix_(order, order)],
+            [ids[k] if i == 0 else "" for k in order],
+            [groups[k] for k in order],
+        )
+        axes.set_title(f"{name}, round {seen[-1].round}")
+    path = out / "similarity.png"
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return [path]
+
+
+def _draw_matrix(
+    axes: Any, matrix: Array, labels: Sequence[str], groups: Sequence[int | None]
+) -> None:
+    off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
+    high = float(np.quantile(off_diagonal, 0.98)) if off_diagonal.size else 1.0
+    image = axes.imshow(matrix, cmap="YlGnBu_r", vmin=0, vmax=high or 1.0)
+    for at in (i for i in range(1, len(groups)) if groups[i] != groups[i - 1]):
+        axes.axhline(at - 0.5, color="white", lw=2)
+        axes.axvline(at - 0.5, color="white", lw=2)
+    if len(labels) <= 60:
+        axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    else:
+        axes.set_yticks([])
+    axes.set_xticks([])
+    axes.figure.colorbar(image, ax=axes, shrink=0.75, label="distance (dark: close)")
 
 
 def draw_holdings(path: Path, fleet: FleetData) -> Path:

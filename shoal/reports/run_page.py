@@ -11,15 +11,21 @@ from aggregator.core.ports import Blobs
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import DeviceSummary, Summary
 from aggregator.http.pages.charts import bar_chart, sizes_of
-from aggregator.http.pages.distances import Compared, compare, picture, read_views
+from aggregator.http.pages.distances import DistanceView, compare, picture, read_views
 from aggregator.http.pages.rendering import render
 from aggregator.http.pages.words import number
 from algorithms.personalisation.keeping import Recipe
 from algorithms.personalisation.kept import NOT_TOLD, kept_text
 from shoal.asked import Setting
-from shoal.reports.kept_words import margin_text, names_text, rule_text
 from shoal.reports.pages import Line, Shade, changed_first, chart_pair, kind_of, line_of, shades
-from shoal.reports.words import scenario_text, time_text, verdict
+from shoal.reports.words import (
+    margin_text,
+    names_text,
+    rule_text,
+    scenario_text,
+    time_text,
+    verdict,
+)
 from simulation import cost
 from wire.arrays.tensors import Array
 
@@ -119,7 +125,7 @@ def _sizes(records: Sequence[RoundRecord]) -> dict[int, dict[int, int]]:
 
 def _views(
     summary: Summary, records: Sequence[RoundRecord], blobs: Blobs
-) -> tuple[int, dict[str, tuple[Compared, str]]]:
+) -> tuple[int, dict[str, tuple[DistanceView, str]]]:
     """Return the round in which devices were last grouped by distances, and these by name, each
     with the address of its picture."""
     seen = [record for record in records if record.views]
@@ -141,15 +147,17 @@ def _holdings(
     """Rows of the table of who holds what, by group: so many that they are evenly spread over the
     groups."""
 
-    def group_of(device_id: str) -> int | None:
-        device = summary.devices.get(device_id)
-        return device.group if device else None
-
-    order = sorted(held, key=lambda d: (-1 if group_of(d) is None else group_of(d), d))
+    groups = {d: summary.devices[d].group if d in summary.devices else None for d in held}
+    order = [
+        d
+        for d, _ in sorted(
+            groups.items(), key=lambda item: (item[1] or -(item[1] is None), item[0])
+        )
+    ]
     chosen = [
         order[i] for i in np.linspace(0, len(order) - 1, min(MOST_ROWS, len(order))).astype(int)
     ]
     if not chosen:
         return []
     cells = shades(np.stack([held[d] for d in chosen]), by_row=False)
-    return [(d, group_of(d), row) for d, row in zip(chosen, cells, strict=True)]
+    return [(d, groups[d], row) for d, row in zip(chosen, cells, strict=True)]

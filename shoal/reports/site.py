@@ -1,22 +1,133 @@
-"""The pages of `shoal ui`: all runs of a folder, their reports, and several of them side by side.
-It reads and changes nothing."""
+"""The pages of `shoal ui`: the runs and comparisons of a folder, their reports, and several of them
+side by side. Nothing is changed."""
 
+import json
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aggregator.core.summary import Summary
 from aggregator.http.pages.rendering import render
 from host.loopback import asked_host, is_loopback
-from shoal.reports.library import Entry, Library
 from shoal.reports.pages import chart_pair, kind_of, line_of
 from shoal.reports.run_page import worst_first
+
+MOST_ENTRIES = 2000
+"""Runs that are listed, at most: the latest."""
+DEEPEST = 4
+"""Folders below the one that is looked through."""
+LARGEST = 64 * 2**20
+"""Bytes of a file that is read, at most."""
+LEFT_OUT = {"models", "bundle", "devices", "aggregator", "node_modules"}
+"""Folders within a run's own that hold no other run."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder with results."""
+
+    name: str
+    """Its path below the folder that was looked through; a dot for that folder itself."""
+    folder: Path
+    at_s: float
+    """When it was written, in Unix seconds."""
+    summary: Summary | None = None
+    """Of a run; None of a comparison, and where it cannot be read."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """Of a comparison, a row for each algorithm; of a grid those over all cells."""
+    problem: str = ""
+    """Why it cannot be read; empty where it can be."""
+
+    @property
+    def has_report(self) -> bool:
+        """Whether there is a page of it."""
+        return (self.folder / "report.html").is_file()
+
+
+class Library:
+    """Looks through a folder, and reads again only what has changed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self._read = root, dict[Path, tuple[tuple[int, int], RunFolder]]()
+
+    def entries(self) -> dict[str, RunFolder]:
+        """By name, what is there now, the latest first. Links to other folders are not followed."""
+        found: list[tuple[int, Path]] = []
+        for folder, folders, files in os.walk(self.root):
+            here = Path(folder)
+            depth = len(here.relative_to(self.root).parts)
+            kept = [
+                name
+                for name in sorted(folders)
+                if not name.startswith(".") and name not in LEFT_OUT
+            ]
+            folders[:] = kept if depth < DEEPEST else []
+            for name in ("summary.json", "compare.json"):
+                if name in files and (file := here / name).is_file() and not file.is_symlink():
+                    found.append((file.stat().st_mtime_ns, file))
+        latest = sorted(found, key=lambda one: (-one[0], one[1]))[:MOST_ENTRIES]
+        entries = [self._entry(file) for _, file in latest]
+        self._read = {file: self._read[file] for _, file in latest if file in self._read}
+        return {entry.name: entry for entry in entries}
+
+    def _entry(self, file: Path) -> RunFolder:
+        stat = file.stat()
+        stamp = stat.st_mtime_ns, stat.st_size
+        if (held := self._read.get(file)) is not None and held[0] == stamp:
+            return held[1]
+        entry = _read_entry(self.root, file, stat.st_mtime, stat.st_size)
+        self._read[file] = stamp, entry
+        return entry
+
+
+def _read_entry(root: Path, file: Path, at_s: float, size: int) -> RunFolder:
+    """A run or a comparison by its file; one that cannot be read says why."""
+    name, folder = str(file.parent.relative_to(root)), file.parent
+    if size > LARGEST:
+        return RunFolder(
+            name,
+            folder,
+            at_s,
+            problem=f"{file.name}: {size:,} bytes, more than the {LARGEST:,} that are read",
+        )
+    try:
+        if file.name == "summary.json":
+            return RunFolder(
+                name, folder, at_s, msgspec.json.decode(file.read_bytes(), type=Summary)
+            )
+        held = json.loads(file.read_text())
+        rows = held["overall"] if isinstance(held, dict) else held
+        return RunFolder(
+            name,
+            folder,
+            at_s,
+            rows=[{"algorithm": str(r["algorithm"]), "mean": r["accuracy"]["mean"]} for r in rows],
+        )
+    except OSError as error:
+        return RunFolder(name, folder, at_s, problem=f"{file.name}: {error.strerror}")
+    except (ValueError, TypeError, KeyError) as error:
+        what = (
+            "a summary that `shoal simulate` wrote"
+            if file.name == "summary.json"
+            else "a table that `shoal compare` wrote"
+        )
+        return RunFolder(
+            name,
+            folder,
+            at_s,
+            problem=f"{file.name}: expected {what}: {type(error).__name__} {error}",
+        )
+
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -38,16 +149,25 @@ class Site:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self.app = _Local(
-            Starlette(
-                routes=[
-                    Route("/", self._list),
-                    Route("/compare", self._compare),
-                    Route("/report/{name:path}", self._report),
-                ],
-                exception_handlers={HTTPException: _problem},
-            )
+        self._app = Starlette(
+            routes=[
+                Route("/", self._list),
+                Route("/compare", self._compare),
+                Route("/report/{name:path}", self._report),
+            ],
+            exception_handlers={HTTPException: _problem},
         )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer requests that name this machine alone, so that a page of another site cannot read
+        the runs under a name of its own."""
+        answer: ASGIApp = self._app
+        if scope["type"] == "http" and not is_loopback(
+            asked_host(Request(scope).headers.get("host", ""))
+        ):
+            text = "this address is for this machine alone"
+            answer = _page(render("trouble.html", text=text), 403)
+        await answer(scope, receive, send)
 
     def _list(self, request: Request) -> Response:
         words = request.query_params.get("q", "")[:400].casefold().split()
@@ -117,7 +237,7 @@ def _devices(runs: Sequence[tuple[str, Summary]]) -> list[tuple[str, list[float 
     ]
 
 
-def _about(entry: Entry) -> str:
+def _about(entry: RunFolder) -> str:
     """What a search looks for words in."""
     summary = entry.summary
     told = (
@@ -134,22 +254,3 @@ def _page(html: str | bytes, status: int = 200) -> Response:
 
 def _problem(_request: Request, error: Any) -> Response:
     return _page(render("trouble.html", text=str(error.detail)), error.status_code)
-
-
-class _Local:
-    """Answers requests that name this machine alone, so that a page of another site cannot read the
-    runs under a name of its own."""
-
-    def __init__(self, app: Starlette) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not is_loopback(
-            asked_host(Request(scope).headers.get("host", ""))
-        ):
-            refused = _page(
-                render("trouble.html", text="this address is for this machine alone"), 403
-            )
-            await refused(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)

@@ -22,8 +22,8 @@ from aggregator.storage.memory import MemoryBlobs, MemoryRegistry
 from algorithms.personalisation.kept import Kept
 from algorithms.registry import read_algorithm
 from shoal.reports.files import write_report
-from shoal.reports.kept_words import UNUSABLE, margin_text, names_text, rule_text
 from shoal.reports.run_page import Extras
+from shoal.reports.words import UNUSABLE, margin_text, names_text, rule_text
 from tests.aggregator.kept_cases import CHOICE, CLOSING, KEPT, LAYOUT, NAMES
 from tests.aggregator.round_cases import RECEIVED, Run
 from tests.contracts.store import SETTINGS

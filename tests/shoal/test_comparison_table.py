@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shoal.reports.comparison_tables import comparison_columns, tables
+from shoal.reports.tables import comparison_columns, tables
 
 
 def row(name: str, **others: Any) -> dict[str, Any]:

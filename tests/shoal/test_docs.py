@@ -384,7 +384,7 @@ def test_simulation_page_names_every_field_of_the_summary_every_partition_and_ev
 
 
 def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shoal.reports.comparison_tables import write_csv
+    from shoal.reports.files import write_csv
     from simulation.comparison import runs as compare
     from simulation.comparison.table import tabulate
     from simulation.partition import read_partition

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shoal.cli import application
-from shoal.reports.grid_picture import draw_grid
+from shoal.reports.comparison_pictures import draw_grid
 from simulation.comparison.grid import read_cells
 from tests.support.fleets import synthetic_fleet
 

@@ -20,10 +20,9 @@ from algorithms.registry import read_algorithm
 from shoal.asked import describe
 from shoal.cli import application
 from shoal.commands.simulate import extras_of
-from shoal.reports.library import Library
 from shoal.reports.pages import chart_pair
 from shoal.reports.run_page import run_page, worst_first
-from shoal.reports.site import MOST, Site
+from shoal.reports.site import MOST, Library, Site
 from simulation.cost import BATTERY_J, COMPUTE_W, RADIO_W, Counted, count, estimates
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.shoal.report_cases import write
@@ -182,7 +181,7 @@ class TestSite:
 
     @pytest.fixture
     def client(self, root: Path) -> TestClient:
-        return TestClient(Site(Library(root)).app, base_url="http://127.0.0.1:8099")
+        return TestClient(Site(Library(root)), base_url="http://127.0.0.1:8099")
 
     def test_the_list_has_runs_comparisons_and_what_cannot_be_read(
         self, client: TestClient

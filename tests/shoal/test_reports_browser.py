@@ -9,9 +9,8 @@ from playwright.sync_api import Browser, expect
 
 from aggregator.http.server import HttpServer
 from algorithms.registry import read_algorithm
-from shoal.reports.comparison_files import write_comparison
-from shoal.reports.library import Library
-from shoal.reports.site import Site
+from shoal.reports.files import write_comparison
+from shoal.reports.site import Library, Site
 from simulation.comparison import runs as compare
 from simulation.comparison.table import tabulate
 from simulation.partition import read_partition
@@ -55,7 +54,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(root: Path) -> Iterator[str]:
     with HttpServer("127.0.0.1", 0) as server:
-        server.serve(Site(Library(root)).app)
+        server.serve(Site(Library(root)))
         yield f"http://127.0.0.1:{server.address[1]}"
 
 

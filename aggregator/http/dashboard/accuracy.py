@@ -10,7 +10,7 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.round.asking import all_placed, groups_of
 from aggregator.core.state import RunState
 from aggregator.core.summary import Spread, accuracy_of, group_number, spread
-from aggregator.http.dashboard.fleet import Slice, slice_of
+from aggregator.http.dashboard.fleet import PagePart, slice_of
 from aggregator.http.dashboard.history import Past, mean_loss
 from aggregator.http.pages.charts import Chart, line_chart
 from aggregator.http.pages.words import number as number_text
@@ -100,7 +100,7 @@ class AccuracyPage(NamedTuple):
     kept: dict[str, int]
     """By candidate, how many devices keep it."""
     devices: list[DeviceAccuracy]
-    slice: Slice
+    slice: PagePart
 
 
 def accuracy_page(

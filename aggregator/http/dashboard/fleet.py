@@ -35,7 +35,7 @@ SORTS: dict[Sort, str] = {
 PER_PAGE = 50
 
 
-class Slice(NamedTuple):
+class PagePart(NamedTuple):
     """The part of a long list that is shown."""
 
     total: int
@@ -49,11 +49,11 @@ class Slice(NamedTuple):
     """The index behind the last entry that is shown."""
 
 
-def slice_of(total: int, number: int) -> Slice:
+def slice_of(total: int, number: int) -> PagePart:
     """Return the page of this number, or the nearest that there is."""
     last = max(1, -(-total // PER_PAGE))
     number = min(max(1, number), last)
-    return Slice(total, number, last, (number - 1) * PER_PAGE, min(total, number * PER_PAGE))
+    return PagePart(total, number, last, (number - 1) * PER_PAGE, min(total, number * PER_PAGE))
 
 
 class Condition(NamedTuple):
@@ -71,7 +71,7 @@ class FleetPage(NamedTuple):
     counts: dict[Show, int]
     """Of all devices."""
     rows: list[tuple[DeviceLine, Condition]]
-    slice: Slice
+    slice: PagePart
     problem: str
     """What is wrong with a rule; empty: nothing, or the words are no rule."""
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from aggregator.core.registry import GroupChange, Registry
-from aggregator.http.pages.distances import Compared, compare, read_views
+from aggregator.http.pages.distances import DistanceView, compare, read_views
 
 
 class Move(NamedTuple):
@@ -32,11 +32,11 @@ class Distances:
     second computes it once a round."""
 
     def __init__(self) -> None:
-        self._latest: dict[str, tuple[str, Mapping[str, str], dict[str, Compared]]] = {}
+        self._latest: dict[str, tuple[str, Mapping[str, str], dict[str, DistanceView]]] = {}
 
     def views(
         self, run_id: str, digest: str, starts: Mapping[str, str], read: Callable[[], bytes]
-    ) -> dict[str, Compared]:
+    ) -> dict[str, DistanceView]:
         """Return the comparisons in the blob `digest`, by name. `read` reads the blob; `starts`
         has the key of each device's model.
 

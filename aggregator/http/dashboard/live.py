@@ -12,7 +12,7 @@ from aggregator.core.registry import NOBODY, Entry, Registry
 from aggregator.core.round.cohort import Cohort
 from aggregator.core.state import RunState
 from aggregator.core.summary import Spread, group_number
-from aggregator.http.dashboard.fleet import Slice, Tone, slice_of
+from aggregator.http.dashboard.fleet import PagePart, Tone, slice_of
 from aggregator.http.dashboard.history import Past
 
 LATE_TIMES = 2.0
@@ -31,7 +31,7 @@ STANDINGS: dict[Standing, tuple[str, Tone]] = {
 """By standing, in the order of a list, what it is called and how it looks."""
 
 
-class Member(NamedTuple):
+class RoundDevice(NamedTuple):
     """A device of the latest round."""
 
     id: str
@@ -51,8 +51,8 @@ class LiveCampaign(NamedTuple):
     asked: int
     goal: int
     """Updates with which the round is over."""
-    members: list[Member]
-    slice: Slice
+    members: list[RoundDevice]
+    slice: PagePart
     bytes_up: int
     bytes_down: int
     """Of the open round and all that are closed."""
@@ -82,7 +82,7 @@ def live_campaign(
     going = run.phase in ("preparing", "training", "evaluating")
     cohort = run.cohort if going or run.phase == "aggregating" else {}
     members = [
-        _member(run, device_id, registry.devices.get(device_id, NOBODY), usual_s, now_s)
+        _round_device(run, device_id, registry.devices.get(device_id, NOBODY), usual_s, now_s)
         for device_id in cohort
     ]
     order = list(STANDINGS)
@@ -135,7 +135,9 @@ def _usual_s(run: RunState, registry: Registry) -> float:
     )
 
 
-def _member(run: RunState, device_id: str, entry: Entry, usual_s: float, now_s: float) -> Member:
+def _round_device(
+    run: RunState, device_id: str, entry: Entry, usual_s: float, now_s: float
+) -> RoundDevice:
     update, device = run.received.get(device_id), run.devices.get(device_id)
     asked_s = max(entry.asked_s, run.opened_at_s)
     standing: Standing = "working"
@@ -158,7 +160,7 @@ def _member(run: RunState, device_id: str, entry: Entry, usual_s: float, now_s: 
                 else f"others take {expected_s:.0f} s",
             )
     group = group_number(run.cohort[device_id])
-    return Member(
+    return RoundDevice(
         device_id,
         group,
         standing,

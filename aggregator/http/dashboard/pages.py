@@ -50,7 +50,7 @@ from aggregator.http.dashboard.live import STANDINGS, live_campaign, versions_of
 from aggregator.http.dashboard.reference import operations
 from aggregator.http.devices import device_line
 from aggregator.http.pages.charts import bar_chart
-from aggregator.http.pages.distances import Compared, picture
+from aggregator.http.pages.distances import DistanceView, picture
 from aggregator.http.pages.rendering import render
 from aggregator.http.releases import release_views, rollout_views
 from aggregator.http.session import drop_cookie, kept_cookie
@@ -355,7 +355,9 @@ class Pages:
             )
         return name, campaigns[name], campaigns[name].known(), self._history.past(campaigns[name])
 
-    def _views(self, shown: Shown, run: RunState, past: Past) -> tuple[dict[str, Compared], str]:
+    def _views(
+        self, shown: Shown, run: RunState, past: Past
+    ) -> tuple[dict[str, DistanceView], str]:
         """The distance matrices of the last round that has some, by name; and why there are
         none."""
         if past.viewed is None:

@@ -17,7 +17,7 @@ Line = Sequence[tuple[float, float | None]]
 """Points of a line; None where its value is not known."""
 
 
-class Curve(NamedTuple):
+class ChartLine(NamedTuple):
     """A line of a chart."""
 
     label: str
@@ -44,7 +44,7 @@ class Bar(NamedTuple):
 class Chart(NamedTuple):
     """Lines, or columns of parts on top of each other, with the marks of both axes."""
 
-    curves: list[Curve]
+    curves: list[ChartLine]
     bars: list[Bar]
     x: list[tuple[float, str]]
     """Coordinate and text of each mark."""
@@ -88,7 +88,7 @@ def line_chart(
         places = [(across(x), _up(y - low, high - low)) for x, y in line]
         path = "".join(f"{'L' if i else 'M'}{x} {y}" for i, (x, y) in enumerate(places))
         dots = places if len(places) < MOST_POINTS else []
-        drawn.append(Curve(label, kind, path, dots, y_text(line[-1][1]) if line else "none"))
+        drawn.append(ChartLine(label, kind, path, dots, y_text(line[-1][1]) if line else "none"))
     return Chart(
         drawn,
         [],

@@ -19,7 +19,7 @@ PALETTE = ((8, 48, 64), (27, 127, 121), (130, 201, 167), (250, 245, 214))
 """The colours of distances, from close to far, as red, green and blue."""
 
 
-class Compared(NamedTuple):
+class DistanceView(NamedTuple):
     """The devices of a distance matrix, in the order of their groups."""
 
     ids: tuple[str, ...]
@@ -53,7 +53,7 @@ def read_views(payload: bytes) -> tuple[dict[str, Array], list[str]]:
     return dict(sorted(matrices.items(), reverse=True)), json.loads(text)["device_ids"]
 
 
-def compare(matrix: Array, device_ids: Sequence[str], starts: Mapping[str, str]) -> Compared:
+def compare(matrix: Array, device_ids: Sequence[str], starts: Mapping[str, str]) -> DistanceView:
     """Put the devices of a distance matrix in the order of their groups. `starts`: by device, the
     key of its model; devices without one are left out."""
     known = [(group_number(starts[d]), d, i) for i, d in enumerate(device_ids) if d in starts]
@@ -62,7 +62,7 @@ def compare(matrix: Array, device_ids: Sequence[str], starts: Mapping[str, str])
     order = [i for _, _, i in chosen]
     shown = np.nan_to_num(matrix[np.ix_(order, order)], posinf=0.0, neginf=0.0)
     ids, groups = tuple(d for _, d, _ in chosen), tuple(group for group, _, _ in chosen)
-    return Compared(ids, groups, shown, len(known), in_two_dimensions(shown))
+    return DistanceView(ids, groups, shown, len(known), in_two_dimensions(shown))
 
 
 def in_two_dimensions(matrix: Array) -> list[tuple[float, float]]:
@@ -83,7 +83,7 @@ def in_two_dimensions(matrix: Array) -> list[tuple[float, float]]:
     return [(round(x, 4), round(y, 4)) for x, y in ((places - low) / span).tolist()]
 
 
-def picture(compared: Compared) -> bytes:
+def picture(compared: DistanceView) -> bytes:
     """Draw the matrix as a PNG, a pixel for each pair: dark pairs are close. The scale ends where
     98 % of the distances do."""
     matrix = compared.matrix.astype(np.float64)

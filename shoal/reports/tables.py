@@ -1,14 +1,84 @@
-"""A comparison as tables for a terminal, and as a file of comma-separated values."""
+"""Devices of a run, and the algorithms of a comparison, as tables for a terminal."""
 
-import csv
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from aggregator.http.pages.words import percent
+from aggregator.core.summary import Newcomers, Summary
+from aggregator.http.pages.words import number, percent
+from algorithms.personalisation.kept import kept_text
+
+MOST_ROWS = 100
+"""A table for people has at most so many devices."""
+WIDEST_ID = 24
+"""A longer name of a device may take several lines of a narrow table."""
+
+
+def device_table(summary: Summary) -> Table:
+    """Return a table with a row for each device, by group; devices without a group come first."""
+    width = min(WIDEST_ID, max(map(len, summary.devices), default=0))
+    table = _table("device", ("group", "train", "test", "accuracy"), min_width=width)
+    if summary.macro_f1:
+        table.add_column("macro F1", justify="right")
+    if summary.auc:
+        table.add_column("AUC", justify="right")
+    for name in summary.mae or {}:
+        table.add_column(f"error of {name}", justify="right")
+    if summary.accuracy_is:
+        table.add_column("loss", justify="right")
+    for name in summary.comparison:
+        table.add_column(name, justify="right")
+    if summary.kept:
+        table.add_column("keeps")
+    is_placed = any(device.placed for device in summary.devices.values())
+    if is_placed:
+        table.add_column("sure", justify="right")
+    rows = sorted(
+        summary.devices.items(),
+        key=lambda item: (-1 if item[1].group is None else item[1].group, item[0]),
+    )
+    if len(rows) > MOST_ROWS:
+        table.caption = f"and {len(rows) - MOST_ROWS:,} more in summary.json"
+    for device_id, device in rows[:MOST_ROWS]:
+        group = "-" if device.group is None else str(device.group)
+        cells = [percent(device.macro_f1)] if summary.macro_f1 else []
+        cells += [percent(device.auc)] if summary.auc else []
+        cells += [number((device.mae or {}).get(name)) for name in summary.mae or {}]
+        cells += [number(device.loss)] if summary.accuracy_is else []
+        cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
+        cells += [kept_text(device.kept)] if summary.kept else []
+        cells += [percent(device.placed.sure) if device.placed else ""] if is_placed else []
+        table.add_row(
+            device_id,
+            group,
+            str(device.num_train),
+            str(device.num_test),
+            percent(device.accuracy),
+            *cells,
+        )
+    return table
+
+
+def newcomer_table(came: Newcomers, keeps: bool) -> Table:
+    """Return a table with a row for each device that came when training was over. `keeps`: True if
+    devices choose what they keep."""
+    width = min(WIDEST_ID, max(map(len, came.devices), default=0))
+    table = _table("newcomer", ("group", "sure", "accuracy"), min_width=width)
+    if keeps:
+        table.add_column("keeps")
+    for device_id, accuracy in list(came.devices.items())[:MOST_ROWS]:
+        cells = [kept_text(came.kept[device_id])] if keeps else []
+        table.add_row(
+            device_id,
+            came.groups[device_id],
+            percent(came.sure[device_id]),
+            percent(accuracy),
+            *cells,
+        )
+    return table
+
 
 Cell = Callable[[Mapping[str, Any]], str]
 """From a row to what stands in one column of it."""
@@ -19,16 +89,6 @@ _WORST_AND_F1: Mapping[str, Cell] = {
 }
 GAP = 2
 """Columns of a terminal between those of the table."""
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """The rows with their nested fields as NAME.FIELD columns."""
-    flat = flat_rows(rows)
-    names = list(dict.fromkeys(name for row in flat for name in row))
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(flat)
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -145,12 +205,15 @@ def _against(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
     if reference is None:
         return {}
     return {
-        "gain": lambda r: _difference(r["against"]) if r.get("against") else "-",
+        "gain": _gain,
         "p": lambda r: f"{r['against']['p']:.2g}" if r.get("against") else "-",
     }
 
 
-def _difference(test: Mapping[str, Any]) -> str:
+def _gain(row: Mapping[str, Any]) -> str:
+    test = row.get("against")
+    if not test:
+        return "-"
     return f"{100 * test['difference']:+.1f}" + (
         "" if test["ci95"] is None else f" ±{100 * test['ci95']:.1f}"
     )
@@ -170,22 +233,28 @@ def tables(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> l
             left = width - name_width
         parts[-1][heading] = column
         left -= needed
-    return [_table(names, name_width, shown) for shown in parts]
+    tables = [_table("algorithm", shown, width=name_width) for shown in parts]
+    for table, shown in zip(tables, parts, strict=True):
+        for cells in zip(names, *shown.values(), strict=True):
+            table.add_row(*cells)
+    return tables
 
 
-def _table(names: Sequence[str], name_width: int, columns: Columns) -> Table:
+def _table(
+    first: str, numbers: Iterable[str], width: int | None = None, min_width: int | None = None
+) -> Table:
+    """Return a table without rows: a column that may be folded, and one for each of these
+    numbers."""
     table = Table(
         box=SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
-        padding=(0, GAP - 1, 0, 0),
+        padding=(0, GAP - 1, 0, 0),  # the box adds 1
         header_style="bold",
-    )  # the box adds 1
-    table.add_column("algorithm", overflow="fold", width=name_width)
-    for heading in columns:
+    )
+    table.add_column(first, overflow="fold", width=width, min_width=min_width)
+    for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
-    for cells in zip(names, *columns.values(), strict=True):
-        table.add_row(*cells)
     return table
 
 
