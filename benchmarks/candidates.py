@@ -34,7 +34,7 @@ from export.describe import describe_bundle
 from host.threads import one_thread
 from simulation.datasets.catalog import load_data
 from simulation.engine.graphs.eager import EagerGraphs
-from simulation.engine.workers.secret import repeatable_secret
+from simulation.engine.workers.device_host import repeatable_secret
 from simulation.objective import objective_for_fleet
 from simulation.scenario import read_labels
 from simulation.simulate import SimulationResult, SimulationSettings, simulate

@@ -21,7 +21,7 @@ from edge_client.core.ports import Windows
 from export.describe import describe_bundle
 from simulation.datasets.catalog import load_data
 from simulation.engine.graphs.eager import EagerGraphs
-from simulation.engine.workers.secret import repeatable_secret
+from simulation.engine.workers.device_host import repeatable_secret
 from simulation.newcomers import Reception, hold_out
 from simulation.objective import objective_for_fleet
 from simulation.scenario import OWN

@@ -34,16 +34,15 @@ from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
 from host.threads import one_thread
 from simulation.datasets.windows import FleetData, able_to_train, for_task, says_anomalies
-from simulation.engine.experiment import Experiment
+from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.messages import run_by_messages
 from simulation.engine.options import DEFAULT, EngineOptions
 from simulation.engine.progress import HeldModels, OnProgress
-from simulation.engine.result import EngineResult
 from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.engine.workers.attacks import Attack, make_attack, success_rate, told_apart
-from simulation.engine.workers.secret import repeatable_secret
+from simulation.engine.workers.device_host import repeatable_secret
 from simulation.measures import measure
 from simulation.newcomers import Received, Reception, hold_out
 from simulation.objective import objective_for_fleet

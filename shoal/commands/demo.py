@@ -80,8 +80,7 @@ def demo(
     from simulation.datasets.doubts import doubts
     from simulation.datasets.windows import able_to_train, check_trainable, select_devices
     from simulation.local.broker import EmbeddedBroker
-    from simulation.local.fleet import LocalFleet
-    from simulation.local.phones import phone_command
+    from simulation.local.fleet import LocalFleet, phone_command
     from simulation.simulate import SimulationSettings
     from wire.bundle import EXECUTORCH
 

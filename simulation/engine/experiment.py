@@ -1,13 +1,20 @@
-"""Everything that a simulated run is made of, as one value for whichever engine carries it out."""
+"""A simulated run as two values, whichever engine carries it out: everything that it is made of,
+and everything that it leaves."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from aggregator.core.ports import Blobs
+from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings
+from aggregator.core.state import RunState
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Objective, Probe
 from edge_client.core.ports import Windows
+from simulation.engine.progress import HeldModels
+from simulation.engine.schedule import Schedule
 from simulation.engine.workers.attacks import Attack
+from wire.arrays.tensors import Array
 from wire.bundle import Bundle
 
 
@@ -22,3 +29,23 @@ class Experiment:
     bundle: Bundle
     devices: Mapping[str, Windows]
     attack: Attack | None = None
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """A run that is over: its last state, its records, and the blobs that these name."""
+
+    state: RunState
+    records: list[RoundRecord]
+    blobs: Blobs
+    predict: Callable[[str, Array], Array]
+    """(device, x (n, \\*window)) -> class probabilities (n, classes) by the model of that
+    device."""
+    models: HeldModels
+    """The models in the end."""
+    backend: str
+    """Name of the backend that ran the graphs (`simulation.engine.backend`)."""
+    reason: str = ""
+    """Why it was no faster backend; empty for the fastest."""
+    schedule: Schedule | None = None
+    """Who took part when, where something else than the messages said so."""

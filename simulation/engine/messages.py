@@ -18,11 +18,10 @@ from edge_client.agent.state import MemoryState
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, Windows
 from edge_client.work.plan import read_blob
-from simulation.engine.experiment import Experiment
+from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.progress import HeldModels, OnProgress, progress_of
-from simulation.engine.result import EngineResult
 from simulation.engine.workers.attacks import Attacker
-from simulation.engine.workers.secret import repeatable_secret
+from simulation.engine.workers.device_host import repeatable_secret
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.errors import ConfigError, Stalled
 from wire.links.in_process import InProcessBroker

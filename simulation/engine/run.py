@@ -12,11 +12,10 @@ from aggregator.core.settings import RunSettings
 from aggregator.storage.memory import MemoryBlobs
 from simulation.engine.backend import Backend, choose
 from simulation.engine.checkpoint import Checkpoint
-from simulation.engine.experiment import Experiment
+from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import STOP, HeldModels, OnProgress, progress_of
-from simulation.engine.result import EngineResult
 from simulation.engine.rounds import Rounds, Snapshot, Workers
 from simulation.engine.schedule import Schedule
 from simulation.engine.traffic import Traffic

@@ -5,6 +5,7 @@ Some of the devices may be phones instead: they share one process, on Java.
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,9 +19,12 @@ import numpy as np
 
 from edge_client.data.windows import UNLABELLED
 from simulation.datasets.windows import FleetData
-from simulation.local.phones import phone_command
+from wire.errors import ConfigError
 
 STOP_S = 10.0
+BUILD = Path(__file__).resolve().parents[2] / "android_bridge" / "build"
+"""The builder of the Kotlin phones: the Android client's core and ExecuTorch adapter without
+Android (`android_bridge/jvm-host`)."""
 
 
 def write_device_folder(data: FleetData, device_id: str, folder: Path) -> None:
@@ -73,6 +77,24 @@ def stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def phone_command() -> list[str]:
+    """The command that runs phones; they are compiled first where something has changed. Its
+    options are those of ``PhoneKt``.
+
+    Raises:
+        ConfigError: Java, the compiler or ExecuTorch's Python package is missing; the text says
+        what would provide it.
+    """
+    if not BUILD.exists():
+        raise ConfigError(f"phones are run from a checkout of the sources: there is no {BUILD}")
+    done = subprocess.run([sys.executable, str(BUILD), "phone"], capture_output=True, text=True)
+    if done.returncode:
+        raise ConfigError(
+            f"phones cannot be run here: {(done.stderr or done.stdout).strip()[-1000:]}"
+        )
+    return shlex.split(done.stdout)
 
 
 class LocalFleet:

@@ -17,7 +17,7 @@ from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.messages import VirtualClock
-from simulation.engine.workers.secret import repeatable_secret
+from simulation.engine.workers.device_host import repeatable_secret
 from simulation.objective import objective_for_fleet
 from wire.arrays import names
 from wire.arrays.tensors import Tensors

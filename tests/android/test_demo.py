@@ -11,8 +11,8 @@ from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
 from shoal.commands.demo import demo
-from simulation.local import phones
-from simulation.local.phones import phone_command
+from simulation.local import fleet
+from simulation.local.fleet import phone_command
 from tests.android.bridge import run_build
 from wire.arrays.tensors import Tensors, decode_tensors
 from wire.errors import ConfigError
@@ -40,7 +40,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_phones_need_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(phones, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(fleet, "BUILD", tmp_path / "build")
     with pytest.raises(ConfigError, match="from a checkout of the sources"):
         phone_command()
 

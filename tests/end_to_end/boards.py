@@ -17,7 +17,7 @@ from algorithms.core.probe import make_probe
 from algorithms.registry import make_algorithm, read_algorithm
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
-from simulation.engine.workers.secret import repeatable_secret
+from simulation.engine.workers.device_host import repeatable_secret
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate

@@ -4,6 +4,9 @@ device's windows and what it keeps."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
+from zlib import crc32
+
+import numpy as np
 
 from aggregator.core.admission import check_tensors, norms_of
 from aggregator.core.settings import RunSettings
@@ -15,7 +18,6 @@ from edge_client.core.ports import Graphs, Windows
 from edge_client.work.executor import Executor
 from simulation.engine.workers.attacks import Attack
 from simulation.engine.workers.private_store import PrivateStore
-from simulation.engine.workers.secret import repeatable_secret
 from wire.arrays.quantised import decoded, encoded, is_encoded
 from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Bundle, Layout
@@ -60,6 +62,12 @@ class DeviceResult:
 def layout_of(tensors: Tensors) -> Layout:
     """Name, dtype and shape of each tensor."""
     return tuple((name, str(value.dtype), value.shape) for name, value in tensors.items())
+
+
+def repeatable_secret(plan: Plan) -> np.random.Generator:
+    """A device's private noise, the same in every simulation of the same seed: no secret at all,
+    and good for nothing else."""
+    return np.random.default_rng([plan.seed, crc32(plan.device_id.encode()), 0x5EC])
 
 
 @dataclass(frozen=True)
