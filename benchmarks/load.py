@@ -86,7 +86,7 @@ class Bench:
         bundle = describe_bundle(objective, name="load", classes=data.classes, window=window)
         self.topics, broker, root, service = TOPICS, InProcessBroker(), new_key(), new_key()
         self.devices = broker.connect("devices")
-        self.devices.subscribe("shoal/2/load/device/+/plan")
+        self.devices.subscribe("shoal/1/load/device/+/plan")
         self.link, clock = Watched(broker), SteadyClock()
         signer = Signer(service, vouch(root, "load", service.public_key(), clock() + 1e6))
         self.store = SqlStore(sqlite_url(folder / "shoal.db"), "load")

@@ -1,7 +1,7 @@
 """Every MQTT topic is built and parsed here and nowhere else, and who may write and read it stands
 here (SPEC.md, 'Topics').
 
-A topic is ``shoal/2/FLEET/...``; 2 is the protocol's major version. Device ids and fleet names are
+A topic is ``shoal/1/FLEET/...``; 1 is the protocol's major version. Device ids and fleet names are
 1 to 64 of ``A-Z a-z 0-9 . _ -``, so that they can never contain a topic separator or a wildcard.
 """
 
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 from wire.errors import ConfigError, UnknownTopic
 
-PROTOCOL = "shoal/2"
+PROTOCOL = "shoal/1"
 
 FromDevice = Literal["check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use"]
 ToDevice = Literal["plan", "reply", "release", "want"]

@@ -48,7 +48,7 @@ class Bench:
         as in `Campaign`; `changes`: other arguments of `Runner`."""
         self.topics, broker = Topics("f"), InProcessBroker()
         self.device = broker.connect("tester")
-        self.device.subscribe("shoal/2/f/device/+/reply", "shoal/2/f/device/+/plan")
+        self.device.subscribe("shoal/1/f/device/+/reply", "shoal/1/f/device/+/plan")
         objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
         bundle = describe_bundle(
             objective, name=fleet.name, classes=fleet.classes, window=fleet.window

@@ -245,7 +245,7 @@ class Service:
         self.folder, self.settings, self.fleet = folder, settings, fleet
         self.broker, self.topics, self.clock = InProcessBroker(), Topics("f"), VirtualClock()
         self.devices = self.broker.connect("devices")
-        self.devices.subscribe("shoal/2/f/device/+/release", "shoal/2/f/blob/+")
+        self.devices.subscribe("shoal/1/f/device/+/release", "shoal/1/f/blob/+")
         self.online: set[str] = set()
         self.source = MemoryBlobs()
         self.starts = 0

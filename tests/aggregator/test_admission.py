@@ -279,7 +279,7 @@ def test_blobs_that_are_not_on_offer_cannot_be_fetched(bench: Bench) -> None:
 @given(
     topic=st.one_of(
         st.builds(
-            lambda d, k: f"shoal/2/f/device/{d}/{k}",
+            lambda d, k: f"shoal/1/f/device/{d}/{k}",
             st.sampled_from(["a", "b", "zz"]),
             st.sampled_from(["update", "check-in", "fetch", "status", "plan"]),
         ),

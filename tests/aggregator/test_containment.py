@@ -87,7 +87,7 @@ def test_a_topic_that_is_none_of_the_fleets_does_not_end_a_paused_run(fleet: Fle
     bench = Bench(fleet, FullStore(disk))
     disk.full = True
     bench.verdict(bench.payload("a"))
-    bench.runner.handle(Delivery("shoal/2/f/device/no such/update", b"x"))
+    bench.runner.handle(Delivery("shoal/1/f/device/no such/update", b"x"))
     assert (bool(bench.runner.paused), bench.runner.refused) == (True, {"unknown-topic": 1})
 
 

@@ -110,7 +110,7 @@ def test_one_that_may_not_speak_for_the_fleet_ends_and_is_not_started_again(acti
     one = Counting()
     one.rivals.check(status("another"), b"", "boot", 1)
     told = (
-        f"fleet f: the broker does not let this client {action} shoal/2/f/aggregator. Is --fleet "
+        f"fleet f: the broker does not let this client {action} shoal/1/f/aggregator. Is --fleet "
         "f right, and the certificate (--cert) "
         "that of f@aggregator? `shoal acl --fleet f` prints the broker's access list"
     )

@@ -195,7 +195,7 @@ def test_a_device_that_is_forgotten_leaves_nothing_at_the_broker(service: Servic
     service.release("first")
     service.rollouts.forget("a")
     late = service.broker.connect("late")
-    late.subscribe("shoal/2/f/device/+/release")
+    late.subscribe("shoal/1/f/device/+/release")
     assert {
         e.topic for e in iter(lambda: late.receive(timeout_s=0), None) if isinstance(e, Delivery)
     } == {service.topics.device("b", "release")}

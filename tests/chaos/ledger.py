@@ -71,7 +71,7 @@ class Witness:
         self._link = MqttLink(
             BrokerAddress.parse(broker), f"{fleet}.witness", wait_s=30.0, persistent=False
         )
-        self._link.subscribe(f"shoal/2/{fleet}/#")
+        self._link.subscribe(f"shoal/1/{fleet}/#")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._read, name="witness", daemon=True)
         self._thread.start()

@@ -72,7 +72,7 @@ class Mutation:
     ) -> None:
         self._topics, self._root, self._ids, self._rng, self._seeds = (
             Topics(fleet),
-            f"shoal/2/{fleet}",
+            f"shoal/1/{fleet}",
             ids,
             rng,
             seeds,

@@ -38,9 +38,9 @@ def device(make: Make) -> Device:
 def test_what_the_broker_denies_is_said(
     device: Device, action: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    device.agent.handle(Denied(action, "shoal/2/f/device/d0/plan"))
+    device.agent.handle(Denied(action, "shoal/1/f/device/d0/plan"))
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert said == [f"the broker does not let device=d0 {action} shoal/2/f/device/d0/plan"]
+    assert said == [f"the broker does not let device=d0 {action} shoal/1/f/device/d0/plan"]
 
 
 class TestRounds:

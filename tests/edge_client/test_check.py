@@ -202,11 +202,11 @@ class TestBroker:
         """As `tests/wire/test_access.py` has it from a Mosquitto with dynamic security."""
         link = InProcessBroker().connect("default.d0")
         monkeypatch.setattr(
-            link, "receive", lambda timeout_s: Denied("subscribe", "shoal/2/default/aggregator")
+            link, "receive", lambda timeout_s: Denied("subscribe", "shoal/1/default/aggregator")
         )
         monkeypatch.setattr(module, "MqttLink", lambda *_args, **_options: link)
         told = findings(capsys, *words(folder), "--insecure")[1]["broker"]
-        assert "the broker does not let this device subscribe shoal/2/default/aggregator" in told
+        assert "the broker does not let this device subscribe shoal/1/default/aggregator" in told
 
     def test_nobody_is_there(
         self,

@@ -68,7 +68,7 @@ def line(field: Field, device_id: str) -> dict[str, Any]:
 def retained(field: Field, device_id: str) -> list[str]:
     link = MqttLink(BrokerAddress.parse(field.broker_url), "looker")
     try:
-        link.subscribe(f"shoal/2/t/device/{device_id}/#")
+        link.subscribe(f"shoal/1/t/device/{device_id}/#")
         return [d.topic for d in deliveries(link, 1, patience_s=1.5) if d.payload]
     finally:
         link.close()
@@ -133,7 +133,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         edges.processes[TWO].send_signal(signal.SIGTERM)
         edges.processes[TWO].wait(20)
         until(lambda: not line(field, TWO)["online"])
-        assert retained(field, TWO) == [f"shoal/2/t/device/{TWO}/status"]
+        assert retained(field, TWO) == [f"shoal/1/t/device/{TWO}/status"]
         time.sleep(1)
         assert {Path(name).parts[0] for name in found(field.folder / "run", TWO.encode())} >= {
             "shoal.db"

@@ -400,7 +400,7 @@ def test_a_service_with_another_fleets_certificate_ends(
     end_s = time.monotonic() + 60
     with pytest.raises(
         WrongFleet,
-        match=r"does not let this client publish shoal/2/other/aggregator\. Is --fleet other right",
+        match=r"does not let this client publish shoal/1/other/aggregator\. Is --fleet other right",
     ):
         serve(settings, lambda: time.monotonic() > end_s)
     settle(live)

@@ -19,7 +19,7 @@ from wire.errors import Malformed, Untrusted
 from wire.identity.keys import PrivateKey, PublicKey, key_name, named_key, verifies
 from wire.messages import ToDeviceMessage, Voucher
 
-MESSAGE_CONTEXT, VOUCHER_CONTEXT = b"shoal/2 message\n", b"shoal/2 voucher\n"
+MESSAGE_CONTEXT, VOUCHER_CONTEXT = b"shoal/1 message\n", b"shoal/1 voucher\n"
 """Stand before what is signed, so that no signature counts for anything else."""
 
 Sign = Callable[[ToDeviceMessage], bytes]

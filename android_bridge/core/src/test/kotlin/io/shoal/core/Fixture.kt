@@ -60,7 +60,7 @@ object Fixture {
         val text = encode(message)
         val signature = Signature.getInstance("Ed25519").run {
             initSign(service)
-            update("shoal/2 message\n".toByteArray() + text)
+            update("shoal/1 message\n".toByteArray() + text)
             Base64.getEncoder().encode(sign())
         }
         val end = byteArrayOf('\n'.code.toByte())

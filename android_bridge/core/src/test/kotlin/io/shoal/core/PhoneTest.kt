@@ -39,7 +39,7 @@ class PhoneTest {
     fun start() {
         broker = Mosquitto(folder)
         aggregator = MqttLink.connect(address(), "f.aggregator")
-        aggregator.subscribe(listOf("check-in", "status", "update", "decline", "fetch").map { "shoal/2/f/device/+/$it" })
+        aggregator.subscribe(listOf("check-in", "status", "update", "decline", "fetch").map { "shoal/1/f/device/+/$it" })
         aggregator.publish(topics.aggregator, Fixture.signed(AggregatorStatus(true, "boot", 5, 1000.0)), retain = true)
         for (payload in listOf(Fixture.payload, Fixture.model)) aggregator.publish(topics.blob(digest(payload)), payload, retain = true)
     }

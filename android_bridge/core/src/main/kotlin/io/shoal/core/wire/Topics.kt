@@ -12,7 +12,7 @@ internal data class Address(val kind: String, val deviceId: String = "", val dig
  * @throws ConfigException the fleet's name is not 1 to 64 of `A-Z a-z 0-9 . _ -`
  */
 internal class Topics(fleet: String) {
-    private val root = "shoal/2/${checked(fleet, "fleet name")}"
+    private val root = "shoal/1/${checked(fleet, "fleet name")}"
 
     /** The aggregator's retained status. */
     val aggregator: String get() = "$root/aggregator"

@@ -78,7 +78,7 @@ internal class Verifier(private val fleet: String, private val trusted: List<Pub
         const val SIGNED_BYTES = 2 * MESSAGE_BYTES
         const val LINES = 4
         const val LINE_FEED = '\n'.code.toByte()
-        val MESSAGE_CONTEXT = "shoal/2 message\n".toByteArray()
-        val VOUCHER_CONTEXT = "shoal/2 voucher\n".toByteArray()
+        val MESSAGE_CONTEXT = "shoal/1 message\n".toByteArray()
+        val VOUCHER_CONTEXT = "shoal/1 voucher\n".toByteArray()
     }
 }

@@ -16,14 +16,14 @@ class TopicsTest {
         }
         assertEquals(Address("blob", digest = "0".repeat(64)), topics.parse(topics.blob("0".repeat(64))))
         assertEquals(Address("aggregator"), topics.parse(topics.aggregator))
-        assertEquals("shoal/2/f/device/d/plan", topics.device("d", "plan"))
+        assertEquals("shoal/1/f/device/d/plan", topics.device("d", "plan"))
     }
 
     @Test
     fun `other topics are unknown`() {
         val others = listOf(
-            "", "shoal/2/f", "shoal/2/f/", "shoal/2/g/aggregator", "shoal/1/f/aggregator", "x/shoal/2/f/aggregator", "shoal/2/f/blob/xyz",
-            "shoal/2/f/device/d/other", "shoal/2/f/device//plan", "shoal/2/f/device/d/plan/x", "shoal/2/f/device/a b/plan",
+            "", "shoal/1/f", "shoal/1/f/", "shoal/1/g/aggregator", "shoal/2/f/aggregator", "x/shoal/1/f/aggregator", "shoal/1/f/blob/xyz",
+            "shoal/1/f/device/d/other", "shoal/1/f/device//plan", "shoal/1/f/device/d/plan/x", "shoal/1/f/device/a b/plan",
         )
         for (topic in others) assertFailsWith<UnknownTopic>(topic) { topics.parse(topic) }
     }
