@@ -211,7 +211,7 @@ def _serve(
 
         def renew() -> float:
             signer = make_signer()
-            fleet.sign_with(signer)
+            fleet.sign = signer
             return signer.until_s
 
         def done() -> bool:

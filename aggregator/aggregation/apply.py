@@ -104,10 +104,12 @@ def aggregate(
     state, grouped = apply_algorithm(
         algorithm, last, contributions, probe, run.settings, run.round, run.preparing
     )
-    if (broken := _not_finite(state)) is not None:
-        return set_aside(
-            f"tensor {broken[1]!r} of model {broken[0]!r} would hold values that are not finite"
-        )
+    for key, model in state.models.items():
+        for name, array in model.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                return set_aside(
+                    f"tensor {name!r} of model {key!r} would hold values that are not finite"
+                )
     distances: dict[str, float] = {}
     if not run.preparing:
         groups = _groups(state, algorithm, {d: r.start for d, r in kept.items()}, before)
@@ -190,16 +192,6 @@ def _offered_again(
         made_in=made_in,
         placed=place_again(run, algorithm, blobs, version),
     )
-
-
-def _not_finite(state: State) -> tuple[str, str] | None:
-    """The key of a model, and its tensor, that holds a value that is not finite; None if none
-    does."""
-    for key, model in state.models.items():
-        for name, array in model.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                return key, name
-    return None
 
 
 @dataclass(frozen=True)

@@ -50,18 +50,9 @@ class Source:
         return np.asarray(total / sum(weights[g] for g in having), largest.dtype)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Which tensors of a bundle another model has."""
-
-    tensors: Tensors = field(repr=False)
-    missing: tuple[str, ...]
-    """Those that it has not, or in another shape."""
-
-
-def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> Fit:
+def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> tuple[Tensors, list[str]]:
     """The exchanged tensors of a bundle with the values of another model, where that has one of the
-    same name, type and shape."""
+    same name, type and shape; and the names of those that it has not, or in another shape."""
     tensors, missing = {}, []
     for name, array in exchanged(dict(initial)).items():
         other = model.get(name)
@@ -70,7 +61,7 @@ def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> Fit:
         else:
             tensors[name] = array
             missing.append(name)
-    return Fit(tensors, tuple(missing))
+    return tensors, missing
 
 
 def begin_from(
@@ -83,13 +74,20 @@ def begin_from(
     from the mean of the groups; a grouping that begins with models of its own has those of the
     groups in their place.
     """
-    mean = fitting(initial, source.mean())
-    _say(source, mean, len(exchanged(initial)))
-    begun = {**initial, **mean.tensors}
+    mean, missing = fitting(initial, source.mean())
+    if missing:
+        log.warning(
+            "%d of %d tensors begin with the models of %s; the bundle's own weights: %s",
+            len(mean) - len(missing),
+            len(mean),
+            source.name,
+            ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else ""),
+        )
+    else:
+        log.info("the models of %s are what devices start from", source.name)
+    begun = {**initial, **mean}
     own = algorithm.grouping.begin(exchanged(initial), 0)
-    models = {
-        group: fitting(initial, model).tensors for group, model in sorted(source.models.items())
-    }
+    models = {group: fitting(initial, model)[0] for group, model in sorted(source.models.items())}
     if own:
         sizes = Counter(source.groups.values())
         largest = sorted(models, key=lambda group: (-sizes[group], group))
@@ -112,20 +110,4 @@ def begin_from(
             for group in sorted(set(source.groups.values()) & models.keys())
         },
         starts,
-    )
-
-
-def _say(source: Source, fit: Fit, total: int) -> None:
-    if not fit.missing:
-        log.info("the models of %s are what devices start from", source.name)
-        return
-    told = ", ".join(fit.missing[:5]) + (
-        f" and {len(fit.missing) - 5} more" if len(fit.missing) > 5 else ""
-    )
-    log.warning(
-        "%d of %d tensors begin with the models of %s; the bundle's own weights: %s",
-        total - len(fit.missing),
-        total,
-        source.name,
-        told,
     )

@@ -280,7 +280,7 @@ class Rollouts:
                 give.device_id,
             )
             return
-        self._fleet.send_release(
+        self._fleet.send(
             Release(
                 give.device_id,
                 self._epoch(),

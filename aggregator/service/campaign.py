@@ -233,11 +233,6 @@ class Campaign:
             device_id, self.known().settings.where
         )
 
-    def has_counted(self, device_id: str) -> bool:
-        """Whether an update of a device was ever accepted."""
-        known = self.known().devices.get(device_id)
-        return known is not None and bool(known.accepted)
-
     def forget(self, device_id: str) -> None:
         """Forget a device: what came from it, what the algorithm remembers of it, what records say
         of it.
@@ -363,7 +358,7 @@ class Campaign:
 
     def tell_busy(self, device_id: str, update: str) -> None:
         """Ask a device for its update of this digest again, later."""
-        self._fleet.reply(messages.Busy(device_id, update, BUSY_S))
+        self._fleet.send(messages.Busy(device_id, update, BUSY_S))
 
     def _forget_blobs(self) -> None:
         """Take away what nobody needs any more. What stays for want of a disk is forgotten after a
@@ -398,7 +393,7 @@ class Campaign:
                         for model in verb.models
                     ]
                     self._fleet.offer(self, {plan.bundle, plan.model, *chosen}, self.blobs)
-                    self._fleet.send_plan(plan)
+                    self._fleet.send(plan)
                     self._devices.on_plan(plan.device_id, self.name)
                 case SetDeadline(number, at_s) if (at_s, number) not in self._awaited:
                     heapq.heappush(self._deadlines, (at_s, number))
@@ -422,11 +417,11 @@ class Campaign:
                         state.settings.bundle,
                         model,
                     )
-                    self._fleet.reply(messages.Finish(*own, releases=self.releases or not gives))
+                    self._fleet.send(messages.Finish(*own, releases=self.releases or not gives))
                     if gives:
                         self._devices.on_models(state, device_id, self.releases)
                 case _:
-                    self._fleet.reply(command)
+                    self._fleet.send(command)
         except (BlobLost, StorageFailed) as error:
             lost = error.digest if isinstance(error, BlobLost) else ""
             self._begin_pause(

@@ -9,7 +9,7 @@ devices keep is taken from their runs again, and tags and bans are never lost
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from immutables import Map
 
@@ -105,7 +105,7 @@ class Devices:
             self._unseen.setdefault(run.settings.run_id, set()).update(run.received)
         match event:
             case DeviceLost(_, device_id):
-                self.on_left(device_id)
+                self._take(device_id, core.Left(self._clock(), device_id))
             case DeviceCheckedIn(device_id=device_id):
                 self._place(run, device_id)
                 self._unkeep(before, run, [device_id])
@@ -119,7 +119,11 @@ class Devices:
                 )
             case RoundAggregated() if event.starts:
                 placed = all_placed(run)
-                self.on_groups(run.settings.name, event.round, groups_of(run, placed), placed)
+                name, groups = run.settings.name, groups_of(run, placed)
+                grouped = core.Grouped(self._clock(), name, event.round, groups, placed)
+                known, self.state = self.state.devices, core.step(self.state, grouped)
+                after = self.state.devices.items()
+                self._note(d for d, entry in after if entry is not known.get(d))
 
     def _place(self, run: RunState, device_id: str) -> None:
         """Note where a run places a device that has come; or that it does no longer: it has labels
@@ -229,10 +233,6 @@ class Devices:
         for this alone."""
         self.state = core.step(self.state, core.Seen(self._clock(), device_id))
 
-    def on_left(self, device_id: str) -> None:
-        """A device is gone."""
-        self._take(device_id, core.Left(self._clock(), device_id))
-
     def on_plan(self, device_id: str, campaign: str) -> None:
         """A device is given a plan."""
         self._take(device_id, core.Asked(self._clock(), device_id, campaign))
@@ -275,21 +275,6 @@ class Devices:
             event = core.Keeps(at_s, device_id, run.settings.name, run.round, kept)
             if core.step(self.state, event) is not self.state:
                 self._take(device_id, event)
-
-    def on_groups(
-        self,
-        campaign: str,
-        number: int,
-        groups: Mapping[str, str],
-        placed: Mapping[str, Placed] | None = None,
-    ) -> None:
-        """A campaign's round has put devices into groups; of those that were placed it says how
-        sure that is."""
-        before = self.state.devices
-        self.state = core.step(
-            self.state, core.Grouped(self._clock(), campaign, number, groups, placed or {})
-        )
-        self._note(d for d, entry in self.state.devices.items() if entry is not before.get(d))
 
     def on_in_use(self, message: InUse) -> None:
         """A device says which release it uses."""

@@ -326,9 +326,11 @@ class Runner:
         that came to its end last."""
         names = by_end({name: campaign.known() for name, campaign in self.campaigns.items()})
         over = [campaign for name in names if (campaign := self.campaigns[name]).takes(device_id)]
-        return next(
-            (c for c in over if c.may_ask(device_id) or c.has_counted(device_id)), None
-        ) or next(iter(over), None)
+        for campaign in over:
+            known = campaign.known().devices.get(device_id)
+            if campaign.may_ask(device_id) or (known is not None and known.accepted):
+                return campaign
+        return over[0] if over else None
 
     def reassign(self, device_ids: Iterable[str] | None = None) -> None:
         """Let devices that are there, all or these, go to the campaigns that they are to work for
@@ -440,13 +442,13 @@ class Runner:
             self._inbox.refuse_fetch(reading)
         if campaign is None:
             for reply in reading.replies:
-                self._fleet.reply(reply)
+                self._fleet.send(reply)
             return []
         if campaign.paused and reading.about == "update":
             campaign.tell_busy(reading.device_id, reading.digest)
             return []
         if reading.want is not None:
-            self._fleet.want(reading.want)
+            self._fleet.send(reading.want)
         group = groups.setdefault(reading.campaign, Group(campaign.known()))
         group.commands += reading.replies
         if campaign.paused:

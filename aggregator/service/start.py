@@ -11,7 +11,7 @@ from aggregator.aggregation.probe_file import load_probe
 from aggregator.aggregation.stored import start_run
 from aggregator.core.budget import check_budget
 from aggregator.core.eligibility import read_rule
-from aggregator.core.hours import read_hours
+from aggregator.core.round.hours import read_hours
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from aggregator.leadership.identity import own_secret

@@ -12,7 +12,7 @@ from wire.identity.signed import Sign
 from wire.links.port import Link
 from wire.messages import AggregatorStatus, Plan, Release, Reply, Want
 from wire.pieces import MOST_BYTES
-from wire.topics import RETAINED_OF_DEVICE, Topics
+from wire.topics import RETAINED_OF_DEVICE, Kind, Topics
 
 WHOLE_EVERY_S = 5.0
 """A large blob is published as a whole at most so often."""
@@ -23,7 +23,7 @@ class Fleet:
     devices need it: it is on offer."""
 
     def __init__(self, link: Link, topics: Topics, boot_id: str, sign: Sign = encode) -> None:
-        self.link, self.topics, self.boot_id, self._sign = link, topics, boot_id, sign
+        self.link, self.topics, self.boot_id, self.sign = link, topics, boot_id, sign
         self._offered: dict[str, Offered] = {}
         self._whole_at_s: dict[str, float] = {}
         self.takes_pieces = False
@@ -32,11 +32,6 @@ class Fleet:
         self.announced = b""
         """The last status that was published."""
         link.subscribe(*topics.from_devices, topics.aggregator)
-
-    def sign_with(self, sign: Sign) -> None:
-        """Sign what is published from now on with another key, or with a voucher that holds
-        longer."""
-        self._sign = sign
 
     def rename(self) -> None:
         """Take another boot id, so that every device checks in again."""
@@ -51,30 +46,25 @@ class Fleet:
         status = AggregatorStatus(
             online, self.boot_id, epoch, at_s, run_id, paused[:1000], self.takes_pieces
         )
-        self.announced = self._sign(status)
+        self.announced = self.sign(status)
         self.link.publish(self.topics.aggregator, self.announced, retain=True)
 
-    def send_plan(self, plan: Plan) -> None:
-        """Publish a device's plan."""
-        self.link.publish(self.topics.device(plan.device_id, "plan"), self._sign(plan))
-
-    def send_release(self, release: Release) -> None:
-        """Publish a device's release, retained."""
-        self.link.publish(
-            self.topics.device(release.device_id, "release"), self._sign(release), retain=True
-        )
+    def send(self, message: Plan | Release | Want | Reply) -> None:
+        """Publish a message to its device; a release is retained."""
+        kind: Kind = "reply"
+        match message:
+            case Plan():
+                kind = "plan"
+            case Release():
+                kind = "release"
+            case Want():
+                kind = "want"
+        topic = self.topics.device(message.device_id, kind)
+        self.link.publish(topic, self.sign(message), retain=kind == "release")
 
     def clear_release(self, device_id: str) -> None:
         """Clear what is retained as a device's release."""
         self.link.publish(self.topics.device(device_id, "release"), b"", retain=True)
-
-    def want(self, want: Want) -> None:
-        """Tell a device which pieces of its update are to be sent next."""
-        self.link.publish(self.topics.device(want.device_id, "want"), self._sign(want))
-
-    def reply(self, reply: Reply) -> None:
-        """Publish a reply to a device."""
-        self.link.publish(self.topics.device(reply.device_id, "reply"), self._sign(reply))
 
     def clear(self, device_id: str) -> None:
         """Take away what the broker retains of a device."""
@@ -88,8 +78,8 @@ class Fleet:
             if digest not in self._offered:
                 self._offered[digest] = offered = Offered.of(digest, blobs)
                 self._publish(offered)
-                for piece, payload in offered.cut():
-                    self.link.publish(self.topics.blob(piece), payload, retain=True)
+                for piece in dict.fromkeys(offered.pieces.pieces if offered.pieces else ()):
+                    self.link.publish(self.topics.blob(piece), offered.piece(piece), retain=True)
             self._needed.setdefault(owner, set()).add(digest)
 
     def offered(self, digest: str) -> bytes:
@@ -141,7 +131,7 @@ class Fleet:
 
     def _publish(self, offered: Offered) -> None:
         """Publish what is retained in a blob's name."""
-        payload = offered.payload() if offered.pieces is None else self._sign(offered.pieces)
+        payload = offered.payload() if offered.pieces is None else self.sign(offered.pieces)
         self.link.publish(self.topics.blob(offered.digest), payload, retain=True)
 
     def _publish_whole(self, digest: str) -> None:

@@ -1,6 +1,5 @@
 """One blob that is on offer."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aggregator.core.ports import BlobLost, Blobs
@@ -48,15 +47,6 @@ class Offered:
             BlobLost, StorageFailed: it cannot be read.
         """
         return self._held if self.pieces is None else self._blobs.get(self.digest)
-
-    def cut(self) -> Iterator[tuple[str, bytes]]:
-        """Its pieces, with their digests; none of a small blob.
-
-        Raises:
-            BlobLost, StorageFailed: one cannot be read.
-        """
-        for name in dict.fromkeys(self.pieces.pieces if self.pieces is not None else ()):
-            yield name, self.piece(name)
 
     def piece(self, name: str) -> bytes:
         """One piece.

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.core import state as s
-from aggregator.core.hours import read_hours
 from aggregator.core.round.asking import LOOK_S
 from aggregator.core.round.cohort import Cohort, drawn
+from aggregator.core.round.hours import read_hours
 from aggregator.core.state import DeviceBarred, DeviceForgotten, EligibilityChanged, Retuned
 from tests.aggregator.round_cases import MEMORY, Run, kinds
 from wire.errors import ConfigError

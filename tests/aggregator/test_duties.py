@@ -54,7 +54,7 @@ class TestRenewal:
 
         def renew() -> float:
             signer = service_signer(tmp_path, "f", TRUSTED, None, now_s)
-            fleet.sign_with(signer)
+            fleet.sign = signer
             return signer.until_s
 
         runner: Any = Unconnected()

@@ -23,9 +23,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from aggregator.core.hours import read_hours
 from aggregator.core.plan import can_train, closing_verbs, plan_for
 from aggregator.core.round.asking import is_missing, others, start_key, with_device
+from aggregator.core.round.hours import read_hours
 from aggregator.core.round.inputs import noted
 from aggregator.core.state import (
     Command,

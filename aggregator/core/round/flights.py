@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from aggregator.core.hours import read_hours
 from aggregator.core.plan import NEW, plan_for, round_seed, verbs_for
 from aggregator.core.round.asking import (
     absent,
@@ -34,6 +33,7 @@ from aggregator.core.round.asking import (
     with_device,
 )
 from aggregator.core.round.cohort import Buffer, drawn
+from aggregator.core.round.hours import read_hours
 from aggregator.core.state import Command, Flight, RunState, SendPlan, SetDeadline
 from algorithms.core.keys import NEWCOMER
 

@@ -19,10 +19,10 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from aggregator.core.hours import read_hours
 from aggregator.core.plan import can_train, plan_for, round_seed
 from aggregator.core.round.asking import absent, failed, is_awaited, others, with_device
 from aggregator.core.round.cohort import drawn
+from aggregator.core.round.hours import read_hours
 from aggregator.core.state import (
     Command,
     Device,

@@ -8,7 +8,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from aggregator.core.budget import spent
-from aggregator.core.hours import read_hours
 from aggregator.core.plan import can_train, plan_for, round_seed
 from aggregator.core.round import closings, flights, inputs
 from aggregator.core.round.asking import (
@@ -22,6 +21,7 @@ from aggregator.core.round.asking import (
     with_device,
 )
 from aggregator.core.round.cohort import Cohort, drawn
+from aggregator.core.round.hours import read_hours
 from aggregator.core.state import (
     Aggregate,
     Command,
