@@ -200,13 +200,13 @@ def _groups(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, 
     """By device, its group with each algorithm in the first seed; nothing where all have one group
     each."""
     first = [its[0].get("group_by_device", {}) for its in runs.values()]
-    if all(len(set(found.values())) < 2 for found in first):
+    if all(len(set(groups.values())) < 2 for groups in first):
         return []
     order = sorted(
-        {d for found in first for d in found},
-        key=lambda d: ([(found.get(d) is None, found.get(d) or 0) for found in first], d),
+        {d for groups in first for d in groups},
+        key=lambda d: ([(groups.get(d) is None, groups.get(d) or 0) for groups in first], d),
     )[:MOST_DEVICES]
-    return [(d, [found.get(d) for found in first]) for d in order]
+    return [(d, [groups.get(d) for groups in first]) for d in order]
 
 
 def _confusions(
@@ -214,13 +214,13 @@ def _confusions(
 ) -> list[tuple[str, list[str], list[list[Shade]]]]:
     """Return for each algorithm the classes and how often a test window of one is taken for
     another, over all seeds."""
-    found = []
+    confusions = []
     for name, its in runs.items():
         counts = [np.array(run["confusion"]) for run in its if run.get("confusion")]
         if counts:
             cells = shades(np.sum(counts, axis=0), by_row=True)
-            found.append((name, list(its[0]["classes"]), cells))
-    return found
+            confusions.append((name, list(its[0]["classes"]), cells))
+    return confusions
 
 
 class Cost(NamedTuple):
@@ -235,7 +235,7 @@ class Cost(NamedTuple):
 
 
 def _costs(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Cost]:
-    found = []
+    costs = []
     for name, its in runs.items():
         counted = [cost.Counted(**run["cost"]) for run in its if run.get("cost")]
         if counted:
@@ -247,8 +247,8 @@ def _costs(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Cost]:
             means = [
                 fmean(getattr(each, what) for each in phone) for what in cost.Estimate._fields[1:]
             ]
-            found.append(Cost(name, windows, down, up, cost.Estimate(phone[0].speed, *means)))
-    return found
+            costs.append(Cost(name, windows, down, up, cost.Estimate(phone[0].speed, *means)))
+    return costs
 
 
 def _shade(accuracy: float | None) -> Shade:

@@ -68,10 +68,10 @@ def write_comparison(
 def write_grid(out: Path, tables: GridTables) -> list[Path]:
     """Write the same files of a grid; returns them."""
     files = _files(out)
-    found = [{**place_of(cell), "algorithms": rows} for cell, rows in tables.cells.items()]
+    cells = [{**place_of(cell), "algorithms": rows} for cell, rows in tables.cells.items()]
     missing = [{**place_of(cell), "why": why} for cell, why in tables.left_out.items()]
     files[0].write_text(
-        json.dumps({"overall": tables.overall, "cells": found, "left_out": missing}, indent=1)
+        json.dumps({"overall": tables.overall, "cells": cells, "left_out": missing}, indent=1)
         + "\n"
     )
     write_csv(files[1], tables.lines())

@@ -133,12 +133,12 @@ def _views(
         return 0, {}
     matrices, ids = read_views(blobs.get(seen[-1].views))
     starts = {d: str(summary.devices[d].group) for d in ids if d in summary.devices}
-    found = {}
+    views = {}
     for name, matrix in matrices.items():
         compared = compare(matrix, ids, starts)
         source = "data:image/png;base64," + base64.b64encode(picture(compared)).decode()
-        found[name] = compared, source
-    return seen[-1].round, found
+        views[name] = compared, source
+    return seen[-1].round, views
 
 
 def _holdings(

@@ -62,20 +62,20 @@ class Library:
 
     def entries(self) -> dict[str, RunFolder]:
         """By name, what is there now, the latest first. Links to other folders are not followed."""
-        found: list[tuple[int, Path]] = []
+        files_at: list[tuple[int, Path]] = []
         for folder, folders, files in os.walk(self.root):
             here = Path(folder)
             depth = len(here.relative_to(self.root).parts)
-            kept = [
+            searched = [
                 name
                 for name in sorted(folders)
                 if not name.startswith(".") and name not in LEFT_OUT
             ]
-            folders[:] = kept if depth < DEEPEST else []
+            folders[:] = searched if depth < DEEPEST else []
             for name in ("summary.json", "compare.json"):
                 if name in files and (file := here / name).is_file() and not file.is_symlink():
-                    found.append((file.stat().st_mtime_ns, file))
-        latest = sorted(found, key=lambda one: (-one[0], one[1]))[:MOST_ENTRIES]
+                    files_at.append((file.stat().st_mtime_ns, file))
+        latest = sorted(files_at, key=lambda one: (-one[0], one[1]))[:MOST_ENTRIES]
         entries = [self._entry(file) for _, file in latest]
         self._read = {file: self._read[file] for _, file in latest if file in self._read}
         return {entry.name: entry for entry in entries}

@@ -95,7 +95,7 @@ def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows with their nested fields as NAME.FIELD; one that is none in a row has none of
     these."""
     nested = {name for row in rows for name, value in row.items() if isinstance(value, dict)}
-    made: list[dict[str, Any]] = []
+    flat_lines: list[dict[str, Any]] = []
     for row in rows:
         flat: dict[str, Any] = {}
         for name, value in row.items():
@@ -104,8 +104,8 @@ def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 if name in nested
                 else {name: value}
             )
-        made.append(flat)
-    return made
+        flat_lines.append(flat)
+    return flat_lines
 
 
 Columns = Mapping[str, Sequence[str]]
@@ -225,14 +225,14 @@ def tables(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> l
     names = [row["algorithm"] for row in rows]
     name_width = min(max(map(len, ["algorithm", *names])), width // 4)
     parts: list[dict[str, Sequence[str]]] = []
-    left = 0
+    room = 0
     for heading, column in columns.items():
         needed = GAP + max(map(len, (heading, *column)))
-        if needed > left:
+        if needed > room:
             parts.append({})
-            left = width - name_width
+            room = width - name_width
         parts[-1][heading] = column
-        left -= needed
+        room -= needed
     tables = [_table("algorithm", shown, width=name_width) for shown in parts]
     for table, shown in zip(tables, parts, strict=True):
         for cells in zip(names, *shown.values(), strict=True):

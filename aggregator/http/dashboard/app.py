@@ -207,14 +207,14 @@ def _own(address: str) -> str:
 
 
 def _problem(request: Request, status: int, text: str) -> Response:
-    told = NO_PAGE if text == HTTPStatus.NOT_FOUND.phrase else text
+    message = NO_PAGE if text == HTTPStatus.NOT_FOUND.phrase else text
     return answer(
         request,
         render(
             "problem.html",
             status=status,
             heading=HEADINGS.get(status, "That did not work"),
-            text=told,
+            text=message,
         ),
         status,
     )

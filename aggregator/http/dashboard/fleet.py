@@ -82,7 +82,7 @@ ATTENTION = 3
 
 def condition_of(entry: Entry, failures: int) -> Condition:
     """How a device is, that has missed or declined so many rounds one after the other."""
-    said = entry.said
+    facts = entry.said
     if entry.ban is not None:
         return Condition(6, "banned", "off", entry.ban.reason)
     if entry.withdrawn_s:
@@ -101,12 +101,12 @@ def condition_of(entry: Entry, failures: int) -> Condition:
     if not entry.online:
         return Condition(4, "offline", "off", "")
     if (
-        said is not None
-        and said.battery_percent is not None
-        and said.battery_percent < LOW_BATTERY
-        and said.charging is not True
+        facts is not None
+        and facts.battery_percent is not None
+        and facts.battery_percent < LOW_BATTERY
+        and facts.charging is not True
     ):
-        return Condition(3, "low battery", "warn", f"{said.battery_percent:.0f} %")
+        return Condition(3, "low battery", "warn", f"{facts.battery_percent:.0f} %")
     return Condition(5, "online", "ok", "")
 
 
@@ -116,12 +116,12 @@ def fleet_page(
     """One page of the devices that `words` and `show` mean. `words`: a rule
     (`aggregator.core.eligibility`), or else text that stands in a device's id, tags, hardware,
     client or last decline. `run`: whose groups and failures are shown."""
-    known = run.devices if run is not None else {}
+    in_run = run.devices if run is not None else {}
     means, problem = _reader(words)
     counts: Counter[Show] = Counter()
-    found = []
+    matches = []
     for device_id, entry in registry.devices.items():
-        device = known.get(device_id)
+        device = in_run.get(device_id)
         condition = condition_of(entry, device.failures if device else 0)
         kinds: list[Show] = ["all"]
         if entry.ban is not None:
@@ -132,10 +132,10 @@ def fleet_page(
                 kinds.append("attention")
         counts.update(kinds)
         if show in kinds and means(device_id, entry):
-            found.append((device_id, entry, condition))
-    found.sort(key=_KEYS[sort])
-    part = slice_of(len(found), number)
-    shown = found[part.begin : part.end]
+            matches.append((device_id, entry, condition))
+    matches.sort(key=_KEYS[sort])
+    part = slice_of(len(matches), number)
+    shown = matches[part.begin : part.end]
     return FleetPage(
         {name: counts[name] for name in SHOWS},
         [(device_line(run, device_id, entry), condition) for device_id, entry, condition in shown],
@@ -158,9 +158,9 @@ def _reader(words: str) -> tuple[Callable[[str, Entry], bool], str]:
 
 
 def _text(device_id: str, entry: Entry) -> str:
-    said = (entry.said.hardware, entry.said.client, entry.said.runtime) if entry.said else ()
+    facts = (entry.said.hardware, entry.said.client, entry.said.runtime) if entry.said else ()
     return " ".join(
-        (device_id, *entry.tags, *said, entry.decline.reason if entry.decline else "")
+        (device_id, *entry.tags, *facts, entry.decline.reason if entry.decline else "")
     ).casefold()
 
 

@@ -20,11 +20,11 @@ class Move(NamedTuple):
 def moves(registry: Registry, campaign: str) -> list[Move]:
     """Return the changes of group that the registry remembers of this campaign, but for the first
     of each device; the latest first."""
-    found = []
+    moved = []
     for device_id, entry in registry.devices.items():
         changes = [change for change in entry.groups if change.campaign == campaign]
-        found += [Move(device_id, before.group, change) for before, change in pairwise(changes)]
-    return sorted(found, key=lambda move: (-move.change.at_s, move.device_id))
+        moved += [Move(device_id, before.group, change) for before, change in pairwise(changes)]
+    return sorted(moved, key=lambda move: (-move.change.at_s, move.device_id))
 
 
 class Distances:

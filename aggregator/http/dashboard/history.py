@@ -108,9 +108,11 @@ def _may_differ(before: RunState, now: RunState) -> bool:
 
 def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
     """`first`: the first round that has been read then."""
-    known = past.evaluated
-    told = next((record for record in reversed(records) if accuracy_of(record)), known)
-    evaluated = known if told is None or (known is not None and known.round > told.round) else told
+    before = past.evaluated
+    latest = next((record for record in reversed(records) if accuracy_of(record)), before)
+    evaluated = (
+        before if latest is None or (before is not None and before.round > latest.round) else latest
+    )
     return Past(past.lines | {record.round: _line(record) for record in records}, evaluated, first)
 
 

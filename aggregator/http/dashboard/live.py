@@ -90,8 +90,8 @@ def live_campaign(
     part = slice_of(len(members), number)
     counts = Counter(member.standing for member in members)
     received = run.received.values() if cohort else ()
-    told = [line for line in past.rounds if line.accuracy.mean is not None]
-    left = 0 if run.phase == "finished" else max(0, run.next_settings.rounds - run.trained)
+    evaluated = [line for line in past.rounds if line.accuracy.mean is not None]
+    rounds_left = 0 if run.phase == "finished" else max(0, run.next_settings.rounds - run.trained)
     up, down = (
         sum(update.bytes_up for update in received),
         sum(update.bytes_down for update in received),
@@ -113,22 +113,22 @@ def live_campaign(
         up,
         down,
         sum(member.train_s for member in members),
-        told[-1].accuracy if told else None,
-        told[-1].loss if told else None,
+        evaluated[-1].accuracy if evaluated else None,
+        evaluated[-1].loss if evaluated else None,
         max(0.0, days - (now_s - run.started_at_s) / DAY_S) if days else None,
-        left,
-        left * median(spans) if left and spans else None,
+        rounds_left,
+        rounds_left * median(spans) if rounds_left and spans else None,
     )
 
 
 def _usual_s(run: RunState, registry: Registry) -> float:
     """The median over the round's devices of the seconds from question to answer, as far as that is
     known; 0: of none."""
-    known = (registry.devices.get(device_id) for device_id in run.cohort)
+    entries = (registry.devices.get(device_id) for device_id in run.cohort)
     return median(
         [
             entry.training.answer_s
-            for entry in known
+            for entry in entries
             if entry and entry.training and entry.training.answer_s
         ]
         or [0.0]
@@ -176,6 +176,8 @@ def versions_of(run: RunState) -> Mapping[int, float | None]:
     latest first."""
     versions = {}
     for version in reversed(run.history):
-        known = [metrics.accuracy for metrics in version.evaluated.values() if metrics.num_examples]
-        versions[version.round] = sum(known) / len(known) if known else None
+        accuracies = [
+            metrics.accuracy for metrics in version.evaluated.values() if metrics.num_examples
+        ]
+        versions[version.round] = sum(accuracies) / len(accuracies) if accuracies else None
     return versions

@@ -64,11 +64,11 @@ def read_order(fields: dict[str, str]) -> msgspec.Struct:
     Raises:
         ConfigError: they are no order.
     """
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: value.replace(",", " ").split() if name in LISTS else value
         for name, value in fields.items()
     }
-    if any(told.get(name) == [] for name in LISTS):
+    if any(values.get(name) == [] for name in LISTS):
         raise ConfigError("no tag was named")
     for name, value in fields.items():
         if name not in LISTS and (len(value) > MOST_CHARACTERS or not value.isprintable()):
@@ -77,7 +77,7 @@ def read_order(fields: dict[str, str]) -> msgspec.Struct:
                 "can be printed"
             )
     try:
-        order: msgspec.Struct = msgspec.convert(told, Order, strict=False)
+        order: msgspec.Struct = msgspec.convert(values, Order, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"not an order: {error}") from None
     return order

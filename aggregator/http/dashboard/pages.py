@@ -333,12 +333,12 @@ class Pages:
     def _standing_alerts(self) -> list[Alert]:
         """What does not go on now, the worst first. Every page says how much of it is urgent, so no
         closed round is read for it."""
-        found = [*service_alerts(self._sources.conditions())]
+        alerts = [*service_alerts(self._sources.conditions())]
         for name, shown in self._sources.campaigns().items():
-            found += campaign_alerts(name, shown.known(), shown.paused)
+            alerts += campaign_alerts(name, shown.known(), shown.paused)
         if self._sources.releases is not None:
-            found += release_alerts(self._sources.releases())
-        return sorted(found, key=lambda alert: alert.tone != "bad")
+            alerts += release_alerts(self._sources.releases())
+        return sorted(alerts, key=lambda alert: alert.tone != "bad")
 
     def _latest(self) -> RunState | None:
         campaigns = self._sources.campaigns()
@@ -380,19 +380,19 @@ def _words(request: Request) -> str:
 
 
 def _number(request: Request) -> int:
-    given = request.query_params.get("page", "")
-    return int(given) if given.isdecimal() and len(given) < 10 else 1
+    text = request.query_params.get("page", "")
+    return int(text) if text.isdecimal() and len(text) < 10 else 1
 
 
 def _one_of(request: Request, name: str, kind: Any) -> Any:
     """The value of a parameter, or the first of those that it may have."""
     values: tuple[str, ...] = get_args(kind)
-    given = request.query_params.get(name, "")
-    return given if given in values else values[0]
+    text = request.query_params.get(name, "")
+    return text if text in values else values[0]
 
 
 def _link(request: Request, **changes: object) -> str:
     """The address of this page with other parameters; an empty one is left out."""
-    given: Mapping[str, object] = {**request.query_params, **changes}
-    stated = {name: value for name, value in given.items() if value != ""}
+    parameters: Mapping[str, object] = {**request.query_params, **changes}
+    stated = {name: value for name, value in parameters.items() if value != ""}
     return f"{request.url.path}?{urlencode(stated)}"

@@ -71,8 +71,8 @@ def line_chart(
 ) -> Chart | None:
     """Return lines by label and kind; None if no value is known. The axes begin at `begin` and at
     `low`, which is by default a tenth or less below the least value."""
-    known = {key: [(x, y) for x, y in line if y is not None] for key, line in curves.items()}
-    points = [point for line in known.values() for point in line]
+    lines = {key: [(x, y) for x, y in line if y is not None] for key, line in curves.items()}
+    points = [point for line in lines.values() for point in line]
     if not points:
         return None
     if low is None:
@@ -84,7 +84,7 @@ def line_chart(
         return round(LEFT + (x - begin) / (end - begin) * (WIDTH - LEFT - RIGHT), 1)
 
     drawn = []
-    for (label, kind), line in known.items():
+    for (label, kind), line in lines.items():
         places = [(across(x), _up(y - low, high - low)) for x, y in line]
         path = "".join(f"{'L' if i else 'M'}{x} {y}" for i, (x, y) in enumerate(places))
         dots = places if len(places) < MOST_POINTS else []

@@ -56,13 +56,15 @@ def read_views(payload: bytes) -> tuple[dict[str, Array], list[str]]:
 def compare(matrix: Array, device_ids: Sequence[str], starts: Mapping[str, str]) -> DistanceView:
     """Put the devices of a distance matrix in the order of their groups. `starts`: by device, the
     key of its model; devices without one are left out."""
-    known = [(group_number(starts[d]), d, i) for i, d in enumerate(device_ids) if d in starts]
-    known.sort(key=lambda found: (-1 if found[0] is None else found[0], found[1]))
-    chosen = [known[i] for i in np.linspace(0, len(known) - 1, min(MOST, len(known))).astype(int)]
+    members = [(group_number(starts[d]), d, i) for i, d in enumerate(device_ids) if d in starts]
+    members.sort(key=lambda found: (-1 if found[0] is None else found[0], found[1]))
+    chosen = [
+        members[i] for i in np.linspace(0, len(members) - 1, min(MOST, len(members))).astype(int)
+    ]
     order = [i for _, _, i in chosen]
     shown = np.nan_to_num(matrix[np.ix_(order, order)], posinf=0.0, neginf=0.0)
     ids, groups = tuple(d for _, d, _ in chosen), tuple(group for group, _, _ in chosen)
-    return DistanceView(ids, groups, shown, len(known), in_two_dimensions(shown))
+    return DistanceView(ids, groups, shown, len(members), in_two_dimensions(shown))
 
 
 def in_two_dimensions(matrix: Array) -> list[tuple[float, float]]:
