@@ -64,7 +64,16 @@ def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
         *_OWN[kind](name, made),
     ]
     if kind in ("objective", "privacy", "personalisation", "optimizer", "task"):
-        checks += _on_devices(algorithm, phones)
+        checks += [
+            Check("simulations run it on", partial(devices.on_backends, algorithm)),
+            Check(
+                "boards (ONNX) train to the simulation's models",
+                partial(devices.on_a_board, algorithm),
+            ),
+        ]
+        if phones:
+            on_a_phone = partial(devices.on_a_phone, algorithm)
+            checks.append(Check("phones (ExecuTorch) step as torch does", on_a_phone))
     return kind, called(LOOKUP.find(choice.name).made), checks
 
 
@@ -214,23 +223,6 @@ _OWN: dict[Kind, Callable[[str, Any], list[Check]]] = {
     "server optimizer": _server_optimizer,
     "task": _trains_with_every_objective,
 }
-
-
-def _on_devices(algorithm: str, phones: bool) -> list[Check]:
-    checks = [
-        Check("simulations run it on", partial(devices.on_backends, algorithm)),
-        Check(
-            "boards (ONNX) train to the simulation's models", partial(devices.on_a_board, algorithm)
-        ),
-    ]
-    return (
-        [
-            *checks,
-            Check("phones (ExecuTorch) step as torch does", partial(devices.on_a_phone, algorithm)),
-        ]
-        if phones
-        else checks
-    )
 
 
 def _told(error: Exception) -> str:

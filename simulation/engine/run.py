@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil, prod
+from multiprocessing import get_all_start_methods
 from typing import Any
 
 from aggregator.aggregation.stored import check_fit
@@ -22,7 +23,7 @@ from simulation.engine.traffic import Traffic
 from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec
 from simulation.engine.workers.local import Batched, Inline, Threads
 from simulation.engine.workers.private_store import MappedStore
-from simulation.engine.workers.processes import Processes, can_fork
+from simulation.engine.workers.processes import Processes
 from wire.arrays.tensors import Array
 from wire.messages import Train
 
@@ -128,7 +129,9 @@ def _workers(
     workers: Inline | Threads | Processes | Batched
     if isinstance(backend.graphs, BatchedGraphs):
         workers = Batched(host, backend.graphs, options.num_together)
-    elif count == 1 or (not backend.threads and (steps < FORK_FROM or not can_fork())):
+    elif count == 1 or (
+        not backend.threads and (steps < FORK_FROM or "fork" not in get_all_start_methods())
+    ):
         workers = Inline(host)
     elif backend.threads:
         workers = Threads(host, count)

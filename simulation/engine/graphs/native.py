@@ -78,11 +78,15 @@ class NativeGraphs(EagerGraphs):
         moved = [
             (key, part, shape)
             for key, part, shape in self._parts
-            if not _is_statistic(key) and names.role_of(key) in sgd.roles
+            if not names.is_running_statistic(key) and names.role_of(key) in sgd.roles
         ]
         for key, part, _ in moved:
             momentum[part] = tensors[slot_of(key)].ravel()
-        statistics = [(key, part, shape) for key, part, shape in self._parts if _is_statistic(key)]
+        statistics = [
+            (key, part, shape)
+            for key, part, shape in self._parts
+            if names.is_running_statistic(key)
+        ]
         scale = None
         if len(moved) + len(statistics) < len(self._parts):
             scale = np.zeros_like(flat)
@@ -135,12 +139,6 @@ class NativeGraphs(EagerGraphs):
 
     def _flat(self, tensors: Tensors) -> Array:
         return np.concatenate([tensors[key].ravel() for key, _, _ in self._parts], dtype=np.float32)
-
-
-def _is_statistic(key: str) -> bool:
-    """Of BatchNorm, the only layer with buffers that the native engine knows; their role may be
-    private."""
-    return names.is_running_statistic(key)
 
 
 def _metrics(outcome: Outcome) -> Tensors:

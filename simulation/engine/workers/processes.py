@@ -29,11 +29,6 @@ IN_FLIGHT = 4
 RowLayout = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def can_fork() -> bool:
-    """Whether this system can fork processes."""
-    return "fork" in mp.get_all_start_methods()
-
-
 class Processes:
     """`count` processes; an update may have up to `width` float32 values."""
 

@@ -87,13 +87,13 @@ class Worker:
             warnings.filterwarnings(
                 "ignore", "The given NumPy array is not writable"
             )  # graphs do not write into what they are given
-            spec: DeviceHostSpec = _fetch(self._spec)
+            spec: DeviceHostSpec = ray.get(self._spec)
             self._host, self._algorithm = (
                 DeviceHost(spec, spec.make_graphs(), self._store),
                 spec.algorithm,
             )
         if models[0] != self._models[0]:
-            self._models = (models[0], _fetch(models[0]))
+            self._models = (models[0], ray.get(models[0]))
         results: list[Result] = []
         for plan, kept in tasks:
             self._store.load(kept)
@@ -173,7 +173,8 @@ class RayWorkers:
         self._fill_up()
         size = min(LARGEST_CHUNK, max(1, len(plans) // (CHUNKS * max(1, len(self._members)))))
         level = min(LEVELS, max(0, LEVELS - (len(plans) // size).bit_length())) if summed else None
-        waiting = deque(_by_branch(plans, level) if level is not None else _in_order(plans, size))
+        in_order = [_Chunk(plans[at : at + size]) for at in range(0, len(plans), size)]
+        waiting = deque(in_order if level is None else _by_branch(plans, level))
         seen_s = monotonic()
         try:
             while waiting or any(member.chunks for member in self._members):
@@ -238,7 +239,7 @@ class RayWorkers:
         for ref in ray.wait(list(owners), num_returns=1, timeout=1.0)[0]:
             member = owners[ref]
             try:
-                results = _fetch(ref)
+                results = ray.get(ref)
             except RayTaskError as error:
                 cause = error.cause if isinstance(error.cause, Exception) else error
                 raise ShoalError(
@@ -289,21 +290,12 @@ class RayWorkers:
         return f"{free:g} of the cluster's {there:g} CPUs are free, one is needed{self._why}"
 
 
-def _in_order(plans: Sequence[Plan], size: int) -> list[_Chunk]:
-    return [_Chunk(plans[at : at + size]) for at in range(0, len(plans), size)]
-
-
 def _by_branch(plans: Sequence[Plan], level: int) -> list[_Chunk]:
     """The plans of each branch of this level."""
     found: dict[int, list[Plan]] = {}
     for plan in plans:
         found.setdefault(place_of(plan.device_id) >> level, []).append(plan)
     return [_Chunk(found[branch]) for branch in sorted(found)]
-
-
-def _fetch(ref: Ref) -> Any:
-    """The object, its arrays as they lie in the store: they cannot be written to."""
-    return ray.get(ref)
 
 
 def _connect(address: str, count: int) -> None:
