@@ -6,23 +6,24 @@ says of itself, and what was seen of it. An *order* (`Tagged`, `Untagged`, `Bann
 `Withdrew`, `Forgotten`) has to be safe before anybody acts on it; telemetry may be saved later,
 since a device says it again (`aggregator.registry`).
 
-=============== ================================================================== event
-what it does to the device's entry ===============
-================================================================== Told            it says what it
-is and how it is; it is online. What it keeps is forgotten where its owner no longer lets it say so,
-or
-                where it holds nothing of any model Seen            it is online Left            it
-is not online Asked           it was given a plan by a campaign Declined        it did not carry out
-a plan, and why Reported        its update was taken: seconds of training, bytes. If it has chosen
-what it keeps, what it said before of the models that it
-                holds is of no use any more Keeps           what it keeps of a campaign that is
-over, and why; or that it has not told, and nothing of another campaign Grouped         a campaign
-puts devices into groups, and others into none any more: the last `HISTORY` changes stay Regrouped
-the same of one device ReleaseTaken    which release it uses, and why not the one that was offered,
-or not with what it keeps Tagged, Untagged tags are added, taken away Banned, Unbanned it is banned,
-and why; it is not any more Withdrew        its owner agrees no longer: nothing is asked of it until
-it checks in again Forgotten       it has no entry any more, unless it is banned: then only the ban
-=============== ==================================================================
+What each event does to the device's entry:
+
+* `Told`: it says what it is and how it is; it is online. What it keeps is forgotten where its owner
+  no longer lets it say so, or where it holds nothing of any model.
+* `Seen`: it is online. `Left`: it is not.
+* `Asked`: it was given a plan by a campaign. `Declined`: it did not carry out a plan, and why.
+* `Reported`: its update was taken: seconds of training, bytes. If it has chosen what it keeps, what
+  it said before of the models that it holds is of no use any more.
+* `Keeps`: what it keeps of a campaign that is over, and why; or that it has not told, and nothing
+  of another campaign.
+* `Grouped`: a campaign puts devices into groups, and others into none any more: the last `HISTORY`
+  changes stay. `Regrouped`: the same of one device.
+* `ReleaseTaken`: which release it uses, and why not the one that was offered, or not with what it
+  keeps.
+* `Tagged`, `Untagged`: tags are added, taken away.
+* `Banned`, `Unbanned`: it is banned, and why; it is not any more.
+* `Withdrew`: its owner agrees no longer: nothing is asked of it until it checks in again.
+* `Forgotten`: it has no entry any more, unless it is banned: then only the ban.
 
 An event of a device without an entry makes one, so that a device can be tagged or banned before it
 has ever been here. `Seen`, `Left`, `Withdrew` and `Forgotten` do not. Structural sharing makes an
@@ -285,8 +286,8 @@ def step(state: Registry, event: Event) -> Registry:
         event, Seen | Left | Withdrew | Forgotten | Untagged | Unbanned
     ):
         return state
-    held = known or NOBODY
-    entry = _ordered(held, event) if isinstance(event, Order) else _observed(held, event)
+    before = known or NOBODY
+    entry = _ordered(before, event) if isinstance(event, Order) else _observed(before, event)
     if entry is None:
         return Registry(state.devices.delete(device_id))
     return state if entry is known else Registry(state.devices.set(device_id, entry))

@@ -121,9 +121,9 @@ class Devices:
                 placed = all_placed(run)
                 name, groups = run.settings.name, groups_of(run, placed)
                 grouped = core.Grouped(self._clock(), name, event.round, groups, placed)
-                known, self.state = self.state.devices, core.step(self.state, grouped)
+                entries, self.state = self.state.devices, core.step(self.state, grouped)
                 after = self.state.devices.items()
-                self._note(d for d, entry in after if entry is not known.get(d))
+                self._note(d for d, entry in after if entry is not entries.get(d))
 
     def _place(self, run: RunState, device_id: str) -> None:
         """Note where a run places a device that has come; or that it does no longer: it has labels

@@ -327,8 +327,8 @@ class Runner:
         names = by_end({name: campaign.known() for name, campaign in self.campaigns.items()})
         over = [campaign for name in names if (campaign := self.campaigns[name]).takes(device_id)]
         for campaign in over:
-            known = campaign.known().devices.get(device_id)
-            if campaign.may_ask(device_id) or (known is not None and known.accepted):
+            device = campaign.known().devices.get(device_id)
+            if campaign.may_ask(device_id) or (device is not None and device.accepted):
                 return campaign
         return over[0] if over else None
 
