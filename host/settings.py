@@ -7,7 +7,7 @@ is one line in its struct, and its use.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from inspect import get_annotations
 from pathlib import Path
@@ -80,6 +80,8 @@ class Setting(NamedTuple):
         bare = self.bare
         if get_origin(bare) is Literal:
             return "one of " + ", ".join(get_args(bare))
+        if get_origin(bare) is dict:
+            return "NAME=VALUE with a number"
         meta, kind = self.meta, KINDS.get(bare, "a text")
         low = meta.ge if meta.ge is not None else meta.gt
         high = meta.le if meta.le is not None else meta.lt
@@ -111,22 +113,39 @@ class Setting(NamedTuple):
         if self.bare is Path:
             return Path(value)
         try:
-            if get_origin(self.bare) is tuple:
-                return tuple(value or ())
+            if get_origin(self.bare) is dict:
+                value = _pairs(value)
             if self.bare is int and isinstance(value, float) and value.is_integer():
                 value = int(value)
             read = msgspec.convert(
-                value, Annotated[self.bare, self.meta], strict=not isinstance(value, str)
+                value,
+                Annotated[self.bare, self.meta],
+                strict=not (origin and isinstance(value, str)),
             )
-            if not isinstance(read, float) or math.isfinite(read):
+            numbers = read.values() if isinstance(read, dict) else [read]
+            if not any(isinstance(each, float) and not math.isfinite(each) for each in numbers):
                 return read
         except msgspec.ValidationError:
             pass
         shown = value if isinstance(value, int | float) else repr(value)
-        if isinstance(value, str) and self.bare in (int, float):
+        if origin and isinstance(value, str) and self.bare in (int, float):
             shown = value or "nothing"
         told = f"{self.prefix}{self.name} must be {self.allowed}, got {shown}"
         raise ConfigError(told + (f" ({origin})" if origin else ""))
+
+
+def _pairs(value: Any) -> Any:
+    """Return what ``NAME=VALUE``, several times, says as a mapping; another value as it is."""
+    if not isinstance(value, list | tuple):
+        return value
+    pairs = {}
+    for text in value:
+        name, _, number = str(text).partition("=")
+        try:
+            pairs[name] = float(number)
+        except ValueError:
+            raise msgspec.ValidationError(text) from None
+    return pairs
 
 
 @cache
@@ -164,12 +183,12 @@ def check(struct: type[msgspec.Struct], values: Mapping[str, Any], origin: str =
             setting.read(values[name], origin)
 
 
-def table(struct: type[msgspec.Struct], prefix: str = "") -> list[str]:
-    """Return the settings as lines of a table in Markdown."""
+def table(settings: Iterable[Setting]) -> list[str]:
+    """Return settings as lines of a table in Markdown."""
     rows = [
         f"| `{each.flag}` | {_shown(each.default)} | {each.allowed} | "
         f"{each.about['unit']} | {'yes' if each.about['live'] else ''} | {each.text} |"
-        for each in settings_of(struct, prefix).values()
+        for each in settings
         if each.parameter
     ]
     head = "| option | default | allowed | unit | may change in a campaign | meaning |"

@@ -8,7 +8,7 @@ from typing import Any
 from aggregator.core.round.cohort import policy_settings, read_policy, with_cohort
 from algorithms.registry import PERSONALISATION, is_known, read_algorithm
 from algorithms.spec import DEFAULT_ALGORITHM
-from shoal.choices import hyper_given, hyper_values, schedule_of, with_privacy
+from shoal.choices import hyper_values, schedule_of, with_privacy
 from wire.bundle import unpack
 from wire.errors import ConfigError, ShoalError
 
@@ -26,14 +26,14 @@ def campaign_fields(bundle: Path | None, values: Mapping[str, Any]) -> dict[str,
         ConfigError: the algorithm, the mechanism or a hyper-parameter cannot be read.
     """
     fields = dict(values)
-    words = ("algorithm", "privacy", "lr", "hyper", "policy", "window", "time_zone")
-    algorithm, privacy, lr, hyper, policy, window, zone = (fields.pop(name) for name in words)
+    words = ("algorithm", "privacy", "lr", "policy", "window", "time_zone")
+    algorithm, privacy, lr, policy, window, zone = (fields.pop(name) for name in words)
     if policy:
         fields |= with_asking(policy, fields["cohort"], fields["over_select"])
     spec = read_algorithm(algorithm or usual_algorithm(bundle))
     return fields | {
         "algorithm": with_privacy(spec, privacy).anchored(),
-        "hyper": hyper_values(lr, hyper_given(list(hyper))),
+        "hyper": hyper_values(lr, fields["hyper"]),
         "lr_schedule": schedule_of(fields["lr_schedule"]),
         "hours": hours_of(window, zone),
     }

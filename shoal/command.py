@@ -43,12 +43,15 @@ class Options(NamedTuple):
     is given their values by field: ``Annotated[dict[str, Any], Options((CampaignSettings,))]``.
 
     With `live`, only settings that may change while a campaign runs, and only the values that were
-    given.
+    given. `only`: the settings that the command has, where it has not all. `without`: settings that
+    it has none of, or has otherwise.
     """
 
     structs: tuple[type[msgspec.Struct], ...]
     prefix: str = ""
     live: bool = False
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
     def settings(self) -> list[Setting]:
         """Return the settings that have an option."""
@@ -56,7 +59,10 @@ class Options(NamedTuple):
             setting
             for struct in self.structs
             for setting in settings_of(struct, self.prefix).values()
-            if setting.parameter and (setting.about["live"] or not self.live)
+            if setting.parameter
+            and setting.name not in self.without
+            and (not self.only or setting.name in self.only)
+            and (not self.live or (setting.about["live"] and get_origin(setting.bare) is not dict))
         ]
 
 
@@ -127,7 +133,7 @@ def _option(setting: Setting, live: bool) -> inspect.Parameter:
     if kind is bool:
         flag = f"{plain}/--no-{plain[2:]}" if default else plain
         hint: Any = Annotated[bool, typer.Option(flag, help=setting.text)]
-    elif get_origin(kind) is tuple:
+    elif get_origin(kind) is dict:
         hint = Annotated[list[str] | None, typer.Option(plain, help=setting.text)]
         default = None
     else:

@@ -51,7 +51,9 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     hyper: Annotated[
         dict[str, float],
         about(
-            "Hyper-parameters in place of the objective's own.", live=True, epsilon=True, option=""
+            "NAME=VALUE in place of the objective's own, e.g. momentum=0; may be repeated.",
+            live=True,
+            epsilon=True,
         ),
     ] = {}
     lr_schedule: Annotated[

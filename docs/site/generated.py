@@ -42,9 +42,36 @@ def commands() -> str:
         group = typer.main.get_command(application(name))
         parts += [f"## shoal {name}", "", about.summary + f" Needs `shoal[{about.extra}]`.", ""]
         parts += list(_command(f"shoal {name}", group.commands[name]))
+    parts += _settings()
     for title, told in _edge_help().items():
         parts += [f"##{'#' if ' ' in title else ''} {title}", "", "```text", told, "```", ""]
     return "\n".join(parts)
+
+
+def _settings() -> list[str]:
+    """Every setting with its range, unit and whether it may change while a campaign runs."""
+    from aggregator.core.release.state import Gate
+    from aggregator.core.training import AdmissionSettings, RoundSettings, TrainingSettings
+    from aggregator.service_settings import EnrolmentSettings, ServeSettings
+    from host.settings import settings_of, table
+    from simulation.settings import EngineSettings, SimulationWords
+
+    parts, shown = ["## Settings", ""], set[str]()
+    groups: Mapping[str, tuple[Any, str]] = {
+        "Training": (TrainingSettings, ""),
+        "Rounds": (RoundSettings, ""),
+        "Admission": (AdmissionSettings, ""),
+        "Service": (ServeSettings, ""),
+        "Rollout": (Gate, "rollout_"),
+        "Enrolment": (EnrolmentSettings, "enrol_"),
+        "Simulation": (SimulationWords, ""),
+        "Engine": (EngineSettings, ""),
+    }
+    for title, (struct, prefix) in groups.items():
+        settings = [each for each in settings_of(struct, prefix).values() if each.flag not in shown]
+        shown |= {each.flag for each in settings if not prefix and title != "Simulation"}
+        parts += [f"### {title}", "", *table(settings), ""]
+    return parts
 
 
 def _command(words: str, command: Any) -> Iterator[str]:

@@ -13,11 +13,12 @@ from torch import nn
 from algorithms.given import Given, spec_of
 from algorithms.registry import AlgorithmSpec, make_algorithm
 from host.files import prepare_folder
+from host.settings import check
 from host.threads import one_thread
 from shoal.api.compared import Compared
 from shoal.api.settings import make_settings
 from shoal.api.tables import to_frame
-from shoal.choices import check_bounds, with_privacy
+from shoal.choices import with_privacy
 from shoal.reports.files import write_comparison, write_grid
 from shoal.reports.tables import flat_rows
 from simulation.comparison.grid import SEEDS, Grid, make_cells, sort_out
@@ -28,6 +29,7 @@ from simulation.comparison.table import tabulate
 from simulation.datasets.windows import FleetData
 from simulation.objective import ModelMaker
 from simulation.partition import read_partition
+from simulation.settings import ComparisonWords
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -137,6 +139,7 @@ def compare(
         ConfigError: options that cannot be read, or do not fit each other, the data or the model.
         DataError: the data cannot be read, or do not allow what is asked of them.
     """
+    words = dict(locals()) | {"hyper": hyper or {}}
     compared = tuple(with_privacy(algorithm, privacy) for algorithm in _algorithms(algorithms))
     for algorithm in compared:
         make_algorithm(algorithm)
@@ -144,7 +147,7 @@ def compare(
     base = str(with_privacy(spec_of(reference), privacy)) if reference else names[0]
     if base not in names:
         raise ConfigError(f"reference {reference}: expected one of {','.join(names)}")
-    check_bounds(seeds=seeds, devices=devices, target=target, workers=workers)
+    check(ComparisonWords, words)
     sets, counts, splits = (
         _listed(data),
         [str(count) for count in _listed(labels)],
@@ -155,23 +158,12 @@ def compare(
     if not scenarios and max(map(len, (sets, counts, splits))) > 1:
         raise ConfigError("several data, labels or splits are a grid: expected scenarios=True")
     common = make_settings(
-        rounds=rounds,
-        local_epochs=local_epochs,
-        batch_size=batch_size,
-        update_encoding=update_encoding,
-        lr=lr,
-        hyper=hyper or {},
-        lr_schedule=lr_schedule,
-        model=model if isinstance(model, str) else "",
-        attack=attack,
-        privacy=privacy,
-        pretrain=pretrain,
-        labels="all" if scenarios or not counts else counts[0],
-        split="own" if scenarios or not splits else splits[0],
-        newcomers=newcomers,
-        cohort=cohort,
-        profiles=profiles,
-        policy=policy,
+        words
+        | {
+            "model": model if isinstance(model, str) else "",
+            "labels": "all" if scenarios or not counts else counts[0],
+            "split": "own" if scenarios or not splits else splits[0],
+        }
     )
     about = Compared.of(sets, None if isinstance(model, str) else model)
     about.check(compared, common, workers)

@@ -13,11 +13,13 @@ from export.bundle import MAX_BATCH
 from export.publish import Publication, own_key, publish, read_key
 from export.runtimes import ONNX
 from host.files import prepare_folder
-from shoal.choices import check_bounds, with_privacy
+from host.settings import check
+from shoal.choices import with_privacy
 from simulation.datasets.catalog import load_data
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData, for_task
 from simulation.objective import ModelMaker, objective_for_fleet, objective_on, suited
+from simulation.settings import ExportWords
 from wire.errors import ConfigError
 
 
@@ -84,7 +86,7 @@ def write_bundle(
     on_progress: Callable[[str], None],
 ) -> Publication:
     """The same for a fleet's data, without a word about them."""
-    check_bounds(seed=seed, bundle_version=bundle_version, max_batch=max_batch)
+    check(ExportWords, {"seed": seed, "bundle_version": bundle_version, "max_batch": max_batch})
     prepare_folder(out)
     if key is not None and not key.exists():
         raise ConfigError(f"--key {key}: there is no such file")

@@ -71,33 +71,10 @@ def simulate(
         DataError: the data cannot be read, or do not allow what is asked of them.
         Stalled: no device can carry out its plan.
     """
+    words = dict(locals()) | {"hyper": hyper or {}, "labels": str(labels)}
     own = None if isinstance(model, str) else model
-    settings = make_settings(
-        algorithm=algorithm,
-        rounds=rounds,
-        patience=patience,
-        min_delta=min_delta,
-        local_epochs=local_epochs,
-        seed=seed,
-        batch_size=batch_size,
-        update_encoding=update_encoding,
-        lr=lr,
-        hyper=hyper or {},
-        lr_schedule=lr_schedule,
-        model=model if isinstance(model, str) else "",
-        attack=attack,
-        privacy=privacy,
-        pretrain=pretrain,
-        labels=labels,
-        split=split,
-        newcomers=newcomers,
-        cohort=cohort,
-        profiles=profiles,
-        policy=policy,
-    )
-    engine = engine_options(
-        backend, workers, Path(checkpoint) if checkpoint else None, cluster, device, bf16
-    )
+    settings = make_settings(words | {"model": "" if own is not None else model}, algorithm)
+    engine = engine_options(words | {"checkpoint": checkpoint or None})
     if own is not None and pretrain:
         raise ConfigError(
             f"pretrain {pretrain!r}: a model of your own brings its weights; expected a model's "

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from host.files import prepare_folder
-from shoal.command import command
+from shoal.command import Options, command
 from shoal.commands import options as opt
 from shoal.warn import warn
+from simulation.settings import ComparisonWords, SimulationWords
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,33 +24,23 @@ if TYPE_CHECKING:
     from simulation.comparison.runs import Asked, Job
 
 
+LEFT_OUT = ("algorithm", "seed", "patience", "min_delta", "labels", "split")
+"""Settings that every run of a comparison has of its own, or as simulations do by default."""
+
+
 @command(loads="simulation.comparison.runs")
 def compare(
+    *,
     algorithms: Annotated[
         str, typer.Option(help="Names with commas between them: fedavg,distfl,dbe+distfl+irls.")
     ],
     data: opt.Data = "watch",
-    rounds: opt.Rounds = 20,
-    local_epochs: opt.LocalEpochs = 1,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Seeds 0 to N - 1 of all that is drawn: 1 when not given, 3 with --scenarios.",
-        ),
-    ] = None,
     out: Annotated[
         Path,
         typer.Option(
             help="Folder for compare.json, compare.csv, compare.png and each run's result."
         ),
     ] = Path("runs/compare"),
-    partition: opt.Partition = "user",
-    attack: opt.Attack = "",
-    privacy: opt.PrivacyName = "",
-    labels: opt.LabelCount = "",
-    split: opt.Split = "",
-    newcomers: opt.NewcomerCount = 0,
     scenarios: Annotated[
         bool,
         typer.Option(
@@ -65,27 +56,14 @@ def compare(
             help="The algorithm that the others are tested against; the first when not given."
         ),
     ] = "",
-    target: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Accuracy to count rounds to; 95 % of the best when not given."
-        ),
-    ] = None,
-    devices: opt.Devices = None,
-    batch_size: opt.BatchSize = 32,
-    update_encoding: opt.UpdateEncoding = "float32",
-    lr: opt.Lr = None,
-    hyper: opt.Hyper = None,
-    lr_schedule: opt.LrSchedule = "",
-    model: opt.ModelName = "",
-    pretrain: opt.Pretrain = "",
-    cohort: opt.Cohort = 0,
-    profiles: opt.Profiles = "",
-    policy: opt.Policy = "",
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at the same time; one for each core when not given."),
-    ] = None,
+    labels: Annotated[
+        str, typer.Option(help="As of `shoal simulate`; with --scenarios several, with commas.")
+    ] = "",
+    split: Annotated[
+        str, typer.Option(help="As of `shoal simulate`; with --scenarios several, with commas.")
+    ] = "",
+    comparison: Annotated[dict[str, Any], Options((ComparisonWords,))],
+    words: Annotated[dict[str, Any], Options((SimulationWords,), without=LEFT_OUT)],
 ) -> Any:
     """Compare algorithms in one table and one picture. Started again, it goes on where it was
     interrupted."""
@@ -93,11 +71,13 @@ def compare(
 
     from algorithms.registry import make_algorithm, read_algorithm
     from shoal.api.settings import make_settings
-    from shoal.choices import hyper_given, with_privacy
+    from shoal.choices import with_privacy
     from simulation.comparison.grid import SEEDS, Grid, read_cells
     from simulation.comparison.runs import Asked, read_algorithms
     from simulation.partition import read_partition
 
+    privacy, target, workers = words["privacy"], comparison["target"], comparison["workers"]
+    seeds = comparison["seeds"]
     console = Console()
     compared = tuple(with_privacy(algorithm, privacy) for algorithm in read_algorithms(algorithms))
     for algorithm in compared:
@@ -112,31 +92,13 @@ def compare(
     ):
         raise ConfigError(f"{several[0]}: several values are a grid, which --scenarios makes")
     labels_of_all, split_of_all = ("all", "own") if scenarios else (labels or "all", split or "own")
-    common = make_settings(
-        hyper=hyper_given(hyper),
-        privacy=privacy,
-        labels=labels_of_all,
-        split=split_of_all,
-        rounds=rounds,
-        local_epochs=local_epochs,
-        batch_size=batch_size,
-        update_encoding=update_encoding,
-        lr=lr,
-        lr_schedule=lr_schedule,
-        model=model,
-        attack=attack,
-        pretrain=pretrain,
-        newcomers=newcomers,
-        cohort=cohort,
-        profiles=profiles,
-        policy=policy,
-    )
+    common = make_settings(words | {"labels": labels_of_all, "split": split_of_all})
     asked = Asked(
         data,
         compared,
         seeds or (SEEDS if scenarios else 1),
-        read_partition(partition),
-        devices,
+        read_partition(words["partition"]),
+        words["devices"],
         common,
     )
     if scenarios:

@@ -17,9 +17,10 @@ import typer
 
 from host.files import prepare_folder
 from shoal.asked import NOW
-from shoal.command import command
+from shoal.command import Options, command
 from shoal.commands import options as opt
 from shoal.warn import warn
+from simulation.settings import SimulationWords
 from wire.errors import ConfigError, ShoalError
 
 if TYPE_CHECKING:
@@ -39,13 +40,15 @@ FLEET = "demo"
 
 @command(loads="simulation.simulate")
 def demo(
-    algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
-    devices: opt.Devices = None,
-    rounds: opt.Rounds = 20,
-    out: opt.Out = Path("runs/demo"),
+    *,
     data: opt.Data = "watch",
-    local_epochs: opt.LocalEpochs = 1,
-    seed: opt.Seed = 0,
+    words: Annotated[
+        dict[str, Any],
+        Options(
+            (SimulationWords,), only=("algorithm", "devices", "rounds", "local_epochs", "seed")
+        ),
+    ],
+    out: opt.Out = Path("runs/demo"),
     phones: Annotated[
         int,
         typer.Option(
@@ -84,7 +87,9 @@ def demo(
     from simulation.simulate import SimulationSettings
     from wire.bundle import EXECUTORCH
 
-    console, spec = Console(), read_algorithm(algorithm)
+    console, spec = Console(), read_algorithm(words["algorithm"])
+    devices, rounds, seed = words["devices"], words["rounds"], words["seed"]
+    local_epochs = words["local_epochs"]
     fleet = select_devices(load_data(data), devices)
     check_trainable(fleet, MIN_BATCH)
     for said in doubts(fleet):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.command import command, print_json
+from shoal.command import Options, command, print_json
 from shoal.commands import options as opt
 from shoal.warn import warn
+from simulation.settings import ExportWords, SimulationWords
 from wire.errors import BundleError, ConfigError
 
 if TYPE_CHECKING:
@@ -26,19 +27,17 @@ export = typer.Typer(
 @export.callback(invoke_without_command=True)
 @command(loads="shoal.api.exporting")
 def write(
+    *,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for device.shoal, server.pt2, signing.key and trust.pem."),
     ] = None,
     data: opt.Data = "watch",
-    algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
-    model: opt.ModelName = "",
-    pretrain: opt.Pretrain = "",
-    privacy: opt.PrivacyName = "",
-    seed: opt.Seed = 0,
-    bundle_version: Annotated[
-        int, typer.Option(min=1, help="Devices refuse a bundle older than one they have used.")
-    ] = 1,
+    words: Annotated[
+        dict[str, Any],
+        Options((SimulationWords,), only=("algorithm", "model", "pretrain", "privacy")),
+    ],
+    bundled: Annotated[dict[str, Any], Options((ExportWords,))],
     key: Annotated[
         Path | None,
         typer.Option(help="Signing key (PEM); OUT/signing.key is made when there is none."),
@@ -46,9 +45,6 @@ def write(
     runtimes: Annotated[
         str, typer.Option(help="What devices train with: onnx, or onnx,executorch.")
     ] = "onnx",
-    max_batch: Annotated[
-        int, typer.Option(min=8, help="Windows in a batch of ExecuTorch's programs, at most.")
-    ] = 64,
 ) -> dict[str, Any]:
     """Export the training step for devices, check it against eager torch, and sign it."""
     from rich.console import Console
@@ -67,23 +63,21 @@ def write(
             "into a bundle"
         )
     console = Console()
-    spec, fleet = read_algorithm(algorithm), load_data(data)
+    fleet = load_data(data)
     for said in doubts(fleet):
         warn(said)
     with steps(console, "making the model") as say:
-        model_and_more = (
-            spec,
-            model,
-            pretrain,
-            privacy,
-            seed,
-            bundle_version,
-            key,
-            runtimes.split(","),
-            max_batch,
-        )
         published = write_bundle(
-            fleet, out, *model_and_more, lambda text: say(f"exporting: {text}")
+            fleet,
+            out,
+            read_algorithm(words["algorithm"]),
+            words["model"],
+            words["pretrain"],
+            words["privacy"],
+            **bundled,
+            key=key,
+            runtimes=runtimes.split(","),
+            on_progress=lambda text: say(f"exporting: {text}"),
         )
     bundle = published.bundle
     console.print(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from host.files import prepare_folder
 from shoal.asked import NOW
-from shoal.command import command
+from shoal.command import Options, command
 from shoal.commands import options as opt
 from shoal.warn import warn
+from simulation.settings import EngineSettings, SimulationWords
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,37 +38,10 @@ SHOWN = 1000
 
 @command(loads="shoal.api.run")
 def simulate(
+    *,
     data: opt.Data = "watch",
-    algorithm: opt.AlgorithmName = opt.DEFAULT_ALGORITHM,
-    rounds: opt.Rounds = 20,
-    patience: opt.Patience = 0,
-    min_delta: opt.MinDelta = 0.0,
-    local_epochs: opt.LocalEpochs = 1,
-    seed: opt.Seed = 0,
+    words: Annotated[dict[str, Any], Options((SimulationWords, EngineSettings))],
     out: opt.Out = Path("runs/simulate"),
-    partition: opt.Partition = "user",
-    attack: opt.Attack = "",
-    privacy: opt.PrivacyName = "",
-    devices: opt.Devices = None,
-    batch_size: opt.BatchSize = 32,
-    update_encoding: opt.UpdateEncoding = "float32",
-    lr: opt.Lr = None,
-    hyper: opt.Hyper = None,
-    lr_schedule: opt.LrSchedule = "",
-    model: opt.ModelName = "",
-    pretrain: opt.Pretrain = "",
-    labels: opt.LabelCount = "all",
-    split: opt.Split = "own",
-    newcomers: opt.NewcomerCount = 0,
-    cohort: opt.Cohort = 0,
-    profiles: opt.Profiles = "",
-    policy: opt.Policy = "",
-    backend: opt.BackendName = "auto",
-    workers: opt.Workers = 0,
-    checkpoint: opt.Checkpoint = None,
-    cluster: opt.Cluster = "",
-    device: opt.Device = "",
-    bf16: opt.Bf16 = False,
     models: Annotated[
         str,
         typer.Option(
@@ -87,7 +61,6 @@ def simulate(
     from shoal.api.result import Result
     from shoal.api.settings import engine_options, make_settings
     from shoal.api.written import why_left_out
-    from shoal.choices import hyper_given
     from shoal.reports.files import write_report
     from shoal.reports.pictures import draw_holdings
     from shoal.reports.tables import device_table, newcomer_table
@@ -104,34 +77,13 @@ def simulate(
     console = Console()
     if models not in MODELS:
         raise ConfigError(f"--models {models}: expected {', '.join(MODELS)}")
-    engine = engine_options(backend, workers, checkpoint, cluster, device, bf16)
-    settings = make_settings(
-        rounds=rounds,
-        seed=seed,
-        hyper=hyper_given(hyper),
-        algorithm=algorithm,
-        patience=patience,
-        min_delta=min_delta,
-        local_epochs=local_epochs,
-        batch_size=batch_size,
-        update_encoding=update_encoding,
-        lr=lr,
-        lr_schedule=lr_schedule,
-        model=model,
-        attack=attack,
-        privacy=privacy,
-        pretrain=pretrain,
-        labels=labels,
-        split=split,
-        newcomers=newcomers,
-        cohort=cohort,
-        profiles=profiles,
-        policy=policy,
-    )
-    assigned = read_partition(partition)
+    engine = engine_options(words)
+    settings = make_settings(words, words["algorithm"])
+    devices, checkpoint = words["devices"], words["checkpoint"]
+    assigned = read_partition(words["partition"])
     check_scenario(settings.scenario, assigned)
     with steps(console, f"reading {data}") as say:
-        fleet = make_fleet(data, assigned, devices, seed)
+        fleet = make_fleet(data, assigned, devices, settings.seed)
         settings = msgspec.structs.replace(settings, algorithm=suited(settings.algorithm, fleet))
         held = simulation.scene_of(fleet, settings).some(SHOWN)
         say("measuring how much devices differ")
@@ -145,7 +97,9 @@ def simulate(
         soft_wrap=True,
     )
     with rounds_shown(
-        console, f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices", rounds
+        console,
+        f"{settings.algorithm} on {fleet.name}, {len(fleet.devices)} devices",
+        settings.rounds,
     ) as told_of:
 
         def show(run: RunProgress) -> None:

@@ -1,44 +1,22 @@
 """How a simulation is to be computed. It changes no result beyond rounding."""
 
-from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
 from host.threads import num_cores
+from simulation.settings import BackendName, EngineSettings
 from wire.errors import ConfigError
-
-BackendName = Literal["auto", "native", "hybrid", "eager", "batched", "messages"]
 
 TOGETHER = 128
 """Devices that backend batched trains together, unless another number is asked for."""
 
 
-@dataclass(frozen=True)
-class EngineOptions:
+class EngineOptions(EngineSettings, frozen=True):
     """What carries out the graphs, and where. Backend ``auto`` is native where the engine in C++
     knows the model's layers and steps are plain SGD, hybrid where it knows the layers alone, else
     eager; batched and messages are taken only where they are asked for."""
-
-    backend: BackendName = "auto"
-    workers: int = 0
-    """Devices that are worked on at a time; 0: one for each core, or `TOGETHER` with backend
-    batched."""
-    checkpoint: Path | None = None
-    """A folder in which every round is kept, and from which an interrupted run goes on."""
-    cluster: str = ""
-    """Address of a Ray cluster that carries out the plans, ``auto`` for one that this machine is
-    part of, ``local`` for one that is started on this machine, ``any`` for ``auto`` where there is
-    one and else ``local``. `workers` is then the number of its workers, 0 for one for each CPU of
-    the cluster."""
-    device: str = ""
-    """The torch device of backend batched: ``cuda``, ``cuda:1``, ``cpu``; empty: CUDA, where torch
-    finds it."""
-    bf16: bool = False
-    """Whether backend batched multiplies in bfloat16, which is faster on an accelerator and rounds
-    more coarsely."""
 
     def __post_init__(self) -> None:
         if self.backend not in get_args(BackendName):

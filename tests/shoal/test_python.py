@@ -10,10 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 
 import shoal
-from shoal.choices import BOUNDS
 from shoal.command import IN_JSON
 from shoal.commands import compare as compare_command
 from shoal.commands import export as export_command
@@ -112,36 +110,15 @@ def test_options_have_the_names_and_defaults_of_the_command(
 
 
 @pytest.mark.parametrize(
-    "command", [simulate_command.simulate, compare_command.compare, export_command.write]
-)
-def test_bounds_are_those_of_the_command(command: Callable[..., object]) -> None:
-    hints = typing.get_type_hints(command, include_extras=True)
-    told = {
-        n: o
-        for n, hint in hints.items()
-        for o in getattr(hint, "__metadata__", ())
-        if isinstance(o, typer.models.OptionInfo)
-    }
-    bounded = {
-        name: (option.min, option.max) for name, option in told.items() if option.min is not None
-    }
-    assert bounded != {}
-    for name, (low, high) in bounded.items():
-        if command is compare_command.compare and name == "workers":
-            continue
-        assert BOUNDS[name] == (low, float("inf") if high is None else high), name
-
-
-@pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rounds": 0}, "rounds = 0: expected a whole number from 1"),
-        ({"rounds": "3"}, "rounds = '3': expected a whole number from 1"),
-        ({"min_delta": 2.0}, "min_delta = 2.0: expected a number from 0 to 1"),
-        ({"batch_size": 5000}, "batch_size = 5000: expected a whole number from 2 to 4096"),
-        ({"lr": -1.0}, "lr -1: expected a learning rate from 0"),
-        ({"hyper": {"momentum": float("nan")}}, "momentum=nan: expected NAME=VALUE with a number"),
-        ({"backend": "fast"}, "backend fast: expected auto, native"),
+        ({"rounds": 0}, "rounds must be a whole number between 1 and 1000000, got 0"),
+        ({"rounds": "3"}, "rounds must be a whole number between 1 and 1000000, got '3'"),
+        ({"min_delta": 2.0}, "min_delta must be between 0 and 1, got 2.0"),
+        ({"batch_size": 5000}, "batch_size must be a whole number between 2 and 4096, got 5000"),
+        ({"lr": -1.0}, "lr must be between 0 and 1000000, got -1.0"),
+        ({"hyper": {"momentum": float("nan")}}, "hyper must be NAME=VALUE with a number"),
+        ({"backend": "fast"}, "backend must be one of auto, native"),
         ({"algorithm": "fedavgg"}, "fedavgg"),
         ({"devices": 99}, "devices = 99"),
         (

@@ -1,11 +1,11 @@
 """Devices without labels among others: a simulation's rounds place them as the service does, and
 they weigh nothing."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from aggregator.core.state import Placed
 from algorithms.registry import read_algorithm

@@ -1,0 +1,170 @@
+"""Settings of a simulation as people write them, with all that is known of each
+(`host.settings`): for the command line and for Python. It imports nothing that takes time."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from aggregator.core.training import TrainingSettings
+from algorithms.spec import DEFAULT_ALGORITHM
+from host.settings import LARGEST, about
+
+BackendName = Literal["auto", "native", "hybrid", "eager", "batched", "messages"]
+
+
+class EngineSettings(msgspec.Struct, frozen=True):
+    """How a simulation is to be computed. It changes no result beyond rounding."""
+
+    backend: Annotated[BackendName, about("Backend that runs the graphs (docs/scale.md).")] = "auto"
+    workers: Annotated[
+        int,
+        about(
+            "Devices that are worked on at a time; 0: one for each core (batched: 128). With a "
+            "cluster, number of its workers; 0: one for each CPU.",
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = 0
+    checkpoint: Annotated[
+        Path | None,
+        about("Folder that keeps every round, and from which an interrupted run goes on."),
+    ] = None
+    cluster: Annotated[
+        str,
+        about(
+            "Ray cluster that does the work: its address, auto, local, or any (auto, else local; "
+            "docs/scale.md)."
+        ),
+    ] = ""
+    device: Annotated[
+        str,
+        about(
+            "Torch device of backend batched: cuda, cuda:1, cpu; empty: CUDA, where torch finds it."
+        ),
+    ] = ""
+    bf16: Annotated[bool, about("Let backend batched multiply in bfloat16.")] = False
+
+
+class SimulationWords(TrainingSettings[str], frozen=True, kw_only=True):
+    """What a simulation trains, and in which scenario, as words and numbers."""
+
+    algorithm: Annotated[
+        str,
+        about(
+            "One choice or several: distfl, dbe+distfl+irls, ifca:k=4, FILE.py:CLASS. `shoal "
+            "algorithms` lists them."
+        ),
+    ] = DEFAULT_ALGORITHM
+    lr: Annotated[
+        float | None,
+        about("Learning rate; the algorithm's own when not given.", ge=0, le=1e6),
+    ] = None
+    partition: Annotated[
+        str,
+        about(
+            "How examples are assigned to devices: user, iid, dirichlet:alpha=0.1:devices=20, "
+            "rotation, ... (docs/simulate.md)."
+        ),
+    ] = "user"
+    attack: Annotated[
+        str,
+        about(
+            "Attackers among the devices: label-flip:share=0.2, replace, sign-flip, gaussian, nan "
+            "(docs/privacy.md)."
+        ),
+    ] = ""
+    privacy: Annotated[
+        str, about("gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1.")
+    ] = ""
+    devices: Annotated[
+        int | None,
+        about(
+            "The first N devices of data that have owners; with another partition, assign to N "
+            "devices.",
+            ge=1,
+            le=LARGEST,
+        ),
+    ] = None
+    model: Annotated[
+        str,
+        about("Name of a model, or FILE.py:FUNCTION; the usual one for the data when not given."),
+    ] = ""
+    pretrain: Annotated[
+        str,
+        about(
+            "Other data, by name or path, that the extractor is trained on before round 1 (for "
+            "cgau)."
+        ),
+    ] = ""
+    labels: Annotated[
+        str,
+        about(
+            "Labelled windows of each class that a device has: all, a number, or none: newcomers "
+            "without labels."
+        ),
+    ] = "all"
+    split: Annotated[
+        str,
+        about(
+            "How each device's windows are divided for training and testing: own (as the data "
+            "are), time, session, random."
+        ),
+    ] = "own"
+    newcomers: Annotated[
+        int,
+        about(
+            "Devices that are held out of training and join when it is over; 0 with --labels "
+            "none: a quarter.",
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = 0
+    cohort: Annotated[
+        int,
+        about("Devices, drawn anew, that take part in each round; 0: all.", ge=0, le=LARGEST),
+    ] = 0
+    profiles: Annotated[
+        str,
+        about(
+            "What devices are like on a virtual clock: phones, boards, trace:devices=FILE.csv "
+            "(docs/scale.md)."
+        ),
+    ] = ""
+    policy: Annotated[
+        str,
+        about("How the server makes rounds on it: sync, over-select:over=0.3, buffered:buffer=10."),
+    ] = ""
+
+
+class ComparisonWords(msgspec.Struct, frozen=True, kw_only=True):
+    """How algorithms are compared."""
+
+    seeds: Annotated[
+        int | None,
+        about(
+            "Seeds 0 to N - 1 of all that is drawn: 1 when not given, 3 with --scenarios.",
+            ge=1,
+            le=LARGEST,
+        ),
+    ] = None
+    target: Annotated[
+        float | None,
+        about("Accuracy to count rounds to; 95 % of the best when not given.", ge=0, le=1),
+    ] = None
+    workers: Annotated[
+        int | None,
+        about("Runs at the same time; one for each core when not given.", ge=1, le=LARGEST),
+    ] = None
+
+
+class ExportWords(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bundle is exported with."""
+
+    seed: Annotated[int, about("Same seed, same result.", ge=0)] = 0
+    bundle_version: Annotated[
+        int, about("Devices refuse a bundle older than one they have used.", ge=1)
+    ] = 1
+    max_batch: Annotated[
+        int, about("Maximum number of windows in a batch of ExecuTorch's programs.", ge=8)
+    ] = 64
