@@ -7,34 +7,31 @@ from pathlib import Path
 
 import msgspec
 
-from edge_client.core.session import Session
 from host.files import write_atomically
 from wire.errors import ConfigError
 
 log = logging.getLogger("shoal.edge")
 
 DEVICE_JSON = "device.json"
+FORMAT = 1
+"""The format of state folders that this client reads and writes."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A device of a fleet; `fleet` is empty where a folder of an older version does not say it."""
+    """A device of a fleet, and the format of its state folder."""
 
     device_id: str
-    fleet: str = ""
+    fleet: str
+    format: int = FORMAT
 
     def __str__(self) -> str:
-        return f"device {self.device_id}" + (f" of fleet {self.fleet}" if self.fleet else "")
+        return f"device {self.device_id} of fleet {self.fleet}"
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Whose a state folder is. One of an older version is of the device that its last plan was for.
-    None where nothing says it."""
-    unreadable = (OSError, msgspec.MsgspecError, ValueError, RecursionError)
-    with suppress(*unreadable):
+    """Return whose a state folder is; None where nothing says it."""
+    with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
         return msgspec.json.decode((folder / DEVICE_JSON).read_bytes(), type=Owner)
-    with suppress(*unreadable):
-        plan = msgspec.json.decode((folder / "session.json").read_bytes(), type=Session).plan
-        return Owner(plan.device_id) if plan is not None else None
     return None
 
 
@@ -42,11 +39,16 @@ def check_owner(folder: Path, owner: Owner) -> None:
     """Check that a state folder is this device's, or nobody's yet.
 
     Raises:
-        ConfigError: the folder is another device's.
+        ConfigError: the folder is another device's, or of another format.
     """
     held = owner_of(folder)
-    if held is None or (held.device_id == owner.device_id and held.fleet in ("", owner.fleet)):
+    if held is None or held == owner:
         return
+    if held.format != FORMAT:
+        raise ConfigError(
+            f"state folder {folder}: format {held.format}, this client reads format {FORMAT}; name "
+            "a folder of its own, or empty this one"
+        )
     raise ConfigError(
         f"state folder {folder}: it is that of {held}, and this is {owner}, which must not answer "
         "with another device's model and memory; "
@@ -59,7 +61,7 @@ def claim(folder: Path, owner: Owner) -> None:
     starting.
 
     Raises:
-        ConfigError: the folder is another device's.
+        ConfigError: the folder is another device's, or of another format.
     """
     check_owner(folder, owner)
     if owner_of(folder) == owner:

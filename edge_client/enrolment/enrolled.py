@@ -61,7 +61,7 @@ def fill_in(arguments: argparse.Namespace) -> Path | None:
     if arguments.id not in (None, enrolment.device_id):
         raise ConfigError(f"--id {arguments.id}: {folder} is of the device {enrolment.device_id}")
     policy = folder / "policy.toml"
-    found: dict[str, object] = {
+    values: dict[str, object] = {
         "id": enrolment.device_id,
         "fleet": enrolment.fleet,
         "broker": enrolment.broker,
@@ -70,7 +70,7 @@ def fill_in(arguments: argparse.Namespace) -> Path | None:
         "policy": policy if policy.exists() else None,
     }
     left_open = (None, "default", os.environ.get("SHOAL_BROKER", "mqtt://localhost"))
-    for name, value in found.items():
+    for name, value in values.items():
         if getattr(arguments, name) in left_open:
             setattr(arguments, name, value)
     arguments.cert, arguments.key = folder / PAIR, folder / PAIR

@@ -20,7 +20,6 @@ from edge_client.core.session import Session
 from edge_client.main import run
 from edge_client.options import parser
 from tests.contracts.device_state import DeviceStateContract
-from tests.support.plans import plan
 from wire.codec import digest
 from wire.errors import ConfigError
 
@@ -117,19 +116,10 @@ class TestOwner:
         assert FolderState(tmp_path, self.ONE).load() == Session(released=7)
         assert owner_of(tmp_path) == self.ONE
 
-    def test_a_folder_of_an_older_version_is_taken_over_but_for_one_with_a_plan_of_another_device(
-        self, tmp_path: Path
-    ) -> None:
-        old, new = Owner("d", "watch"), self.ONE
-        state = FolderState(tmp_path / "plain")
-        state.save(Session(released=7))
-        assert FolderState(tmp_path / "plain", new).load() == Session(released=7)
-        assert owner_of(tmp_path / "plain") == new
-        FolderState(tmp_path / "planned").save(Session(plan(1, device_id="d")))
-        with pytest.raises(ConfigError, match="it is that of device d, and this is device pi-1"):
-            FolderState(tmp_path / "planned", new)
-        FolderState(tmp_path / "planned", old)
-        assert owner_of(tmp_path / "planned") == old
+    def test_a_folder_of_another_format_is_one_clear_error(self, tmp_path: Path) -> None:
+        FolderState(tmp_path, Owner("pi-1", "watch", format=2))
+        with pytest.raises(ConfigError, match="format 2, this client reads format 1"):
+            FolderState(tmp_path, self.ONE)
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"[" * 100_000])
     def test_where_whose_it_is_is_damaged_it_is_noted_anew(
