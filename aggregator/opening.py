@@ -26,7 +26,7 @@ from aggregator.storage.charter import Charter, accept, charters, next_number, p
 from aggregator.storage.choice import kept_blobs
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import load_run
-from algorithms.registry import make_algorithm
+from algorithms.composition import make_algorithm
 from host.native.arithmetic import NativeArithmetic
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from algorithms.composition import AlgorithmSpec, make_objective
 from algorithms.core.contract import Objective
 from algorithms.core.seeded import seeded
 from algorithms.core.units import Units
 from algorithms.models.adoption.from_file import check_file, is_file, model_from_file
 from algorithms.models.classifier import Classifier
 from algorithms.models.registry import default_model, make_model, read_model
-from algorithms.registry import AlgorithmSpec, make_objective, task_of
 from wire.bundle import Window
 from wire.errors import ConfigError
 from wire.tasks import RECONSTRUCTION
@@ -48,7 +48,7 @@ def outputs_of(algorithm: AlgorithmSpec, window: Window, num_classes: int) -> in
     Raises:
         ConfigError: the task cannot be learned of ids.
     """
-    task = task_of(algorithm)
+    task = algorithm.parts.task
     if window.vocabulary and task.of == RECONSTRUCTION:
         raise ConfigError(
             f"algorithm {str(algorithm)!r}: {task.name} is of measurements, and these windows "
@@ -79,7 +79,7 @@ def build_objective(
         ConfigError: an unknown algorithm or model, or one that does not fit the examples.
     """
     name, outputs = (
-        model or default_model(window, task_of(algorithm)),
+        model or default_model(window, algorithm.parts.task),
         outputs_of(algorithm, window, num_classes),
     )
 

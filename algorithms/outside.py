@@ -1,140 +1,202 @@
-"""Choices that are in no table of the registry: a class in a user's file, in a module, among a
-package's entry points, or given in Python.
+"""Code of users: classes in a file, in a module or given in Python, and errors that it raises.
 
-``FILE.py:CLASS`` runs the file, ``PACKAGE.MODULE:CLASS`` imports the module; an entry point has a
-name as registered choices have. Each is found once in every state of its source, and that state is
-part of the `Choice`. So a run whose file was edited meanwhile is refused, not mixed of two
-versions, and two files with classes of one name are never taken for each other.
+``FILE.py:CLASS`` runs the file, ``PACKAGE.MODULE:CLASS`` imports the module. Each is loaded once in
+every state of its source, and that state is part of the `Choice`. So a run whose file was edited
+meanwhile is refused, not mixed of two versions, and two files with classes of one name are never
+taken for each other.
 """
 
 import hashlib
 import inspect
 import sys
-from functools import cache
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from algorithms.kinds import KINDS, Kind
-from algorithms.objectives.halves import TwoHalves
 from algorithms.spec import PYTHON
-from algorithms.user_code import MODULES, digest_of, failure, run_file
-from wire.errors import ConfigError
+from wire.errors import ConfigError, ShoalError
 
-GROUPS: dict[Kind, str] = {
-    "objective": "shoal.objectives",
-    "grouping": "shoal.groupings",
-    "mean": "shoal.means",
-    "privacy": "shoal.privacy",
-    "personalisation": "shoal.personalisation",
-    "optimizer": "shoal.optimizers",
-    "server optimizer": "shoal.server_optimizers",
-    "task": "shoal.tasks",
-}
-"""The entry points of an installed package that are choices, by kind."""
+MODULES = "shoal_outside_"
+"""Begins the names of modules that were run from files: with it pickles find their classes."""
 WHAT = "algorithm file"
-
-_found: dict[tuple[str, str], Any] = {}
+model_files: set[str] = set()
+"""The files of models that this process has run, as their functions name them."""
+_loaded: dict[tuple[str, str], Any] = {}
 """By name and source."""
 _given: dict[str, str] = {}
 """The source of the object that was given last, by its name."""
 
 
-def find(name: str) -> tuple[Any, str]:
-    """What a name from outside stands for, as its source is now, and what tells this state of the
-    source from others.
+def load(name: str, expected: str = "") -> tuple[Any, str]:
+    """Return what a name from outside stands for, and the state of its source.
+
+    `expected` is the state that the source must have; empty for any.
 
     Raises:
-        ConfigError: there is no such file, module or class, or running it fails.
+        ConfigError: there is no such file, module or class, running it fails, or its source has
+        changed.
     """
+    if (name, expected) in _loaded:
+        return _loaded[name, expected], expected
     place, _, attribute = name.rpartition(":")
-    if place.endswith(".py"):
-        file = Path(place)
-        source = digest_of(file, WHAT)
-        return _keep(
-            name, source, lambda: _attribute(run_file(file, WHAT), attribute, f"{WHAT} {place}")
-        )
     if place == PYTHON:
         if name not in _given:
             raise ConfigError(
                 f"{name} was given as an object in Python, and this process has not been given "
                 "it: put it into a file of its own"
             )
-        return _found[name, _given[name]], _given[name]
-    module = _imported(place, name)
-    return _keep(name, _source_of(module), lambda: _attribute(module, attribute, f"module {place}"))
-
-
-def found(name: str, source: str) -> Any:
-    """What `find` found under this name in this state of its source, in this process or in another.
-
-    Raises:
-        ConfigError: as `find`; or the source has changed since.
-    """
-    if (name, source) not in _found:
-        _, now = find(name)
-        if now != source:
-            raise ConfigError(
-                f"{name}: its source has changed since this run was set up; start it anew"
-            )
-    return _found[name, source]
+        source, read = _given[name], None
+    elif place.endswith(".py"):
+        source, read = _digest(_read(Path(place))), lambda: run_file(Path(place))
+    else:
+        module = _imported(place, name)
+        source, read = _source_of(module), lambda: module
+    if expected and source != expected:
+        raise ConfigError(
+            f"{name}: its source has changed since this run was set up; start it anew"
+        )
+    if read and (name, source) not in _loaded:
+        where = f"{WHAT} {place}" if place.endswith(".py") else f"module {place}"
+        _loaded[name, source] = _attribute(read(), attribute, where)
+    return _loaded[name, source], source
 
 
 def give(made: Any) -> tuple[str, str]:
-    """Name and source of a class, or of `TwoHalves`, that Python code has at hand. Other processes
-    find it by this name, if it stands at the top of a file or of an installed module; else only
-    this process and those that it forks have it.
+    """Return name and source of a class that Python code has at hand.
+
+    Other processes find it by this name, if it stands at the top of a file or of an installed
+    module; else only this process and those that it forks have it.
 
     Raises:
-        ConfigError: it is neither a class nor `TwoHalves`, or its file has a path that no name can
-        contain.
+        ConfigError: it is no class, or its file has a path that no name can contain.
     """
-    owner = made.device if isinstance(made, TwoHalves) else made
-    if not isinstance(owner, type):
+    if not isinstance(made, type):
         raise ConfigError(
-            f"{made!r} is no class: an algorithm is composed of names, classes and TwoHalves, and "
-            "of what `choice` makes of them"
+            f"{made!r} is no class: an algorithm is composed of names and classes, and of what "
+            "`choice` makes of them"
         )
-    module = sys.modules.get(owner.__module__)
-    attribute = (
-        next((key for key, value in vars(module).items() if value is made), "") if module else ""
-    )
+    module = sys.modules.get(made.__module__)
+    attribute = next((key for key, value in vars(module).items() if value is made), "")
     file = getattr(module, "__file__", None) or ""
     if module is None or not attribute or not file.endswith(".py"):
-        name, source = f"{PYTHON}:{owner.__name__}", _digest_of_code(owner)
-        while _found.get((name, source), made) is not made:
+        name, source = f"{PYTHON}:{made.__name__}", _digest_of_code(made)
+        while _loaded.get((name, source), made) is not made:
             source += "'"
         _given[name] = source
     elif "." in module.__name__ and module.__spec__ is not None:
         name, source = f"{module.__name__}:{attribute}", _source_of(module)
     else:
-        name, source = f"{_checked(file)}:{attribute}", digest_of(Path(file), WHAT)
-    _found[name, source] = made
+        name, source = f"{_checked(file)}:{attribute}", _source_of(module)
+    _loaded[name, source] = made
     return name, source
 
 
 def anchored(name: str) -> str:
-    """The name with the whole path of its file, if it names one.
+    """Return the name with the whole path of its file, if it names one.
 
     Raises:
         ConfigError: no name can contain that path.
     """
-    place, colon, attribute = name.rpartition(":")
-    return (
-        f"{_checked(str(Path(place).resolve()))}:{attribute}"
-        if colon and place.endswith(".py")
-        else name
-    )
+    place, _, attribute = name.rpartition(":")
+    whole = place.endswith(".py")
+    return f"{_checked(str(Path(place).resolve()))}:{attribute}" if whole else name
+
+
+def modules() -> list[ModuleType]:
+    """Return the modules whose classes another machine cannot import: they are sent as they are."""
+    names = [name for name in sys.modules if name.startswith(MODULES)]
+    names += sorted({made.__module__ for made in _loaded.values()} - {*names})
+    return [sys.modules[name] for name in names if name in sys.modules]
+
+
+def run_file(file: Path) -> ModuleType:
+    """Return the module that a Python file makes; the same contents are run once.
+
+    Raises:
+        ConfigError: it cannot be read, or it raises; the text names the line.
+    """
+    code, path = _read(file), file.resolve()
+    name = f"{MODULES}{file.stem}_{_digest(str(path).encode() + code)}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    try:
+        exec(compile(code, str(path), "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        del sys.modules[name]
+        raise failure(WHAT, file, error) from error
+    return module
+
+
+def failure(what: str, file: Path, error: BaseException) -> ConfigError:
+    """Return what to say when a user's code raises: the file and the line of it where it did."""
+    names = (str(file), str(file.resolve()))
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    line = next((frame.lineno for frame in frames if frame.filename in names), None)
+    text = str(error)
+    if isinstance(error, SyntaxError):
+        line, text = error.lineno, error.msg
+    place = f", line {line}" if line else ""
+    return ConfigError(f"{what} {file}{place}: {type(error).__name__}: {text}".removesuffix(": "))
+
+
+@contextmanager
+def blaming() -> Iterator[None]:
+    """Run what calls code of a user's own; an error of it becomes one that names its place.
+
+    Raises:
+        ConfigError: the user's code raised, or something that it called did.
+    """
+    try:
+        yield
+    except ShoalError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        files = model_files | {str(getattr(module, "__file__", "")) for module in modules()}
+        cause: BaseException | None = error
+        while cause is not None:
+            for frame, line in reversed(list(traceback.walk_tb(cause.__traceback__))):
+                code = frame.f_code
+                if code.co_filename in files:
+                    place = f"{code.co_filename}, line {line}, in {code.co_qualname}"
+                    text = f"{place}: {type(cause).__name__}: {cause}"
+                    raise ConfigError(text.removesuffix(": ")) from error
+            cause = cause.__cause__ or cause.__context__
+        raise
+
+
+def _read(file: Path) -> bytes:
+    if not file.is_file():
+        raise ConfigError(f"{WHAT} {file}: there is none")
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{WHAT} {file}: {error.strerror}") from None
+
+
+def _digest(payload: bytes) -> str:
+    return hashlib.sha256(payload).hexdigest()[:16]
+
+
+def _source_of(module: ModuleType) -> str:
+    file = getattr(module, "__file__", None) or ""
+    return _digest(_read(Path(file))) if file.endswith(".py") else ""
+
+
+def _digest_of_code(made: type) -> str:
+    try:
+        return _digest(inspect.getsource(made).encode())
+    except (OSError, TypeError):
+        return "given"
 
 
 def _checked(file: str) -> str:
-    """A path that an algorithm's name can contain.
-
-    Raises:
-        ConfigError: it cannot.
-    """
     if marks := [mark for mark in ":+," if mark in file]:
         raise ConfigError(
             f"{WHAT} {file}: a path with {' or '.join(marks)} cannot be part of an algorithm's name"
@@ -142,77 +204,10 @@ def _checked(file: str) -> str:
     return file
 
 
-def modules() -> list[ModuleType]:
-    """The modules whose classes another machine cannot import: they have to be sent as they are."""
-    from_files = [module for name, module in sys.modules.items() if name.startswith(MODULES)]
-    owners = {
-        (made.device if isinstance(made, TwoHalves) else made).__module__
-        for made in _found.values()
-    }
-    return [
-        *from_files,
-        *(
-            sys.modules[name]
-            for name in sorted(owners)
-            if name in sys.modules and not name.startswith(MODULES)
-        ),
-    ]
-
-
-@cache
-def installed() -> dict[str, tuple[Kind, EntryPoint]]:
-    """The choices among the entry points of installed packages, by name; none of them is loaded
-    yet.
-
-    Raises:
-        ConfigError: two packages have one of the same name.
-    """
-    made: dict[str, tuple[Kind, EntryPoint]] = {}
-    for kind in KINDS:
-        for entry in entry_points(group=GROUPS[kind]):
-            if entry.name in made and made[entry.name][1].value != entry.value:
-                packages = " and ".join(sorted({_package(entry), _package(made[entry.name][1])}))
-                raise ConfigError(
-                    f"{packages} both have an entry point {entry.name!r} for algorithms: "
-                    "uninstall one of them"
-                )
-            made[entry.name] = kind, entry
-    return made
-
-
-def find_installed(name: str) -> tuple[Kind, Any, str]:
-    """Kind, object and package with version of an entry point.
-
-    Raises:
-        ConfigError: it cannot be loaded.
-    """
-    kind, entry = installed()[name]
-    try:
-        return kind, entry.load(), _package(entry)
-    except Exception as error:  # the package's code may raise anything
-        told = f"{type(error).__name__}: {error}"
-        raise ConfigError(
-            f"{name!r} of {_package(entry)} ({GROUPS[kind]}) cannot be loaded: {told}"
-        ) from error
-
-
-def _package(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-
-
-def _keep(name: str, source: str, make: Any) -> tuple[Any, str]:
-    if (name, source) not in _found:
-        _found[name, source] = make()
-    return _found[name, source], source
-
-
 def _attribute(module: ModuleType, attribute: str, where: str) -> Any:
     if not hasattr(module, attribute):
-        own = [
-            k
-            for k, v in vars(module).items()
-            if isinstance(v, TwoHalves) or (isinstance(v, type) and v.__module__ == module.__name__)
-        ]
+        classes = [k for k, v in vars(module).items() if isinstance(v, type)]
+        own = [k for k in classes if vars(module)[k].__module__ == module.__name__]
         raise ConfigError(
             f"{where}: it has no {attribute!r}" + (f"; it has {', '.join(own)}" if own else "")
         )
@@ -228,16 +223,3 @@ def _imported(place: str, name: str) -> ModuleType:
         raise ConfigError(f"{name}: {error}") from error
     except Exception as error:  # the module's code may raise anything
         raise failure("module", Path(place), error) from error
-
-
-def _source_of(module: ModuleType) -> str:
-    file = getattr(module, "__file__", None) or ""
-    return digest_of(Path(file), WHAT) if file.endswith(".py") else ""
-
-
-def _digest_of_code(owner: type) -> str:
-    try:
-        text = inspect.getsource(owner)
-    except (OSError, TypeError):
-        return "given"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

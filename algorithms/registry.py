@@ -1,569 +1,316 @@
-"""The only place that lists the choices an algorithm is made of, and what a name such as
-``dbe+distfl+irls`` stands for.
+"""The registry: what a name stands for, in a table by kind, and which options it has.
 
-A name makes at most one choice of each kind, in any order, written as `algorithms.spec` says. What
-it does not say is FedAvg's: its objective, no grouping, no privacy, and the mean that the
-grouping's paper uses. A name that says a task alone names no algorithm, which is then the default.
-Choices that are not listed here come from outside: `algorithms.outside` finds them.
+Each kind of choice has a folder. A class in one of its files that has a `name` of its own is
+registered under that name, so adding a choice is adding a file. Names that are not registered come
+from outside: from entry points of installed packages, or by `algorithms.outside`. The options of a
+choice are what its class declares: keywords with defaults, an objective's hyper-parameters, and
+`limits` for their ranges.
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import iter_modules
+from typing import Any, NamedTuple
 
 from algorithms import outside
-from algorithms.algorithm import Algorithm
-from algorithms.core.arithmetic import NUMPY, Arithmetic
-from algorithms.core.contract import (
-    Coordinator,
-    Grouping,
-    Mean,
-    Objective,
-    Optimizer,
-    Privacy,
-    ServerOptimizer,
-    Task,
-)
-from algorithms.core.units import Units
-from algorithms.groupings.autocfl import AutoCFL
-from algorithms.groupings.cfl import Cfl
-from algorithms.groupings.distfl import DistFL
-from algorithms.groupings.hierarchical import Hierarchical
-from algorithms.groupings.ifca import Ifca
-from algorithms.groupings.individual import Individual
-from algorithms.groupings.single import SingleGroup
-from algorithms.kinds import KINDS as KINDS
-from algorithms.kinds import Kind
-from algorithms.lookup import Lookup, called
-from algorithms.means.credit import Credit
-from algorithms.means.gra import GroupwiseRobust
-from algorithms.means.irls import ResidualReweighting
-from algorithms.means.krum import Krum, MultiKrum
-from algorithms.means.median import Median, TrimmedMean
-from algorithms.means.weighted import UniformMean, WeightedMean
-from algorithms.models.classifier import Classifier
-from algorithms.objectives.apfl import Apfl
-from algorithms.objectives.apple import Apple, AppleServer
-from algorithms.objectives.cgau import Cgau
-from algorithms.objectives.dbe import coordinate_domain_bias, with_domain_bias
-from algorithms.objectives.ditto import Ditto, DittoServer
-from algorithms.objectives.dpsgd import with_clipped_examples
-from algorithms.objectives.fedala import FedAla, FedAlaServer
-from algorithms.objectives.fedavg import FedAvg
-from algorithms.objectives.fedbabu import FedBABU, FedBabuServer
-from algorithms.objectives.fedbn import FedBN
-from algorithms.objectives.feddisk import FedDisk, FedDiskServer
-from algorithms.objectives.feddisk_ab import DensityRatioServer, FedDiskAb
-from algorithms.objectives.fedfomo import FedFomo, FedFomoServer
-from algorithms.objectives.fedgen import FedGen, FedGenServer
-from algorithms.objectives.fedpcl import FedPCL, FedPclServer
-from algorithms.objectives.fedper import FedPer
-from algorithms.objectives.fedprox import FedProx
-from algorithms.objectives.fedrep import FedRep, FedRepServer
-from algorithms.objectives.fedrod import FedRod, FedRodServer
-from algorithms.objectives.halves import TwoHalves as TwoHalves
-from algorithms.objectives.lgnet import LgNet, LgNetServer
-from algorithms.objectives.local import Local
-from algorithms.objectives.moon import Moon, MoonServer
-from algorithms.objectives.perfedavg import PerFedAvg, PerFedAvgServer
-from algorithms.objectives.pfedme import PFedMe, PFedMeServer
-from algorithms.objectives.scaffold import Scaffold, ScaffoldServer
+from algorithms.core import contract
+from algorithms.groupings.base import Defaults
+from algorithms.objectives.coordinator import DefaultCoordinator
+from algorithms.objectives.dbe import MeanRegulariser, PrivateBias
 from algorithms.objectives.supervised import Supervised
-from algorithms.optimizers.adam import Adam, AdamW
-from algorithms.optimizers.sgd import Sgd
-from algorithms.options import given_to
-from algorithms.options import options_of as options_of_class
-from algorithms.personalisation.choices import (
-    ByRecipe,
-    KnnPer,
-    Personal,
-    Personalisation,
-    Recalibrated,
-    Served,
-)
-from algorithms.personalisation.keeping import Recipe
-from algorithms.privacy.dp_sgd import DpSgd
-from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian
-from algorithms.privacy.none import NoPrivacy
-from algorithms.server_optimizers.adaptive import FedAdagrad, FedAdam, FedYogi
-from algorithms.server_optimizers.momentum import FedAvgM
-from algorithms.server_optimizers.none import NoServerOptimizer
-from algorithms.spec import DEFAULT_ALGORITHM, Choice, Option, check, read, read_joined
-from algorithms.tasks.balanced import ask_to_count, with_balanced_classes
+from algorithms.personalisation.choices import ByRecipe, Personalisation
+from algorithms.privacy.base import DefaultPrivacy
+from algorithms.spec import Choice, Limits, Option, Options, is_outside
 from algorithms.tasks.classification import Classification
-from algorithms.tasks.multi_label import MultiLabel
-from algorithms.tasks.reconstruction import Reconstruction
-from algorithms.tasks.regression import Regression
-from algorithms.tasks.sequence import Sequence
 from wire.errors import ConfigError
-from wire.tasks import CLASSIFICATION
 
-_BASE = {
-    "fedavg": TwoHalves(FedAvg),
-    "local": TwoHalves(Local),
-    "fedprox": TwoHalves(FedProx),
-    "scaffold": TwoHalves(Scaffold, ScaffoldServer),
-    "moon": TwoHalves(Moon, MoonServer),
-    "fedgen": TwoHalves(FedGen, FedGenServer),
-    "fedbn": TwoHalves(FedBN),
-    "fedper": TwoHalves(FedPer),
-    "fedrep": TwoHalves(FedRep, FedRepServer),
-    "fedbabu": TwoHalves(FedBABU, FedBabuServer),
-    "fedrod": TwoHalves(FedRod, FedRodServer),
-    "lg-net": TwoHalves(LgNet, LgNetServer),
-    "ditto": TwoHalves(Ditto, DittoServer),
-    "pfedme": TwoHalves(PFedMe, PFedMeServer),
-    "per-fedavg": TwoHalves(PerFedAvg, PerFedAvgServer),
-    "apfl": TwoHalves(Apfl),
-    "fedfomo": TwoHalves(FedFomo, FedFomoServer),
-    "apple": TwoHalves(Apple, AppleServer),
-    "fedala": TwoHalves(FedAla, FedAlaServer),
-    "fedpcl": TwoHalves(FedPCL, FedPclServer),
-    "feddisk": TwoHalves(FedDisk, FedDiskServer),
-    "feddisk-ab": TwoHalves(FedDiskAb, DensityRatioServer),
-    "cgau": TwoHalves(Cgau),
-}
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+"""What a choice of one's own may be called: bundles, summaries and errors say its name."""
 
 
-def _with_bias(
-    name: str, base: TwoHalves, memory: bool = True, regularised: bool = True
-) -> TwoHalves:
-    device = with_domain_bias(base.device, name, memory=memory, regularised=regularised)
-    return TwoHalves(device, coordinate_domain_bias(base.server) if regularised else base.server)
+class Kind(NamedTuple):
+    """One kind of choice."""
+
+    folder: str
+    """Folder of its classes; with ``shoal.`` before it, the group of its entry points."""
+    members: tuple[str, ...]
+    """What a class of it must have."""
+    attributes: tuple[str, ...]
+    """What no class of another kind has."""
+    base: type | None = None
+    """What most classes of it derive from."""
+    words: str = ""
+    """How errors call one, if not by its name."""
 
 
-OBJECTIVES: dict[str, TwoHalves] = {
-    **_BASE,
-    "dbe": _with_bias("dbe", _BASE["fedavg"]),
-    "mr": _with_bias("mr", _BASE["fedavg"], memory=False),
-    "prbm": _with_bias("prbm", _BASE["fedavg"], regularised=False),
-    **{
-        f"dbe-{n}": _with_bias(f"dbe-{n}", _BASE[n])
-        for n in ("fedprox", "scaffold", "moon", "fedgen")
-    },
-    **{
-        f"mr-{n}": _with_bias(f"mr-{n}", _BASE[n], memory=False)
-        for n in ("fedper", "fedrep", "fedrod", "fedbabu", "ditto", "apfl")
-    },
+def _members(protocol: Any) -> tuple[str, ...]:
+    """Return the attributes and methods that a protocol declares."""
+    names = (*inspect.get_annotations(protocol), *vars(protocol))
+    return tuple(dict.fromkeys(name for name in names if not name.startswith("_")))
+
+
+KINDS = {
+    "objective": Kind("objectives", ("name", "citation"), (), Supervised, "an objective"),
+    "memory": Kind("objectives", ("name", "citation"), (), MeanRegulariser),
+    "bias": Kind("objectives", ("name", "citation"), (), PrivateBias),
+    "grouping": Kind("groupings", _members(contract.Grouping), ("group", "start"), Defaults),
+    "mean": Kind("means", _members(contract.Mean), ("combine",)),
+    "privacy": Kind("privacy", _members(contract.Privacy), ("epsilon",), DefaultPrivacy),
+    "personalisation": Kind(
+        "personalisation",
+        _members(Personalisation),
+        ("candidates",),
+        ByRecipe,
+        "what a device keeps",
+    ),
+    "optimizer": Kind("optimizers", _members(contract.Optimizer), ("move",), None, "an optimizer"),
+    "server optimizer": Kind("server_optimizers", _members(contract.ServerOptimizer), ("moments",)),
+    "task": Kind("tasks", _members(contract.Task), ("losses", "check"), Classification),
 }
-GROUPINGS: dict[str, type[Grouping]] = {
-    "none": SingleGroup,
-    "distfl": DistFL,
-    "autocfl": AutoCFL,
-    "ifca": Ifca,
-    "cfl": Cfl,
-    "hierarchical": Hierarchical,
-    "individual": Individual,
-}
-MEANS: dict[str, type[Mean]] = {
-    "weighted": WeightedMean,
-    "uniform": UniformMean,
-    "median": Median,
-    "trimmed": TrimmedMean,
-    "krum": Krum,
-    "multi-krum": MultiKrum,
-    "credit": Credit,
-    "irls": ResidualReweighting,
-    "gra": GroupwiseRobust,
-}
-PRIVACY: dict[str, type[Privacy]] = {
-    "no-privacy": NoPrivacy,
-    "gaussian": CentralGaussian,
-    "local-gaussian": LocalGaussian,
-    "dp-sgd": DpSgd,
-}
-PERSONALISATION: dict[str, type[Personalisation]] = {
-    "served": Served,
-    "personal": Personal,
-    "recalibrated": Recalibrated,
-    "knn-per": KnnPer,
-}
-OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": Sgd, "adam": Adam, "adamw": AdamW}
-SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
-    "no-server-optimizer": NoServerOptimizer,
-    "fedavgm": FedAvgM,
-    "fedadagrad": FedAdagrad,
-    "fedadam": FedAdam,
-    "fedyogi": FedYogi,
-}
-TASKS: dict[str, type[Task]] = {
-    "classification": Classification,
-    "sequence": Sequence,
-    "multi-label": MultiLabel,
-    "regression": Regression,
-    "reconstruction": Reconstruction,
-}
-LOOKUP = Lookup(
-    {
-        "objective": OBJECTIVES,
-        "grouping": GROUPINGS,
-        "mean": MEANS,
-        "privacy": PRIVACY,
-        "personalisation": PERSONALISATION,
-        "optimizer": OPTIMIZERS,
-        "server optimizer": SERVER_OPTIMIZERS,
-        "task": TASKS,
-    }
+EXPECTED = (
+    "expected an objective (a class derived from Supervised), or a class with what a grouping "
+    "(Defaults), a mean, a privacy mechanism (DefaultPrivacy), what a device keeps (ByRecipe), an "
+    "optimizer, a server optimizer or a task (Classification) has"
 )
-"""What names stand for, in these tables or outside of them."""
+SHORT = {"dbe": ("mr", "prbm")}
+"""Names that stand for several choices."""
 
 
-def listing() -> list[dict[str, Any]]:
-    """Every name with its choice, citation and options with their defaults; those of installed
-    packages last of their choice."""
-    rows: list[dict[str, Any]] = []
-    for kind in KINDS:
-        for name in LOOKUP.names(kind):
-            made = LOOKUP.find(name).made
-            citation = made.device.citation if isinstance(made, TwoHalves) else made.citation
-            options = {key: option.default for key, option in options_of_class(made).items()}
-            rows.append({"name": name, "choice": kind, "citation": citation, "options": options})
-    return rows
+def _registered(kind: Kind) -> dict[str, Any]:
+    """Return the classes of a kind by name, from the files of its folder."""
+    folder = import_module(f"algorithms.{kind.folder}")
+    found: dict[str, Any] = {}
+    for file in iter_modules(folder.__path__, f"{folder.__name__}."):
+        for made in vars(import_module(file.name)).values():
+            if not isinstance(made, type) or made.__module__ != file.name:
+                continue
+            own = kind.folder != "objectives" or issubclass(made, kind.base or made)
+            if own and "name" in vars(made):
+                found[vars(made)["name"]] = made
+    return dict(sorted(found.items()))
 
 
-@dataclass(frozen=True)
-class AlgorithmSpec:
-    """An algorithm's name, read: the choices that it makes (`named`), and all eight of them.
-    ``str(spec)`` is the name."""
-
-    named: tuple[Choice, ...]
-    objective: Choice
-    grouping: Choice
-    mean: Choice
-    privacy: Choice
-    personalisation: Choice
-    optimizer: Choice
-    server_optimizer: Choice
-    task: Choice
-
-    def __str__(self) -> str:
-        return "+".join(map(str, self.named))
-
-    @property
-    def hyper(self) -> dict[str, float]:
-        """Hyper-parameters of the step that take the place of the objective's own, and of the
-        optimizer's usual ones."""
-        own = LOOKUP.made("objective", self.objective).device.hyper
-        of_optimizer = _make_optimizer(self).hyper
-        return {key: float(value) for key, value in self.objective.given if key in own} | (
-            {key: float(value) for key, value in self.optimizer.given if key in of_optimizer}
-        )
-
-    def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
-        """The hyper-parameters of a run: those in the name, and those that were given besides,
-        which take their place.
-
-        Raises:
-            ConfigError: a value that the objective's option of this name cannot have, or that no
-            learning rate can.
-        """
-        options = options_of_class(LOOKUP.made("objective", self.objective)) | options_of_class(
-            LOOKUP.made("optimizer", self.optimizer)
-        )
-        if not 0 <= given.get("lr", 0.0) < math.inf:
-            raise ConfigError(f"lr {given['lr']:g}: expected a learning rate from 0")
-        for key, value in given.items():
-            if key in options:
-                check(key, value, options[key], f"algorithm {str(self)!r}")
-        return {**self.hyper, **given}
-
-    @property
-    def private_step(self) -> dict[str, float]:
-        """What the privacy mechanism changes about the step that devices train by: its
-        hyper-parameters there; empty if nothing."""
-        return _make_privacy(self).in_step()
-
-    def anchored(self) -> "AlgorithmSpec":
-        """This algorithm with the whole paths of its files in its name, so that a service finds
-        them from wherever it is started."""
-        named = tuple(replace(choice, name=outside.anchored(choice.name)) for choice in self.named)
-        return compose(named, str(self)) if named != self.named else self
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """Of the choices from outside, by name: which state of its source each one is."""
-        return {choice.name: choice.source for choice in self.named if choice.source}
-
-    @property
-    def has_classes(self) -> bool:
-        """Whether its task is about classes: each window has one, and models answer by them."""
-        return task_of(self).of == CLASSIFICATION
-
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        """The names of what devices choose from when a run is over; empty where they do not
-        choose."""
-        return _make_personalisation(self).candidates
-
-    @property
-    def recipe(self) -> Recipe | None:
-        """How devices make and choose what they keep; None where they do not choose by a recipe."""
-        made = _make_personalisation(self)
-        return made.rule if isinstance(made, ByRecipe) else None
-
-    @property
-    def trains_as_fedavg(self) -> bool:
-        """Whether devices train by FedAvg's own step as it is, so that one bundle serves FedAvg and
-        this algorithm."""
-        named = self.objective.name, self.personalisation.name
-        plain = _make_optimizer(self).plain and task_of(self).plain
-        return (
-            named == ("fedavg", "served")
-            and not self.objective.given
-            and not self.private_step
-            and plain
-        )
-
-    def with_privacy(self, privacy: Choice) -> "AlgorithmSpec":
-        """This algorithm with a privacy mechanism, which the name must not have yet.
-
-        Raises:
-            ConfigError: it has one.
-        """
-        return compose((*self.named, privacy), str(self))
+CHOICES = {kind: _registered(rule) for kind, rule in KINDS.items()}
+"""The registered classes, by kind and name."""
 
 
-def read_algorithm(text: str) -> AlgorithmSpec:
-    """Read an algorithm's name.
+class Entry(NamedTuple):
+    """What a name stands for."""
+
+    kind: str
+    made: Any
+    source: str = ""
+    """State of its source; empty if it is registered."""
+
+
+def find(name: str, source: str = "") -> Entry:
+    """Return what a name stands for. `source` is the state that it must have, where that is known.
 
     Raises:
-        ConfigError: a part is no choice, a choice is made twice, or an option does not exist or
-        cannot have its value; a part from outside
-            cannot be loaded, is of no known kind, or is called as a registered one is.
+        ConfigError: it is from outside, and cannot be loaded, is of no kind, or is called as a
+        registered choice is.
     """
-    return compose(read_joined(text, LOOKUP.known(*KINDS), "algorithm"), text)
-
-
-def read_privacy(text: str) -> Choice:
-    """Read the name of a privacy mechanism, for `AlgorithmSpec.with_privacy`.
-
-    Raises:
-        ConfigError: no such mechanism or option, or a value it cannot have.
-    """
-    choice = LOOKUP.with_source(read(text, LOOKUP.known("privacy"), "privacy"))
-    if (kind := LOOKUP.find(choice.name).kind) != "privacy":
-        raise ConfigError(f"privacy {text!r}: {choice.name} is a {kind}")
-    return choice
-
-
-def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
-    """The algorithm that makes these choices: what they leave open is FedAvg's, or goes with them.
-    `text` says what came, for errors.
-
-    Raises:
-        ConfigError: two of them are of one kind, or they do not fit together.
-    """
-    named = tuple(map(LOOKUP.with_source, named))
-    chosen: dict[Kind, Choice] = {}
-    for choice in named:
-        kind = LOOKUP.find(choice.name, choice.source).kind
-        if kind in chosen:
+    for kind, table in CHOICES.items():
+        if name in table:
+            if name in installed():
+                entry = installed()[name][1]
+                raise ConfigError(
+                    f"{name!r} is registered here, and an installed package has it too "
+                    f"({entry.group}: {entry.value}): uninstall it"
+                )
+            return Entry(kind, table[name])
+    if is_outside(name):
+        made, source = outside.load(name, source)
+        kind = kind_of(made, name)
+    else:
+        group, entry = installed()[name]
+        source = _package(entry)
+        try:
+            made = entry.load()
+        except Exception as error:  # the package's code may raise anything
             raise ConfigError(
-                f"algorithm {text!r}: {chosen[kind].name} and {choice.name} are both a {kind}"
+                f"{name!r} of {source} ({entry.group}) cannot be loaded: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        kind = kind_of(made, f"entry point {name!r}")
+        if (kind, made.name) != (group, name):
+            raise ConfigError(
+                f"entry point {name!r} of {source} ({entry.group}) is the {kind} {made.name!r}: "
+                "kind and name must be the same"
             )
-        chosen[kind] = choice
-
-    def usual(kind: Kind, name: str) -> Choice:
-        return chosen.get(kind) or LOOKUP.with_source(read(name, LOOKUP.known(kind), kind))
-
-    objective = usual("objective", "fedavg")
-    fixed = LOOKUP.made("objective", objective).server.grouping
-    personalisation = usual(
-        "personalisation", DEFAULT_ALGORITHM if chosen.keys() == {"task"} else "served"
-    )
-    grouping = usual(
-        "grouping", fixed or LOOKUP.made("personalisation", personalisation).grouping or "none"
-    )
-    if fixed and LOOKUP.made("grouping", grouping).name != fixed:
+    if any(made.name in table for table in CHOICES.values()):
         raise ConfigError(
-            f"algorithm {text!r}: {objective.name} works with the grouping {fixed!r} alone, not "
-            f"with {grouping.name!r}"
+            f"{name} is called {made.name!r}, as a registered choice is: give it a `name` of its "
+            "own"
         )
-    privacy = usual("privacy", "no-privacy")
-    mean = usual(
-        "mean", LOOKUP.made("privacy", privacy).mean or LOOKUP.made("grouping", grouping).mean
-    )
-    optimizer = usual("optimizer", "sgd")
-    server_optimizer = usual("server optimizer", "no-server-optimizer")
-    task = usual("task", "classification")
-    spec = AlgorithmSpec(
-        named,
-        objective,
-        grouping,
-        mean,
-        privacy,
-        personalisation,
-        optimizer,
-        server_optimizer,
-        task,
-    )
-    made, device = _make_optimizer(spec), LOOKUP.made("objective", objective).device
-    _check_task(spec, task_of(spec), device, text)
-    if not made.plain and device.own_rule:
-        raise ConfigError(
-            f"algorithm {text!r}: {objective.name} moves models by a rule of its own, in which "
-            f"{optimizer.name} has no place"
-        )
-    if _make_server_optimizer(spec).moves and LOOKUP.made("objective", objective).server.own_rule:
-        raise ConfigError(
-            f"algorithm {text!r}: the server moves models by a rule of {objective.name}'s own, in "
-            f"which {server_optimizer.name} has no "
-            "place"
-        )
-    if twice := [key for key in made.hyper if key in device.hyper and key not in Supervised.hyper]:
-        raise ConfigError(
-            f"algorithm {text!r}: {objective.name} and {optimizer.name} both have a "
-            f"hyper-parameter {twice[0]!r}: "
-            "expected another name for the objective's"
-        )
-    if lost := [key for key, _ in objective.given if key in (*made.replaces, *made.hyper)]:
-        raise ConfigError(
-            f"algorithm {text!r}: {lost[0]!r} of {objective.name} means nothing to {optimizer.name}"
-        )
-    return spec
+    return Entry(kind, made, source)
 
 
-def make_algorithm(
-    spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secret: bytes = b""
-) -> Algorithm:
-    """The server's side of an algorithm. `arithmetic` carries out what is heaviest, `secret` is
-    what the noise of its privacy mechanism is drawn from.
+def class_of(choice: Choice) -> Any:
+    """Return the class that a choice names."""
+    return find(choice.name, choice.source).made
+
+
+def make(choice: Choice) -> Any:
+    """Return what a choice names with its options; not for objectives and what wraps them."""
+    return class_of(choice)(**dict(choice.given))
+
+
+def give(made: type) -> tuple[str, str]:
+    """Return the name of a class and its source, registered or not.
 
     Raises:
-        ConfigError: its parts do not fit together; the text says why.
+        ConfigError: as `outside.give`.
     """
-    privacy = _make_privacy(spec)
-    half = LOOKUP.made("objective", spec.objective).server
-    server = _make_personalisation(spec).server(half, reports=not privacy.protects)
-    server = ask_to_count(server) if task_of(spec).balanced else server
-    coordinator = server(**given_to(half, spec.objective))
-    grouping = LOOKUP.make("grouping", spec.grouping)
-    mean = LOOKUP.make("mean", spec.mean)
-    if privacy.protects:
-        _check_privacy(spec, privacy, coordinator, grouping)
-    server_optimizer = _make_server_optimizer(spec)
-    return Algorithm(
-        str(spec),
-        objective_name(spec),
-        coordinator,
-        grouping,
-        mean,
-        privacy,
-        server_optimizer,
-        secret=secret,
-        arithmetic=arithmetic,
-        has_classes=spec.has_classes,
-    )
+    names = (name for table in CHOICES.values() for name, one in table.items() if one is made)
+    name = next(names, "")
+    return (name, "") if name else outside.give(made)
 
 
-def make_objective(spec: AlgorithmSpec, model: Classifier, units: Units | None = None) -> Objective:
-    """The device's half of an algorithm, on a model; `units` are those of the quantities that it
-    learns, their own where there are none.
+def names_of(kind: str) -> list[str]:
+    """Return all names of a kind: the registered ones, then those of installed packages."""
+    others = [name for name, (own, _) in installed().items() if own == kind]
+    return [*CHOICES[kind], *(name for name in others if name not in CHOICES[kind])]
+
+
+def with_source(choice: Choice) -> Choice:
+    """Return the choice with the state that its source is in now, if it has one."""
+    registered = choice.source or choice.name in SHORT
+    return choice if registered else replace(choice, source=find(choice.name).source)
+
+
+def expand(choice: Choice) -> tuple[Choice, ...]:
+    """Return the choices that a short name stands for, or the choice alone."""
+    parts = SHORT.get(choice.name, ())
+    return tuple(_part(choice, name) for name in parts) or (choice,)
+
+
+def _part(choice: Choice, name: str) -> Choice:
+    options = options_of(find(name).made)
+    given = tuple((key, value) for key, value in choice.given if key in options)
+    return Choice(name, given, tuple((key, option.default) for key, option in options.items()))
+
+
+class Known(Mapping[str, Options]):
+    """The options of every name of some kinds; those from outside are found when asked for."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = kinds or tuple(KINDS)
+
+    def __getitem__(self, name: str) -> Options:
+        if name in SHORT:
+            parts = (options_of(find(part).made) for part in SHORT[name])
+            return {key: option for options in parts for key, option in options.items()}
+        if not is_outside(name) and not any(name in names_of(kind) for kind in self.kinds):
+            raise KeyError(name)
+        return options_of(find(name).made)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (name for kind in self.kinds for name in names_of(kind))
+        yield from (name for name in SHORT if "memory" in self.kinds)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def options_of(made: Any) -> dict[str, Option]:
+    """Return the options of a class with their limits; an objective's are those of its two halves
+    and the hyper-parameters of its step."""
+    parts = (made, made.server) if issubclass(made, Supervised) else (made,)
+    defaults = {key: default for part in parts for key, default in keywords(part).items()}
+    if issubclass(made, Supervised):
+        defaults |= made.hyper
+    limits: dict[str, Limits] = {}
+    for base in (base for part in parts for base in reversed(part.__mro__)):
+        limits |= vars(base).get("limits", {})
+    return {
+        key: Option(default, **vars(limits.get(key, Limits()))) for key, default in defaults.items()
+    }
+
+
+@cache
+def keywords(made: Any) -> Mapping[str, Any]:
+    """Return the keywords with defaults that a class is made with."""
+    parameters = inspect.signature(made).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+@cache
+def installed() -> dict[str, tuple[str, EntryPoint]]:
+    """Return kind and entry point of the choices of installed packages, by name, not loaded yet.
 
     Raises:
-        ConfigError: an option has a value that the objective cannot have, or the model does not fit
-        it.
+        ConfigError: two packages have one of the same name.
     """
-    device: type[Supervised] = LOOKUP.made("objective", spec.objective).device
-    name = device.name
-    if spec.private_step:
-        device = with_clipped_examples(device, name, **spec.private_step)
-    if (task := task_of(spec).in_units(units)).balanced:
-        device = with_balanced_classes(device)
-    whole = _make_personalisation(spec).device(device, name)
-    whole = type(whole.__name__, (whole,), {"name": objective_name(spec), "task": task})
-    made: Supervised = whole(model, **given_to(device, spec.objective))
-    made.optimizer = _make_optimizer(spec)
-    own = {key: value for key, value in made.hyper.items() if key not in made.optimizer.replaces}
-    made.hyper = {**own, **made.optimizer.hyper, **spec.hyper}
+    made: dict[str, tuple[str, EntryPoint]] = {}
+    for kind, rule in KINDS.items():
+        for entry in entry_points(group=f"shoal.{rule.folder}"):
+            other = made.setdefault(entry.name, (kind, entry))[1]
+            if other.value != entry.value:
+                packages = " and ".join(sorted({_package(entry), _package(other)}))
+                raise ConfigError(
+                    f"{packages} both have an entry point {entry.name!r} for algorithms: "
+                    "uninstall one of them"
+                )
     return made
 
 
-def objective_name(spec: AlgorithmSpec) -> str:
-    """What the bundles of an algorithm say of its device's half: the objective's name, what devices
-    keep where that is not what they are served, and the task with its options where it is not the
-    plain one."""
-    parts = [called(LOOKUP.made("objective", spec.objective))]
-    if spec.personalisation.name != "served":
-        parts.append(_make_personalisation(spec).name)
-    if not task_of(spec).plain:
-        parts.append(str(replace(spec.task, given=tuple(sorted(spec.task.given)))))
-    return "+".join(parts)
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
 
 
-def _make_personalisation(spec: AlgorithmSpec) -> Personalisation:
-    made: Personalisation = LOOKUP.make("personalisation", spec.personalisation)
-    return made.in_task(task_of(spec).of)
+def kind_of(made: Any, where: str) -> str:
+    """Return the kind of a class from outside that has what the kind needs; `where` begins errors.
 
-
-def _make_optimizer(spec: AlgorithmSpec) -> Optimizer:
-    made: Optimizer = LOOKUP.make("optimizer", spec.optimizer)
-    return made
-
-
-def _make_server_optimizer(spec: AlgorithmSpec) -> ServerOptimizer:
-    made: ServerOptimizer = LOOKUP.make("server optimizer", spec.server_optimizer)
-    return made
-
-
-def task_of(spec: AlgorithmSpec) -> Task:
-    """What an algorithm's models are to learn."""
-    made: Task = LOOKUP.make("task", spec.task)
-    return made
-
-
-def _check_task(spec: AlgorithmSpec, task: Task, device: type[Supervised], text: str) -> None:
-    if not task.plain and not device.follows_task:
+    Raises:
+        ConfigError: it is of no kind, lacks something of its kind, has no name of its own, or
+        cannot be made with its defaults.
+    """
+    named: Any = made
+    if not isinstance(made, type):
+        raise ConfigError(f"{where} is {type(made).__name__!r} and of no known kind: {EXPECTED}")
+    if issubclass(made, DefaultCoordinator):
         raise ConfigError(
-            f"algorithm {text!r}: {device.name} trains by a loss of its own, in which "
-            f"{str(spec.task)!r} has no place"
+            f"{where} is the server's half of an objective alone: name the device's half, a class "
+            f"with server = {made.__name__}"
         )
+    derived = [k for k, rule in KINDS.items() if rule.base and issubclass(made, rule.base)]
+    alike = [
+        k
+        for k, rule in KINDS.items()
+        if rule.attributes and all(hasattr(made, name) for name in rule.attributes)
+    ]
+    kinds = {*derived} if "objective" in derived else {*derived, *alike}
+    if len(kinds) != 1:
+        raise ConfigError(f"{where} is of no known kind: {EXPECTED}")
+    (kind,) = kinds
+    one = made if KINDS[kind].folder == "objectives" else _with_defaults(made, where)
+    if lacking := [name for name in KINDS[kind].members if not hasattr(one, name)]:
+        words = KINDS[kind].words or f"a {kind}"
+        raise ConfigError(f"{where} is {words} and lacks {', '.join(lacking)}")
+    name = named.name
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigError(
+            f"{where} is named {name!r}: expected letters, digits, - and _, beginning with a letter"
+        )
+    return kind
+
+
+def _with_defaults(made: type, where: str) -> object:
+    for p in inspect.signature(made).parameters.values():
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise ConfigError(
+                f"{where}: {p.name!r} of its __init__ has no default: what it is made with are its "
+                "options, and may be left out"
+            )
     try:
-        _make_personalisation(spec)
-    except ConfigError as error:
-        raise ConfigError(f"algorithm {text!r}: {error}") from error
-    if task.balanced and spec.private_step:
+        return made()
+    except Exception as error:  # the user's code may raise anything
         raise ConfigError(
-            f"algorithm {text!r}: {spec.privacy.name} bounds what a single window changes, and "
-            "with class_weights=balanced each window "
-            "changes what others count: give the weights as numbers"
-        )
-
-
-def _make_privacy(spec: AlgorithmSpec) -> Privacy:
-    made: Privacy = LOOKUP.make("privacy", spec.privacy)
-    return made
-
-
-def _check_privacy(
-    spec: AlgorithmSpec, privacy: Privacy, coordinator: Coordinator, grouping: Grouping
-) -> None:
-    where = f"algorithm {str(spec)!r}"
-    if privacy.mean and LOOKUP.made("mean", spec.mean).name != privacy.mean:
-        raise ConfigError(
-            f"{where}: the noise of {privacy.name!r} is measured for the {privacy.mean} mean, not "
-            f"for {spec.mean.name!r}"
-        )
-    if coordinator.responds:
-        raise ConfigError(
-            f"{where}: devices report measurements to {spec.objective.name}, which no privacy "
-            "mechanism covers"
-        )
-    if grouping.surveys:
-        raise ConfigError(
-            f"{where}: devices survey their data for {spec.grouping.name}, which no privacy "
-            "mechanism covers; a grouping that compares "
-            "nothing of that, such as none, goes with one"
-        )
-
-
-def is_known(name: str) -> bool:
-    """Whether this is the name of a registered choice, or of one of an installed package."""
-    return any(name in LOOKUP.names(kind) for kind in KINDS)
-
-
-def options_of(kind: Kind, name: str) -> dict[str, Option]:
-    """The options of a registered choice, with their limits. An objective's are those of its two
-    halves and the hyper-parameters of its step."""
-    return options_of_class(LOOKUP.tables[kind][name])
+            f"{where} cannot be made with its defaults: {type(error).__name__}: {error}"
+        ) from error

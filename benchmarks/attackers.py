@@ -41,9 +41,10 @@ from aggregator.core.state import (
 from aggregator.service.start import run_settings
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.memory import MemoryBlobs
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Objective, Probe
 from algorithms.core.probe import make_probe
-from algorithms.registry import GROUPINGS, MEANS, make_algorithm, read_algorithm
+from algorithms.registry import CHOICES
 from benchmarks.results.report import describe_machine, keep
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle
@@ -326,7 +327,7 @@ def measure(case: tuple[str, str, str], rounds: int = ROUNDS) -> dict[str, Any]:
 
 def cases() -> list[tuple[str, str, str]]:
     """Every grouping with every mean, without an attacker and under each attack."""
-    return [*product(GROUPINGS, MEANS, ("", *ATTACKS))]
+    return [*product(CHOICES["grouping"], CHOICES["mean"], ("", *ATTACKS))]
 
 
 def falls(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], float]:
@@ -359,7 +360,7 @@ def table(results: Mapping[str, Any]) -> str:
         "| mean | attacked runs within 5 points | largest fall | where |",
         "|---|---|---|---|",
     ]
-    for mean in MEANS:
+    for mean in CHOICES["mean"]:
         own = {case: fall for case, fall in fell.items() if case[1] == mean}
         worst = max(own, key=own.__getitem__)
         within = sum(fall <= MARGIN for fall in own.values())
@@ -371,7 +372,7 @@ def table(results: Mapping[str, Any]) -> str:
         f"| grouping | mean | no attacker | {' | '.join(ATTACKS)} | rounds set aside | given up |",
         "|---" * (5 + len(ATTACKS)) + "|",
     ]
-    for grouping, mean in product(GROUPINGS, MEANS):
+    for grouping, mean in product(CHOICES["grouping"], CHOICES["mean"]):
         own_runs = {
             run["attack"]: run for run in runs if (run["grouping"], run["mean"]) == (grouping, mean)
         }

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.models.adoption.adopt import adopt
-from algorithms.registry import make_objective, read_algorithm
 from benchmarks.speed_models import BATCH, CLASSES, EXAMPLES, MODELS, RATE, device
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData

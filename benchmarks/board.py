@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from algorithms.algorithm import SURVEY
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Work
-from algorithms.registry import make_algorithm, read_algorithm
 from export.publish import TRUST_FILE, Publication, publish
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData, select_devices

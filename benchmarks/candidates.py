@@ -21,11 +21,11 @@ from torch import Tensor
 
 from aggregator.aggregation.stored import load_state, work_of
 from aggregator.core.plan import make_plan, trained_on_all
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.memory import Memory, mixed, neighbours, unit
 from algorithms.personalisation.neighbourly import ByNeighbours
-from algorithms.registry import make_algorithm, read_algorithm
 from benchmarks.candidate_rules import SHARES, text
 from benchmarks.results.report import describe_machine, put
 from edge_client.data.layout import PARTS, fit_windows, windows_for
@@ -78,8 +78,9 @@ class Fleet:
         self.run = self.runs["personal"]
         devices = self.run.data
         objective = objective_for_fleet(devices, spec, seed)
-        assert isinstance(objective, ByNeighbours)
-        self.objective, self.graphs = objective, EagerGraphs(objective)
+        keeping = getattr(objective.graphs()["memorise"], "__self__", None)
+        assert isinstance(keeping, ByNeighbours)
+        self.keeping, self.graphs = keeping, EagerGraphs(objective)
         self.bundle = describe_bundle(
             objective, name=devices.name, classes=devices.classes, window=devices.window
         )
@@ -105,7 +106,7 @@ class Fleet:
             self._served(self.runs["fedavg"], device_id),
         )
         tuned = self._after(device_id, closing[: graphs.index("blend")], group)
-        moving = self.objective.moving(_torch(tuned))
+        moving = self.keeping.moving(_torch(tuned))
         before, after = (
             {key: tuned[slot_of(key, "before")] for key in moving},
             {key: tuned[key] for key in moving},
@@ -140,7 +141,7 @@ class Fleet:
             tensors = _torch(
                 self._after(device_id, (memorise,), group, {key: model[key] for key in moving})
             )
-            memory = self.objective.memorised(tensors)
+            memory = self.keeping.memorised(tensors)
             row["finite"] = row.get("finite", True) and bool(memory.finite)
             losses, judged = memory.losses(SHARES)
             self._take(
@@ -200,8 +201,8 @@ class Fleet:
         windows = self.run.data.devices[device_id]
         x, y = torch.from_numpy(windows.test_x), torch.from_numpy(windows.test_y)
         with torch.no_grad():
-            made = self.objective.answer(tensors, x)
-            guess, keys = self.objective.answers.guess(made.logits), unit(made.features)
+            made = self.keeping.whole.answer(tensors, x)
+            guess, keys = self.keeping.answers.guess(made.logits), unit(made.features)
             if head is not None:
                 answers = [share * told(keys, head) + (1 - share) * guess for share in SHARES]
             else:

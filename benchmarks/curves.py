@@ -19,11 +19,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
+from algorithms.composition import read_algorithm
 from algorithms.core.contract import GroupingMemory
 from algorithms.core.stack import Stack
 from algorithms.groupings.distfl import DistFL
 from algorithms.means.weighted import WeightedMean
-from algorithms.registry import read_algorithm
 from benchmarks.clustering import devices as surveyed
 from benchmarks.results.report import describe_machine, put
 from benchmarks.stopwatch import seconds_of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from aggregator.core.summary import Summary
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from benchmarks.results.report import describe_machine, put
 from benchmarks.stopwatch import seconds_of
 from edge_client.work.executor import Executor

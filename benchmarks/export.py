@@ -30,7 +30,7 @@ def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:
     operators."""
     import torch
 
-    from algorithms.registry import read_algorithm
+    from algorithms.composition import read_algorithm
     from export.bundle import capture_graphs
     from export.lowering.onnx_graph import count_operators
     from simulation.datasets.watch import load_watch

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from benchmarks.results.report import describe_machine, put
 from edge_client.graphs.onnx import OnnxGraphs
 from export.publish import publish

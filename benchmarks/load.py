@@ -27,8 +27,8 @@ from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
 from aggregator.transfer.fleet import Fleet
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
-from algorithms.registry import make_algorithm, read_algorithm
 from benchmarks.results.report import describe_machine, keep
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from algorithms.algorithm import SURVEY
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import USUAL_PASSES, ObjectiveMemory, Work
-from algorithms.registry import make_algorithm, read_algorithm
 from benchmarks.stopwatch import seconds_of
 from edge_client.core.ports import Windows
 from edge_client.graphs.onnx import OnnxGraphs

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from benchmarks.results.report import describe_machine, keep
 from export.bundle import capture_graphs, make_bundle
 from simulation.datasets.watch import load_watch

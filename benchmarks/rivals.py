@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aggregator.core.summary import spread
+from algorithms.composition import read_algorithm
 from algorithms.core.contract import USUAL_PASSES
 from algorithms.models.classifier import Classifier
-from algorithms.registry import read_algorithm
 from benchmarks.personal import OUT as GRID
 from benchmarks.results.report import describe_machine, keep
 from edge_client.core.ports import Windows

@@ -55,8 +55,8 @@ PFL = next(system for system in SYSTEMS if system.name == "pfl-2")
 
 def by_shoal(name: str, backend: Any, rounds: int) -> None:
     """A simulation as a user starts it; prints the backend that it took."""
+    from algorithms.composition import make_objective, read_algorithm
     from algorithms.models.adoption.adopt import adopt
-    from algorithms.registry import make_objective, read_algorithm
     from edge_client.core.ports import Windows
     from simulation.datasets.windows import FleetData
     from simulation.engine.options import EngineOptions

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.core.limits import SHARE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Pass
+from algorithms.spec import SHARE, Limits
 from wire.arrays import names
 
 DRAWN = names.uniform("share")

@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
-from algorithms.core.limits import AT_LEAST_ONE, Limits
 from algorithms.groupings.base import Defaults, check_shared, remember_first, settle
+from algorithms.spec import AT_LEAST_ONE, Limits
 from wire.arrays.tensors import Tensors
 
 

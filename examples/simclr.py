@@ -18,13 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
-from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
-from algorithms.objectives.halves import TwoHalves
 from algorithms.objectives.supervised import Supervised, following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire.arrays import names
 from wire.messages import Apply, Evaluate, Verb
 
@@ -33,11 +32,29 @@ GOLDEN = 2.399963
 """Multiples of the golden angle are spread evenly over a circle."""
 
 
+class SimClrServer(DefaultCoordinator):
+    """The server's half: what a device does in a round. What ``contrast`` measures stays on the
+    device."""
+
+    limits: ClassVar[Mapping[str, Limits]] = {"passes": AT_LEAST_ONE}
+
+    def __init__(self, passes: int = 4) -> None:
+        self.passes = passes
+
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        one: tuple[Verb, ...] = (
+            Evaluate("windows", "contrast", report=False),
+            Apply("follow", report=False),
+        )
+        return (*one * self.passes, work.train())
+
+
 class SimClr(Supervised):
     """The device's half: graphs ``contrast`` and ``follow`` train the body, ``step`` the head."""
 
     name: ClassVar[str] = "simclr"
     citation: ClassVar[str] = "Chen et al., ICML 2020"
+    server: ClassVar[type[DefaultCoordinator]] = SimClrServer
     hyper: Mapping[str, float] = {**Supervised.hyper, "body_lr": 0.1, "tau": 0.2, "strength": 0.3}
     limits: ClassVar[Mapping[str, Limits]] = {
         "body_lr": NOT_NEGATIVE,
@@ -129,23 +146,3 @@ class SimClr(Supervised):
         factor = hyper["body_lr"] / torch.clamp(norm, min=1.0)
         moved = {key: tensors[key] - factor * value for key, value in gradients.items()}
         return following_values({**moved, PASSED: tensors[PASSED] + 1})
-
-
-class SimClrServer(DefaultCoordinator):
-    """The server's half: what a device does in a round. What ``contrast`` measures stays on the
-    device."""
-
-    limits: ClassVar[Mapping[str, Limits]] = {"passes": AT_LEAST_ONE}
-
-    def __init__(self, passes: int = 4) -> None:
-        self.passes = passes
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        one: tuple[Verb, ...] = (
-            Evaluate("windows", "contrast", report=False),
-            Apply("follow", report=False),
-        )
-        return (*one * self.passes, work.train())
-
-
-simclr = TwoHalves(SimClr, SimClrServer)

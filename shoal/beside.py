@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import Comparison, Spread, Summary, accuracy_of, spread
 from aggregator.http.pages.words import percent
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationSettings, simulate
 

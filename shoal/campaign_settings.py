@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.core.round.cohort import policy_settings, read_policy, with_cohort
-from algorithms.registry import PERSONALISATION, is_known, read_algorithm
+from algorithms.composition import read_algorithm
+from algorithms.registry import CHOICES, Known
 from algorithms.spec import DEFAULT_ALGORITHM
 from shoal.choices import hyper_values, schedule_of, with_privacy
 from wire.bundle import unpack
@@ -54,9 +55,9 @@ def usual_algorithm(folder: Path | None) -> str:
     except (OSError, ShoalError):
         exported_for = ""
     parts = exported_for.split("+") if exported_for else [DEFAULT_ALGORITHM]
-    if parts[0] == "fedavg" and not PERSONALISATION.keys() & parts:
+    if parts[0] == "fedavg" and not CHOICES["personalisation"].keys() & parts:
         parts[0] = "distfl"
-    if unknown := [part for part in parts if not is_known(part.partition(":")[0])]:
+    if unknown := [part for part in parts if part.partition(":")[0] not in set(Known())]:
         told = f"bundle {folder}: it was exported for {unknown[0]!r}, which is not registered here"
         raise ConfigError(
             f"{told}: name its file, --algorithm FILE.py:CLASS, or install the package that it is "

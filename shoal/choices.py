@@ -3,7 +3,7 @@ what the aggregator needs."""
 
 from collections.abc import Callable, Mapping
 
-from algorithms.registry import AlgorithmSpec, read_privacy
+from algorithms.composition import AlgorithmSpec, read_privacy
 from algorithms.schedules import read_schedule
 from algorithms.spec import Choice
 

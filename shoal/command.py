@@ -97,7 +97,7 @@ def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[...,
             run = naming_extra(name)(partial(act, **given))
             if loads:
                 with naming_extra(name), _loading(context.command_path, silent):
-                    blaming = import_module("algorithms.blame").blaming
+                    blaming = import_module("algorithms.outside").blaming
                     import_module(loads)
                 run = blaming()(run)
             if quiet:

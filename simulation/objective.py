@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from algorithms.build import build_objective, outputs_of
+from algorithms.composition import AlgorithmSpec, make_objective, read_algorithm
 from algorithms.core.contract import Objective
 from algorithms.core.seeded import seeded
 from algorithms.models.adoption.from_file import as_classifier
-from algorithms.registry import AlgorithmSpec, make_objective, read_algorithm
 from algorithms.spec import DEFAULT_ALGORITHM
 from simulation.datasets.windows import FleetData, task_of_labels
 from simulation.pretrain import pretrained_extractor

@@ -25,9 +25,9 @@ from aggregator.core.summary import (
     summarize,
 )
 from aggregator.core.training import TrainingSettings
+from algorithms.composition import AlgorithmSpec, make_algorithm, read_algorithm
 from algorithms.core.contract import USUAL_PASSES, Objective
 from algorithms.core.probe import probe_of
-from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm, task_of
 from algorithms.spec import DEFAULT_ALGORITHM, Choice
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle
@@ -164,7 +164,7 @@ def simulate(
         if result.state.ended == "order":
             summary = msgspec.structs.replace(summary, ended="a callback stopped it")
         summary = _with_scenario(summary, settings)
-        task = task_of(settings.algorithm).of
+        task = settings.algorithm.parts.task.of
         summary = _with_measures(summary, result, data, task)
         if result.schedule is not None:
             accuracies = [
@@ -206,7 +206,7 @@ def scene_of(data: FleetData, settings: SimulationSettings) -> FleetData:
         DataError: the data do not allow the split, or have no labels, and the task needs some.
         ConfigError: labels are taken away that say which windows are anomalous.
     """
-    task = task_of(settings.algorithm).of
+    task = settings.algorithm.parts.task.of
     if task == RECONSTRUCTION and says_anomalies(data.classes) and settings.labels != "all":
         raise ConfigError(
             f"labels {settings.labels}: data {data.name} say which windows are anomalous, and one "
@@ -308,7 +308,7 @@ def _of_epoch(windows: Windows) -> int:
 
 def _with_scenario(summary: Summary, settings: SimulationSettings) -> Summary:
     """The summary with what was asked of the fleet."""
-    what = "" if settings.algorithm.has_classes else task_of(settings.algorithm).accuracy
+    what = "" if settings.algorithm.has_classes else settings.algorithm.parts.task.accuracy
     return msgspec.structs.replace(
         summary, labels=str(settings.labels), split=str(settings.split), accuracy_is=what
     )

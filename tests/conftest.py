@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port

@@ -23,7 +23,7 @@ from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.storage.sql_store import SqlStore, run_names
 from aggregator.transfer.offers import needed
-from algorithms.registry import make_algorithm, read_algorithm
+from algorithms.composition import make_algorithm, read_algorithm
 from wire.errors import ConfigError
 
 

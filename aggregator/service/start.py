@@ -20,8 +20,8 @@ from aggregator.storage.engine import database_name
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.storage.sql_store import has_run
 from algorithms.algorithm import Algorithm
+from algorithms.composition import read_algorithm
 from algorithms.core.contract import Probe
-from algorithms.registry import read_algorithm
 from algorithms.schedules import check_schedule
 from host.files import write_atomically
 from host.settings import marked

@@ -36,8 +36,8 @@ from aggregator.storage.charter import (
 )
 from aggregator.storage.choice import kept_blobs, open_blobs
 from aggregator.storage.sql_store import SqlStore
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.keys import is_no_group
-from algorithms.registry import make_algorithm, read_algorithm
 from algorithms.spec import outside_names
 from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError, ShoalError

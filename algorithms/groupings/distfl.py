@@ -40,7 +40,6 @@ import numpy as np
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Placement, Probe
 from algorithms.core.keys import NEWCOMER
-from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, SHARE, Limits
 from algorithms.groupings.base import Defaults, group_of
 from algorithms.groupings.gap import connect, group_by_gap
 from algorithms.groupings.identity import keep_names
@@ -49,6 +48,7 @@ from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups
 from algorithms.groupings.surveys import Surveys, nearest_group
 from algorithms.groupings.views import Points, Responses, View
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, SHARE, Limits
 from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe, exchanged
 from algorithms.core.keys import NEWCOMER
-from algorithms.core.limits import Limits
 from algorithms.groupings.base import Defaults
+from algorithms.spec import Limits
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError

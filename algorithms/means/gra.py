@@ -21,9 +21,9 @@ import numpy as np
 import scipy
 
 from algorithms.core.contract import Combined, Slice
-from algorithms.core.limits import AT_LEAST_ONE, Limits
 from algorithms.core.stack import Stack
 from algorithms.means.krum import squared_distances
+from algorithms.spec import AT_LEAST_ONE, Limits
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 

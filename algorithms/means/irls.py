@@ -22,9 +22,9 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.core.contract import Combined, Slice
-from algorithms.core.limits import PART, POSITIVE, Limits
 from algorithms.core.stack import LARGEST, Stack, column_blocks, each
 from algorithms.means.weighted import average, shares
+from algorithms.spec import PART, POSITIVE, Limits
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 

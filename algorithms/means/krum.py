@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.core.contract import Combined, Matrix, Slice
-from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.core.stack import Stack
 from algorithms.means.weighted import average, shares
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 

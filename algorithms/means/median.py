@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.core.contract import Combined, Slice
-from algorithms.core.limits import Limits
 from algorithms.core.stack import Stack
+from algorithms.spec import Limits
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 

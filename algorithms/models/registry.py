@@ -8,7 +8,6 @@ from functools import partial
 from torch import Tensor
 
 from algorithms.core.contract import Task
-from algorithms.core.limits import Limits
 from algorithms.models.autoencoder import autoencoder
 from algorithms.models.blocks import CUTS
 from algorithms.models.classifier import Classifier
@@ -19,7 +18,7 @@ from algorithms.models.small_cnn import autocfl, cnn2, cnn4
 from algorithms.models.tcn import tcn, text_tcn
 from algorithms.models.text import text_cnn, text_mlp
 from algorithms.models.vgg import vgg11
-from algorithms.spec import Choice, Option, Options, read
+from algorithms.spec import Choice, Limits, Option, Options, read
 from wire.bundle import Window
 from wire.errors import ConfigError
 from wire.tasks import RECONSTRUCTION, SEQUENCE

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.core.limits import NOT_NEGATIVE, SHARE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.personal_model import (
     as_model,
@@ -34,6 +33,7 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
+from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
 from wire.arrays import names
 
 _ALPHA = names.private("alpha")
@@ -44,6 +44,7 @@ class Apfl(Supervised):
 
     name: ClassVar[str] = "apfl"
     citation: ClassVar[str] = "Deng et al., arXiv:2003.13461, Algorithm 1"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "alpha_lr": LR}

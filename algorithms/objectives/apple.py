@@ -34,7 +34,6 @@ from algorithms.core.contract import (
     TorchTensors,
     Work,
 )
-from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.peer_models import (
@@ -45,6 +44,7 @@ from algorithms.objectives.peer_models import (
     stack_peer_models,
 )
 from algorithms.objectives.supervised import LR, Pass, Supervised, differentiate, following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.messages import Evaluate, Train, Verb
@@ -54,86 +54,6 @@ _RELATION, _PRIOR, _SCHEDULE = (
     names.received("prior"),
     names.received("schedule"),
 )
-
-
-class Apple(Supervised):
-    """Only core models are exchanged."""
-
-    name: ClassVar[str] = "apple"
-    citation: ClassVar[str] = "Luo & Wu, IJCAI 2022, Algorithm 1"
-    follows_task: ClassVar[bool] = True
-    model_answers: ClassVar[bool] = False
-    hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "dr_lr": 0.001, "mu": 0.1}
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "num_others": AT_LEAST_ONE,
-        "dr_lr": NOT_NEGATIVE,
-        "mu": NOT_NEGATIVE,
-    }
-
-    def __init__(self, model: Classifier, num_others: int = 5) -> None:
-        super().__init__(model)
-        self.num_others = num_others
-
-    def role(self, name: str) -> str:
-        return names.PRIVATE if super().role(name) == names.STATISTIC else names.SHARED
-
-    def initial(self) -> TorchTensors:
-        tensors = super().initial()
-        prior = torch.cat([torch.ones(1), torch.zeros(self.num_others)])
-        own = {
-            _RELATION: torch.zeros(1 + self.num_others),
-            _PRIOR: prior,
-            _SCHEDULE: torch.ones(()),
-        }
-        return tensors | own | no_peer_models(tensors, self.num_others)
-
-    def graphs(self) -> Mapping[str, GraphFunction]:
-        return {**super().graphs(), "settle": self.settle}
-
-    def personal_model(self, tensors: TorchTensors) -> TorchTensors:
-        """The model that the device uses in the place of its core model."""
-        weights = tensors[_PRIOR] + tensors[_RELATION]
-        peers = weights[1:] * tensors[PRESENT]
-        shared = [
-            (k, tensors[k], tensors[peer_key(k)]) for k in names.of_role(tensors, names.SHARED)
-        ]
-        return {
-            **tensors,
-            **{
-                k: weights[0] * w + (peers.reshape(-1, *[1] * w.dim()) * stack).sum(0)
-                for k, w, stack in shared
-            },
-        }
-
-    def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
-        return super().forward(self.personal_model(tensors), batch, training)
-
-    def loss(
-        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
-    ) -> tuple[Tensor, Pass]:
-        loss, made = super().loss(tensors, batch, hyper)
-        return loss + tensors[_SCHEDULE] * hyper["mu"] / 2 * tensors[_RELATION].square().sum(), made
-
-    def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The core model with momentum, p without."""
-        gradients, loss, made = differentiate(
-            self.loss, [*self.trained(tensors), _RELATION], tensors, batch, hyper
-        )
-        relation = tensors[_RELATION] - hyper["dr_lr"] * gradients.pop(_RELATION)
-        moved = self.descend(gradients, tensors, hyper) | {_RELATION: relation}
-        return following_values(made.following | moved) | self.metrics(
-            made.logits, batch, loss * batch["x"].shape[0]
-        )
-
-    def settle(
-        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
-    ) -> TorchTensors:
-        """Only the running statistics move: other core models have arrived since they were
-        taken."""
-        loss, made = self.loss(tensors, batch, hyper)
-        return following_values(made.following) | self.metrics(
-            made.logits, batch, loss * batch["x"].shape[0]
-        )
 
 
 class AppleServer(DefaultCoordinator):
@@ -232,3 +152,84 @@ class AppleServer(DefaultCoordinator):
 
     def _settle(self, work: Work) -> Train:
         return work.train("settle", epochs=1, report=False)
+
+
+class Apple(Supervised):
+    """Only core models are exchanged."""
+
+    name: ClassVar[str] = "apple"
+    citation: ClassVar[str] = "Luo & Wu, IJCAI 2022, Algorithm 1"
+    server: ClassVar[type[DefaultCoordinator]] = AppleServer
+    follows_task: ClassVar[bool] = True
+    model_answers: ClassVar[bool] = False
+    hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "dr_lr": 0.001, "mu": 0.1}
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "num_others": AT_LEAST_ONE,
+        "dr_lr": NOT_NEGATIVE,
+        "mu": NOT_NEGATIVE,
+    }
+
+    def __init__(self, model: Classifier, num_others: int = 5) -> None:
+        super().__init__(model)
+        self.num_others = num_others
+
+    def role(self, name: str) -> str:
+        return names.PRIVATE if super().role(name) == names.STATISTIC else names.SHARED
+
+    def initial(self) -> TorchTensors:
+        tensors = super().initial()
+        prior = torch.cat([torch.ones(1), torch.zeros(self.num_others)])
+        own = {
+            _RELATION: torch.zeros(1 + self.num_others),
+            _PRIOR: prior,
+            _SCHEDULE: torch.ones(()),
+        }
+        return tensors | own | no_peer_models(tensors, self.num_others)
+
+    def graphs(self) -> Mapping[str, GraphFunction]:
+        return {**super().graphs(), "settle": self.settle}
+
+    def personal_model(self, tensors: TorchTensors) -> TorchTensors:
+        """The model that the device uses in the place of its core model."""
+        weights = tensors[_PRIOR] + tensors[_RELATION]
+        peers = weights[1:] * tensors[PRESENT]
+        shared = [
+            (k, tensors[k], tensors[peer_key(k)]) for k in names.of_role(tensors, names.SHARED)
+        ]
+        return {
+            **tensors,
+            **{
+                k: weights[0] * w + (peers.reshape(-1, *[1] * w.dim()) * stack).sum(0)
+                for k, w, stack in shared
+            },
+        }
+
+    def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
+        return super().forward(self.personal_model(tensors), batch, training)
+
+    def loss(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> tuple[Tensor, Pass]:
+        loss, made = super().loss(tensors, batch, hyper)
+        return loss + tensors[_SCHEDULE] * hyper["mu"] / 2 * tensors[_RELATION].square().sum(), made
+
+    def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """The core model with momentum, p without."""
+        gradients, loss, made = differentiate(
+            self.loss, [*self.trained(tensors), _RELATION], tensors, batch, hyper
+        )
+        relation = tensors[_RELATION] - hyper["dr_lr"] * gradients.pop(_RELATION)
+        moved = self.descend(gradients, tensors, hyper) | {_RELATION: relation}
+        return following_values(made.following | moved) | self.metrics(
+            made.logits, batch, loss * batch["x"].shape[0]
+        )
+
+    def settle(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """Only the running statistics move: other core models have arrived since they were
+        taken."""
+        loss, made = self.loss(tensors, batch, hyper)
+        return following_values(made.following) | self.metrics(
+            made.logits, batch, loss * batch["x"].shape[0]
+        )

@@ -14,7 +14,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.core.limits import AT_LEAST_ONE, PART, Limits
 from algorithms.models.adoption.dropout import keep
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import (
@@ -25,6 +24,7 @@ from algorithms.models.gated import (
     PlainClassifier,
 )
 from algorithms.objectives.supervised import MOMENTUM, Pass, Supervised
+from algorithms.spec import AT_LEAST_ONE, PART, Limits
 from wire.arrays import names
 
 

@@ -31,129 +31,129 @@ from algorithms.core.contract import (
     TorchTensors,
     Work,
 )
-from algorithms.core.limits import NOT_NEGATIVE, SHARE, Limits
 from algorithms.models.adoption.dropout import dropping
 from algorithms.models.classifier import answers_of_head
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised
+from algorithms.objectives.wrapper import Wrapper
+from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.messages import Apply, Verb
 
+CITATION = "Zhang et al., NeurIPS 2023, section 4"
 _REPRESENTED = names.response("represent", "mean")
 _BIAS, _MEAN, _CONSENSUS = names.private("bias"), names.slot("mean"), names.received("consensus")
 
 
-class DomainBias(Supervised):
-    """Mixed in before an objective: its passes get the bias memory, its loss the regulariser."""
+class PrivateBias(Wrapper[Supervised]):
+    """PRBM: passes of an objective add a private bias to the representation."""
 
+    name: ClassVar[str] = "prbm"
+    citation: ClassVar[str] = CITATION
+    replaces = ("sgd_graphs", "model_answers", "parameters", "trained", "forward")
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
     model_answers: ClassVar[bool] = False
-    memory: ClassVar[bool] = True
-    """PRBM."""
-    regularised: ClassVar[bool] = True
-    """MR."""
-    limits: ClassVar[Mapping[str, Limits]] = {"kappa": NOT_NEGATIVE, "mean_momentum": SHARE}
 
     def parameters(self) -> TorchTensors:
-        own = {_BIAS: torch.zeros(self.model.num_features)} if self.memory else {}
-        return {**super().parameters(), **own}
-
-    def initial(self) -> TorchTensors:
-        width = self.model.num_features
-        own = (
-            {_MEAN: torch.zeros(width), _CONSENSUS: torch.zeros(width)} if self.regularised else {}
-        )
-        return {**super().initial(), **own}
+        return {**self.inner.parameters(), _BIAS: torch.zeros(self.whole.model.num_features)}
 
     def trained(self, tensors: TorchTensors) -> list[str]:
-        own = [_BIAS] if self.memory else []
-        return [*super().trained(tensors), *own]
-
-    def graphs(self) -> Mapping[str, GraphFunction]:
-        graphs = super().graphs()
-        return (
-            {**graphs, "warm": self.warm, "represent": self.represent}
-            if self.regularised
-            else graphs
-        )
+        return [*self.inner.trained(tensors), _BIAS]
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
         """The representation before the bias is added, and the logits after it."""
-        made = super().forward(tensors, batch, training)
-        if self.memory:
-            head = {
-                f"head.{n}": tensors[self.key(tensors, f"head.{n}")]
-                for n, _ in self.model.head.named_parameters()
-            }
-            with dropping(self.model, self.factors(batch) if training else {}):
-                made.logits = answers_of_head(self.model, head, made.features + tensors[_BIAS])
+        made, whole = self.inner.forward(tensors, batch, training), self.whole
+        head = {
+            f"head.{n}": tensors[whole.key(tensors, f"head.{n}")]
+            for n, _ in whole.model.head.named_parameters()
+        }
+        with dropping(whole.model, whole.factors(batch) if training else {}):
+            made.logits = answers_of_head(whole.model, head, made.features + tensors[_BIAS])
         return made
+
+
+class MeanRegulariser(Wrapper[Supervised]):
+    """MR: the loss of an objective holds the mean representation to the consensus."""
+
+    name: ClassVar[str] = "mr"
+    citation: ClassVar[str] = CITATION
+    limits: ClassVar[Mapping[str, Limits]] = {"kappa": NOT_NEGATIVE, "mean_momentum": SHARE}
+    replaces = ("sgd_graphs", "model_answers", "hyper", "initial", "graphs", "loss")
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    model_answers: ClassVar[bool] = False
+
+    def __init__(self, whole: Supervised, kappa: float = 1.0, mean_momentum: float = 0.1) -> None:
+        self.hyper = {**whole.hyper, "kappa": kappa, "mean_momentum": mean_momentum}
+        super().__init__(whole)
+
+    def initial(self) -> TorchTensors:
+        width = self.whole.model.num_features
+        return {
+            **self.inner.initial(),
+            _MEAN: torch.zeros(width),
+            _CONSENSUS: torch.zeros(width),
+        }
+
+    def graphs(self) -> Mapping[str, GraphFunction]:
+        return {**self.inner.graphs(), "warm": self.warm, "represent": self.represent}
 
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
-        loss, made = super().loss(tensors, batch, hyper)
-        if self.regularised:
-            mean = (1 - hyper["mean_momentum"]) * tensors[_MEAN].detach() + hyper[
-                "mean_momentum"
-            ] * made.features.flatten(0, -2).mean(0)
-            loss = loss + hyper["kappa"] * (0.5 * (mean - tensors[_CONSENSUS]).square()).mean()
-            made.following = {**made.following, _MEAN: mean.detach()}
+        loss, made = self.inner.loss(tensors, batch, hyper)
+        mean = (1 - hyper["mean_momentum"]) * tensors[_MEAN].detach() + hyper[
+            "mean_momentum"
+        ] * made.features.flatten(0, -2).mean(0)
+        loss = loss + hyper["kappa"] * (0.5 * (mean - tensors[_CONSENSUS]).square()).mean()
+        made.following = {**made.following, _MEAN: mean.detach()}
         return loss, made
 
     def warm(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """A step of the objective without DBE; the running mean m moves on."""
-        outputs = super().step(
+        """Return a step of the objective without DBE; the running mean m moves on."""
+        outputs = self.whole.step(
             {**tensors, _CONSENSUS: tensors[_MEAN]}, batch, {**hyper, "kappa": torch.zeros(())}
         )
-        own = (_BIAS, *self.optimizer.slots(_BIAS, tensors[_BIAS])) if self.memory else ()
-        return {k: v for k, v in outputs.items() if k not in map(names.following, own)}
+        still: tuple[str, ...] = ()
+        if _BIAS in tensors:
+            still = (_BIAS, *self.whole.optimizer.slots(_BIAS, tensors[_BIAS]))
+        return {k: v for k, v in outputs.items() if k not in map(names.following, still)}
 
     def represent(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The running mean m that the passes of `warm` left."""
+        """Return the running mean m that the passes of `warm` left."""
         return {names.metric("mean"): torch.clone(tensors[_MEAN])}
 
 
-def with_domain_bias(
-    base: type[Supervised], name: str, *, memory: bool = True, regularised: bool = True
-) -> type[Supervised]:
-    """The class of an objective with DBE, or one half of it, on top of it."""
-    hyper = {**base.hyper, "kappa": 1.0, "mean_momentum": 0.1} if regularised else dict(base.hyper)
-    own = {
-        "name": name,
-        "citation": DbeServer.citation,
-        "hyper": hyper,
-        "memory": memory,
-        "regularised": regularised,
-    }
-    own["follows_task"] = base.follows_task
-    return type(f"{base.__name__}WithDomainBias", (DomainBias, base), own)
+class MeanRegulariserServer(Wrapper[DefaultCoordinator]):
+    """Finds the consensus before the first round."""
 
-
-class DbeServer(DefaultCoordinator):
-    """Mixed in before the server's half of an objective: finds the consensus before the first
-    round."""
-
-    citation: ClassVar[str] = "Zhang et al., NeurIPS 2023, section 4"
+    replaces = (
+        "responds",
+        "absorbs",
+        "begin",
+        "preparing",
+        "programs",
+        "absorb",
+        "received",
+    )
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        context = super().begin(initial, seed)
+        context = self.inner.begin(initial, seed)
         return ObjectiveMemory(
             {**context.arrays, _CONSENSUS: initial[_CONSENSUS]},
             {**context.info, "consensus": False},
         )
 
     def preparing(self, context: ObjectiveMemory) -> bool:
-        return not context.info["consensus"] or super().preparing(context)
+        return not context.info["consensus"] or self.inner.preparing(context)
 
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         if context.info["consensus"]:
-            return super().programs(context, work)
+            return self.inner.programs(context, work)
         verbs: tuple[Verb, ...] = (work.train("warm", epochs=1, report=False), Apply("represent"))
         return {"": verbs}
 
@@ -165,7 +165,7 @@ class DbeServer(DefaultCoordinator):
         averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
         if context.info["consensus"]:
-            return super().absorb(context, models, membership, averages)
+            return self.inner.absorb(context, models, membership, averages)
         means = np.stack([m.responses[_REPRESENTED] for m in models])
         consensus = np.average(means, axis=0, weights=[m.num_examples for m in models]).astype(
             np.float32
@@ -177,9 +177,4 @@ class DbeServer(DefaultCoordinator):
     def received(
         self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
     ) -> Tensors:
-        return {**super().received(context, models, key), _CONSENSUS: context.arrays[_CONSENSUS]}
-
-
-def coordinate_domain_bias(base: type[DefaultCoordinator]) -> type[DefaultCoordinator]:
-    """The server's half of an objective with the regulariser on top of it."""
-    return type(f"{base.__name__}WithConsensus", (DbeServer, base), {})
+        return {**self.inner.received(context, models, key), _CONSENSUS: context.arrays[_CONSENSUS]}

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchTensors, Work
-from algorithms.core.limits import NOT_NEGATIVE, Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.personal_model import (
@@ -32,8 +31,25 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
+from algorithms.spec import NOT_NEGATIVE, Limits
 from wire.arrays import names
 from wire.messages import MOST_EPOCHS, Verb
+
+
+class DittoServer(DefaultCoordinator):
+    """Every round: `personal_epochs` passes of the personal model (0: as many as the run's), then
+    the run's passes of what is exchanged."""
+
+    limits: ClassVar[Mapping[str, Limits]] = {"personal_epochs": Limits(low=0, high=MOST_EPOCHS)}
+
+    def __init__(self, personal_epochs: int = 0) -> None:
+        self.personal_epochs = personal_epochs
+
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        return (
+            work.train("personal", epochs=self.personal_epochs or None, report=False),
+            *super().training(context, work),
+        )
 
 
 class Ditto(Supervised):
@@ -41,6 +57,8 @@ class Ditto(Supervised):
 
     name: ClassVar[str] = "ditto"
     citation: ClassVar[str] = "Li et al., ICML 2021, Algorithm 1"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
+    server: ClassVar[type[DefaultCoordinator]] = DittoServer
     model_answers: ClassVar[bool] = False
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "lambda": 1.0}
@@ -88,19 +106,3 @@ class Ditto(Supervised):
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         return super().answer(as_model(tensors), x)
-
-
-class DittoServer(DefaultCoordinator):
-    """Every round: `personal_epochs` passes of the personal model (0: as many as the run's), then
-    the run's passes of what is exchanged."""
-
-    limits: ClassVar[Mapping[str, Limits]] = {"personal_epochs": Limits(low=0, high=MOST_EPOCHS)}
-
-    def __init__(self, personal_epochs: int = 0) -> None:
-        self.personal_epochs = personal_epochs
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (
-            work.train("personal", epochs=self.personal_epochs or None, report=False),
-            *super().training(context, work),
-        )

@@ -29,12 +29,12 @@ from algorithms.core.contract import (
     TorchTensors,
     Work,
 )
-from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.models.made import UnitInputs
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.objectives.supervised import LR, MOMENTUM, Supervised, following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError

@@ -30,7 +30,6 @@ from algorithms.core.contract import (
     Work,
     exchanged,
 )
-from algorithms.core.limits import NOT_NEGATIVE, Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import (
     LR,
@@ -40,8 +39,34 @@ from algorithms.objectives.supervised import (
     differentiate,
     following_values,
 )
+from algorithms.spec import NOT_NEGATIVE, Limits
 from wire.arrays import names
 from wire.messages import MOST_EPOCHS, Apply, Evaluate, Verb
+
+
+class FedAlaServer(DefaultCoordinator):
+    """Every round: `toward_epochs` passes of W over the device's windows, the start, its
+    evaluation, the usual training. In the first round all devices have the same last layer, and W
+    stays as it is."""
+
+    limits: ClassVar[Mapping[str, Limits]] = {"toward_epochs": Limits(low=1, high=MOST_EPOCHS)}
+
+    def __init__(self, toward_epochs: int = 1) -> None:
+        self.toward_epochs = toward_epochs
+
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
+        return {"": (*self._to_start(work), Evaluate(), *self.training(context, work))}
+
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        return (*super().training(context, work), Apply("remember"))
+
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        return (*self._to_start(work), Evaluate())
+
+    def _to_start(self, work: Work) -> tuple[Verb, ...]:
+        return work.train("toward", epochs=self.toward_epochs, report=False), Apply(
+            "start", report=False
+        )
 
 
 class FedAla(Supervised):
@@ -50,6 +75,7 @@ class FedAla(Supervised):
 
     name: ClassVar[str] = "fedala"
     citation: ClassVar[str] = "Zhang et al., AAAI 2023, Algorithm 1"
+    server: ClassVar[type[DefaultCoordinator]] = FedAlaServer
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "toward_lr": 1.0}
     limits: ClassVar[Mapping[str, Limits]] = {"toward_lr": NOT_NEGATIVE}
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
@@ -133,28 +159,3 @@ def _before(key: str) -> str:
 
 def _toward(key: str) -> str:
     return names.private(f"toward.{names.name_of(key)}")
-
-
-class FedAlaServer(DefaultCoordinator):
-    """Every round: `toward_epochs` passes of W over the device's windows, the start, its
-    evaluation, the usual training. In the first round all devices have the same last layer, and W
-    stays as it is."""
-
-    limits: ClassVar[Mapping[str, Limits]] = {"toward_epochs": Limits(low=1, high=MOST_EPOCHS)}
-
-    def __init__(self, toward_epochs: int = 1) -> None:
-        self.toward_epochs = toward_epochs
-
-    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
-        return {"": (*self._to_start(work), Evaluate(), *self.training(context, work))}
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (*super().training(context, work), Apply("remember"))
-
-    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (*self._to_start(work), Evaluate())
-
-    def _to_start(self, work: Work) -> tuple[Verb, ...]:
-        return work.train("toward", epochs=self.toward_epochs, report=False), Apply(
-            "start", report=False
-        )

@@ -16,4 +16,5 @@ class FedAvg(Supervised):
 
     name: ClassVar[str] = "fedavg"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}

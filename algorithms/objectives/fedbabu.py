@@ -9,10 +9,17 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedrep import step_over
 from algorithms.objectives.lgnet import FineTuned
 from wire.arrays import names
+
+
+class FedBabuServer(FineTuned):
+    """Fine-tunes the whole model after the last round."""
+
+    tuning: ClassVar[str] = "tune"
 
 
 class FedBABU(FedPer):
@@ -21,6 +28,8 @@ class FedBABU(FedPer):
 
     name: ClassVar[str] = "fedbabu"
     citation: ClassVar[str] = "Oh et al., ICLR 2022, Algorithm 1"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
+    server: ClassVar[type[DefaultCoordinator]] = FedBabuServer
     follows_task: ClassVar[bool] = True
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {
         "step": Sgd(frozenset((names.SHARED,))),
@@ -43,9 +52,3 @@ class FedBABU(FedPer):
     def tune(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of body and head."""
         return step_over(self, self.trained(tensors), tensors, batch, hyper)
-
-
-class FedBabuServer(FineTuned):
-    """Fine-tunes the whole model after the last round."""
-
-    tuning: ClassVar[str] = "tune"

@@ -30,12 +30,13 @@ from algorithms.core.contract import (
     TorchTensors,
     Work,
 )
-from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.made import Made, negative_log_likelihood
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step
 from algorithms.objectives.supervised import following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
@@ -53,11 +54,108 @@ _FLEET, _LOCAL, _BEST, _CLASSIFIER = (
 _LEAST_LOSS = names.slot("least_loss")
 
 
+class FedDiskServer(WeightedServer):
+    """Lets the fleet train the global density model, until its validation loss has not fallen for
+    `patience` rounds, at most `preparations` rounds. A share `holdout` of the training windows
+    validates; the local density model is validated `local_checks` times, every `local_epochs`
+    passes, and its best state counts.
+    """
+
+    responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "holdout": Limits(above=0, below=1),
+        "preparations": AT_LEAST_ONE,
+        "patience": AT_LEAST_ONE,
+        "local_checks": Limits(low=1, high=100),  # each is three verbs of a plan, which has 64 KiB
+        "local_epochs": Limits(low=1, high=MOST_EPOCHS),
+    }
+
+    def __init__(
+        self,
+        holdout: float = 0.15,
+        preparations: int = 100,
+        patience: int = 1,
+        local_checks: int = 20,
+        local_epochs: int = 3,
+        ratio_epochs: int = 10,
+        mean_one: bool = True,
+    ) -> None:
+        super().__init__(ratio_epochs, mean_one)
+        if not 0 < holdout < 1 or preparations < 1 or patience < 1:
+            raise ConfigError(
+                f"feddisk: holdout={holdout}, preparations={preparations}, patience={patience}: "
+                "expected 0 < holdout < 1, others >= 1"
+            )
+        self.holdout, self.preparations, self.patience = holdout, preparations, patience
+        self.local_checks, self.local_epochs = local_checks, local_epochs
+
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        info: dict[str, Any] = {"losses": [], "prepared": False}
+        return ObjectiveMemory(info=super().begin(initial, seed).info | info)
+
+    def preparing(self, context: ObjectiveMemory) -> bool:
+        return not context.info["prepared"]
+
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
+        if not self.preparing(context):
+            return super().programs(context, work)
+        return {
+            "": (
+                Evaluate("holdout", "validate", holdout=self.holdout),
+                self._fit("density", work, work.local_epochs, report=True),
+            )
+        }
+
+    def weighing(self, work: Work) -> tuple[Verb, ...]:
+        validate = Evaluate("holdout", "local_validate", holdout=self.holdout, report=False)
+        check = (
+            self._fit("local_density", work, self.local_epochs, report=False),
+            validate,
+            Apply("keep_best"),
+        )
+        return (*check * self.local_checks, *super().weighing(work))
+
+    def absorb(
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
+    ) -> ObjectiveMemory:
+        if not self.preparing(context):
+            return super().absorb(context, models, membership, averages)
+        losses: list[float | None] = [*context.info["losses"], validation_loss(models)]
+        known = [loss for loss in losses if loss is not None]
+        rising = len(known) > self.patience and min(known[-self.patience :]) >= min(
+            known[: -self.patience]
+        )
+        return ObjectiveMemory(
+            context.arrays,
+            {
+                **context.info,
+                "losses": losses,
+                "prepared": rising or len(losses) >= self.preparations,
+            },
+        )
+
+    def _fit(self, graph: str, work: Work, epochs: int, report: bool) -> Train:
+        return Train(
+            work.batch_size,
+            epochs,
+            hyper=dict(work.hyper),
+            graph=graph,
+            report=report,
+            holdout=self.holdout,
+        )
+
+
 class FedDisk(Weighted):
     """The binary classifier sees what the two density models make of the device's examples."""
 
     name: ClassVar[str] = "feddisk"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, Algorithm 1"
+    server: ClassVar[type[DefaultCoordinator]] = FedDiskServer
     hyper: Mapping[str, float] = {**Weighted.hyper, "density_lr": 0.01}
     limits: ClassVar[Mapping[str, Limits]] = {
         "density_units": AT_LEAST_ONE,
@@ -157,102 +255,6 @@ class FedDisk(Weighted):
 
     def log_odds(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
         return odds_of(call(self.ratio, tensors, _CLASSIFIER, self.outputs(tensors, batch, _BEST)))
-
-
-class FedDiskServer(WeightedServer):
-    """Lets the fleet train the global density model, until its validation loss has not fallen for
-    `patience` rounds, at most `preparations` rounds. A share `holdout` of the training windows
-    validates; the local density model is validated `local_checks` times, every `local_epochs`
-    passes, and its best state counts.
-    """
-
-    responds: ClassVar[bool] = True
-    absorbs: ClassVar[bool] = True
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "holdout": Limits(above=0, below=1),
-        "preparations": AT_LEAST_ONE,
-        "patience": AT_LEAST_ONE,
-        "local_checks": Limits(low=1, high=100),  # each is three verbs of a plan, which has 64 KiB
-        "local_epochs": Limits(low=1, high=MOST_EPOCHS),
-    }
-
-    def __init__(
-        self,
-        holdout: float = 0.15,
-        preparations: int = 100,
-        patience: int = 1,
-        local_checks: int = 20,
-        local_epochs: int = 3,
-        ratio_epochs: int = 10,
-        mean_one: bool = True,
-    ) -> None:
-        super().__init__(ratio_epochs, mean_one)
-        if not 0 < holdout < 1 or preparations < 1 or patience < 1:
-            raise ConfigError(
-                f"feddisk: holdout={holdout}, preparations={preparations}, patience={patience}: "
-                "expected 0 < holdout < 1, others >= 1"
-            )
-        self.holdout, self.preparations, self.patience = holdout, preparations, patience
-        self.local_checks, self.local_epochs = local_checks, local_epochs
-
-    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        info: dict[str, Any] = {"losses": [], "prepared": False}
-        return ObjectiveMemory(info=super().begin(initial, seed).info | info)
-
-    def preparing(self, context: ObjectiveMemory) -> bool:
-        return not context.info["prepared"]
-
-    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
-        if not self.preparing(context):
-            return super().programs(context, work)
-        return {
-            "": (
-                Evaluate("holdout", "validate", holdout=self.holdout),
-                self._fit("density", work, work.local_epochs, report=True),
-            )
-        }
-
-    def weighing(self, work: Work) -> tuple[Verb, ...]:
-        validate = Evaluate("holdout", "local_validate", holdout=self.holdout, report=False)
-        check = (
-            self._fit("local_density", work, self.local_epochs, report=False),
-            validate,
-            Apply("keep_best"),
-        )
-        return (*check * self.local_checks, *super().weighing(work))
-
-    def absorb(
-        self,
-        context: ObjectiveMemory,
-        models: Sequence[LocalModel],
-        membership: Mapping[str, str],
-        averages: Mapping[str, Tensors],
-    ) -> ObjectiveMemory:
-        if not self.preparing(context):
-            return super().absorb(context, models, membership, averages)
-        losses: list[float | None] = [*context.info["losses"], validation_loss(models)]
-        known = [loss for loss in losses if loss is not None]
-        rising = len(known) > self.patience and min(known[-self.patience :]) >= min(
-            known[: -self.patience]
-        )
-        return ObjectiveMemory(
-            context.arrays,
-            {
-                **context.info,
-                "losses": losses,
-                "prepared": rising or len(losses) >= self.preparations,
-            },
-        )
-
-    def _fit(self, graph: str, work: Work, epochs: int, report: bool) -> Train:
-        return Train(
-            work.batch_size,
-            epochs,
-            hyper=dict(work.hyper),
-            graph=graph,
-            report=report,
-            holdout=self.holdout,
-        )
 
 
 def tensors_of(module: nn.Module, prefix: str) -> TorchTensors:

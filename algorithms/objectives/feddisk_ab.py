@@ -31,6 +31,7 @@ from algorithms.core.contract import (
 from algorithms.core.seeded import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import freeze
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
@@ -45,12 +46,61 @@ _RIDGE = 1e-4
 """Directions of phi with less than this share of the largest second moment are damped."""
 
 
+class DensityRatioServer(WeightedServer):
+    """The server's half of `FedDiskAb`: one preparation, in which it averages what devices say of
+    their units."""
+
+    responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
+
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        return ObjectiveMemory(
+            names.of_role(initial, names.RECEIVED),
+            super().begin(initial, seed).info | {"prepared": False},
+        )
+
+    def preparing(self, context: ObjectiveMemory) -> bool:
+        return not context.info["prepared"]
+
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
+        return (
+            {"": (Evaluate("train", "moments"),)}
+            if self.preparing(context)
+            else super().programs(context, work)
+        )
+
+    def absorb(
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
+    ) -> ObjectiveMemory:
+        if not self.preparing(context):
+            return super().absorb(context, models, membership, averages)
+        stack = np.stack([m.responses[_MOMENTS].astype(np.float64) for m in models])
+        second = np.average(stack, axis=0, weights=[m.num_examples for m in models])
+        values, vectors = np.linalg.eigh((second + second.T) / 2)
+        whitening = vectors.T / np.sqrt(np.maximum(values, 0.0) + _RIDGE * values[-1])[:, None]
+        arrays = {_WHITENING: whitening, _FLEET_MEAN: whitening @ second[0]}
+        held = {
+            k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()
+        }  # in the order of a file, or a restart would change bits
+        return ObjectiveMemory(held, {**context.info, "prepared": True})
+
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
+        return dict(context.arrays)
+
+
 class FedDiskAb(Weighted):
     """Examples count by weights that a classifier with random hidden units finds from the examples
     themselves."""
 
     name: ClassVar[str] = "feddisk-ab"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, section VI"
+    server: ClassVar[type[DefaultCoordinator]] = DensityRatioServer
 
     def __init__(
         self, model: Classifier, density_features: int = 784, max_weight: float = 100.0
@@ -100,51 +150,3 @@ class FedDiskAb(Weighted):
     def log_odds(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
         p = self.probabilities(tensors, batch).clamp(_LEAST, 1 - _LEAST)
         return p.log() - (1 - p).log()
-
-
-class DensityRatioServer(WeightedServer):
-    """The server's half of `FedDiskAb`: one preparation, in which it averages what devices say of
-    their units."""
-
-    responds: ClassVar[bool] = True
-    absorbs: ClassVar[bool] = True
-
-    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        return ObjectiveMemory(
-            names.of_role(initial, names.RECEIVED),
-            super().begin(initial, seed).info | {"prepared": False},
-        )
-
-    def preparing(self, context: ObjectiveMemory) -> bool:
-        return not context.info["prepared"]
-
-    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
-        return (
-            {"": (Evaluate("train", "moments"),)}
-            if self.preparing(context)
-            else super().programs(context, work)
-        )
-
-    def absorb(
-        self,
-        context: ObjectiveMemory,
-        models: Sequence[LocalModel],
-        membership: Mapping[str, str],
-        averages: Mapping[str, Tensors],
-    ) -> ObjectiveMemory:
-        if not self.preparing(context):
-            return super().absorb(context, models, membership, averages)
-        stack = np.stack([m.responses[_MOMENTS].astype(np.float64) for m in models])
-        second = np.average(stack, axis=0, weights=[m.num_examples for m in models])
-        values, vectors = np.linalg.eigh((second + second.T) / 2)
-        whitening = vectors.T / np.sqrt(np.maximum(values, 0.0) + _RIDGE * values[-1])[:, None]
-        arrays = {_WHITENING: whitening, _FLEET_MEAN: whitening @ second[0]}
-        held = {
-            k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()
-        }  # in the order of a file, or a restart would change bits
-        return ObjectiveMemory(held, {**context.info, "prepared": True})
-
-    def received(
-        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
-    ) -> Tensors:
-        return dict(context.arrays)

@@ -32,7 +32,6 @@ from algorithms.core.contract import (
     Work,
     exchanged,
 )
-from algorithms.core.limits import AT_LEAST_ONE, SHARE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.peer_models import (
@@ -43,71 +42,13 @@ from algorithms.objectives.peer_models import (
     stack_peer_models,
 )
 from algorithms.objectives.supervised import Supervised, following_values
+from algorithms.spec import AT_LEAST_ONE, SHARE, Limits
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.messages import Apply, Evaluate, Verb
 
 _LOSSES, _WEIGHTS = names.response("candidates", "loss"), names.response("mix", "weights")
 _SMALLEST = 1e-12
-
-
-class FedFomo(Supervised):
-    """``candidates`` measures the own model and the others, ``mix`` moves towards the better ones,
-    ``step`` is local SGD."""
-
-    name: ClassVar[str] = "fedfomo"
-    citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
-    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE}
-
-    def __init__(self, model: Classifier, num_others: int = 5) -> None:
-        super().__init__(model)
-        self.num_others = num_others
-
-    def initial(self) -> TorchTensors:
-        tensors = super().initial()
-        return tensors | no_peer_models(tensors, self.num_others)
-
-    def graphs(self) -> Mapping[str, GraphFunction]:
-        return {**super().graphs(), "candidates": self.candidates, "mix": self.mix}
-
-    def candidates(
-        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
-    ) -> TorchTensors:
-        """The sum of the loss under the own model and under each of the others, (1 + M,)."""
-        peers = [
-            {**tensors, **{k: tensors[peer_key(k)][n] for k in exchanged(tensors)}}
-            for n in range(self.num_others)
-        ]
-        return {
-            names.metric("loss"): torch.stack(
-                [self._loss_sum(held, batch) for held in (tensors, *peers)]
-            )
-        }
-
-    def mix(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Move towards the others. The weights as they are, negative ones included, are
-        reported."""
-        apart = {key: tensors[peer_key(key)] - value for key, value in exchanged(tensors).items()}
-        squares = [
-            v.square().reshape(self.num_others, -1).sum(1)
-            for v in names.of_role(apart, names.SHARED).values()
-        ]
-        distances = torch.stack(squares).sum(0).clamp(min=_SMALLEST).sqrt()
-        losses, present = tensors[_LOSSES], tensors[PRESENT]
-        weights = (losses[0] - losses[1:]) / distances * present
-        useful = weights.clamp(min=0.0)
-        shares = useful / useful.sum().clamp(min=_SMALLEST)
-        mixed = {
-            k: tensors[k] + (shares.reshape(-1, *[1] * (v.dim() - 1)) * v).sum(0)
-            for k, v in apart.items()
-        }
-        return following_values(mixed) | {names.metric("weights"): weights}
-
-    def _loss_sum(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        return self.task.measured(
-            self.forward(tensors, batch, training=False).logits, self.target(batch)
-        ).sum()
 
 
 class FedFomoServer(DefaultCoordinator):
@@ -207,3 +148,63 @@ class FedFomoServer(DefaultCoordinator):
                 left.pop(int(rng.integers(len(left))) if rng.random() < self.epsilon else 0)
             )
         return chosen
+
+
+class FedFomo(Supervised):
+    """``candidates`` measures the own model and the others, ``mix`` moves towards the better ones,
+    ``step`` is local SGD."""
+
+    name: ClassVar[str] = "fedfomo"
+    citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
+    server: ClassVar[type[DefaultCoordinator]] = FedFomoServer
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
+    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE}
+
+    def __init__(self, model: Classifier, num_others: int = 5) -> None:
+        super().__init__(model)
+        self.num_others = num_others
+
+    def initial(self) -> TorchTensors:
+        tensors = super().initial()
+        return tensors | no_peer_models(tensors, self.num_others)
+
+    def graphs(self) -> Mapping[str, GraphFunction]:
+        return {**super().graphs(), "candidates": self.candidates, "mix": self.mix}
+
+    def candidates(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """The sum of the loss under the own model and under each of the others, (1 + M,)."""
+        peers = [
+            {**tensors, **{k: tensors[peer_key(k)][n] for k in exchanged(tensors)}}
+            for n in range(self.num_others)
+        ]
+        return {
+            names.metric("loss"): torch.stack(
+                [self._loss_sum(held, batch) for held in (tensors, *peers)]
+            )
+        }
+
+    def mix(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        """Move towards the others. The weights as they are, negative ones included, are
+        reported."""
+        apart = {key: tensors[peer_key(key)] - value for key, value in exchanged(tensors).items()}
+        squares = [
+            v.square().reshape(self.num_others, -1).sum(1)
+            for v in names.of_role(apart, names.SHARED).values()
+        ]
+        distances = torch.stack(squares).sum(0).clamp(min=_SMALLEST).sqrt()
+        losses, present = tensors[_LOSSES], tensors[PRESENT]
+        weights = (losses[0] - losses[1:]) / distances * present
+        useful = weights.clamp(min=0.0)
+        shares = useful / useful.sum().clamp(min=_SMALLEST)
+        mixed = {
+            k: tensors[k] + (shares.reshape(-1, *[1] * (v.dim() - 1)) * v).sum(0)
+            for k, v in apart.items()
+        }
+        return following_values(mixed) | {names.metric("weights"): weights}
+
+    def _loss_sum(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
+        return self.task.measured(
+            self.forward(tensors, batch, training=False).logits, self.target(batch)
+        ).sum()

@@ -29,10 +29,10 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, TorchTensors, Work
 from algorithms.core.keys import NEWCOMER
-from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, count_labels
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.messages import Evaluate, Verb
@@ -45,11 +45,85 @@ DECAY = 0.98
 WEIGHT_DECAY = 0.01
 
 
+class FedGenServer(DefaultCoordinator):
+    """Trains one generator for each group, by `generator_steps` steps of Adam a round."""
+
+    responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
+    limits: ClassVar[Mapping[str, Limits]] = {
+        "generator_steps": NOT_NEGATIVE,
+        "generator_lr": NOT_NEGATIVE,
+        "generator_batch": Limits(low=2),  # BatchNorm needs two examples
+        "noise_dim": AT_LEAST_ONE,
+        "hidden_dim": AT_LEAST_ONE,
+    }
+
+    def __init__(
+        self,
+        generator_steps: int = 50,
+        generator_lr: float = 3e-4,
+        generator_batch: int = 128,
+        noise_dim: int = 32,
+        hidden_dim: int = 256,
+    ) -> None:
+        self.steps, self.lr, self.batch = generator_steps, generator_lr, generator_batch
+        self.noise_dim, self.hidden_dim = noise_dim, hidden_dim
+
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        return ObjectiveMemory(
+            {f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT},
+            {"round": 0, "seed": seed},
+        )
+
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        return (Evaluate("train", "labels"), *super().training(context, work))
+
+    def absorb(
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
+    ) -> ObjectiveMemory:
+        arrays, number = dict(context.arrays), context.info["round"] + 1
+        shape = arrays[f"{NEWCOMER}/bank"].shape
+        for group in sorted({membership[m.device_id] for m in models}):
+            members = [m for m in models if membership[m.device_id] == group]
+            counts = np.stack(
+                [m.responses[_SHARE].astype(np.float64) * m.num_examples for m in members]
+            )
+            prefix = f"{group}/generator."
+            before = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+            rng = np.random.default_rng([context.info["seed"], number, crc32(group.encode())])
+            generator = Generator(
+                before or first_generator(rng, self.noise_dim, shape[1], self.hidden_dim, shape[2]),
+                shape[1],
+            )
+            heads = [
+                (m.tensors[names.shared("head.weight")], m.tensors[names.shared("head.bias")])
+                for m in members
+            ]
+            generator.train(heads, counts, rng, self.steps, self.lr, self.batch)
+            arrays |= {f"{prefix}{name}": value for name, value in generator.arrays().items()}
+            arrays[f"{group}/bank"] = generator.bank(rng, shape[0])
+            arrays[f"{group}/classes"] = (counts.sum(0) > 0).astype(np.float32)
+            arrays[f"{group}/strength"] = np.asarray(DECAY**number, np.float32)
+        return ObjectiveMemory(arrays, {**context.info, "round": number})
+
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
+        group = key if f"{key}/bank" in context.arrays else NEWCOMER
+        return {names.received(name): context.arrays[f"{group}/{name}"] for name in _SENT}
+
+
 class FedGen(Supervised):
     """The loss of FedAvg, and that on what the server generated."""
 
     name: ClassVar[str] = "fedgen"
     citation: ClassVar[str] = "Zhu et al., ICML 2021, Algorithm 1"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
+    server: ClassVar[type[DefaultCoordinator]] = FedGenServer
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "alpha": 1.0, "beta": 0.0}
     limits: ClassVar[Mapping[str, Limits]] = {
         "bank_size": AT_LEAST_ONE,
@@ -127,78 +201,6 @@ class FedGen(Supervised):
             tensors[self.key(tensors, "head.weight")],
             tensors[self.key(tensors, "head.bias")],
         )
-
-
-class FedGenServer(DefaultCoordinator):
-    """Trains one generator for each group, by `generator_steps` steps of Adam a round."""
-
-    responds: ClassVar[bool] = True
-    absorbs: ClassVar[bool] = True
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "generator_steps": NOT_NEGATIVE,
-        "generator_lr": NOT_NEGATIVE,
-        "generator_batch": Limits(low=2),  # BatchNorm needs two examples
-        "noise_dim": AT_LEAST_ONE,
-        "hidden_dim": AT_LEAST_ONE,
-    }
-
-    def __init__(
-        self,
-        generator_steps: int = 50,
-        generator_lr: float = 3e-4,
-        generator_batch: int = 128,
-        noise_dim: int = 32,
-        hidden_dim: int = 256,
-    ) -> None:
-        self.steps, self.lr, self.batch = generator_steps, generator_lr, generator_batch
-        self.noise_dim, self.hidden_dim = noise_dim, hidden_dim
-
-    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        return ObjectiveMemory(
-            {f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT},
-            {"round": 0, "seed": seed},
-        )
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (Evaluate("train", "labels"), *super().training(context, work))
-
-    def absorb(
-        self,
-        context: ObjectiveMemory,
-        models: Sequence[LocalModel],
-        membership: Mapping[str, str],
-        averages: Mapping[str, Tensors],
-    ) -> ObjectiveMemory:
-        arrays, number = dict(context.arrays), context.info["round"] + 1
-        shape = arrays[f"{NEWCOMER}/bank"].shape
-        for group in sorted({membership[m.device_id] for m in models}):
-            members = [m for m in models if membership[m.device_id] == group]
-            counts = np.stack(
-                [m.responses[_SHARE].astype(np.float64) * m.num_examples for m in members]
-            )
-            prefix = f"{group}/generator."
-            before = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-            rng = np.random.default_rng([context.info["seed"], number, crc32(group.encode())])
-            generator = Generator(
-                before or first_generator(rng, self.noise_dim, shape[1], self.hidden_dim, shape[2]),
-                shape[1],
-            )
-            heads = [
-                (m.tensors[names.shared("head.weight")], m.tensors[names.shared("head.bias")])
-                for m in members
-            ]
-            generator.train(heads, counts, rng, self.steps, self.lr, self.batch)
-            arrays |= {f"{prefix}{name}": value for name, value in generator.arrays().items()}
-            arrays[f"{group}/bank"] = generator.bank(rng, shape[0])
-            arrays[f"{group}/classes"] = (counts.sum(0) > 0).astype(np.float32)
-            arrays[f"{group}/strength"] = np.asarray(DECAY**number, np.float32)
-        return ObjectiveMemory(arrays, {**context.info, "round": number})
-
-    def received(
-        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
-    ) -> Tensors:
-        group = key if f"{key}/bank" in context.arrays else NEWCOMER
-        return {names.received(name): context.arrays[f"{group}/{name}"] for name in _SENT}
 
 
 class Generator:

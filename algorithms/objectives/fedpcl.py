@@ -34,7 +34,6 @@ from algorithms.core.contract import (
     Work,
 )
 from algorithms.core.keys import NEWCOMER
-from algorithms.core.limits import AT_LEAST_ONE, POSITIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.local import Local
@@ -44,6 +43,7 @@ from algorithms.objectives.supervised import (
     following_values,
     metrics_of_answers,
 )
+from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.messages import Apply, Evaluate, Verb
@@ -57,11 +57,82 @@ _OUT = -1e4
 _SMALLEST = 1e-6
 
 
+class FedPclServer(DefaultCoordinator):
+    """Averages prototypes, and hands on the sets of M devices of the group, others in every
+    round."""
+
+    responds: ClassVar[bool] = True
+    absorbs: ClassVar[bool] = True
+
+    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        empty = {
+            f"{NEWCOMER}/{name}": value
+            for name, value in names.part(initial, names.RECEIVED).items()
+        }
+        return ObjectiveMemory(empty, {"round": 0})
+
+    def preparing(self, context: ObjectiveMemory) -> bool:
+        return not context.info["round"]
+
+    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
+        return {"": self._collect()} if self.preparing(context) else super().programs(context, work)
+
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        return (*super().training(context, work), *self._collect())
+
+    def absorb(
+        self,
+        context: ObjectiveMemory,
+        models: Sequence[LocalModel],
+        membership: Mapping[str, str],
+        averages: Mapping[str, Tensors],
+    ) -> ObjectiveMemory:
+        arrays, number = dict(context.arrays), context.info["round"]
+        num_others = len(arrays[f"{NEWCOMER}/others.known"])
+        for group in sorted(
+            {NEWCOMER, *(membership[m.device_id] for m in models)}
+        ):  # newcomers begin with what the whole fleet knows
+            sets = [_prototypes(m) for m in models if group in (NEWCOMER, membership[m.device_id])]
+            total = np.maximum(sum(count for _, count in sets), _SMALLEST)[:, None]
+            mean = sum(means.astype(np.float64) * count[:, None] for means, count in sets) / total
+            first = number * num_others % len(sets)
+            chosen = [*sets[first:], *sets[:first]][:num_others]
+            missing = num_others - len(chosen)
+            found = {
+                "prototypes": mean,
+                "known": sum(count for _, count in sets) > 0,
+                "others.prototypes": np.stack(
+                    [*(means for means, _ in chosen), *[np.zeros_like(mean)] * missing]
+                ),
+                "others.known": np.stack(
+                    [*(count > 0 for _, count in chosen), *[np.zeros(len(mean), bool)] * missing]
+                ),
+            }
+            arrays |= {
+                f"{group}/{name}": np.asarray(value, np.float32) for name, value in found.items()
+            }
+        return ObjectiveMemory(arrays, {**context.info, "round": number + 1})
+
+    def received(
+        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
+    ) -> Tensors:
+        prefix = f"{key}/" if f"{key}/known" in context.arrays else f"{NEWCOMER}/"
+        return {
+            names.received(k.removeprefix(prefix)): v
+            for k, v in context.arrays.items()
+            if k.startswith(prefix)
+        }
+
+    def _collect(self) -> tuple[Verb, ...]:
+        return Evaluate("train", "prototypes"), Apply("keep")
+
+
 class FedPCL(Local):
     """The whole model is private; the head is not used."""
 
     name: ClassVar[str] = "fedpcl"
     citation: ClassVar[str] = "Tan et al., NeurIPS 2022, Algorithm 1"
+    server: ClassVar[type[DefaultCoordinator]] = FedPclServer
     model_answers: ClassVar[bool] = False
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
     limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE, "tau": POSITIVE}
@@ -138,76 +209,6 @@ class FedPCL(Local):
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         made = super().answer(tensors, x)
         return Pass(self.compare(made.features, tensors[_OWN], tensors[_OWN_KNOWN]), made.features)
-
-
-class FedPclServer(DefaultCoordinator):
-    """Averages prototypes, and hands on the sets of M devices of the group, others in every
-    round."""
-
-    responds: ClassVar[bool] = True
-    absorbs: ClassVar[bool] = True
-
-    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        empty = {
-            f"{NEWCOMER}/{name}": value
-            for name, value in names.part(initial, names.RECEIVED).items()
-        }
-        return ObjectiveMemory(empty, {"round": 0})
-
-    def preparing(self, context: ObjectiveMemory) -> bool:
-        return not context.info["round"]
-
-    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
-        return {"": self._collect()} if self.preparing(context) else super().programs(context, work)
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (*super().training(context, work), *self._collect())
-
-    def absorb(
-        self,
-        context: ObjectiveMemory,
-        models: Sequence[LocalModel],
-        membership: Mapping[str, str],
-        averages: Mapping[str, Tensors],
-    ) -> ObjectiveMemory:
-        arrays, number = dict(context.arrays), context.info["round"]
-        num_others = len(arrays[f"{NEWCOMER}/others.known"])
-        for group in sorted(
-            {NEWCOMER, *(membership[m.device_id] for m in models)}
-        ):  # newcomers begin with what the whole fleet knows
-            sets = [_prototypes(m) for m in models if group in (NEWCOMER, membership[m.device_id])]
-            total = np.maximum(sum(count for _, count in sets), _SMALLEST)[:, None]
-            mean = sum(means.astype(np.float64) * count[:, None] for means, count in sets) / total
-            first = number * num_others % len(sets)
-            chosen = [*sets[first:], *sets[:first]][:num_others]
-            missing = num_others - len(chosen)
-            found = {
-                "prototypes": mean,
-                "known": sum(count for _, count in sets) > 0,
-                "others.prototypes": np.stack(
-                    [*(means for means, _ in chosen), *[np.zeros_like(mean)] * missing]
-                ),
-                "others.known": np.stack(
-                    [*(count > 0 for _, count in chosen), *[np.zeros(len(mean), bool)] * missing]
-                ),
-            }
-            arrays |= {
-                f"{group}/{name}": np.asarray(value, np.float32) for name, value in found.items()
-            }
-        return ObjectiveMemory(arrays, {**context.info, "round": number + 1})
-
-    def received(
-        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
-    ) -> Tensors:
-        prefix = f"{key}/" if f"{key}/known" in context.arrays else f"{NEWCOMER}/"
-        return {
-            names.received(k.removeprefix(prefix)): v
-            for k, v in context.arrays.items()
-            if k.startswith(prefix)
-        }
-
-    def _collect(self) -> tuple[Verb, ...]:
-        return Evaluate("train", "prototypes"), Apply("keep")
 
 
 def _prototypes(model: LocalModel) -> tuple[Array, Array]:

@@ -17,6 +17,7 @@ class FedPer(Supervised):
 
     name: ClassVar[str] = "fedper"
     citation: ClassVar[str] = "Arivazhagan et al., arXiv:1912.00818, Algorithms 1 and 2"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
 
     def role(self, name: str) -> str:

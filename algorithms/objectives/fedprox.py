@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.core.limits import NOT_NEGATIVE, Limits
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
+from algorithms.spec import NOT_NEGATIVE, Limits
 from wire.arrays import names
 
 
@@ -38,6 +38,7 @@ class FedProx(Supervised):
 
     name: ClassVar[str] = "fedprox"
     citation: ClassVar[str] = "Li et al., MLSys 2020, Eq. 2"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     follows_task: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "mu": 0.001}
     limits: ClassVar[Mapping[str, Limits]] = {"mu": NOT_NEGATIVE}

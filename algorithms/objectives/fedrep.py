@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchTensors, Work
-from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Supervised, differentiate, following_values
+from algorithms.spec import Limits
 from wire.arrays import names
 from wire.messages import MOST_EPOCHS, Verb
 
@@ -40,11 +40,28 @@ def step_over(
     )
 
 
+class FedRepServer(DefaultCoordinator):
+    """Every round: `head_epochs` passes of the head, then the run's passes of the body."""
+
+    limits: ClassVar[Mapping[str, Limits]] = {"head_epochs": Limits(low=1, high=MOST_EPOCHS)}
+
+    def __init__(self, head_epochs: int = 1) -> None:
+        self.head_epochs = head_epochs
+
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        return (
+            work.train("head", epochs=self.head_epochs, report=False),
+            *super().training(context, work),
+        )
+
+
 class FedRep(FedPer):
     """``head`` moves what is private, ``step`` what is shared."""
 
     name: ClassVar[str] = "fedrep"
     citation: ClassVar[str] = "Collins et al., ICML 2021, Algorithm 1"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
+    server: ClassVar[type[DefaultCoordinator]] = FedRepServer
     follows_task: ClassVar[bool] = True
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {
         "step": Sgd(frozenset((names.SHARED,))),
@@ -67,19 +84,4 @@ class FedRep(FedPer):
             tensors,
             batch,
             hyper,
-        )
-
-
-class FedRepServer(DefaultCoordinator):
-    """Every round: `head_epochs` passes of the head, then the run's passes of the body."""
-
-    limits: ClassVar[Mapping[str, Limits]] = {"head_epochs": Limits(low=1, high=MOST_EPOCHS)}
-
-    def __init__(self, head_epochs: int = 1) -> None:
-        self.head_epochs = head_epochs
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (
-            work.train("head", epochs=self.head_epochs, report=False),
-            *super().training(context, work),
         )

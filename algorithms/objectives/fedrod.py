@@ -38,11 +38,24 @@ _WEIGHT, _BIAS = names.private("personal.head.weight"), names.private("personal.
 _SHARE, _COUNTED = names.private("share"), names.response("labels", "share")
 
 
+class FedRodServer(DefaultCoordinator):
+    """A device counts its labels, for itself, before it trains."""
+
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        return (
+            Evaluate("train", "labels", report=False),
+            Apply("keep"),
+            *super().training(context, work),
+        )
+
+
 class FedRod(Supervised):
     """Balanced softmax on the generic head, cross-entropy on the sum of both."""
 
     name: ClassVar[str] = "fedrod"
     citation: ClassVar[str] = "Chen & Chao, ICLR 2022, section 4"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
+    server: ClassVar[type[DefaultCoordinator]] = FedRodServer
     model_answers: ClassVar[bool] = False
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM}
 
@@ -94,14 +107,3 @@ class FedRod(Supervised):
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         made = super().answer(tensors, x)
         return Pass(self.personal_logits(tensors, made), made.features)
-
-
-class FedRodServer(DefaultCoordinator):
-    """A device counts its labels, for itself, before it trains."""
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (
-            Evaluate("train", "labels", report=False),
-            Apply("keep"),
-            *super().training(context, work),
-        )

@@ -11,17 +11,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from algorithms.core.contract import ObjectiveMemory, Work
-from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedavg import FedAvg
+from algorithms.spec import Limits
 from wire.messages import MOST_EPOCHS, Verb
-
-
-class LgNet(FedAvg):
-    """The device's half is FedAvg's."""
-
-    name: ClassVar[str] = "lg-net"
-    citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (LG-Net)"
 
 
 class FineTuned(DefaultCoordinator):
@@ -45,3 +38,12 @@ class FineTuned(DefaultCoordinator):
 
 class LgNetServer(FineTuned):
     """Fine-tunes the whole model with the step that federated it."""
+
+
+class LgNet(FedAvg):
+    """The device's half is FedAvg's."""
+
+    name: ClassVar[str] = "lg-net"
+    citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (LG-Net)"
+    wrapped_by: ClassVar[tuple[str, ...]] = ()
+    server: ClassVar[type[DefaultCoordinator]] = LgNetServer

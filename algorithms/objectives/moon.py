@@ -13,12 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work, exchanged
-from algorithms.core.limits import NOT_NEGATIVE, POSITIVE, Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, following_values
+from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
 from wire.arrays import names
 from wire.messages import Apply, Verb
+
+
+class MoonServer(DefaultCoordinator):
+    """A device remembers its model after its training."""
+
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        return (*super().training(context, work), Apply("remember"))
 
 
 class Moon(Supervised):
@@ -27,6 +34,8 @@ class Moon(Supervised):
 
     name: ClassVar[str] = "moon"
     citation: ClassVar[str] = "Li et al., CVPR 2021, Eq. 3 and 4"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
+    server: ClassVar[type[DefaultCoordinator]] = MoonServer
     follows_task: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "mu": 1.0, "tau": 1.0}
     limits: ClassVar[Mapping[str, Limits]] = {"mu": NOT_NEGATIVE, "tau": POSITIVE}
@@ -74,10 +83,3 @@ class Moon(Supervised):
 
 def _previous(name: str) -> str:
     return names.private(f"previous.{name}")
-
-
-class MoonServer(DefaultCoordinator):
-    """A device remembers its model after its training."""
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (*super().training(context, work), Apply("remember"))

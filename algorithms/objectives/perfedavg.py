@@ -23,14 +23,43 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
-from algorithms.core.limits import NOT_NEGATIVE, POSITIVE, Limits
 from algorithms.models.classifier import Classifier
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.lgnet import FineTuned
 from algorithms.objectives.supervised import LR, Supervised, differentiate, following_values
+from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
 from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS, Train, Verb
 
 Hessian = Literal["none", "free"]
+
+
+class PerFedAvgServer(FineTuned):
+    """Devices adapt the model after the last round; before, it is the model to be adapted that they
+    evaluate.
+
+    They go over their windows `fine_tune_epochs` times, or take `adapt_steps` batches of them: one,
+    as PFLlib does, is the paper's single step.
+    """
+
+    tuning: ClassVar[str] = "adapt"
+    limits: ClassVar[Mapping[str, Limits]] = {"adapt_steps": Limits(low=0, high=MOST_EPOCHS)}
+
+    def __init__(self, fine_tune_epochs: int = 1, adapt_steps: int = 0) -> None:
+        super().__init__(fine_tune_epochs)
+        self.adapt_steps = adapt_steps
+
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        verbs = super().closing(context, work)
+        if not self.adapt_steps:
+            return verbs
+        others = tuple(verb for verb in verbs if not isinstance(verb, Train))
+        return (
+            msgspec.structs.replace(
+                work.train(self.tuning, epochs=1, report=False), steps=self.adapt_steps
+            ),
+            *others,
+        )
 
 
 class PerFedAvg(Supervised):
@@ -38,6 +67,7 @@ class PerFedAvg(Supervised):
 
     name: ClassVar[str] = "per-fedavg"
     citation: ClassVar[str] = "Fallah et al., NeurIPS 2020, Algorithm 1"
+    server: ClassVar[type[DefaultCoordinator]] = PerFedAvgServer
     follows_task: ClassVar[bool] = True
     hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "inner_lr": 0.01, "delta": 0.001}
     limits: ClassVar[Mapping[str, Limits]] = {
@@ -108,34 +138,6 @@ class PerFedAvg(Supervised):
     ) -> TorchTensors:
         there = {**tensors, **{k: tensors[k] + sign * hyper["delta"] * along[k] for k in keys}}
         return differentiate(self.loss, keys, there, batch, hyper)[0]
-
-
-class PerFedAvgServer(FineTuned):
-    """Devices adapt the model after the last round; before, it is the model to be adapted that they
-    evaluate.
-
-    They go over their windows `fine_tune_epochs` times, or take `adapt_steps` batches of them: one,
-    as PFLlib does, is the paper's single step.
-    """
-
-    tuning: ClassVar[str] = "adapt"
-    limits: ClassVar[Mapping[str, Limits]] = {"adapt_steps": Limits(low=0, high=MOST_EPOCHS)}
-
-    def __init__(self, fine_tune_epochs: int = 1, adapt_steps: int = 0) -> None:
-        super().__init__(fine_tune_epochs)
-        self.adapt_steps = adapt_steps
-
-    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        verbs = super().closing(context, work)
-        if not self.adapt_steps:
-            return verbs
-        others = tuple(verb for verb in verbs if not isinstance(verb, Train))
-        return (
-            msgspec.structs.replace(
-                work.train(self.tuning, epochs=1, report=False), steps=self.adapt_steps
-            ),
-            *others,
-        )
 
 
 def _only(batch: TorchTensors, half: Tensor) -> TorchTensors:

@@ -19,12 +19,19 @@ from typing import ClassVar
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
-from algorithms.core.limits import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.personal_model import as_model, copy_as_personal_model, personal_key
 from algorithms.objectives.supervised import LR, Pass, Supervised, differentiate, following_values
+from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
 from wire.messages import Apply, Verb
+
+
+class PFedMeServer(DefaultCoordinator):
+    """The personal model starts at the received one in every round."""
+
+    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        return (Apply("begin"), *super().training(context, work))
 
 
 class PFedMe(Supervised):
@@ -32,6 +39,7 @@ class PFedMe(Supervised):
 
     name: ClassVar[str] = "pfedme"
     citation: ClassVar[str] = "Dinh et al., NeurIPS 2020, Algorithm 1"
+    server: ClassVar[type[DefaultCoordinator]] = PFedMeServer
     follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False
     own_rule: ClassVar[bool] = True
@@ -88,10 +96,3 @@ class PFedMe(Supervised):
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
         return super().answer(as_model(tensors), x)
-
-
-class PFedMeServer(DefaultCoordinator):
-    """The personal model starts at the received one in every round."""
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (Apply("begin"), *super().training(context, work))

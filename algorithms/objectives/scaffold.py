@@ -27,52 +27,6 @@ from wire.messages import Apply, Verb
 _STEPS = names.slot("steps")
 
 
-class Scaffold(Supervised):
-    """w <- w - lr * (gradient - c_i + c)."""
-
-    name: ClassVar[str] = "scaffold"
-    citation: ClassVar[str] = "Karimireddy et al., ICML 2020, Algorithm 1"
-    own_rule: ClassVar[bool] = True
-    hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0}
-
-    def initial(self) -> TorchTensors:
-        tensors = super().initial()
-        zeros = {n: torch.zeros_like(v) for n, v in names.part(tensors, names.SHARED).items()}
-        own = {key(n): zero.clone() for key in (_own, _servers, _sum) for n, zero in zeros.items()}
-        return tensors | own | {_STEPS: torch.zeros(())}
-
-    def graphs(self) -> Mapping[str, GraphFunction]:
-        return {**super().graphs(), "conclude": self.conclude}
-
-    def correct(
-        self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors
-    ) -> tuple[TorchTensors, TorchTensors]:
-        """The corrected direction; the sum of the raw gradients is kept for `conclude`."""
-        directions: TorchTensors = {}
-        sums: TorchTensors = {_STEPS: tensors[_STEPS] + 1}
-        for key, gradient in gradients.items():
-            role, name = names.split(key)
-            if role != names.SHARED:  # what stays on the device has no drift to correct
-                directions[key] = gradient
-                continue
-            directions[key] = gradient - tensors[_own(name)] + tensors[_servers(name)]
-            sums[_sum(name)] = tensors[_sum(name)] + gradient
-        return directions, sums
-
-    def conclude(
-        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
-    ) -> TorchTensors:
-        """c_i becomes the mean gradient of the round; its change is reported."""
-        outputs: TorchTensors = {}
-        for key, total in tensors.items():
-            if key.startswith(_sum("")):
-                name = key.removeprefix(_sum(""))
-                mean = total / tensors[_STEPS].clamp(min=1.0)
-                outputs[names.following(_own(name))] = mean
-                outputs[names.metric(f"change.{name}")] = mean - tensors[_own(name)]
-        return outputs
-
-
 class ScaffoldServer(DefaultCoordinator):
     """Keeps c, one for each group: the mean of its members' c_i."""
 
@@ -113,6 +67,54 @@ class ScaffoldServer(DefaultCoordinator):
             k.removeprefix(f"{NEWCOMER}/") for k in context.arrays if k.startswith(f"{NEWCOMER}/")
         ]
         return {names.received(name): _control(context, key, name) for name in controls}
+
+
+class Scaffold(Supervised):
+    """w <- w - lr * (gradient - c_i + c)."""
+
+    name: ClassVar[str] = "scaffold"
+    citation: ClassVar[str] = "Karimireddy et al., ICML 2020, Algorithm 1"
+    wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
+    server: ClassVar[type[DefaultCoordinator]] = ScaffoldServer
+    own_rule: ClassVar[bool] = True
+    hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0}
+
+    def initial(self) -> TorchTensors:
+        tensors = super().initial()
+        zeros = {n: torch.zeros_like(v) for n, v in names.part(tensors, names.SHARED).items()}
+        own = {key(n): zero.clone() for key in (_own, _servers, _sum) for n, zero in zeros.items()}
+        return tensors | own | {_STEPS: torch.zeros(())}
+
+    def graphs(self) -> Mapping[str, GraphFunction]:
+        return {**super().graphs(), "conclude": self.conclude}
+
+    def correct(
+        self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors
+    ) -> tuple[TorchTensors, TorchTensors]:
+        """The corrected direction; the sum of the raw gradients is kept for `conclude`."""
+        directions: TorchTensors = {}
+        sums: TorchTensors = {_STEPS: tensors[_STEPS] + 1}
+        for key, gradient in gradients.items():
+            role, name = names.split(key)
+            if role != names.SHARED:  # what stays on the device has no drift to correct
+                directions[key] = gradient
+                continue
+            directions[key] = gradient - tensors[_own(name)] + tensors[_servers(name)]
+            sums[_sum(name)] = tensors[_sum(name)] + gradient
+        return directions, sums
+
+    def conclude(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """c_i becomes the mean gradient of the round; its change is reported."""
+        outputs: TorchTensors = {}
+        for key, total in tensors.items():
+            if key.startswith(_sum("")):
+                name = key.removeprefix(_sum(""))
+                mean = total / tensors[_STEPS].clamp(min=1.0)
+                outputs[names.following(_own(name))] = mean
+                outputs[names.metric(f"change.{name}")] = mean - tensors[_own(name)]
+        return outputs
 
 
 def _own(name: str) -> str:

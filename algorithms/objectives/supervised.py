@@ -16,15 +16,16 @@ from torch import Tensor
 from algorithms.core.contract import GraphFunction, Optimizer, Task, TorchTensors
 from algorithms.core.contract import Sgd as SgdGraph
 from algorithms.core.functional import functional
-from algorithms.core.limits import NOT_NEGATIVE, PART, Limits
 from algorithms.core.probe import named_norms, watch_norms
 from algorithms.models.adoption.attention import replace_attention
 from algorithms.models.adoption.dropout import dropping, replace_dropouts
 from algorithms.models.adoption.frozen import frozen_slot, frozen_tensors
 from algorithms.models.adoption.stacked import replace_recurrent
 from algorithms.models.classifier import Classifier, plausible, watch_representation
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.optimizers.sgd import Sgd
+from algorithms.spec import NOT_NEGATIVE, PART, Limits
 from algorithms.tasks.classification import Classification
 from wire.arrays import names
 from wire.errors import ConfigError
@@ -98,6 +99,10 @@ class Supervised:
     into it."""
     own_rule: ClassVar[bool] = False
     """Whether its steps are of a kind that no other optimizer can take the place of."""
+    server: ClassVar[type[DefaultCoordinator]] = DefaultCoordinator
+    """The server's half."""
+    wrapped_by: ClassVar[tuple[str, ...]] = ()
+    """Names of the choices that it may be wrapped with (`algorithms.objectives.dbe`)."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -115,7 +120,6 @@ class Supervised:
             its last layer is frozen.
         """
         self.model = model
-        self.task.check(model.num_classes, model.steps)
         replace_attention(model)
         replace_recurrent(model)
         self.dropouts = replace_dropouts(model, model.shape)

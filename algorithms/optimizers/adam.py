@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.core.limits import NOT_NEGATIVE, PART, POSITIVE, Limits
 from algorithms.optimizers.base import Clipping, slot_of
+from algorithms.spec import NOT_NEGATIVE, PART, POSITIVE, Limits
 
 
 class Adam(Clipping):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.core.limits import NOT_NEGATIVE, Limits
+from algorithms.spec import NOT_NEGATIVE, Limits
 from wire.arrays import names
 
 

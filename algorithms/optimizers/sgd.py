@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.core.limits import Limits
 from algorithms.optimizers.base import Clipping, slot_of
+from algorithms.spec import Limits
 
 
 class Sgd(Clipping):

@@ -4,7 +4,6 @@ from copy import copy
 from dataclasses import replace
 from typing import ClassVar, Protocol, Self
 
-from algorithms.core.limits import Limits
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.answers import ANSWERS
@@ -18,6 +17,7 @@ from algorithms.personalisation.keeping import (
 )
 from algorithms.personalisation.neighbourly import ByNeighbours
 from algorithms.personalisation.scores import ByScores
+from algorithms.spec import Limits
 from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS
 from wire.tasks import CLASSIFICATION, TaskName
@@ -46,11 +46,11 @@ class Personalisation(Protocol):
             ConfigError: it has nothing to go by there.
         """
 
-    def device(self, base: type[Supervised], name: str) -> type[Supervised]:
-        """The device's half of an objective of this name, with what this needs."""
+    def wrap_device(self, objective: Supervised) -> None:
+        """Wrap the device's half of an objective with what this needs."""
 
-    def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
-        """The server's half; `reports`: whether devices may say what they kept, and why."""
+    def wrap_server(self, coordinator: DefaultCoordinator, reports: bool) -> None:
+        """Wrap the server's half; `reports`: whether devices may say what they kept, and why."""
 
 
 class Served:
@@ -65,11 +65,11 @@ class Served:
     def in_task(self, task: TaskName) -> Self:
         return self
 
-    def device(self, base: type[Supervised], name: str) -> type[Supervised]:
-        return base
+    def wrap_device(self, objective: Supervised) -> None:
+        """Leave the device's half as it is."""
 
-    def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
-        return base
+    def wrap_server(self, coordinator: DefaultCoordinator, reports: bool) -> None:
+        """Leave the server's half as it is."""
 
 
 class ByRecipe:
@@ -108,25 +108,13 @@ class ByRecipe:
         made.task = task
         return made
 
-    def device(self, base: type[Supervised], name: str) -> type[Supervised]:
-        own = {
-            "name": f"{name}+{self.name}",
-            "citation": base.citation,
-            "hyper": base.hyper,
-            "recipe": self.rule,
-            "memory_size": self.memory,
-            "sgd_graphs": base.sgd_graphs,
-            "model_answers": base.model_answers,
-        }
+    def wrap_device(self, objective: Supervised) -> None:
         keeping = ByNeighbours if self.task in ANSWERS else ByScores
-        return type(f"{base.__name__}{type(self).__name__}", (keeping, base), own)
+        keeping(objective, self.rule, self.memory)
 
-    def server(self, base: type[DefaultCoordinator], reports: bool) -> type[DefaultCoordinator]:
-        own = {
-            "recipe": self.rule,
-            "keeping": Asked(self.holdout, self.epochs, reports, self.memory),
-        }
-        return type(f"{base.__name__}{type(self).__name__}", (KeepingServer, base), own)
+    def wrap_server(self, coordinator: DefaultCoordinator, reports: bool) -> None:
+        asked = Asked(self.holdout, self.epochs, reports, self.memory)
+        KeepingServer(coordinator, self.rule, asked)
 
 
 class Personal(ByRecipe):

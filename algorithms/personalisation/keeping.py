@@ -40,9 +40,10 @@ from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensor
 from algorithms.core.functional import functional
 from algorithms.core.probe import named_norms, norm_layers, watch_norms
 from algorithms.models.adoption.frozen import fixed_norms
-from algorithms.models.classifier import Classifier, plausible
+from algorithms.models.classifier import plausible
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised, following_values
+from algorithms.objectives.wrapper import Wrapper
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, USABLE, WINDOWS, WORST
 from algorithms.personalisation.memory import SHARE
@@ -156,21 +157,22 @@ class Remembered(Protocol):
         share."""
 
 
-class Keeping(Supervised):
-    """Mixed in before an objective: the graphs that make candidates and choose. Classes that derive
-    from it say what is remembered, and how the device answers by it."""
+class Keeping(Wrapper[Supervised]):
+    """Wraps an objective: the graphs that make candidates and choose. Classes that derive from it
+    say what is remembered, and how the device answers by it."""
 
-    recipe: ClassVar[Recipe]
-    memory_size: ClassVar[int]
+    replaces: tuple[str, ...] = ("initial", "graphs")
 
-    def __init__(self, model: Classifier, **options: object) -> None:
-        super().__init__(model, **options)
+    def __init__(self, whole: Supervised, recipe: Recipe, memory_size: int) -> None:
+        super().__init__(whole)
+        self.recipe, self.memory_size, self.model = recipe, memory_size, whole.model
+        model = whole.model
         self._norms = tuple(
             layer for layer in norm_layers(model) if layer not in fixed_norms(model)
         )
 
     def initial(self) -> TorchTensors:
-        tensors = super().initial()
+        tensors = self.inner.initial()
         memory = self.no_memory()
         before = (
             {slot_of(key, "before"): torch.zeros_like(tensors[key]) for key in self.moving(tensors)}
@@ -190,7 +192,7 @@ class Keeping(Supervised):
         if self.recipe.tunes:
             graphs |= {"baseline": self.baseline, "blend": self.blend}
         return {
-            **super().graphs(),
+            **self.inner.graphs(),
             **graphs,
             names.ASSESS: lambda tensors, batch, hyper: self.assess(tensors, batch),
         }
@@ -224,7 +226,7 @@ class Keeping(Supervised):
         """``guess`` (outputs,), what the model answers of the windows, as a sum."""
         return {
             names.metric("guess"): torch.softmax(
-                self.answer(tensors, plausible(self.model, batch["x"])).logits, dim=1
+                self.whole.answer(tensors, plausible(self.model, batch["x"])).logits, dim=1
             ).sum(0)
         }
 
@@ -250,7 +252,7 @@ class Keeping(Supervised):
                 (names.VARIANCE_OF, names.RUNNING_VAR),
             ):
                 name = f"{layer}.{statistic}"
-                key = names.key_of(self.role(name), name)
+                key = names.key_of(self.whole.role(name), name)
                 moved[key] = (
                     share * tensors[names.response("gauge", kind + layer)]
                     + (1 - share) * tensors[key]
@@ -268,7 +270,7 @@ class Keeping(Supervised):
     ) -> TorchTensors:
         """The memory of the windows of a batch, each in the row of its rank, as a sum; those of
         higher ranks are left out."""
-        made = self.answer(tensors, batch["x"])
+        made = self.whole.answer(tensors, batch["x"])
         rows = self.rows_of(made, batch)
         kind = made.logits.dtype
         taken = batch["count"]  # the device divides sums by the number of windows
@@ -433,15 +435,18 @@ def _first(flags: Tensor) -> Tensor:
     return torch.stack(firsts)
 
 
-class KeepingServer(DefaultCoordinator):
-    """Mixed in before the server's half of an objective: what devices do after the last round."""
+class KeepingServer(Wrapper[DefaultCoordinator]):
+    """Wraps the server's half of an objective: what devices do after the last round."""
 
+    replaces = ("keeps", "closing")
     keeps: ClassVar[bool] = True
-    recipe: ClassVar[Recipe]
-    keeping: ClassVar[Asked]
+
+    def __init__(self, whole: DefaultCoordinator, recipe: Recipe, keeping: Asked) -> None:
+        super().__init__(whole)
+        self.recipe, self.keeping = recipe, keeping
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        own = (verb for verb in super().closing(context, work) if verb != Evaluate())
+        own = (verb for verb in self.inner.closing(context, work) if verb != Evaluate())
         holdout = (
             self.keeping.holdout if len(self.recipe.candidates) > 1 else 0.0
         )  # there is nothing to choose from
@@ -480,7 +485,7 @@ class KeepingServer(DefaultCoordinator):
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """The objective's own training, on the windows that are not held out; nothing of it is
         reported."""
-        asked, usual, verbs = self.keeping, self.training(context, work), list[Verb]()
+        asked, usual, verbs = self.keeping, self.whole.training(context, work), list[Verb]()
         judges = any(
             isinstance(verb, Evaluate) and verb.split == "holdout" for verb in usual
         )  # by windows that candidates are judged on

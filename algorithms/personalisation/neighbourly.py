@@ -17,12 +17,13 @@ class ByNeighbours(Keeping):
     """Remembers the representation, the answer and the label of each window, and answers by
     neighbours among them too."""
 
+    replaces = (*Keeping.replaces, "has_memory", "predict")
     has_memory: ClassVar[bool] = True
 
     @property
     def answers(self) -> Answers:
         """What answers and labels are in the task."""
-        return ANSWERS[self.task.of]
+        return ANSWERS[self.whole.task.of]
 
     def no_memory(self) -> TorchTensors:
         model = self.model
@@ -41,7 +42,7 @@ class ByNeighbours(Keeping):
 
     def label_rows(self, batch: TorchTensors) -> Tensor:
         """The rows (batch, width) of the labels."""
-        return self.answers.labels(self.target(batch), self.model.num_classes)
+        return self.answers.labels(self.whole.target(batch), self.model.num_classes)
 
     def memorised(self, tensors: TorchTensors) -> Memory:
         keys, guess, labels, held = (
@@ -51,12 +52,14 @@ class ByNeighbours(Keeping):
         return Memory(keys, guess, labels, held.squeeze(1), self.answers)
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        return self.answers.metrics(self._mixed(tensors, batch["x"]), self.task, self.target(batch))
+        return self.answers.metrics(
+            self._mixed(tensors, batch["x"]), self.whole.task, self.whole.target(batch)
+        )
 
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        return self.answers.told(self._mixed(tensors, x), self.task, self.model.scale(x))
+        return self.answers.told(self._mixed(tensors, x), self.whole.task, self.model.scale(x))
 
     def _mixed(self, tensors: TorchTensors, x: Tensor) -> Tensor:
         """The rows (batch, width) of what the device answers."""
-        made = self.answer(tensors, x)
+        made = self.whole.answer(tensors, x)
         return answer(tensors, made.features, self.answers.guess(made.logits), self.answers)

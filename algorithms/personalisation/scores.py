@@ -63,13 +63,13 @@ class ByScores(Keeping):
         return {SHARE: torch.zeros(())}
 
     def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
-        loss = self.task.measured(made.logits, self.target(batch))
+        loss = self.whole.task.measured(made.logits, self.whole.target(batch))
         return {"loss": loss.unsqueeze(1), "known": self.known(batch).unsqueeze(1)}
 
     def known(self, batch: TorchTensors) -> Tensor:
-        if self.task.of == RECONSTRUCTION:
+        if self.whole.task.of == RECONSTRUCTION:
             return torch.ones_like(batch["count"])
-        return (self.target(batch) != NO_LABEL).any(1).to(batch["count"].dtype)
+        return (self.whole.target(batch) != NO_LABEL).any(1).to(batch["count"].dtype)
 
     def memorised(self, tensors: TorchTensors) -> Scores:
         return Scores(
@@ -80,4 +80,4 @@ class ByScores(Keeping):
         )
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        return self.evaluate(tensors, batch)
+        return self.whole.evaluate(tensors, batch)

@@ -18,8 +18,8 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.core.contract import LocalModel, Work
-from algorithms.core.limits import NOT_NEGATIVE, POSITIVE, Limits
 from algorithms.privacy.base import DefaultPrivacy
+from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
 from wire.arrays.privacy import add_noise, clip
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError

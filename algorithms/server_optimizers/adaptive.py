@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from algorithms.core.contract import Moved
-from algorithms.core.limits import PART, POSITIVE, Limits
+from algorithms.spec import PART, POSITIVE, Limits
 from wire.arrays.tensors import Array, Tensors
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from algorithms.core.contract import Moved
-from algorithms.core.limits import PART, POSITIVE, Limits
+from algorithms.spec import PART, POSITIVE, Limits
 from wire.arrays.tensors import Array, Tensors
 
 

@@ -15,9 +15,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, ObjectiveMemory, Programs, TorchTensors, Work
+from algorithms.core.contract import (
+    GraphFunction,
+    ObjectiveMemory,
+    Programs,
+    Sgd,
+    TorchTensors,
+    Work,
+)
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised, count_labels, following_values
+from algorithms.objectives.wrapper import Wrapper
 from wire.arrays import names
 from wire.messages import Apply, Evaluate, Train, Verb
 
@@ -34,23 +42,24 @@ def balanced_weights(shares: Tensor) -> Tensor:
     return present / (present.sum() * shares).clamp(min=1 / MOST)
 
 
-class Balanced(Supervised):
-    """Mixed in before an objective: the device counts its classes, and keeps their shares."""
+class Balanced(Wrapper[Supervised]):
+    """Wraps an objective: the device counts its classes, and keeps their shares."""
 
-    follows_task: ClassVar[bool] = True
+    replaces = ("sgd_graphs", "initial", "graphs", "losses")
+    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
 
     def initial(self) -> TorchTensors:
-        count = self.model.num_classes
-        return super().initial() | {_SHARES: torch.full((count,), 1 / count)}
+        count = self.whole.model.num_classes
+        return self.inner.initial() | {_SHARES: torch.full((count,), 1 / count)}
 
     def graphs(self) -> Mapping[str, GraphFunction]:
-        return {**super().graphs(), COUNT: self.count_classes, KEEP: self.keep_class_shares}
+        return {**self.inner.graphs(), COUNT: self.count_classes, KEEP: self.keep_class_shares}
 
     def count_classes(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
         """The examples of each class; the device divides by how many there are."""
-        return {names.metric("shares"): count_labels(batch["y"], self.model.num_classes)}
+        return {names.metric("shares"): count_labels(batch["y"], self.whole.model.num_classes)}
 
     def keep_class_shares(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
@@ -59,30 +68,20 @@ class Balanced(Supervised):
         return following_values({_SHARES: torch.clone(tensors[_COUNTED])})
 
     def losses(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        return (
-            super().losses(logits, tensors, batch) * balanced_weights(tensors[_SHARES])[batch["y"]]
-        )
+        weights = balanced_weights(tensors[_SHARES])[batch["y"]]
+        return self.inner.losses(logits, tensors, batch) * weights
 
 
-class BalancedServer(DefaultCoordinator):
-    """Mixed in before the server's half: before a plan that trains, a device counts its classes."""
+class BalancedServer(Wrapper[DefaultCoordinator]):
+    """Wraps the server's half: before a plan that trains, a device counts its classes."""
+
+    replaces = ("programs", "closing")
 
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
-        return {key: _counting(verbs) for key, verbs in super().programs(context, work).items()}
+        return {key: _counting(verbs) for key, verbs in self.inner.programs(context, work).items()}
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return _counting(super().closing(context, work))
-
-
-def with_balanced_classes(base: type[Supervised]) -> type[Supervised]:
-    """The class of an objective whose losses count by the device's own classes."""
-    own = {"name": base.name, "citation": base.citation, "hyper": base.hyper}
-    return type(f"{base.__name__}WithBalancedClasses", (Balanced, base), own)
-
-
-def ask_to_count(base: type[DefaultCoordinator]) -> type[DefaultCoordinator]:
-    """The server's half that goes with it."""
-    return type(f"{base.__name__}WithBalancedClasses", (BalancedServer, base), {})
+        return _counting(self.inner.closing(context, work))
 
 
 def _counting(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.limits import BETWEEN, PART, Limits, read_numbers
+from algorithms.spec import BETWEEN, PART, Limits, read_numbers
 from algorithms.tasks.base import ByName
 from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION, NO_LABEL, TaskName

@@ -16,8 +16,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from algorithms.core.limits import POSITIVE, Limits
 from algorithms.core.units import Units
+from algorithms.spec import POSITIVE, Limits
 from wire.tasks import RECONSTRUCTION, Label, TaskName, label_of
 
 ERROR = "reconstruction_error"

@@ -18,8 +18,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from algorithms.core.limits import POSITIVE, Limits
 from algorithms.core.units import Units
+from algorithms.spec import POSITIVE, Limits
 from algorithms.tasks.base import ByName
 from wire.errors import ConfigError
 from wire.tasks import REGRESSION, TaskName

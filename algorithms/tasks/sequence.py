@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.limits import Limits
+from algorithms.spec import Limits
 from algorithms.tasks.base import ByName
 from wire.errors import ConfigError
 from wire.tasks import NO_LABEL, SEQUENCE, TaskName

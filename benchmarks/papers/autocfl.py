@@ -14,7 +14,7 @@ loss. Table 4 feeds one matrix to four clustering methods, which no run of a fle
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from benchmarks.papers.table import Setting, Table, accuracy, agreement, groups
 
 ACCURACY, GROUPS, ARI = "accuracy, %", "groups", "ARI"

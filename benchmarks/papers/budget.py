@@ -6,9 +6,9 @@ from functools import lru_cache
 import torch
 
 from algorithms.build import build_objective
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Work
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.registry import make_algorithm, read_algorithm
 from wire.bundle import Window
 from wire.messages import Train, Verb
 

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import GatedClassifier, OnFrozen, PlainClassifier
 from algorithms.models.registry import default_model, make_model
 from algorithms.objectives.cgau import Cgau
-from algorithms.registry import make_objective, read_algorithm
 from benchmarks.papers.intervals import estimate, paired
 from benchmarks.papers.xor import switched_off, xor_clients
 from edge_client.core.ports import Windows

@@ -14,7 +14,7 @@ everybody's count to one target, 95 % of the best mean accuracy in the column.
 
 from dataclasses import replace
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from benchmarks.papers.table import Row, Setting, Table, rounds
 
 ACCURACY = "accuracy, %"

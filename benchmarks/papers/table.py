@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from benchmarks.papers import har
 from benchmarks.papers.budget import passes
 from benchmarks.papers.intervals import estimate

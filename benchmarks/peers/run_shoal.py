@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.models.classifier import Classifier
-from algorithms.registry import make_objective, read_algorithm
 from benchmarks.peers.workload import (
     BATCH,
     CHANNELS,

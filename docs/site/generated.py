@@ -11,7 +11,6 @@ BASES = (
     "algorithms.groupings.base.Defaults",
     "algorithms.objectives.coordinator.DefaultCoordinator",
     "algorithms.objectives.fedper.FedPer",
-    "algorithms.objectives.halves.TwoHalves",
     "algorithms.objectives.supervised.Supervised",
     "algorithms.optimizers.base.Clipping",
     "algorithms.personalisation.choices.ByRecipe",

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import nn
 
+from algorithms.composition import AlgorithmSpec
 from algorithms.core.contract import Objective
-from algorithms.registry import AlgorithmSpec
 from algorithms.spec import PYTHON
 from shoal.api.data import fleet_of
 from simulation.comparison.runs import Job, data_of, run_job

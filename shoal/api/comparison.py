@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from algorithms.given import Given, spec_of
-from algorithms.registry import AlgorithmSpec, make_algorithm
+from algorithms.composition import AlgorithmSpec, Given, make_algorithm, spec_of
 from host.files import prepare_folder
 from host.settings import check
 from host.threads import one_thread

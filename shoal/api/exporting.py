@@ -6,8 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from algorithms.given import Given, spec_of
-from algorithms.registry import AlgorithmSpec, task_of
+from algorithms.composition import AlgorithmSpec, Given, spec_of
 from algorithms.spec import DEFAULT_ALGORITHM
 from export.bundle import MAX_BATCH
 from export.publish import Publication, own_key, publish, read_key
@@ -93,7 +92,7 @@ def write_bundle(
     signing = read_key(key) if key is not None else own_key(out)
     on_progress("making the model")
     spec = with_privacy(suited(algorithm, fleet), privacy)
-    fleet = for_task(fleet, task_of(spec).of)
+    fleet = for_task(fleet, spec.parts.task.of)
     if isinstance(model, str):
         objective = objective_for_fleet(fleet, spec, seed, model, pretrain)
     elif pretrain:

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from torch import nn
 
-from algorithms.given import Given
+from algorithms.composition import Given
 from algorithms.spec import DEFAULT_ALGORITHM
 from shoal.api.callbacks import Callback
 from shoal.api.data import fleet_of
@@ -60,8 +60,8 @@ def simulate(
     """Simulate a fleet to the end. The options are those of `shoal simulate`, with the same names
     and defaults (docs/simulate.md).
 
-    `algorithm` is a name, a class of your own, or what `algorithms.given.algorithm_of` makes of
-    several. `model` is a name, ``FILE.py:FUNCTION``, such a function itself, or an `nn.Module`,
+    `algorithm` is a name, a class of your own, or what `algorithms.composition.algorithm_of` makes
+    of several. `model` is a name, ``FILE.py:FUNCTION``, such a function itself, or an `nn.Module`,
     whose weights are those of round 0 and which is not changed. `checkpoint` names a folder in
     which every round is kept: the same call goes on there. `callbacks` are called after each round,
     in their order; when one answers `shoal.STOP`, no further round of training is made.

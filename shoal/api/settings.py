@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from aggregator.core.round.cohort import read_policy
 from aggregator.core.training import TrainingSettings
 from algorithms.build import check_model
-from algorithms.given import Given, spec_of
+from algorithms.composition import Given, spec_of
 from host.settings import settings_of
 from shoal.choices import chosen, hyper_values, schedule_of, with_privacy
 from simulation.engine.options import EngineOptions

@@ -13,7 +13,7 @@ def algorithms(
     from rich.console import Console
     from rich.table import Table
 
-    from algorithms.registry import listing
+    from algorithms.composition import listing
 
     rows = listing()
     if as_json:

@@ -69,7 +69,7 @@ def compare(
     interrupted."""
     from rich.console import Console
 
-    from algorithms.registry import make_algorithm, read_algorithm
+    from algorithms.composition import make_algorithm, read_algorithm
     from shoal.api.settings import make_settings
     from shoal.choices import with_privacy
     from simulation.comparison.grid import SEEDS, Grid, read_cells

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from aggregator.core.summary import Summary
     from aggregator.storage.sql_store import SqlStore
-    from algorithms.registry import AlgorithmSpec
+    from algorithms.composition import AlgorithmSpec
     from export.publish import Publication
     from simulation.datasets.windows import FleetData
     from simulation.local.fleet import LocalFleet
@@ -64,7 +64,7 @@ def demo(
 
     from aggregator.core.summary import EdgeSummary, PhonesSummary
     from aggregator.storage.blob_folder import BlobFolder
-    from algorithms.registry import read_algorithm
+    from algorithms.composition import read_algorithm
     from export.describe import MIN_BATCH
     from export.publish import TRUST_FILE, own_key
     from export.runtimes import ONNX

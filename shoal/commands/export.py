@@ -49,7 +49,7 @@ def write(
     """Export the training step for devices, check it against eager torch, and sign it."""
     from rich.console import Console
 
-    from algorithms.registry import read_algorithm
+    from algorithms.composition import read_algorithm
     from export.inspect import inspect_bundle
     from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE
     from shoal.api.exporting import write_bundle

@@ -18,7 +18,7 @@ from wire.errors import ConfigError
 
 if TYPE_CHECKING:
     from aggregator.core.summary import Summary
-    from algorithms.registry import AlgorithmSpec
+    from algorithms.composition import AlgorithmSpec
     from shoal.reports.run_page import Extras
     from simulation.datasets.windows import FleetData
     from simulation.engine.progress import RunProgress

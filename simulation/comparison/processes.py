@@ -18,8 +18,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from algorithms.blame import blaming
-from algorithms.registry import AlgorithmSpec
+from algorithms.composition import AlgorithmSpec
+from algorithms.outside import blaming
 from host.files import write_atomically
 from host.threads import num_cores
 from simulation.comparison.runs import Job, data_of, fleet_of, job_as_json, run_job

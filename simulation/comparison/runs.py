@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from aggregator.core.summary import accuracy_of, spread
+from algorithms.composition import AlgorithmSpec, read_algorithm
 from algorithms.core.contract import Objective
 from algorithms.models.adoption.from_file import is_file
 from algorithms.personalisation.kept import kept_text
-from algorithms.registry import AlgorithmSpec, read_algorithm
 from algorithms.spec import Choice
 from simulation.cost import count
 from simulation.datasets.catalog import NAMES

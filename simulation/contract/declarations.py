@@ -7,7 +7,6 @@ from algorithms.core.contract import Mean, Privacy, ServerOptimizer, Sgd, Slice
 from algorithms.core.stack import Stack
 from algorithms.means.streaming import StreamingMean
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.halves import TwoHalves
 from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.choices import Personalisation
 from algorithms.privacy.base import DefaultPrivacy
@@ -22,13 +21,12 @@ CLOSE = 1e-5
 """Of a mean's largest value: sums in another order are rounded otherwise."""
 
 
-def plain_steps(halves: TwoHalves) -> str:
+def plain_steps(device: type[Supervised]) -> str:
     """A step is declared plain SGD where nothing of it was replaced, and only there.
 
     Raises:
         Broken: it is not.
     """
-    device = halves.device
     overridden = [
         method for method in TRAINING if getattr(device, method) is not getattr(Supervised, method)
     ]
@@ -44,32 +42,30 @@ def plain_steps(halves: TwoHalves) -> str:
     return ""
 
 
-def own_answers(halves: TwoHalves) -> str:
+def own_answers(device: type[Supervised]) -> str:
     """Answers are declared the model's where nothing of them was replaced, and only there.
 
     Raises:
         Broken: they are not.
     """
     overridden = [
-        method
-        for method in ANSWERS
-        if getattr(halves.device, method) is not getattr(Supervised, method)
+        method for method in ANSWERS if getattr(device, method) is not getattr(Supervised, method)
     ]
-    if halves.device.model_answers == bool(overridden):
+    if device.model_answers == bool(overridden):
         raise Broken(
-            f"model_answers is {halves.device.model_answers}, and it overrides "
+            f"model_answers is {device.model_answers}, and it overrides "
             f"{', '.join(overridden) or 'nothing of its answers'}"
         )
     return ""
 
 
-def absorbing(halves: TwoHalves) -> str:
+def absorbing(device: type[Supervised]) -> str:
     """The server's half absorbs rounds where it says so.
 
     Raises:
         Broken: it says otherwise.
     """
-    server = halves.server
+    server = device.server
     if server.absorbs != (server.absorb is not DefaultCoordinator.absorb):
         raise Broken(
             f"{server.__name__}.absorbs is {server.absorbs}, and absorb is "
@@ -78,27 +74,25 @@ def absorbing(halves: TwoHalves) -> str:
     return ""
 
 
-def same_declarations(kept: Personalisation, halves: TwoHalves) -> str:
-    """What a device keeps leaves the declarations of the objective, and has a memory where it says
-    so.
+def same_declarations(kept: Personalisation, objective: Supervised) -> str:
+    """Wrapping an objective with what a device keeps leaves its declarations, and gives it a memory
+    where it says so.
 
     Raises:
         Broken: it does not.
     """
-    base = halves.device
-    made = kept.device(base, base.name)
-    if (made.sgd_graphs, made.model_answers) != (
-        base.sgd_graphs,
-        base.model_answers,
-    ) or made.evaluate is not base.evaluate:
+    before = objective.sgd_graphs, objective.model_answers, objective.evaluate
+    predict = objective.predict
+    kept.wrap_device(objective)
+    if (objective.sgd_graphs, objective.model_answers, objective.evaluate) != before:
         raise Broken(
-            f"on {base.name} it changes sgd_graphs, model_answers or evaluate: they are the "
+            f"on {objective.name} it changes sgd_graphs, model_answers or evaluate: they are the "
             "objective's"
         )
-    if made.has_memory != (made.predict is not base.predict):
+    if objective.has_memory != (objective.predict != predict):
         raise Broken(
-            f"on {base.name} has_memory is {made.has_memory}, and predict is "
-            f"{'' if made.has_memory else 'not '}the objective's"
+            f"on {objective.name} has_memory is {objective.has_memory}, and predict is "
+            f"{'' if objective.has_memory else 'not '}the objective's"
         )
     return ""
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from algorithms.registry import make_objective, read_algorithm
+from algorithms.composition import make_objective, read_algorithm
 from edge_client.graphs.onnx import OnnxGraphs
 from export.bundle import RUNTIMES
 from export.parity import ParityError

@@ -10,6 +10,12 @@ import torch
 
 from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
+from algorithms.composition import (
+    AlgorithmSpec,
+    make_algorithm,
+    make_objective,
+    read_algorithm,
+)
 from algorithms.core.contract import Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
@@ -18,14 +24,6 @@ from algorithms.models.gated import GatedClassifier
 from algorithms.models.har_cnn import HarCnn
 from algorithms.models.tcn import tcn
 from algorithms.objectives.cgau import Cgau
-from algorithms.registry import (
-    LOOKUP,
-    AlgorithmSpec,
-    make_algorithm,
-    make_objective,
-    read_algorithm,
-    task_of,
-)
 from edge_client.core.ports import Graphs, Windows
 from edge_client.work.executor import Executor
 from export.describe import describe_bundle
@@ -51,7 +49,7 @@ def window_of(name: str | AlgorithmSpec) -> Window:
     """What the windows are that this algorithm is tried on."""
     return (
         msgspec.structs.replace(WINDOW, steps=STEPS)
-        if task_of(spec_of(name)).of == SEQUENCE
+        if spec_of(name).parts.task.of == SEQUENCE
         else WINDOW
     )
 
@@ -63,10 +61,10 @@ def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
         made = tcn(window, CLASSES, torch.tensor([2.0, 1.0]))
         made.shape, made.steps = window.shape, window.steps
         return made
-    outputs = task_of(spec_of(name)).outputs((CHANNELS, LENGTH), CLASSES)
+    outputs = spec_of(name).parts.task.outputs((CHANNELS, LENGTH), CLASSES)
     model = HarCnn(CHANNELS, LENGTH, outputs, torch.tensor([2.0, 1.0]))
     model.shape = (CHANNELS, LENGTH)
-    if issubclass(LOOKUP.made("objective", spec_of(name).objective).device, Cgau):
+    if issubclass(spec_of(name).parts.objective, Cgau):
         gated = GatedClassifier(model, CLASSES, units=8)
         gated.shape = model.shape
         return gated

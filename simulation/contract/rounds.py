@@ -6,8 +6,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from algorithms.algorithm import State
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.keys import NEWCOMER
-from algorithms.registry import LOOKUP, make_algorithm, read_algorithm
+from algorithms.registry import CHOICES
 from simulation.contract.fleet import Field, difference, finite, make_field
 from wire.errors import ConfigError
 
@@ -30,8 +31,8 @@ class Broken(Exception):
 
 
 def small(name: str) -> str:
-    """The choice of this name, with options that make it quick."""
-    return SMALL.get(name, name)
+    """Return the name with options that make its choices quick."""
+    return "+".join(SMALL.get(part, part) for part in name.split("+"))
 
 
 def repeats(algorithm: str) -> str:
@@ -173,7 +174,7 @@ def names_of(*kinds: str, but: Iterable[str] = ()) -> list[str]:
     """The registered choices of these kinds, quick ones."""
     return [
         small(name)
-        for kind, table in LOOKUP.tables.items()
+        for kind, table in CHOICES.items()
         if kind in kinds
         for name in table
         if name not in but

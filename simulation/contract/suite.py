@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.contract import Mean, ServerOptimizer
-from algorithms.kinds import KINDS, Kind
-from algorithms.lookup import called
-from algorithms.objectives.halves import TwoHalves
+from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.choices import Personalisation
-from algorithms.registry import LOOKUP, OBJECTIVES
+from algorithms.registry import Known, expand, find
 from algorithms.spec import read
 from host.threads import one_thread
 from simulation.contract import declarations, devices, rounds
+from simulation.contract.fleet import tiny_model
 from simulation.contract.rounds import Broken, names_of
 from wire.errors import printable
 
@@ -37,7 +37,7 @@ class Outcome:
     failure: str = ""
 
 
-def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
+def checks_of(name: str, phones: bool = True) -> tuple[str, str, list[Check]]:
     """The kind of a choice that is written as in an algorithm's name, what it calls itself, and the
     checks that there are for it. `phones`: whether it is exported to ExecuTorch too, where it runs
     on devices.
@@ -45,8 +45,8 @@ def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
     Raises:
         ConfigError: it cannot be read or loaded, or is of no kind.
     """
-    choice = read(name, LOOKUP.known(*KINDS), "choice")
-    kind, made, _ = LOOKUP.find(choice.name)
+    choice = expand(read(name, Known(), "choice"))[0]
+    kind, made, _ = find(choice.name)
     if choice.given and kind in ("mean", "personalisation", "server optimizer"):
         made = partial(made, **dict(choice.given))
     algorithm = {"objective": name, "personalisation": f"fedavg+none+{name}"}.get(
@@ -74,7 +74,7 @@ def checks_of(name: str, phones: bool = True) -> tuple[Kind, str, list[Check]]:
         if phones:
             on_a_phone = partial(devices.on_a_phone, algorithm)
             checks.append(Check("phones (ExecuTorch) step as torch does", on_a_phone))
-    return kind, called(LOOKUP.find(choice.name).made), checks
+    return kind, find(choice.name).made.name, checks
 
 
 def run_checks(checks: list[Check]) -> Iterator[Outcome]:
@@ -89,7 +89,7 @@ def run_checks(checks: list[Check]) -> Iterator[Outcome]:
                 yield Outcome(check.title, failure=printable(_told(error)))
 
 
-def _objective(name: str, made: TwoHalves) -> list[Check]:
+def _objective(name: str, made: type[Supervised]) -> list[Check]:
     groupings = [f"{name}+{grouping}" for grouping in names_of("grouping")]
     means = [f"{name}+{mean}" for mean in names_of("mean")]
     privacy = [f"{name}+{mechanism}" for mechanism in names_of("privacy", but=["no-privacy"])]
@@ -173,10 +173,13 @@ def _personalisation(name: str, made: Callable[[], Personalisation]) -> list[Che
         *(
             Check(
                 f"on {objective} its declarations are the objective's",
-                partial(declarations.same_declarations, made(), halves),
+                partial(
+                    declarations.same_declarations,
+                    made(),
+                    make_objective(read_algorithm(objective), tiny_model(objective)),
+                ),
             )
-            for objective, halves in OBJECTIVES.items()
-            if objective in ("fedavg", "ditto", "dbe")
+            for objective in ("fedavg", "ditto", "dbe")
         ),
         Check("rounds are the same without it", partial(rounds.keeps_rounds, "fedavg", [name])),
         Check("it composes with every grouping", partial(rounds.compose_with, groupings)),
@@ -213,8 +216,10 @@ def _server_optimizer(name: str, made: Callable[[], ServerOptimizer]) -> list[Ch
     ]
 
 
-_OWN: dict[Kind, Callable[[str, Any], list[Check]]] = {
+_OWN: dict[str, Callable[[str, Any], list[Check]]] = {
     "objective": _objective,
+    "memory": _trains_with_every_objective,
+    "bias": _trains_with_every_objective,
     "grouping": _grouping,
     "mean": _mean,
     "privacy": _privacy,

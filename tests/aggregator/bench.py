@@ -15,9 +15,9 @@ from aggregator.service.campaign import Observer
 from aggregator.service.runner import Runner
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.transfer.fleet import Fleet
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Mean
 from algorithms.core.probe import make_probe
-from algorithms.registry import make_algorithm, read_algorithm
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.messages import VirtualClock

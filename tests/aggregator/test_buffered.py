@@ -17,8 +17,8 @@ from aggregator.core.round.cohort import Buffer, policy_settings, read_policy
 from aggregator.core.state import DeviceBarred, DeviceForgotten, Retuned, RolledBack
 from aggregator.service.start import check_retuned
 from aggregator.transfer.offers import needed, offered
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Programs
-from algorithms.registry import make_algorithm, read_algorithm
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.objective import objective_for_fleet

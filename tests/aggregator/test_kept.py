@@ -19,8 +19,8 @@ from aggregator.http.views import round_view
 from aggregator.service.devices import Devices
 from aggregator.service.forgetting import _record
 from aggregator.storage.memory import MemoryBlobs, MemoryRegistry
+from algorithms.composition import read_algorithm
 from algorithms.personalisation.kept import Kept
-from algorithms.registry import read_algorithm
 from shoal.reports.files import write_report
 from shoal.reports.run_page import Extras
 from shoal.reports.words import UNUSABLE, margin_text, names_text, rule_text

@@ -9,8 +9,8 @@ import pytest
 from aggregator.aggregation.placing import place_all
 from aggregator.core.state import Placed
 from algorithms.algorithm import State
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import GroupingMemory
-from algorithms.registry import make_algorithm, read_algorithm
 from wire.arrays.tensors import Tensors
 
 DISTFL = make_algorithm(read_algorithm("distfl"))

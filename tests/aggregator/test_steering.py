@@ -13,7 +13,7 @@ from aggregator.service.start import Trust, read_exported, read_trust, run_setti
 from aggregator.service.steering import Steering
 from aggregator.service_settings import CampaignSettings
 from aggregator.storage.charter import Charter, accept, charters, propose
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.support.bundles import Exported

@@ -9,8 +9,8 @@ from aggregator.core.state import RunState
 from aggregator.service.runner import Runner
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.transfer.fleet import Fleet
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
-from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.agent.loop import Agent
 from edge_client.agent.state import MemoryState
 from export.describe import describe_bundle

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from algorithms.build import build_objective
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from export.describe import example_inputs, named
 from simulation.contract.rounds import small
 from simulation.datasets.windows import FleetData

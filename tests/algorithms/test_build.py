@@ -4,7 +4,7 @@ disturbed."""
 import torch
 
 from algorithms.build import build_objective
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from wire.bundle import Window
 
 WINDOW = Window(("a", "b"), 16, 16)

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from aggregator.core.plan import trained_on_all
+from algorithms.composition import make_algorithm, make_objective, read_algorithm
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import Keeping
 from algorithms.personalisation.memory import KEYS, LABELS, SHARE
-from algorithms.registry import OBJECTIVES, PRIVACY, make_algorithm, make_objective, read_algorithm
+from algorithms.registry import CHOICES
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Windows
 from edge_client.work.executor import Executor
@@ -31,9 +32,17 @@ from simulation.contract.rounds import small
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.native import NativeGraphs
 from tests.algorithms.closing_cases import KEPT_WAYS, close, labelled, played
+from tests.support.objectives import OBJECTIVES
 from wire.arrays import names
 from wire.errors import ConfigError
 from wire.messages import Apply, Evaluate, Train
+
+
+def keeping_of(objective: Any) -> Keeping:
+    """What an objective is wrapped with so that the device keeps something."""
+    keeping = objective.graphs()["memorise"].__self__
+    assert isinstance(keeping, Keeping)
+    return keeping
 
 
 def with_personal(objective: str) -> str:
@@ -43,7 +52,7 @@ def with_personal(objective: str) -> str:
     )
 
 
-PREPARE = {"moon", "dbe-moon", "fedrod", "mr-fedrod", "pfedme", "fedpcl"}
+PREPARE = {"moon", "moon+dbe", "fedrod", "fedrod+mr", "pfedme", "fedpcl"}
 """Objectives whose devices make tensors by other verbs than their training."""
 
 
@@ -54,7 +63,7 @@ class TestEveryObjective:
     none."""
 
     def test_graphs_and_tensors_have_names_of_their_own(self, objective: str) -> None:
-        base = OBJECTIVES[objective].device
+        base = OBJECTIVES[objective]
         spec = read_algorithm(with_personal(objective))
         made: Any = make_objective(spec, tiny_model(str(spec)))
         plain = make_objective(read_algorithm(f"{small(objective)}"), tiny_model(str(spec)))
@@ -70,9 +79,11 @@ class TestEveryObjective:
         assert set(plain.graphs()) < set(made.graphs())
         tensors = made.initial()
         assert set(plain.initial()) < set(tensors)
-        slots = [slot_of(key, "before") for key in made.moving(tensors)]
+        slots = [slot_of(key, "before") for key in keeping_of(made).moving(tensors)]
         assert len(slots) == len(set(slots))
-        assert {k for k in tensors if names.role_of(k) == "private"} <= set(made.moving(tensors))
+        assert {k for k in tensors if names.role_of(k) == "private"} <= set(
+            keeping_of(made).moving(tensors)
+        )
         assert names.of_role(tensors, names.MEMORY).keys() == {KEYS, LABELS, SHARE}
 
     def test_the_closing_plan_is_carried_out_with_any_labels_and_reports_scores_alone(
@@ -140,7 +151,7 @@ class TestWhatIsKept:
         made: Any = make_objective(
             read_algorithm(with_personal(objective)), tiny_model(with_personal(objective))
         )
-        for key in made.moving(made.initial()):
+        for key in keeping_of(made).moving(made.initial()):
             np.testing.assert_array_equal(one[key], two[key], err_msg=key)
         np.testing.assert_array_equal(one[KEYS], two[KEYS])
 
@@ -252,7 +263,7 @@ def test_the_guide_names_every_graph_that_an_owner_has_to_permit() -> None:
 
 
 class TestWhatLeavesTheDevice:
-    @pytest.mark.parametrize("privacy", [name for name in PRIVACY if name != "no-privacy"])
+    @pytest.mark.parametrize("privacy", sorted({*CHOICES["privacy"]} - {"no-privacy"}))
     @pytest.mark.parametrize("name", KEPT_WAYS)
     def test_under_a_privacy_mechanism_nothing_is_reported(self, privacy: str, name: str) -> None:
         field = played(f"fedavg+{name}+none+{privacy}")

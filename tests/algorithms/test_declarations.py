@@ -6,42 +6,35 @@ import pytest
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.contract import Sgd, TorchTensors
 from algorithms.groupings.single import SingleGroup
 from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.supervised import Pass, Supervised
-from algorithms.registry import (
-    GROUPINGS,
-    MEANS,
-    OBJECTIVES,
-    PERSONALISATION,
-    PRIVACY,
-    TwoHalves,
-    make_objective,
-    read_algorithm,
-)
+from algorithms.registry import CHOICES
 from simulation.contract import declarations
 from simulation.contract.declarations import ANSWERS, TRAINING
 from simulation.contract.fleet import tiny_model
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.simulate import SimulationSettings, simulate
+from tests.support.objectives import OBJECTIVES
 
 
 @pytest.mark.representatives("fedavg", "scaffold", "fedgen", "ditto")
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", CHOICES["objective"])
 class TestObjectives:
     def test_a_step_is_declared_plain_where_nothing_of_it_was_replaced(self, name: str) -> None:
-        declarations.plain_steps(OBJECTIVES[name])
+        declarations.plain_steps(CHOICES["objective"][name])
 
     def test_answers_are_declared_the_models_where_nothing_of_them_was_replaced(
         self, name: str
     ) -> None:
-        declarations.own_answers(OBJECTIVES[name])
+        declarations.own_answers(CHOICES["objective"][name])
 
     def test_a_server_absorbs_where_it_says_so(self, name: str) -> None:
-        declarations.absorbing(OBJECTIVES[name])
+        declarations.absorbing(CHOICES["objective"][name])
 
 
 def derived(base: type[Supervised], own: dict[str, Any], *mixins: type) -> type[Supervised]:
@@ -89,7 +82,7 @@ class TestInheritance:
 
         settings = SimulationSettings(read_algorithm("fedavg"), rounds=1)
         plain = simulate(fleet, settings)
-        monkeypatch.setitem(OBJECTIVES, "fedavg", TwoHalves(Smooth))
+        monkeypatch.setitem(CHOICES["objective"], "fedavg", Smooth)
         other = simulate(fleet, settings)
         by_hand = simulate(fleet, settings, engine=EngineOptions(backend="eager"))
         assert plain.summary.backend == "native"
@@ -99,32 +92,39 @@ class TestInheritance:
 
 
 @pytest.mark.representatives("fedavg-*")
-@pytest.mark.parametrize("name", PERSONALISATION)
+@pytest.mark.parametrize("name", CHOICES["personalisation"])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_what_a_device_keeps_leaves_its_objectives_declarations_alone(
     objective: str, name: str
 ) -> None:
     spec = read_algorithm(f"{objective}+{name}")
-    declarations.same_declarations(PERSONALISATION[name](), OBJECTIVES[objective])
+    plain = make_objective(read_algorithm(objective), tiny_model(str(spec)))
+    called = plain.name
+    declarations.same_declarations(CHOICES["personalisation"][name](), plain)
     assert make_objective(spec, tiny_model(str(spec))).name == (
-        objective if name == "served" else f"{objective}+{name}"
+        called if name == "served" else f"{called}+{name}"
     )
 
 
 def test_only_the_single_group_reads_no_models() -> None:
-    assert [made for made in GROUPINGS.values() if not made().reads_models] == [SingleGroup]
+    assert [made for made in CHOICES["grouping"].values() if not made().reads_models] == [
+        SingleGroup
+    ]
 
 
-@pytest.mark.parametrize("name", sorted(PRIVACY))
+@pytest.mark.parametrize("name", sorted(CHOICES["privacy"]))
 def test_a_mechanism_says_whether_the_server_adds_noise(name: str) -> None:
-    declarations.server_noise(PRIVACY[name])
+    declarations.server_noise(CHOICES["privacy"][name])
 
 
-@pytest.mark.parametrize("name", sorted(MEANS))
+@pytest.mark.parametrize("name", sorted(CHOICES["mean"]))
 def test_a_mean_is_what_it_declares(name: str) -> None:
-    declarations.mean_of_models(MEANS[name]())
+    declarations.mean_of_models(CHOICES["mean"][name]())
 
 
 def test_only_the_averages_leave_nobody_out() -> None:
-    assert {made for made in MEANS.values() if made.averages} == {WeightedMean, UniformMean}
-    assert [made for made in MEANS.values() if made.by_examples] == [WeightedMean]
+    assert {made for made in CHOICES["mean"].values() if made.averages} == {
+        WeightedMean,
+        UniformMean,
+    }
+    assert [made for made in CHOICES["mean"].values() if made.by_examples] == [WeightedMean]

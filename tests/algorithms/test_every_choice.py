@@ -5,34 +5,27 @@ devices, serialisable to the same bits, composing with every other choice or ref
 import numpy as np
 import pytest
 
+from algorithms.composition import listing, make_algorithm, read_algorithm
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
-from algorithms.registry import (
-    GROUPINGS,
-    MEANS,
-    OBJECTIVES,
-    PERSONALISATION,
-    PRIVACY,
-    listing,
-    make_algorithm,
-    read_algorithm,
-)
+from algorithms.registry import CHOICES
 from simulation.contract import rounds
 from simulation.contract.fleet import CHANNELS, LENGTH, WORK, make_field
 from simulation.contract.rounds import small
+from tests.support.objectives import OBJECTIVES
 from wire.errors import ConfigError
 
 RESPONSES = ("responses", "responses:cut=gap", "responses:cut=fixed:after=2")
 NAMES = [
     *(small(name) for name in OBJECTIVES),
-    *(f"fedavg+{small(name)}" for name in GROUPINGS),
+    *(f"fedavg+{small(name)}" for name in CHOICES["grouping"]),
     *(
         f"distfl:num_inputs=10:iterations=3:signature={s}"
         for s in (*RESPONSES, "noise", "statistics", "labels")
     ),
-    *(f"fedavg+{name}" for name in MEANS),
-    *(f"fedavg+{name}" for name in PRIVACY),
-    *(f"fedavg+none+{name}" for name in PERSONALISATION),
+    *(f"fedavg+{name}" for name in CHOICES["mean"]),
+    *(f"fedavg+{name}" for name in CHOICES["privacy"]),
+    *(f"fedavg+none+{name}" for name in CHOICES["personalisation"]),
     "dbe+distfl:num_inputs=10:iterations=3+irls",
     "scaffold+ifca:k=2+trimmed",
     "distfl:signature=statistics+fedyogi",
@@ -63,7 +56,7 @@ class TestEveryChoice:
 
 @pytest.mark.representatives("ifca-scaffold", "distfl-ditto")
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "fedavg"])
-@pytest.mark.parametrize("grouping", [name for name in GROUPINGS if name != "none"])
+@pytest.mark.parametrize("grouping", [name for name in CHOICES["grouping"] if name != "none"])
 def test_objectives_compose_with_groupings_or_refuse_with_a_reason(
     objective: str, grouping: str
 ) -> None:
@@ -71,7 +64,7 @@ def test_objectives_compose_with_groupings_or_refuse_with_a_reason(
 
 
 @pytest.mark.representatives("fedavg-*")
-@pytest.mark.parametrize("privacy", [name for name in PRIVACY if name != "no-privacy"])
+@pytest.mark.parametrize("privacy", [name for name in CHOICES["privacy"] if name != "no-privacy"])
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_objectives_compose_with_privacy_or_refuse_with_a_reason(
     objective: str, privacy: str
@@ -84,17 +77,17 @@ def test_objectives_compose_with_privacy_or_refuse_with_a_reason(
 def test_objectives_compose_with_what_devices_keep_and_the_rounds_are_those_without(
     objective: str,
 ) -> None:
-    rounds.keeps_rounds(small(objective), PERSONALISATION)
+    rounds.keeps_rounds(small(objective), CHOICES["personalisation"])
 
 
 @pytest.mark.representatives("personal-*")
-@pytest.mark.parametrize("grouping", list(GROUPINGS))
-@pytest.mark.parametrize("name", list(PERSONALISATION))
+@pytest.mark.parametrize("grouping", list(CHOICES["grouping"]))
+@pytest.mark.parametrize("name", list(CHOICES["personalisation"]))
 def test_groupings_compose_with_what_devices_keep(grouping: str, name: str) -> None:
     assert not rounds.compose_with([f"fedavg+{small(grouping)}+{name}"])
 
 
-@pytest.mark.parametrize("mean", list(MEANS))
+@pytest.mark.parametrize("mean", list(CHOICES["mean"]))
 def test_means_compose_with_a_model_of_which_devices_keep_a_part(mean: str) -> None:
     rounds.share_a_part(mean)
 
@@ -145,7 +138,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         ("fedadam+fedyogi", "are both a server optimizer"),
         ("fedadam:tau=0", "tau is '0', expected a number above 0"),
         ("fedavgm:beta=1", "beta is '1', expected a number from 0 below 1"),
-        ("dbe-scaffold+fedavgm", "a rule of dbe-scaffold's own, in which fedavgm has no place"),
+        ("scaffold+dbe+fedavgm", "a rule of scaffold+dbe's own, in which fedavgm has no place"),
         ("sgd:nesterov=yes", "nesterov is 'yes', expected true or false"),
         ("adam:beta2=1", "beta2 is '1', expected a number from 0 below 1|beta2"),
         ("personal:memory=4", "memory is '4', expected a whole number from 8 to 4096"),

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from algorithms.algorithm import State, encode_memory
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import GroupingMemory, LocalModel, ObjectiveMemory
 from algorithms.core.keys import NEWCOMER
 from algorithms.forgetting import forget
 from algorithms.groupings.surveys import GRADIENT, PREFIX, Surveys
-from algorithms.registry import make_algorithm, read_algorithm
 from wire.arrays.tensors import Tensors
 
 MARK = np.full(3, 0.0123456, np.float32)

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import shoal
+from algorithms.composition import read_algorithm
 from algorithms.models.registry import MODELS, OF_IDS
-from algorithms.registry import OBJECTIVES, read_algorithm
 from edge_client.core.ports import Windows
 from edge_client.data.windows import load_folder
 from edge_client.graphs.onnx import OnnxGraphs
@@ -33,6 +33,7 @@ from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.ids import LENGTH, VOCABULARY, fleet_of_ids
 from tests.support.known import known
+from tests.support.objectives import OBJECTIVES
 from tests.wire import ids_vectors
 from wire.errors import ConfigError, DataError
 from wire.identity.keys import new_key

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import nn
 
+from algorithms.composition import make_algorithm, make_objective, read_algorithm
 from algorithms.core.contract import ObjectiveMemory
 from algorithms.models.classifier import LOUDEST, Classifier, plausible
 from algorithms.optimizers.base import slot_of
@@ -33,7 +34,6 @@ from algorithms.personalisation.keeping import (
 )
 from algorithms.personalisation.kept import WORST
 from algorithms.personalisation.memory import KEYS, SHARE, Memory
-from algorithms.registry import make_algorithm, make_objective, read_algorithm
 from edge_client.core.ports import Windows
 from edge_client.core.ranks import ranks
 from edge_client.work.executor import Executor

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.personalisation.answers import ANSWERS, with_weight
 from algorithms.personalisation.kept import LEAST, WORST
 from algorithms.personalisation.memory import (
@@ -24,7 +25,6 @@ from algorithms.personalisation.memory import (
     empty,
 )
 from algorithms.personalisation.scores import Scores
-from algorithms.registry import make_objective, read_algorithm
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Windows
 from edge_client.data.labels import no_labels

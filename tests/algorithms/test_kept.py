@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from algorithms.composition import read_algorithm
 from algorithms.personalisation.kept import Kept, kept_of
-from algorithms.registry import PERSONALISATION, read_algorithm
+from algorithms.registry import CHOICES
 from wire.arrays.tensors import Tensors
 
 CANDIDATES = ("one", "two", "three")
@@ -98,10 +99,10 @@ def test_a_run_whose_devices_do_not_choose_is_told_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize("name", PERSONALISATION)
+@pytest.mark.parametrize("name", CHOICES["personalisation"])
 def test_the_names_of_candidates_are_those_of_the_recipe(name: str) -> None:
     candidates = read_algorithm(f"fedavg+{name}").candidates
-    recipe = getattr(PERSONALISATION[name], "recipe", None)
+    recipe = getattr(CHOICES["personalisation"][name], "recipe", None)
     assert candidates == (
         () if recipe is None else tuple(str(candidate) for candidate in recipe.candidates)
     )

@@ -11,6 +11,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.algorithm import SURVEY, Algorithm, State, decode_memory, encode_memory
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe, Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe, whole_model
@@ -22,7 +23,6 @@ from algorithms.groupings.significance import SAMPLE, find_groups, join_groups
 from algorithms.groupings.surveys import SHORT, Surveys, shorten
 from algorithms.groupings.views import Points, Responses
 from algorithms.models.har_cnn import HarCnn
-from algorithms.registry import make_algorithm, read_algorithm
 from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad_and_value
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.functional import functional
 from algorithms.models.blocks import norm
 from algorithms.models.classifier import Classifier, Scale, watch_representation
@@ -18,7 +19,6 @@ from algorithms.models.har_cnn import HarCnn
 from algorithms.models.registry import MODELS, OF_IDS, default_model, make_model
 from algorithms.models.resnet import resnet18
 from algorithms.models.vgg import vgg11
-from algorithms.registry import make_objective, read_algorithm
 from export.lowering.onnx_graph import capture_onnx
 from wire.bundle import Window
 from wire.errors import ConfigError
@@ -106,7 +106,7 @@ class TestWhereAModelIsSplit:
             split(x)
         assert seen[0].shape == (3, features)
 
-    @pytest.mark.parametrize("algorithm", ["fedgen", "dbe-fedgen", "fedrod", "mr-fedrod"])
+    @pytest.mark.parametrize("algorithm", ["fedgen", "fedgen+dbe", "fedrod", "fedrod+mr"])
     def test_what_needs_a_linear_head_says_so(self, algorithm: str) -> None:
         model = make_model("cnn4:cut=convolutions", DIGITS, 10, sizes(DIGITS))
         with pytest.raises(

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from safetensors.numpy import load_file
 
 import shoal
-from algorithms.registry import OBJECTIVES, make_algorithm, read_algorithm
+from algorithms.composition import make_algorithm, read_algorithm
 from edge_client.core.policy import told_classes
 from edge_client.models.answers import told
 from export.describe import example_inputs, named
@@ -30,6 +30,7 @@ from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.labels import NAMES, relabelled, several_labels
+from tests.support.objectives import OBJECTIVES
 from wire.arrays import names
 from wire.errors import ConfigError, DataError
 from wire.identity.keys import new_key

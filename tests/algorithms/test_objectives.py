@@ -57,7 +57,7 @@ LEAVES = {
     "fedbn": (BODY - NORMS | HEAD, set()),
     "apple": (BODY | HEAD, set()),
     **dict.fromkeys(
-        ("fedper", "fedrep", "fedbabu", "mr-fedper", "mr-fedrep", "mr-fedbabu"), (BODY, STATISTICS)
+        ("fedper", "fedrep", "fedbabu", "fedper+mr", "fedrep+mr", "fedbabu+mr"), (BODY, STATISTICS)
     ),
 }
 

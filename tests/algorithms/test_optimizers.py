@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.models.adoption.adopt import adopt
-from algorithms.registry import OBJECTIVES, make_objective, read_algorithm
 from export import parity
 from export.describe import example_inputs, named
 from export.parity import ParityError, check_parity
@@ -20,6 +20,7 @@ from simulation.engine.options import BackendName, EngineOptions
 from simulation.simulate import SimulationSettings, simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
+from tests.support.objectives import OBJECTIVES
 from wire.arrays import names
 from wire.errors import ConfigError
 from wire.identity.keys import new_key
@@ -83,7 +84,7 @@ def test_six_steps_are_those_of_torch(name: str, max_norm: float) -> None:
 @pytest.mark.representatives("fedavg", "scaffold", "ditto")
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_every_objective_takes_another_optimizer_or_is_refused_with_a_reason(name: str) -> None:
-    device = OBJECTIVES[name].device
+    device = OBJECTIVES[name]
     if device.own_rule:
         with pytest.raises(ConfigError, match="moves models by a rule of its own"):
             read_algorithm(f"{name}+adam")

@@ -11,18 +11,19 @@ import msgspec
 import pytest
 
 from aggregator.core.state import RunState
-from algorithms import outside
-from algorithms.given import algorithm_of, choice
-from algorithms.groupings.ifca import Ifca
-from algorithms.means.median import Median
-from algorithms.objectives.fedrep import FedRepServer
-from algorithms.registry import (
+from algorithms import outside, registry
+from algorithms.composition import (
+    algorithm_of,
+    choice,
     listing,
     make_algorithm,
     make_objective,
     read_algorithm,
     read_privacy,
 )
+from algorithms.groupings.ifca import Ifca
+from algorithms.means.median import Median
+from algorithms.objectives.fedrep import FedRepServer
 from simulation.comparison.processes import run_all
 from simulation.comparison.runs import Job
 from simulation.contract.fleet import tiny_model
@@ -40,19 +41,17 @@ METHODS = """
     from algorithms.objectives.coordinator import DefaultCoordinator
     from algorithms.objectives.fedper import FedPer
     from algorithms.objectives.fedrep import FedRep
-    from algorithms.objectives.halves import TwoHalves
     from algorithms.personalisation.choices import Recalibrated
     from algorithms.privacy.gaussian import CentralGaussian
-
-    class Slower(FedPer):
-        name = "slower"
-        hyper = {**FedPer.hyper, "lr": 0.001}
 
     class Server(DefaultCoordinator):
         def __init__(self, often: int = 2) -> None:
             self.often = often
 
-    slower = TwoHalves(Slower, Server)
+    class Slower(FedPer):
+        name = "slower"
+        hyper = {**FedPer.hyper, "lr": 0.001}
+        server = Server
 
     class Later(FedRep):
         name = "later"
@@ -112,7 +111,7 @@ class TestFiles:
         ("name", "kind"),
         [
             ("methods.py:Slower", "objective"),
-            ("methods.py:slower:often=3:lr=0.1", "objective"),
+            ("methods.py:Slower:often=3:lr=0.1", "objective"),
             ("methods.py:Fours:k=3", "grouping"),
             ("methods.py:Middle", "mean"),
             ("methods.py:Louder:clip_norm=2", "privacy"),
@@ -157,8 +156,7 @@ class TestFiles:
             ("none.py:Slower", "algorithm file none.py: there is none"),
             (
                 "methods.py:Missing",
-                "algorithm file methods.py: it has no 'Missing'; it has Slower, Server, slower, "
-                "Later",
+                "algorithm file methods.py: it has no 'Missing'; it has Server, Slower, Later",
             ),
             (
                 "methods.py",
@@ -183,7 +181,7 @@ class TestFiles:
             ("methods.py:Fails", "cannot be made with its defaults: KeyError: 'no such thing'"),
             (
                 "methods.py:Slower:mu=1",
-                "'mu' is no option of methods.py:Slower; it has lr=0.001, momentum=0.9",
+                "'mu' is no option of methods.py:Slower; it has often=2, lr=0.001, momentum=0.9",
             ),
             ("methods.py:Slower+fedavg", "methods.py:Slower and fedavg are both a objective"),
             ("no.such:Thing", "no.such:Thing: there is no module 'no' here"),
@@ -256,7 +254,7 @@ class TestSources:
             0.001,
             0.5,
         ]
-        outside._found.clear()  # as in another process
+        outside._loaded.clear()  # as in another process
         assert make_algorithm(now)
         with pytest.raises(
             ConfigError,
@@ -320,9 +318,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name.split(".")[0] == "ourmethods"]:
         monkeypatch.delitem(sys.modules, name)
-    outside.installed.cache_clear()
+    registry.installed.cache_clear()
     yield info / "entry_points.txt"
-    outside.installed.cache_clear()
+    registry.installed.cache_clear()
 
 
 class TestEntryPoints:
@@ -331,7 +329,7 @@ class TestEntryPoints:
     @pytest.mark.parametrize(
         ("group", "name", "attribute", "kind"),
         [
-            ("objectives", "slower", "slower", "objective"),
+            ("objectives", "slower", "Slower", "objective"),
             ("groupings", "fours", "Fours", "grouping"),
             ("means", "middle", "Middle", "mean"),
             ("privacy", "louder", "Louder", "privacy"),

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from algorithms.objectives.dpsgd import with_clipped_examples
-from algorithms.objectives.fedala import FedAla
+from algorithms.objectives.dpsgd import ClippedExamples
 from tests.contracts.objective import (
     CLASSES,
     SIZES,
@@ -193,7 +192,7 @@ class TestSteps:
 
     def test_fedala_with_clipped_examples_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="dp-sgd noises training steps alone"):
-            with_clipped_examples(FedAla, "fedala", 1.0, 1.0)
+            ClippedExamples(make("fedala"), 1.0, 1.0)
 
     def test_apfl(self) -> None:
         device, shared, own, mixture = (

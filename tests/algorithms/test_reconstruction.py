@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import shoal
-from algorithms.registry import OBJECTIVES, read_algorithm
+from algorithms.composition import read_algorithm
 from algorithms.tasks.reconstruction import Reconstruction
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle, example_inputs, named
@@ -26,6 +26,7 @@ from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.labels import nobody_labelled
+from tests.support.objectives import OBJECTIVES
 from wire.arrays import names
 from wire.errors import ConfigError, DataError
 from wire.identity.keys import new_key

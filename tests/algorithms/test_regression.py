@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
+from algorithms.composition import read_algorithm
 from algorithms.core.units import Units
-from algorithms.registry import OBJECTIVES, read_algorithm
 from algorithms.tasks.regression import Regression
 from edge_client.models.answers import told
 from export.describe import example_inputs, named
@@ -29,6 +29,7 @@ from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.labels import QUANTITIES, quantities, relabelled
+from tests.support.objectives import OBJECTIVES
 from wire.arrays import names
 from wire.errors import ConfigError, DataError
 from wire.identity.keys import new_key

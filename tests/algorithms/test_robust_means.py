@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.stats import siegelslopes
 from sklearn.cluster import AgglomerativeClustering
 
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.means.credit import Credit
 from algorithms.means.gra import GroupwiseRobust, weighted_median
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
-from algorithms.registry import make_algorithm, read_algorithm
 from tests.algorithms.mean_cases import LAYOUT, SIZE, combine, many, models
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import MOST_SHARES, Contribution
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Placement, Probe
 from algorithms.core.keys import NEWCOMER
-from algorithms.registry import OBJECTIVES, make_algorithm, read_algorithm
 from tests.algorithms.round_cases import MODEL, PROBE, WORK, begin, updates
+from tests.support.objectives import OBJECTIVES
 from wire.arrays.privacy import clip
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError

@@ -18,7 +18,7 @@ import wire.messages as m
 from aggregator.aggregation.stored import make_programs
 from aggregator.core.settings import with_rate
 from algorithms.algorithm import State
-from algorithms.registry import make_algorithm, read_algorithm
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.schedules import SCHEDULES, check_schedule, rate_in, read_schedule, share_of
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions

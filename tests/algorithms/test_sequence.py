@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import shoal
+from algorithms.composition import read_algorithm
 from algorithms.models.registry import make_model
-from algorithms.registry import OBJECTIVES, read_algorithm
 from algorithms.tasks.sequence import Sequence
 from edge_client.data.labels import classes_of_steps
 from edge_client.models.answers import told
@@ -34,6 +34,7 @@ from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.labels import STEPS, relabelled, steps
+from tests.support.objectives import OBJECTIVES
 from wire.arrays import names
 from wire.bundle import Window
 from wire.errors import ConfigError, DataError

@@ -13,26 +13,21 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from algorithms.algorithm import Algorithm, State, decode_memory, encode_memory, origin_of
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
 from algorithms.core.keys import NEWCOMER
 from algorithms.forgetting import forget
 from algorithms.groupings.base import Defaults
-from algorithms.registry import (
-    GROUPINGS,
-    MEANS,
-    OBJECTIVES,
-    SERVER_OPTIMIZERS,
-    make_algorithm,
-    read_algorithm,
-)
+from algorithms.registry import CHOICES
 from algorithms.server_optimizers.momentum import FedAvgM
 from algorithms.server_optimizers.stepping import advance
 from simulation.contract import declarations, rounds
 from simulation.contract.fleet import difference, make_field
 from tests.algorithms.round_cases import MODEL, PROBE, WORK, begin, updates
+from tests.support.objectives import OBJECTIVES
 from wire.arrays.tensors import Array, Tensors
 
-MOVING = [name for name, made in SERVER_OPTIMIZERS.items() if made.moves]
+MOVING = [name for name, made in CHOICES["server optimizer"].items() if made.moves]
 
 
 def plain_adaptive(
@@ -289,17 +284,19 @@ def played(algorithm: Algorithm) -> State:
     return algorithm.apply(begin(algorithm), updates(3, 1), PROBE, 0, WORK)[0]
 
 
-@pytest.mark.parametrize("name", SERVER_OPTIMIZERS)
+@pytest.mark.parametrize("name", CHOICES["server optimizer"])
 def test_what_it_declares_holds(name: str) -> None:
     declarations.parameter_by_parameter(make_algorithm(read_algorithm(name)).server_optimizer)
 
 
 def test_it_goes_with_every_objective_grouping_and_mean_but_scaffold() -> None:
     objectives = [f"{rounds.small(name)}+fedadam" for name in OBJECTIVES]
-    others = [f"fedavg+{rounds.small(name)}+fedyogi" for name in (*GROUPINGS, *MEANS)]
+    others = [
+        f"fedavg+{rounds.small(name)}+fedyogi" for name in (*CHOICES["grouping"], *CHOICES["mean"])
+    ]
     assert (
         rounds.compose_with(objectives)
-        == "refused with a reason: scaffold+fedadam, dbe-scaffold+fedadam"
+        == "refused with a reason: scaffold+fedadam, scaffold+dbe+fedadam"
     )
     assert not rounds.compose_with(others)
     read_algorithm("scaffold+no-server-optimizer")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier
-from algorithms.objectives.dbe import with_domain_bias
+from algorithms.objectives.dbe import MeanRegulariser, PrivateBias
 from algorithms.objectives.fedavg import FedAvg
 from tests.contracts.objective import (
     CLASSES,
@@ -165,7 +165,7 @@ class TestSteps:
             )
         assert_holds(device.tensors, module)
 
-    @pytest.mark.parametrize("name", ["dbe-fedavg", "mr-fedper"])
+    @pytest.mark.parametrize("name", ["fedavg+dbe", "fedper+mr"])
     def test_domain_bias(self, name: str) -> None:
         device, module = (
             Device(make(name), lr=0.05, kappa=3.0, mean_momentum=0.4),
@@ -174,7 +174,7 @@ class TestSteps:
         device.scatter("received/consensus", 4, size=0.5)
         consensus, mean = device.tensors["received/consensus"], torch.zeros(module.head.in_features)
         bias = nn.Parameter(
-            torch.zeros(module.head.in_features), requires_grad=name.startswith("dbe")
+            torch.zeros(module.head.in_features), requires_grad=name.endswith("dbe")
         )
         optimiser = torch.optim.SGD(
             [*module.parameters(), *([bias] if bias.requires_grad else [])], lr=0.05, momentum=0.9
@@ -205,8 +205,11 @@ class TestSteps:
 
     def test_domain_bias_before_a_head_of_several_layers(self) -> None:
         model = classifier_with_layers()
+        objective = FedAvg(model)
+        PrivateBias(objective)
+        MeanRegulariser(objective)
         device, module = (
-            Device(with_domain_bias(FedAvg, "dbe")(model), lr=0.05, kappa=3.0, mean_momentum=0.4),
+            Device(objective, lr=0.05, kappa=3.0, mean_momentum=0.4),
             classifier_with_layers(),
         )
         device.scatter("received/consensus", 4, size=0.5)
@@ -235,7 +238,7 @@ class TestSteps:
 
     def test_the_consensus_is_what_a_pass_in_training_leaves(self) -> None:
         device, module = (
-            Device(make("dbe-fedavg"), lr=0.05, mean_momentum=0.4),
+            Device(make("fedavg+dbe"), lr=0.05, mean_momentum=0.4),
             small_model().train(),
         )
         mean, optimiser = torch.zeros(module.head.in_features), sgd(module)
@@ -254,7 +257,7 @@ class TestSteps:
 
     @pytest.mark.parametrize("base", ["fedavg", "fedprox", "scaffold", "moon", "fedgen"])
     def test_warm_is_a_step_of_the_objective_alone(self, base: str) -> None:
-        device, alone = Device(make(f"dbe-{base}")), Device(make(base))
+        device, alone = Device(make(f"{base}+dbe")), Device(make(base))
         device.scatter("received/consensus", 4)
         for batch in batches():
             device.run("warm", batch)

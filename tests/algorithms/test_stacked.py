@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_sequence
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.models.adoption.stacked import Stacked
 from algorithms.models.reading.layers import Unsupported
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import make_objective, read_algorithm
 from export.bundle import RUNTIMES, capture_graphs, make_bundle
 from export.describe import example_inputs, named
 from export.parity import check_parity

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from algorithms.composition import make_algorithm, make_objective, read_algorithm
 from algorithms.core.contract import ObjectiveMemory, Work
 from algorithms.models.adoption.adopt import adopt
-from algorithms.registry import OBJECTIVES, make_algorithm, make_objective, read_algorithm
 from algorithms.tasks.balanced import MOST, balanced_weights
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle, example_inputs, named
@@ -28,6 +28,7 @@ from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
+from tests.support.objectives import OBJECTIVES
 from wire.arrays import names
 from wire.errors import ConfigError
 from wire.identity.keys import new_key
@@ -113,7 +114,7 @@ def test_balanced_classes_count_alike_up_to_the_largest_weight(counts: list[int]
 @pytest.mark.representatives("fedavg", "ditto", "fedgen")
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_every_objective_trains_by_the_tasks_loss_or_is_refused_by_name(name: str) -> None:
-    if not OBJECTIVES[name].device.follows_task:
+    if not OBJECTIVES[name].follows_task:
         with pytest.raises(
             ConfigError,
             match=r"trains by a loss of its own, in which 'classification:label_smoothing=0.2' has "
@@ -130,8 +131,8 @@ def test_every_objective_trains_by_the_tasks_loss_or_is_refused_by_name(name: st
 
 
 def test_those_with_a_loss_of_their_own_are_these() -> None:
-    assert {n for n, halves in OBJECTIVES.items() if not halves.device.follows_task} == {
-        "fedrod", "fedpcl", "fedgen", "mr-fedrod", "dbe-fedgen",
+    assert {n for n, made in OBJECTIVES.items() if not made.follows_task} == {
+        "fedrod", "fedpcl", "fedgen", "fedrod+mr", "fedgen+dbe",
     }  # fmt: skip
 
 

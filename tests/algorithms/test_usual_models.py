@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.models.adoption.attention import Attention
 from algorithms.models.adoption.dropout import DROPOUTS
@@ -19,7 +20,6 @@ from algorithms.models.adoption.frozen import fixed_norms
 from algorithms.models.reading.layers import Unsupported
 from algorithms.models.reading.plain import attention, linear
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import make_objective, read_algorithm
 from benchmarks.usual_images import MobileNetV3, ResNet18
 from benchmarks.usual_models import USUAL
 from export.describe import example_inputs, named

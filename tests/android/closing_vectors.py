@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import structs
 
 from aggregator.core.plan import without_labels
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Work, exchanged
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
-from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.core.ports import Graphs, Windows
 from edge_client.work.executor import Executor
 from export.describe import NO_FILE, describe_bundle

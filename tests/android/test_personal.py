@@ -11,10 +11,10 @@ import pytest
 from msgspec import structs
 
 from algorithms.algorithm import SURVEY_INPUTS
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Objective, Work, exchanged
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
-from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.core.ports import Graphs, Windows
 from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.work.executor import Executor

@@ -23,7 +23,7 @@ from aggregator.core.state import RunState
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes

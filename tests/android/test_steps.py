@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from algorithms.composition import read_algorithm
 from algorithms.core.contract import Objective
-from algorithms.registry import read_algorithm
 from export.bundle import capture_graphs
 from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command

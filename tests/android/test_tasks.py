@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from algorithms.composition import read_algorithm
 from algorithms.core.contract import exchanged
-from algorithms.registry import read_algorithm
 from edge_client.core.ports import Windows
 from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.work.executor import Executor

@@ -5,7 +5,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from algorithms.registry import GROUPINGS, MEANS
+from algorithms.registry import CHOICES
 from benchmarks.attackers import (
     ATTACKER,
     ATTACKS,
@@ -56,14 +56,16 @@ def test_the_table_has_a_row_for_each_grouping_and_mean() -> None:
     text = table({"machine": "any", "rounds": 2, "seconds": 60, "runs": runs})
     assert falls(runs)[cases()[1]] == pytest.approx(0.1)
     assert text.count("**80.0**") == 1
-    assert all(f"| {g} | {m} | 90.0 |" in text for g in GROUPINGS for m in MEANS)
+    assert all(
+        f"| {g} | {m} | 90.0 |" in text for g in CHOICES["grouping"] for m in CHOICES["mean"]
+    )
     assert "finite: 0." in text
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("grouping", GROUPINGS)
-@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("grouping", CHOICES["grouping"])
+@pytest.mark.parametrize("mean", CHOICES["mean"])
 def test_every_run_ends_with_finite_models_and_robust_means_keep_their_accuracy(
     grouping: str, mean: str
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from benchmarks.papers import cgau, feddisk_oracle, har
 from benchmarks.papers import evidence as ev
 from benchmarks.papers.__main__ import TABLES, measure
@@ -474,8 +474,8 @@ def test_heads_on_embeddings_learn_as_on_the_images_they_came_from() -> None:
     import torch
     from torch import nn
 
+    from algorithms.composition import make_objective
     from algorithms.models.classifier import Classifier
-    from algorithms.registry import make_objective
     from simulation.simulate import SimulationSettings, simulate
 
     fleet = synthetic_fleet(2)

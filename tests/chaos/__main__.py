@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmarks.results
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from benchmarks.results.report import describe_machine, keep
 from tests.chaos.deployment import DEADLINE_S, GRACE_S, Deployment
 from tests.chaos.faults import FAULTS

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.chaos import faults

@@ -15,7 +15,7 @@ from algorithms.models.har_cnn import HarCnn
 from algorithms.objectives.apfl import Apfl
 from algorithms.objectives.apple import Apple, AppleServer
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.dbe import coordinate_domain_bias, with_domain_bias
+from algorithms.objectives.dbe import MeanRegulariser, MeanRegulariserServer, PrivateBias
 from algorithms.objectives.ditto import Ditto, DittoServer
 from algorithms.objectives.fedala import FedAla, FedAlaServer
 from algorithms.objectives.fedavg import FedAvg
@@ -70,26 +70,23 @@ PLAIN: dict[str, Halves] = {
 }
 
 
-def biased(name: str, *, memory: bool = True) -> Halves:
-    """An objective with DBE, or MR alone, on top."""
-    device, options, server = PLAIN[name]
-    mixed = coordinate_domain_bias(type(server()))
-    settings = vars(server())
-
-    def coordinator() -> DefaultCoordinator:
-        made = mixed()
-        vars(made).update(settings)
-        return made
-
-    return with_domain_bias(device, f"dbe-{name}", memory=memory), options, coordinator
+def regularised(server: Callable[[], DefaultCoordinator]) -> DefaultCoordinator:
+    """The server's half of an objective with MR."""
+    made = server()
+    MeanRegulariserServer(made)
+    return made
 
 
 OBJECTIVES: dict[str, Halves] = {
     **PLAIN,
-    **{f"dbe-{n}": biased(n) for n in ("fedavg", "fedprox", "scaffold", "moon", "fedgen")},
     **{
-        f"mr-{n}": biased(n, memory=False)
-        for n in ("fedper", "fedrep", "fedrod", "fedbabu", "ditto", "apfl")
+        f"{name}+{'dbe' if 'prbm' in device.wrapped_by else 'mr'}": (
+            device,
+            options,
+            partial(regularised, server),
+        )
+        for name, (device, options, server) in PLAIN.items()
+        if device.wrapped_by
     },
 }
 
@@ -101,7 +98,12 @@ def small_model(seed: int = 0) -> HarCnn:
 
 def make(name: str) -> Supervised:
     device, options, _ = OBJECTIVES[name]
-    return device(small_model(), **options)
+    made = device(small_model(), **options)
+    if name.endswith("+dbe"):
+        PrivateBias(made)
+    if name.endswith(("+dbe", "+mr")):
+        MeanRegulariser(made)
+    return made
 
 
 def batches(seed: int = 1) -> list[TorchTensors]:

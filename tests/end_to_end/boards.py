@@ -13,8 +13,8 @@ from aggregator.service.campaign import Campaign
 from aggregator.service.runner import Runner
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.transfer.fleet import Fleet
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
-from algorithms.registry import make_algorithm, read_algorithm
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
 from simulation.engine.workers.device_host import repeatable_secret

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker

@@ -19,9 +19,9 @@ from aggregator.core.training import TrainingSettings
 from aggregator.service.campaign import Campaign
 from aggregator.service.runner import Runner
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Objective
 from algorithms.core.probe import make_probe
-from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.agent.state import FolderState
 from edge_client.core.ports import Current
 from edge_client.models.kept import KeptModels

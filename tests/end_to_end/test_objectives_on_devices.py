@@ -37,8 +37,8 @@ MORE = [
     "fedala",
     "fedpcl:num_others=2",
     "fedgen:generator_steps=2:bank_size=32",
-    "dbe-moon",
-    "mr-ditto",
+    "moon+dbe",
+    "ditto+mr",
 ]
 
 

@@ -18,8 +18,8 @@ import pytest
 
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
+from algorithms.composition import read_algorithm
 from algorithms.core.probe import make_probe, whole_model
-from algorithms.registry import read_algorithm
 from export.bundle import capture_graphs, make_bundle, save_probe
 from export.publish import DEVICE_FILE, KEY_FILE, SERVER_FILE, TRUST_FILE
 from simulation.local.broker import free_port

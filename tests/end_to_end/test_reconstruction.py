@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.datasets.windows import for_task
 from simulation.simulate import SimulationSettings, simulate
 from tests.end_to_end.field import ROUNDS

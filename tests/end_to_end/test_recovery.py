@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.core.state import RunState
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import stop_processes

@@ -17,8 +17,8 @@ from aggregator.core.training import TrainingSettings
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.storage.sql_store import SqlStore
+from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
-from algorithms.registry import make_algorithm, read_algorithm
 from edge_client.core.ports import Windows
 from shoal.commands.devices import show
 from simulation.datasets.windows import FleetData

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from export.bundle import capture_graphs
 from simulation.datasets.watch import load_watch
 from simulation.local.broker import EmbeddedBroker

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algorithms.composition import read_algorithm
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import OBJECTIVES, read_algorithm
 from export import parity
 from export.bundle import RUNTIMES, capture_graphs
 from export.capture import trace
@@ -27,6 +27,7 @@ from export.runtimes import _executorch, load_graph, runtimes_of
 from simulation.datasets.windows import FleetData
 from simulation.objective import objective_for_fleet
 from tests.support.bundles import ExportedPrograms, export_programs, some_graphs
+from tests.support.objectives import OBJECTIVES
 from wire.bundle import EXECUTORCH, PORTABLE, pack, unpack
 from wire.errors import BundleError, ConfigError
 

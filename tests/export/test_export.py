@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from aggregator.aggregation.probe_file import load_probe
+from algorithms.composition import read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.core.probe import make_probe, whole_model
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
 from algorithms.models.resnet import resnet18
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import read_algorithm
 from export import parity
 from export.bundle import capture_graphs, save_probe
 from export.lowering.onnx_graph import capture_onnx, count_operators

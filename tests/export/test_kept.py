@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from algorithms.composition import AlgorithmSpec, make_algorithm, read_algorithm
 from algorithms.core.contract import Work
-from algorithms.registry import AlgorithmSpec, make_algorithm, read_algorithm
 from edge_client.core.ports import Windows
 from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.work.executor import Executor, Result

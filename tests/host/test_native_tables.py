@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.contract import Objective
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.reading.network import Unsupported, network_of
-from algorithms.registry import make_objective, read_algorithm
 from benchmarks.usual_models import USUAL
 from export.describe import example_inputs
 from host.native.trainer import Trainer

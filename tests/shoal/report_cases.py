@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from shoal.asked import NOW, Asked
 from shoal.commands.simulate import extras_of
 from shoal.reports.files import write_report

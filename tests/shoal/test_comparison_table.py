@@ -93,7 +93,7 @@ def test_the_usual_columns_are_one_table_with_a_line_for_each_algorithm() -> Non
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_nothing_is_cut_off_with_every_column_and_a_long_name(width: int) -> None:
-    name = "dbe-fedprox:mu=0.1+distfl:signature=responses:cut=gap+irls"
+    name = "fedprox:mu=0.1+dbe+distfl:signature=responses:cut=gap+irls"
     tables = printed([row("fedavg", **EVERYTHING), row(name)], width)
     assert len(tables) == {60: 4, 80: 3, 200: 1}[width]
     for lines in tables:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import shoal
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData, task_of_labels
 from simulation.objective import objective_for_fleet, suited

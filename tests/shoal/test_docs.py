@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.datasets.catalog import load_data
 from simulation.datasets.watch import load_watch
 from simulation.engine.workers.attacks import read_attack
@@ -403,8 +403,9 @@ def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_other_pages_name_every_choice_every_mechanism_and_every_attack() -> None:
-    from algorithms.registry import PRIVACY, listing
+    from algorithms.composition import listing
+    from algorithms.registry import CHOICES
     from simulation.engine.workers.attacks import ATTACKS
 
     assert not_named([row["name"] for row in listing()], page("algorithms")) == []
-    assert not_named([*PRIVACY, *ATTACKS], page("privacy")) == []
+    assert not_named([*CHOICES["privacy"], *ATTACKS], page("privacy")) == []

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from aggregator.aggregation.stored import load_state
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
+from algorithms.registry import CHOICES, KINDS
 from tests.support.pages import PROGRAMS, ROOT, page
 from wire.errors import ConfigError
 
@@ -50,36 +51,28 @@ def test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_reposi
 
 
 @pytest.mark.parametrize(
-    ("number", "table", "name", "options"),
+    ("number", "kind", "made", "options"),
     [
-        (0, "OBJECTIVES", "shrinking", "shrinking:decay=0.1"),
-        (1, "GROUPINGS", "by-size", "by-size:examples=20"),
-        (2, "MEANS", "middle-half", "middle-half"),
-        (3, "SERVER_OPTIMIZERS", "sign-step", "fedavg+sign-step:server_lr=0.01"),
-        (4, "PERSONALISATION", "neighbourly", "fedavg+neighbourly:holdout=0.5"),
-        (5, "OPTIMIZERS", "sign-descent", "fedavg+sign-descent:max_norm=1"),
-        (6, "TASKS", "focal", "fedavg+focal:gamma=1"),
-        (7, "PRIVACY", "shortened", "fedavg+shortened:length=0.5"),
+        (0, "objective", "Shrinking", "shrinking:decay=0.1"),
+        (1, "grouping", "BySize", "by-size:examples=20"),
+        (2, "mean", "MiddleHalf", "middle-half"),
+        (3, "server optimizer", "SignStep", "fedavg+sign-step:server_lr=0.01"),
+        (4, "personalisation", "Neighbourly", "fedavg+neighbourly:holdout=0.5"),
+        (5, "optimizer", "SignDescent", "fedavg+sign-descent:max_norm=1"),
+        (6, "task", "Focal", "fedavg+focal:gamma=1"),
+        (7, "privacy", "Shortened", "fedavg+shortened:length=0.5"),
     ],
 )
 def test_the_choices_of_the_page_about_extensions_work(
-    monkeypatch: pytest.MonkeyPatch, number: int, table: str, name: str, options: str
+    monkeypatch: pytest.MonkeyPatch, number: int, kind: str, made: str, options: str
 ) -> None:
     """They are registered with the words of the page, and pass the contract of every choice."""
-    from algorithms import registry
     from simulation.contract import declarations, rounds
 
-    entry = re.search(
-        rf"`{table}`[^`]*(?:`[^`]*\.py` )?is `\"{name}\": (.+?)`[.:]?\s", page("extend")
-    )
-    assert entry is not None
-    monkeypatch.setitem(
-        getattr(registry, table),
-        name,
-        eval(entry[1], {"TwoHalves": registry.TwoHalves, **example(number)}),
-    )
-    if table == "OBJECTIVES":
-        objective = registry.OBJECTIVES[name]
+    assert f"`algorithms/{KINDS[kind].folder}/`" in page("extend")
+    objective = example(number)[made]
+    monkeypatch.setitem(CHOICES[kind], objective.name, objective)
+    if kind == "objective":
         declarations.plain_steps(objective)
         declarations.own_answers(objective)
         declarations.absorbing(objective)
@@ -107,9 +100,8 @@ def test_the_task_of_the_page_about_extensions_is_the_papers() -> None:
 def test_the_grouping_of_the_page_about_extensions_checks_its_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from algorithms import registry
 
-    monkeypatch.setitem(registry.GROUPINGS, "by-size", example(1)["BySize"])
+    monkeypatch.setitem(CHOICES["grouping"], "by-size", example(1)["BySize"])
     with pytest.raises(
         ConfigError,
         match="algorithm 'by-size:examples=0': examples is '0', expected a whole number from 1",
@@ -120,16 +112,11 @@ def test_the_grouping_of_the_page_about_extensions_checks_its_option(
 def test_the_objective_of_the_page_about_extensions_reports_to_its_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from algorithms import registry
     from simulation.simulate import SimulationSettings, simulate
     from tests.support.fleets import synthetic_fleet
 
     made = example(0)
-    monkeypatch.setitem(
-        registry.OBJECTIVES,
-        "shrinking",
-        registry.TwoHalves(made["Shrinking"], made["ShrinkingServer"]),
-    )
+    monkeypatch.setitem(CHOICES["objective"], "shrinking", made["Shrinking"])
     outcome = simulate(
         synthetic_fleet(3), SimulationSettings(read_algorithm("shrinking:decay=0.1"), 1)
     )
@@ -142,11 +129,10 @@ def test_the_objective_of_the_page_about_extensions_reports_to_its_server(
 def test_what_a_device_keeps_of_the_page_about_extensions_is_carried_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from algorithms import registry
     from simulation.contract.fleet import tiny_windows
     from tests.algorithms.closing_cases import close, played
 
-    monkeypatch.setitem(registry.PERSONALISATION, "neighbourly", example(4)["Neighbourly"])
+    monkeypatch.setitem(CHOICES["personalisation"], "neighbourly", example(4)["Neighbourly"])
     result, _ = close(played("neighbourly:holdout=0.5"), tiny_windows(0))
     assert result.tensors["response/choose.kept"].shape == (3,)
     assert float(result.tensors["response/choose.windows"]) == 9

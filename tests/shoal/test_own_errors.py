@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from shoal.cli import application
 from simulation.comparison.processes import run_all
 from simulation.comparison.runs import Job

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import shoal
-from algorithms.registry import read_algorithm, task_of
+from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from tests.shoal.small import small
 from tests.support.fleets import synthetic_fleet
@@ -278,7 +278,7 @@ def test_rounds_follow_the_task(
         )
     losses = [e.loss for e in result.evaluations if e.final]
     assert result.rounds[-1].test_loss == pytest.approx(sum(losses) / len(losses))
-    assert told.progress[0].accuracy_is == task_of(read_algorithm(f"fedavg+{task}")).accuracy
+    assert told.progress[0].accuracy_is == read_algorithm(f"fedavg+{task}").parts.task.accuracy
     with (tmp_path / "r.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert [{name: float(line[name]) for name in names} for line in lines] == measured

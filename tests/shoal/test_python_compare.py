@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 import shoal
-from algorithms.given import Given, algorithm_of, choice
+from algorithms.composition import Given, algorithm_of, choice, read_algorithm
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import read_algorithm
 from algorithms.server_optimizers.momentum import FedAvgM
 from export.runtimes import load_graph
 from shoal.cli import application

@@ -14,9 +14,9 @@ from sklearn.metrics import confusion_matrix, f1_score
 from torch import nn
 
 import shoal
+from algorithms.composition import read_algorithm
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import read_algorithm
 from simulation.scenario import Labels
 from simulation.simulate import SimulationSettings
 from simulation.simulate import simulate as by_settings

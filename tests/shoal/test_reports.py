@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from aggregator.core.summary import Traffic, spread
 from aggregator.http.pages.words import bytes_text
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from shoal.asked import describe
 from shoal.cli import application
 from shoal.commands.simulate import extras_of

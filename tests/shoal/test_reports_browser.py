@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from aggregator.http.server import HttpServer
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from shoal.reports.files import write_comparison
 from shoal.reports.site import Library, Site
 from simulation.comparison import runs as compare

@@ -22,7 +22,7 @@ from aggregator.service_settings import ServeSettings
 from aggregator.storage.blob_folder import BlobFolder, blob_names
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
-from algorithms.registry import make_algorithm, read_algorithm
+from algorithms.composition import make_algorithm, read_algorithm
 from host.supervisor import alive
 from simulation.local.broker import EmbeddedBroker, free_port
 from tests.aggregator.round_cases import RECEIVED

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from shoal.choices import chosen
 from simulation.engine.workers.attacks import (
     ATTACKS,

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorithms.composition import read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import OBJECTIVES, read_algorithm
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle, to_numpy
 from simulation.datasets.windows import FleetData
@@ -27,6 +27,7 @@ from simulation.engine.progress import RunProgress
 from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.support.fleets import synthetic_fleet
+from tests.support.objectives import OBJECTIVES
 from wire.arrays.tensors import decode_tensors
 from wire.errors import ConfigError
 

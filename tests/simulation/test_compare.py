@@ -11,7 +11,7 @@ import pytest
 
 from aggregator.core.plan import round_seed
 from aggregator.core.round.cohort import read_policy
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from edge_client.work.executor import Executor, Result
 from simulation import newcomers
 from simulation.comparison.processes import check_jobs, run_all

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.datasets.catalog import load_data
 from simulation.local.fleet import write_device_folder
 from simulation.simulate import SimulationSettings, simulate

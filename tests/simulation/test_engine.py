@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from aggregator.core.round.cohort import read_policy
+from algorithms.composition import read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.models.reading.network import Unsupported
 from algorithms.objectives.fedavg import FedAvg
 from algorithms.objectives.supervised import following_values
-from algorithms.registry import OBJECTIVES, read_algorithm
 from edge_client.core.ports import Windows
 from export.describe import example_inputs, to_numpy
 from simulation.datasets.windows import FleetData
@@ -30,6 +30,7 @@ from simulation.timing.profiles import read_profiles
 from tests.support.engines import run, same
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
+from tests.support.objectives import OBJECTIVES
 from wire.arrays import names
 from wire.arrays.tensors import decode_tensors
 from wire.bundle import Window

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from aggregator.core.summary import spread
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.measures import macro_f1
 from simulation.simulate import SimulationSettings, simulate
 from tests.support.fleets import synthetic_fleet

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from algorithms.build import build_model
+from algorithms.composition import read_algorithm
 from algorithms.models.adoption.dropout import replace_dropouts
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.registry import OBJECTIVES, read_algorithm
 from export.describe import example_inputs, named
 from export.lowering.onnx_graph import capture_onnx
 from simulation.datasets.windows import FleetData
@@ -23,6 +23,7 @@ from simulation.objective import objective_for_fleet
 from simulation.simulate import SimulationSettings, simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
+from tests.support.objectives import OBJECTIVES
 from wire.arrays.tensors import decode_tensors
 from wire.errors import ConfigError
 

@@ -9,7 +9,7 @@ import pytest
 from aggregator.core.registry import Ban, Entry, Training
 from aggregator.core.round.cohort import policy_settings, read_policy
 from aggregator.profile import BYTES_PER_S, profile_of
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.simulate import SimulationSettings, simulate
 from simulation.timing.profiles import read_profiles

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.objective import objective_for_fleet
 from simulation.pretrain import pretrained_extractor
 from simulation.simulate import SimulationSettings, simulate

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from algorithms.algorithm import Algorithm
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.engine.options import EngineOptions
 from simulation.engine.workers.private_store import MappedStore, TravellingStore
 from simulation.objective import objective_for_fleet

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorithms.composition import read_algorithm
 from algorithms.core.contract import Placement
-from algorithms.registry import read_algorithm
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
 from simulation.newcomers import Received, Reception, hold_out

@@ -12,7 +12,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from aggregator.core.summary import Groups
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from edge_client.data.labels import last_share_of_each_class
 from simulation.datasets.catalog import load_data
 from simulation.datasets.npz import load_npz

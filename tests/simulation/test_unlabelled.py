@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from aggregator.core.state import Placed
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from edge_client.core.ports import Windows
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData

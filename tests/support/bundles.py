@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from algorithms.composition import AlgorithmSpec
 from algorithms.core.contract import Objective
-from algorithms.registry import AlgorithmSpec
 from export.bundle import RUNTIMES, ExportedGraphs, capture_graphs, make_bundle
 from export.publish import own_key, publish
 from simulation.datasets.windows import FleetData

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from aggregator.core.summary import Traffic
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.engine.options import EngineOptions
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.support.fleets import synthetic_fleet

@@ -18,7 +18,7 @@ from aggregator.leadership.identity import find_epoch
 from aggregator.leadership.rivals import WrongFleet
 from aggregator.main import serve
 from aggregator.service_settings import ServeSettings
-from algorithms.registry import read_algorithm
+from algorithms.composition import read_algorithm
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
 from tests.contracts.link import deliveries, settle

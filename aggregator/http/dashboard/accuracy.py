@@ -14,8 +14,8 @@ from aggregator.http.dashboard.fleet import PagePart, slice_of
 from aggregator.http.dashboard.history import Past, mean_loss
 from aggregator.http.pages.charts import Chart, line_chart
 from aggregator.http.pages.words import number as number_text
+from algorithms.composition import AlgorithmSpec, read_algorithm
 from algorithms.personalisation.kept import Kept
-from algorithms.registry import AlgorithmSpec, read_algorithm, task_of
 from algorithms.spec import Choice
 from wire.errors import ShoalError
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, SEQUENCE, TaskName
@@ -49,7 +49,7 @@ def measure_of(algorithm: str) -> Measure:
     spec = _read(algorithm)
     if spec is None or spec.has_classes:
         return Measure()
-    task = task_of(spec)
+    task = spec.parts.task
     return Measure(NAMES.get(task.of, NAMES[CLASSIFICATION]), task.accuracy)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from algorithms.models.adoption.adopt import adopt
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.user_code import failure, model_files
+from algorithms.outside import failure, model_files
 from wire.bundle import Window
 from wire.errors import ConfigError
 

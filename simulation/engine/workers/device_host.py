@@ -11,8 +11,8 @@ import numpy as np
 from aggregator.core.admission import check_tensors, norms_of
 from aggregator.core.settings import RunSettings
 from algorithms.algorithm import Algorithm
-from algorithms.blame import blaming
 from algorithms.means.streaming import Branch
+from algorithms.outside import blaming
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Graphs, Windows
 from edge_client.work.executor import Executor

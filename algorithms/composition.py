@@ -1,0 +1,440 @@
+"""Algorithms: one choice of each kind, composed of names such as ``fedprox+dbe+distfl+irls``.
+
+A name makes at most one choice of each kind, in any order, written as `algorithms.spec` says. What
+it does not say is FedAvg's: its objective, no grouping, no privacy, and the mean that the
+grouping's paper uses. A name that says a task alone names no algorithm, which is then the default.
+In Python, classes stand beside names::
+
+    algorithm_of("fedavg", BySize)
+    algorithm_of(choice(Shrinking, decay=0.1), "distfl")
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from algorithms import outside, registry
+from algorithms.algorithm import Algorithm
+from algorithms.core.arithmetic import NUMPY, Arithmetic
+from algorithms.core.contract import (
+    Coordinator,
+    Grouping,
+    Mean,
+    Optimizer,
+    Privacy,
+    ServerOptimizer,
+    Task,
+)
+from algorithms.core.units import Units
+from algorithms.models.classifier import Classifier
+from algorithms.objectives.dbe import MeanRegulariserServer
+from algorithms.objectives.dpsgd import ClippedExamples
+from algorithms.objectives.supervised import Supervised
+from algorithms.personalisation.choices import ByRecipe, Personalisation
+from algorithms.personalisation.keeping import Recipe
+from algorithms.spec import DEFAULT_ALGORITHM, Choice, Value, read, read_joined, write
+from algorithms.tasks.balanced import Balanced, BalancedServer
+from wire.errors import ConfigError
+from wire.tasks import CLASSIFICATION
+
+
+class Parts(NamedTuple):
+    """What the choices of an algorithm are with their options."""
+
+    objective: type[Supervised]
+    """Not made yet: its two halves take options apart."""
+    grouping: Grouping
+    mean: Mean
+    privacy: Privacy
+    personalisation: Personalisation
+    optimizer: Optimizer
+    server_optimizer: ServerOptimizer
+    task: Task
+
+
+@dataclass(frozen=True)
+class AlgorithmSpec:
+    """An algorithm's name, read: the choices that it makes (`named`), and one of every kind.
+    ``str(spec)`` is the name."""
+
+    named: tuple[Choice, ...]
+    objective: Choice
+    grouping: Choice
+    mean: Choice
+    privacy: Choice
+    personalisation: Choice
+    optimizer: Choice
+    server_optimizer: Choice
+    task: Choice
+    memory: Choice | None = None
+    bias: Choice | None = None
+
+    def __str__(self) -> str:
+        return "+".join(map(str, self.named))
+
+    @property
+    def wrappers(self) -> tuple[Choice, ...]:
+        """What the objective is wrapped with, the innermost first."""
+        return tuple(choice for choice in (self.bias, self.memory) if choice)
+
+    @property
+    def parts(self) -> Parts:
+        """The choices, made anew."""
+        task = registry.make(self.task)
+        return Parts(
+            registry.class_of(self.objective),
+            registry.make(self.grouping),
+            registry.make(self.mean),
+            registry.make(self.privacy),
+            registry.make(self.personalisation).in_task(task.of),
+            registry.make(self.optimizer),
+            registry.make(self.server_optimizer),
+            task,
+        )
+
+    @property
+    def hyper(self) -> dict[str, float]:
+        """Hyper-parameters of the step that take the place of the objective's own, and of the
+        optimizer's usual ones."""
+        own = {*registry.class_of(self.objective).hyper, *registry.make(self.optimizer).hyper}
+        given = [*self.objective.given, *self.optimizer.given]
+        taken = {key: float(value) for key, value in given if key in own}
+        return taken | {key: float(value) for one in self.wrappers for key, value in one.given}
+
+    def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
+        """Return the hyper-parameters of a run: those in the name, and those that were given
+        besides, which take their place.
+
+        Raises:
+            ConfigError: a value that the objective's option of this name cannot have, or that no
+            learning rate can.
+        """
+        if not 0 <= given.get("lr", 0.0) < math.inf:
+            raise ConfigError(f"lr {given['lr']:g}: expected a learning rate from 0")
+        for choice in (self.objective, *self.wrappers, self.optimizer):
+            options = registry.options_of(registry.class_of(choice))
+            for key in given.keys() & options:
+                options[key].read(key, write(given[key]), f"algorithm {str(self)!r}")
+        return {**self.hyper, **given}
+
+    @property
+    def private_step(self) -> dict[str, float]:
+        """Hyper-parameters that the privacy mechanism adds to the step of devices."""
+        return self.parts.privacy.in_step()
+
+    def anchored(self) -> "AlgorithmSpec":
+        """Return this algorithm with the whole paths of its files in its name, so that a service
+        finds them from wherever it is started."""
+        named = tuple(replace(choice, name=outside.anchored(choice.name)) for choice in self.named)
+        return compose(named, str(self)) if named != self.named else self
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """State of the source of each choice from outside, by name."""
+        return {choice.name: choice.source for choice in self.named if choice.source}
+
+    @property
+    def has_classes(self) -> bool:
+        """True if each window has a class, by which models answer."""
+        return self.parts.task.of == CLASSIFICATION
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Names of what devices choose from when a run is over; empty where they do not choose."""
+        return self.parts.personalisation.candidates
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """Recipe by which devices choose what they keep; None where they do not choose by one."""
+        made = self.parts.personalisation
+        return made.rule if isinstance(made, ByRecipe) else None
+
+    @property
+    def trains_as_fedavg(self) -> bool:
+        """True if devices train by FedAvg's own step, so that one bundle serves FedAvg and this
+        algorithm."""
+        parts = self.parts
+        return (
+            (self.objective.name, self.personalisation.name) == ("fedavg", "served")
+            and not self.objective.given
+            and not self.wrappers
+            and not parts.privacy.in_step()
+            and parts.optimizer.plain
+            and parts.task.plain
+        )
+
+    def with_privacy(self, privacy: Choice) -> "AlgorithmSpec":
+        """Return this algorithm with a privacy mechanism, which the name must not have yet.
+
+        Raises:
+            ConfigError: it has one.
+        """
+        return compose((*self.named, privacy), str(self))
+
+
+Part = str | type | Choice
+"""A part of an algorithm: names joined by ``+``, a class, or what `choice` returns."""
+Given = Part | AlgorithmSpec
+"""An algorithm as Python code names it: one such part, or what `algorithm_of` makes of several."""
+
+
+def choice(made: type, **options: Value) -> Choice:
+    """Return the choice of a class with these options.
+
+    Raises:
+        ConfigError: it is no choice, or has no such option or not with this value.
+    """
+    name, source = registry.give(made)
+    known = {name: registry.options_of(registry.find(name, source).made)}
+    text = str(Choice(name, tuple(options.items())))
+    return replace(read(text, known, "algorithm"), source=source)
+
+
+def algorithm_of(*parts: Part) -> AlgorithmSpec:
+    """Compose an algorithm of these parts, at most one of each kind, in any order.
+
+    Raises:
+        ConfigError: as `read_algorithm`, or for an object that is no choice.
+    """
+    named: list[Choice] = []
+    for part in parts:
+        if isinstance(part, str):
+            named += read_joined(part, registry.Known(), "algorithm")
+        else:
+            named.append(part if isinstance(part, Choice) else choice(part))
+    return compose(tuple(named), "+".join(map(str, named)))
+
+
+def spec_of(given: Given) -> AlgorithmSpec:
+    """Return the algorithm that Python code names.
+
+    Raises:
+        ConfigError: as `algorithm_of`.
+    """
+    return given if isinstance(given, AlgorithmSpec) else algorithm_of(given)
+
+
+def read_algorithm(text: str) -> AlgorithmSpec:
+    """Read an algorithm's name.
+
+    Raises:
+        ConfigError: a part is no choice, a choice is made twice, an option does not exist or cannot
+        have its value, or a part from outside cannot be loaded, is of no known kind, or is called
+        as a registered one is.
+    """
+    return compose(read_joined(text, registry.Known(), "algorithm"), text)
+
+
+def read_privacy(text: str) -> Choice:
+    """Read the name of a privacy mechanism, for `AlgorithmSpec.with_privacy`.
+
+    Raises:
+        ConfigError: no such mechanism or option, or a value it cannot have.
+    """
+    choice = registry.with_source(read(text, registry.Known("privacy"), "privacy"))
+    if (kind := registry.find(choice.name).kind) != "privacy":
+        raise ConfigError(f"privacy {text!r}: {choice.name} is a {kind}")
+    return choice
+
+
+def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
+    """Return the algorithm that makes these choices: what they leave open is FedAvg's, or goes with
+    them. `text` says what came, for errors.
+
+    Raises:
+        ConfigError: two of them are of one kind, or they do not fit together.
+    """
+    named = tuple(map(registry.with_source, named))
+    chosen: dict[str, Choice] = {}
+    for one in (part for choice in named for part in registry.expand(choice)):
+        kind = registry.find(one.name, one.source).kind
+        if kind in chosen:
+            raise ConfigError(
+                f"algorithm {text!r}: {chosen[kind].name} and {one.name} are both a {kind}"
+            )
+        chosen[kind] = one
+
+    def usual(kind: str, name: str) -> Any:
+        """Return the class of the choice of a kind, which is `name` if there is none yet."""
+        if kind not in chosen:
+            chosen[kind] = registry.with_source(read(name, registry.Known(kind), kind))
+        return registry.class_of(chosen[kind])
+
+    alone = chosen.keys() == {"task"}
+    fixed = usual("objective", "fedavg").server.grouping
+    keeps = usual("personalisation", DEFAULT_ALGORITHM if alone else "served")
+    grouping = usual("grouping", fixed or keeps.grouping or "none")
+    if fixed and grouping.name != fixed:
+        raise ConfigError(
+            f"algorithm {text!r}: {chosen['objective'].name} works with the grouping {fixed!r} "
+            f"alone, not with {chosen['grouping'].name!r}"
+        )
+    usual("mean", usual("privacy", "no-privacy").mean or grouping.mean)
+    usual("optimizer", "sgd")
+    usual("server optimizer", "no-server-optimizer")
+    usual("task", "classification")
+    spec = AlgorithmSpec(named, **{kind.replace(" ", "_"): one for kind, one in chosen.items()})
+    try:
+        parts = spec.parts
+    except ConfigError as error:
+        raise ConfigError(f"algorithm {text!r}: {error}") from error
+    _check_objective(spec, parts, f"algorithm {text!r}")
+    return spec
+
+
+def _check_objective(spec: AlgorithmSpec, parts: Parts, where: str) -> None:
+    """Raise ConfigError if what is chosen has no place in the steps of the objective."""
+    name, objective, optimizer = spec.objective.name, parts.objective, parts.optimizer
+    for wrapper in spec.wrappers:
+        if wrapper.name not in objective.wrapped_by:
+            table = registry.CHOICES["objective"].items()
+            which = ", ".join(key for key, made in table if wrapper.name in made.wrapped_by)
+            raise ConfigError(f"{where}: {wrapper.name} goes with {which}, not with {name}")
+    if not parts.task.plain and not objective.follows_task:
+        raise ConfigError(
+            f"{where}: {name} trains by a loss of its own, in which {str(spec.task)!r} has no place"
+        )
+    if parts.task.balanced and parts.privacy.in_step():
+        raise ConfigError(
+            f"{where}: {spec.privacy.name} bounds what a single window changes, and with "
+            "class_weights=balanced each window changes what others count: give the weights as "
+            "numbers"
+        )
+    if not optimizer.plain and objective.own_rule:
+        raise ConfigError(
+            f"{where}: {name} moves models by a rule of its own, in which {spec.optimizer.name} "
+            "has no place"
+        )
+    if parts.server_optimizer.moves and objective.server.own_rule:
+        raise ConfigError(
+            f"{where}: the server moves models by a rule of {name}'s own, in which "
+            f"{spec.server_optimizer.name} has no place"
+        )
+    for key in optimizer.hyper:
+        if key in objective.hyper and key not in Supervised.hyper:
+            raise ConfigError(
+                f"{where}: {name} and {spec.optimizer.name} both have a hyper-parameter {key!r}: "
+                "expected another name for the objective's"
+            )
+    for key, _ in spec.objective.given:
+        if key in (*optimizer.replaces, *optimizer.hyper):
+            raise ConfigError(f"{where}: {key!r} of {name} means nothing to {spec.optimizer.name}")
+
+
+def make_algorithm(
+    spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secret: bytes = b""
+) -> Algorithm:
+    """Make the server's side of an algorithm. `arithmetic` carries out what is heaviest, `secret`
+    is what the noise of its privacy mechanism is drawn from.
+
+    Raises:
+        ConfigError: its parts do not fit together; the text says why.
+    """
+    parts = spec.parts
+    server = parts.objective.server
+    coordinator = server(**_options(server, spec.objective))
+    if spec.memory:
+        MeanRegulariserServer(coordinator)
+    parts.personalisation.wrap_server(coordinator, reports=not parts.privacy.protects)
+    if parts.task.balanced:
+        BalancedServer(coordinator)
+    if parts.privacy.protects:
+        _check_privacy(spec, parts, coordinator)
+    return Algorithm(
+        str(spec),
+        objective_name(spec),
+        coordinator,
+        parts.grouping,
+        parts.mean,
+        parts.privacy,
+        parts.server_optimizer,
+        secret=secret,
+        arithmetic=arithmetic,
+        has_classes=spec.has_classes,
+    )
+
+
+def make_objective(
+    spec: AlgorithmSpec, model: Classifier, units: Units | None = None
+) -> Supervised:
+    """Make the device's half of an algorithm, on a model; `units` are those of the quantities that
+    it learns, their own where there are none.
+
+    Raises:
+        ConfigError: an option has a value that the objective cannot have, or the model does not fit
+        it.
+    """
+    parts = spec.parts
+    task, private = parts.task.in_units(units), parts.privacy.in_step()
+    task.check(model.num_classes, model.steps)
+    made = parts.objective(model, **_options(parts.objective, spec.objective))
+    made.task, made.optimizer = task, parts.optimizer
+    for wrapper in spec.wrappers:
+        registry.class_of(wrapper)(made, **dict(wrapper.given))
+    if private:
+        ClippedExamples(made, **private)
+    if task.balanced:
+        Balanced(made)
+    parts.personalisation.wrap_device(made)
+    own = {key: value for key, value in made.hyper.items() if key not in made.optimizer.replaces}
+    made.hyper = {**own, **made.optimizer.hyper, **spec.hyper}
+    vars(made)["name"] = objective_name(spec)
+    return made
+
+
+def _options(half: type, objective: Choice) -> dict[str, Any]:
+    """Return those options of an objective that this half of it is made with."""
+    own = registry.keywords(half)
+    return {key: value for key, value in objective.given if key in own}
+
+
+def objective_name(spec: AlgorithmSpec) -> str:
+    """Return what the bundles of an algorithm say of its device's half: the objective, what it is
+    wrapped with, what devices keep where that is not what they are served, and the task with its
+    options where it is not the plain one."""
+    parts = spec.parts
+    names = [parts.objective.name, *(wrapper.name for wrapper in spec.wrappers)]
+    if spec.personalisation.name != "served":
+        names.append(parts.personalisation.name)
+    if not parts.task.plain:
+        names.append(str(replace(spec.task, given=tuple(sorted(spec.task.given)))))
+    return "+".join(names)
+
+
+def _check_privacy(spec: AlgorithmSpec, parts: Parts, coordinator: Coordinator) -> None:
+    """Raise ConfigError if devices would report what the privacy mechanism does not cover."""
+    where, privacy = f"algorithm {str(spec)!r}", parts.privacy
+    if privacy.mean and parts.mean.name != privacy.mean:
+        raise ConfigError(
+            f"{where}: the noise of {privacy.name!r} is measured for the {privacy.mean} mean, not "
+            f"for {spec.mean.name!r}"
+        )
+    if coordinator.responds:
+        names = "+".join(choice.name for choice in (spec.objective, *spec.wrappers))
+        raise ConfigError(
+            f"{where}: devices report measurements to {names}, which no privacy mechanism covers"
+        )
+    if parts.grouping.surveys:
+        raise ConfigError(
+            f"{where}: devices survey their data for {spec.grouping.name}, which no privacy "
+            "mechanism covers; a grouping that compares nothing of that, such as none, goes with "
+            "one"
+        )
+
+
+def listing() -> list[dict[str, Any]]:
+    """Return every name with its kind, citation and options with their defaults."""
+    rows: list[dict[str, Any]] = []
+    for kind in registry.KINDS:
+        for name in registry.names_of(kind):
+            made = registry.find(name).made
+            rows.append({"name": name, "choice": kind, "citation": made.citation})
+    for name, short in registry.SHORT.items():
+        first, last = (registry.find(part) for part in short)
+        kinds = f"{first.kind} and {last.kind}"
+        rows.append({"name": name, "choice": kinds, "citation": first.made.citation})
+    known = registry.Known()
+    for row in rows:
+        row["options"] = {key: option.default for key, option in known[row["name"]].items()}
+    return rows

@@ -1,0 +1,14 @@
+"""Objectives by name, alone and wrapped as the papers do."""
+
+from algorithms.objectives.supervised import Supervised
+from algorithms.registry import CHOICES
+
+OBJECTIVES: dict[str, type[Supervised]] = {
+    **CHOICES["objective"],
+    **dict.fromkeys(("dbe", "mr", "prbm"), CHOICES["objective"]["fedavg"]),
+    **{
+        f"{name}+{'dbe' if 'prbm' in made.wrapped_by else 'mr'}": made
+        for name, made in CHOICES["objective"].items()
+        if made.wrapped_by and name != "fedavg"
+    },
+}
