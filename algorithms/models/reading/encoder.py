@@ -3,7 +3,7 @@ GELU, attention of a window's samples to each other, and torch's encoder layers,
 these."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.nn.functional as F
 from torch import nn
@@ -11,12 +11,10 @@ from torch import nn
 from algorithms.models.adoption.attention import Attention
 from algorithms.models.adoption.dropout import Dropped
 from algorithms.models.reading.layers import Unsupported, Value
-
-if TYPE_CHECKING:
-    from algorithms.models.reading.reader import Reader
+from algorithms.models.reading.notes import Notes
 
 
-def layer_norm(reader: "Reader", name: str, module: nn.LayerNorm, x: Value) -> Value:
+def layer_norm(reader: Notes, name: str, module: nn.LayerNorm, x: Value) -> Value:
     """Over the channels of each sample."""
     if not x.last and (x.sizes or reader.made_by(x) not in ("linear", "pick")):
         raise Unsupported(
@@ -40,7 +38,7 @@ def layer_norm(reader: "Reader", name: str, module: nn.LayerNorm, x: Value) -> V
     return replace(made, last=x.last)
 
 
-def gelu(reader: "Reader", x: Value, approximate: str = "none") -> Value:
+def gelu(reader: Notes, x: Value, approximate: str = "none") -> Value:
     """The exact one."""
     if approximate != "none":
         raise Unsupported(f"approximated by {approximate}")
@@ -49,7 +47,7 @@ def gelu(reader: "Reader", x: Value, approximate: str = "none") -> Value:
     return replace(reader.add("gelu", x, x.channels, x.sizes, x.grid), last=x.last)
 
 
-def attention(reader: "Reader", name: str, module: Attention, x: Value) -> Value:
+def attention(reader: Notes, name: str, module: Attention, x: Value) -> Value:
     """Of the samples of a window to each other."""
     if not x.last or x.grid[0] > 1 or not module.batch_first:
         raise Unsupported(
@@ -83,16 +81,14 @@ def attention(reader: "Reader", name: str, module: Attention, x: Value) -> Value
     return reader.linear(f"{name}.out_proj", module.out_proj, x)
 
 
-def encoder(reader: "Reader", name: str, module: nn.TransformerEncoder, x: Value) -> Value:
+def encoder(reader: Notes, name: str, module: nn.TransformerEncoder, x: Value) -> Value:
     """One layer after the other, and a norm where there is one."""
     for number, layer in enumerate(module.layers):
         x = reader.call(f"{name}.layers.{number}", layer, x)
     return x if module.norm is None else reader.call(f"{name}.norm", module.norm, x)
 
 
-def encoder_layer(
-    reader: "Reader", name: str, module: nn.TransformerEncoderLayer, x: Value
-) -> Value:
+def encoder_layer(reader: Notes, name: str, module: nn.TransformerEncoderLayer, x: Value) -> Value:
     """Attention, and two linear layers: each is added to what it reads, with a norm before it or
     after the sum."""
 
@@ -127,7 +123,7 @@ def encoder_layer(
     return x
 
 
-def _activated(reader: "Reader", name: str, activation: object, x: Value) -> Value:
+def _activated(reader: Notes, name: str, activation: object, x: Value) -> Value:
     if isinstance(activation, nn.Module):
         made: Value = reader.call(name, activation, x)
         return made

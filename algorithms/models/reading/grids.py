@@ -2,18 +2,16 @@
 `algorithms.models.reading.reader` reads them: convolutions, BatchNorm and pools."""
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from algorithms.models.reading.layers import Pair, Unsupported, Value
+from algorithms.models.reading.notes import Notes
 from wire.arrays import names
 
-if TYPE_CHECKING:
-    from algorithms.models.reading.reader import Reader
 
-
-def conv(reader: "Reader", name: str, module: nn.Conv1d | nn.Conv2d, x: Value) -> Value:
+def conv(reader: Notes, name: str, module: nn.Conv1d | nn.Conv2d, x: Value) -> Value:
     """Strided, padded and dilated; not in groups."""
     dims = _dimensions(reader, name, module, x)
     reader.require(name, module, groups=1, padding_mode="zeros")
@@ -45,7 +43,7 @@ def conv(reader: "Reader", name: str, module: nn.Conv1d | nn.Conv2d, x: Value) -
     return reader.add("conv", x, outputs, sizes, grid, outputs=outputs, tensors=tensors, **looks)
 
 
-def norm(reader: "Reader", name: str, module: nn.BatchNorm1d | nn.BatchNorm2d, x: Value) -> Value:
+def norm(reader: Notes, name: str, module: nn.BatchNorm1d | nn.BatchNorm2d, x: Value) -> Value:
     """By running statistics that move by a fixed momentum."""
     if x.sizes or isinstance(module, nn.BatchNorm2d):
         _dimensions(reader, name, module, x)
@@ -68,7 +66,7 @@ def norm(reader: "Reader", name: str, module: nn.BatchNorm1d | nn.BatchNorm2d, x
     )
 
 
-def max_pool(reader: "Reader", name: str, module: nn.MaxPool1d | nn.MaxPool2d, x: Value) -> Value:
+def max_pool(reader: Notes, name: str, module: nn.MaxPool1d | nn.MaxPool2d, x: Value) -> Value:
     """Over parts that do not overlap."""
     dims = _dimensions(reader, name, module, x)
     _require_apart(reader, name, module, dims)
@@ -76,7 +74,7 @@ def max_pool(reader: "Reader", name: str, module: nn.MaxPool1d | nn.MaxPool2d, x
     return _pool(reader, name, "max_pool", x, pair(module.kernel_size, dims, 1), dims)
 
 
-def avg_pool(reader: "Reader", name: str, module: nn.AvgPool1d | nn.AvgPool2d, x: Value) -> Value:
+def avg_pool(reader: Notes, name: str, module: nn.AvgPool1d | nn.AvgPool2d, x: Value) -> Value:
     """Over parts that do not overlap."""
     dims = _dimensions(reader, name, module, x)
     _require_apart(reader, name, module, dims)
@@ -87,7 +85,7 @@ def avg_pool(reader: "Reader", name: str, module: nn.AvgPool1d | nn.AvgPool2d, x
 
 
 def adaptive(
-    reader: "Reader", name: str, module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d, x: Value
+    reader: Notes, name: str, module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d, x: Value
 ) -> Value:
     """Over everything."""
     dims = _dimensions(reader, name, module, x)
@@ -95,7 +93,7 @@ def adaptive(
     return _pool(reader, name, "avg_pool", x, x.grid, dims)
 
 
-def _dimensions(reader: "Reader", name: str, module: nn.Module, x: Value) -> int:
+def _dimensions(reader: Notes, name: str, module: nn.Module, x: Value) -> int:
     """1 for layers of time windows, 2 for those of images."""
     dims = 2 if type(module).__name__.endswith("2d") else 1
     if not x.sizes:
@@ -109,19 +107,19 @@ def _dimensions(reader: "Reader", name: str, module: nn.Module, x: Value) -> int
 
 
 def _after(
-    reader: "Reader", name: str, x: Value, grid: Pair, dims: int
+    reader: Notes, name: str, x: Value, grid: Pair, dims: int
 ) -> tuple[tuple[int, ...], Pair]:
     if min(grid) < 1:
         raise Unsupported(f"{name} leaves nothing of {' x '.join(map(str, x.sizes))} samples")
     return grid[2 - dims :], grid
 
 
-def _pool(reader: "Reader", name: str, kind: str, x: Value, kernel: Pair, dims: int) -> Value:
+def _pool(reader: Notes, name: str, kind: str, x: Value, kernel: Pair, dims: int) -> Value:
     sizes, grid = _after(reader, name, x, (x.grid[0] // kernel[0], x.grid[1] // kernel[1]), dims)
     return reader.add(kind, x, x.channels, sizes, grid, kernel=kernel) if kernel != (1, 1) else x
 
 
-def _require_apart(reader: "Reader", name: str, module: Any, dims: int) -> None:
+def _require_apart(reader: Notes, name: str, module: Any, dims: int) -> None:
     """Pools that do not overlap, and leave nothing between them."""
     if pair(module.stride, dims, 1) != pair(module.kernel_size, dims, 1):
         raise Unsupported(

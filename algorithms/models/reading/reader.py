@@ -17,7 +17,8 @@ from algorithms.models.adoption.dropout import Dropped
 from algorithms.models.adoption.stacked import Stacked
 from algorithms.models.reading import arranged, encoder, grids, recurrent, views
 from algorithms.models.reading.grids import pair
-from algorithms.models.reading.layers import Layer, Network, Pair, Unsupported, Value
+from algorithms.models.reading.layers import Network, Unsupported, Value
+from algorithms.models.reading.notes import Notes
 from algorithms.models.reading.traced import Whole, alone, in_place, place, trace
 from algorithms.models.reading.views import View
 from wire.arrays import names
@@ -49,13 +50,11 @@ OF_VIEWS = (
 """Functions that take parameters and constants, and what a layer gives in another order."""
 
 
-class Reader:
+class Reader(Notes):
     """Follows the calls of a traced model with the shapes of what they pass on."""
 
     def __init__(self, window: tuple[int, ...], parameters: dict[str, tuple[int, ...]]) -> None:
-        self.window, self.parameters = window, parameters
-        self.layers: list[Layer] = []
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        super().__init__(window, parameters)
         self._modules: dict[type[nn.Module], Callable[[str, Any, Value], Any]] = {
             nn.Identity: lambda _name, _module, x: x,
             nn.Conv1d: partial(grids.conv, self),
@@ -80,10 +79,10 @@ class Reader:
             nn.TransformerEncoder: partial(encoder.encoder, self),
         }
         self._functions: dict[object, Callable[..., Any]] = {
-            operator.add: self.sum,
-            operator.iadd: self.sum,
-            torch.add: self.sum,
-            "add": self.sum,
+            operator.add: self._sum,
+            operator.iadd: self._sum,
+            torch.add: self._sum,
+            "add": self._sum,
             F.relu: self.relu,
             F.gelu: partial(encoder.gelu, self),
             torch.relu: self.relu,
@@ -188,19 +187,6 @@ class Reader:
                 return views.viewed(value, value.shape)
         raise Unsupported(f"the model reads {name}: expected parameters or constants, float32")
 
-    def note(self, name: str) -> None:
-        """A parameter that belongs to no layer is used."""
-        if name in self.shapes:
-            raise Unsupported(f"{name} is used more than once")
-        self.shapes[name] = self.parameters[name]
-
-    def made_by(self, x: Value) -> str:
-        """The kind of the layer that x comes from, behind dropout."""
-        layer = self.layers[x.layer]
-        while layer.kind == "dropout":
-            layer = self.layers[layer.inputs[0]]
-        return layer.kind
-
     def _attribute(self, x: Any, name: str) -> tuple[Any, ...]:
         if name != "shape" or not isinstance(x, (Value, View)):
             raise Unsupported(f"for {name}")
@@ -251,79 +237,6 @@ class Reader:
         except Unsupported as error:
             raise Unsupported(f"{place} calls {called} {error}") from None
 
-    def add(
-        self, kind: str, x: Value, channels: int, sizes: tuple[int, ...], grid: Pair, **others: Any
-    ) -> Value:
-        self.layers.append(Layer(kind, (x.layer,), **others))
-        return Value(len(self.layers) - 1, channels, sizes, grid)
-
-    def tensors(
-        self,
-        name: str,
-        module: nn.Module,
-        statistics: tuple[str, ...] = (),
-        prefix: str = "",
-        suffix: str = "",
-    ) -> dict[str, str]:
-        """The names of a layer's tensors by what they are to it, whose shapes are noted."""
-        found: dict[str, str] = {}
-        for part in ("weight", "bias", *statistics):
-            own = prefix + part + suffix
-            value, full = getattr(module, own, None), f"{name}.{own}"
-            if value is None:
-                continue
-            if full not in self.parameters and part not in statistics:
-                raise Unsupported(f"{full} is not a parameter of its own")
-            if value.dtype != torch.float32:
-                raise Unsupported(f"{full} is {value.dtype}: expected float32")
-            if full in self.shapes:
-                raise Unsupported(f"{name} is called more than once")
-            found[part], self.shapes[full] = full, tuple(value.shape)
-        return found
-
-    def require(self, name: str, module: nn.Module, **expected: object) -> None:
-        for option, value in expected.items():
-            if (found := getattr(module, option)) not in (value, (value,), (value, value)):
-                raise Unsupported(
-                    f"{name} is {module._get_name()} with {option}={found}: only {value}"
-                )
-
-    def expect(self, name: str, module: nn.Module, channels: int, x: Value) -> None:
-        if channels != x.channels:
-            raise Unsupported(
-                f"{name} is {module._get_name()} of {channels} inputs, and gets {x.channels}"
-            )
-
-    def linear(self, name: str, module: nn.Linear, x: Value) -> Value:
-        if x.last:  # of every sample: a convolution of one
-            self.expect(name, module, module.in_features, x)
-            made = self.add(
-                "conv",
-                x,
-                module.out_features,
-                x.sizes,
-                x.grid,
-                outputs=module.out_features,
-                tensors=self.tensors(name, module),
-            )
-            return replace(made, last=True)
-        if x.sizes:
-            raise Unsupported(f"{name} is Linear before Flatten")
-        self.expect(name, module, module.in_features, x)
-        return self.add(
-            "linear",
-            x,
-            module.out_features,
-            (),
-            (1, 1),
-            outputs=module.out_features,
-            tensors=self.tensors(name, module),
-        )
-
-    def relu(self, x: Value, inplace: bool = False) -> Value:
-        del inplace  # see traced.in_place
-        return replace(self.add("relu", x, x.channels, x.sizes, x.grid), last=x.last)
-
     def dropped(self, name: str, module: Dropped, x: Value) -> Value:
         """By a number for each value, or for each of torch's channels."""
         shape = tuple(views.shape_of(x)[1:])
@@ -345,19 +258,14 @@ class Reader:
         except Unsupported as error:
             raise Unsupported(f"{name} is GELU {error}") from None
 
-    def sum(self, x: Any, other: Any) -> Value:
+    def _sum(self, x: Any, other: Any) -> Value:
         """Of two layers' results, or of one and parameters or constants."""
         for one, table in ((x, other), (other, x)):
             if isinstance(one, Value) and isinstance(table, View):
                 return views.added(self, one, table)
         if not isinstance(x, Value) or not isinstance(other, Value):
             raise Unsupported("with what is no layer's result")
-        if replace(x, layer=0) != replace(other, layer=0):
-            raise Unsupported(
-                f"of {x.channels} channels of {x.sizes} and {other.channels} of {other.sizes}"
-            )
-        self.layers.append(Layer("sum", (x.layer, other.layer)))
-        return replace(x, layer=len(self.layers) - 1)
+        return self.sum(x, other)
 
 
 def _whole_number(function: Callable[[int, int], int]) -> Callable[[Any, Any], int]:

@@ -2,17 +2,15 @@
 give."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from algorithms.models.adoption.stacked import Stacked
 from algorithms.models.reading import views
 from algorithms.models.reading.layers import Unsupported, Value
+from algorithms.models.reading.notes import Notes
 from algorithms.models.reading.views import View
-
-if TYPE_CHECKING:
-    from algorithms.models.reading.reader import Reader
 
 
 class States(tuple[Value, ...]):
@@ -20,7 +18,7 @@ class States(tuple[Value, ...]):
     each, (layers, batch, channels)."""
 
 
-def gru(reader: "Reader", name: str, module: nn.GRU | Stacked, x: Value) -> Any:
+def gru(reader: Notes, name: str, module: nn.GRU | Stacked, x: Value) -> Any:
     """The states of every sample, and of each layer: a convolution of the inputs, and then the
     units one sample after another."""
     if module.mode != "GRU":
@@ -48,7 +46,7 @@ def gru(reader: "Reader", name: str, module: nn.GRU | Stacked, x: Value) -> Any:
     return x, States(states)
 
 
-def item(reader: "Reader", x: Any, at: Any) -> Any:
+def item(reader: Notes, x: Any, at: Any) -> Any:
     """One of the results of recurrent units, or one sample."""
     if isinstance(x, States) and isinstance(at, int) and -len(x) <= at < len(x):
         return pick(reader, x[at], -1)
@@ -68,7 +66,7 @@ def item(reader: "Reader", x: Any, at: Any) -> Any:
     raise Unsupported(f"of {at}: only one sample of a window")
 
 
-def pick(reader: "Reader", x: Value, sample: int) -> Value:
+def pick(reader: Notes, x: Value, sample: int) -> Value:
     """One sample of a window."""
     (count,) = x.sizes
     if x.grid[0] > 1:
@@ -78,7 +76,7 @@ def pick(reader: "Reader", x: Value, sample: int) -> Value:
     return reader.add("pick", x, x.channels, (), (1, 1), row=sample % count)
 
 
-def squeezed(reader: "Reader", x: Any, dim: int) -> Value:
+def squeezed(reader: Notes, x: Any, dim: int) -> Value:
     """The last state of the only layer."""
     if not isinstance(x, States) or len(x) != 1 or dim != 0:
         raise Unsupported("of what is not the state of one layer")

@@ -8,15 +8,13 @@ moves values is the same here as there.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from algorithms.models.reading.layers import Unsupported, Value
-
-if TYPE_CHECKING:
-    from algorithms.models.reading.reader import Reader
+from algorithms.models.reading.notes import Notes
 
 
 class Batch:
@@ -99,7 +97,7 @@ def size(x: View | Value, dim: int | None = None) -> Any:
     return shape_of(x) if dim is None else shape_of(x)[dim]
 
 
-def added(reader: "Reader", x: Value, table: View) -> Value:
+def added(reader: Notes, x: Value, table: View) -> Value:
     """A layer's result plus parameters or constants, one for each of its samples and channels."""
     if not x.sizes or x.grid[0] > 1:
         raise Unsupported("of parameters and what is no window of samples")
@@ -115,7 +113,7 @@ def added(reader: "Reader", x: Value, table: View) -> Value:
     return _tabled(reader, x, table.source, at if x.last else at.T, 0)
 
 
-def joined(reader: "Reader", parts: Sequence[Any], dim: int = 0) -> Value:
+def joined(reader: Notes, parts: Sequence[Any], dim: int = 0) -> Value:
     """Rows of parameters or constants in front of a layer's result."""
     *fronts, x = parts
     if (
@@ -138,7 +136,7 @@ def joined(reader: "Reader", parts: Sequence[Any], dim: int = 0) -> Value:
 
 
 def attended(
-    reader: "Reader",
+    reader: Notes,
     q: Any,
     k: Any,
     v: Any,
@@ -197,9 +195,7 @@ def _settled(source: Value | str | Tensor, at: Tensor) -> View | Value:
     )
 
 
-def _tabled(
-    reader: "Reader", x: Value, source: Value | str | Tensor, at: Tensor, front: int
-) -> Value:
+def _tabled(reader: Notes, x: Value, source: Value | str | Tensor, at: Tensor, front: int) -> Value:
     """A table's rows `at` (rows, channels), `front` of them in front of the samples of x, or all
     added to them."""
     samples = x.sizes[0] + front

@@ -1,0 +1,117 @@
+"""Notes of a model that is being read: the layers and tensors that were met so far."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from algorithms.models.reading.layers import Layer, Pair, Unsupported, Value
+
+
+class Notes:
+    """The layers that were met so far, and the shapes of their tensors."""
+
+    def __init__(self, window: tuple[int, ...], parameters: dict[str, tuple[int, ...]]) -> None:
+        self.window, self.parameters = window, parameters
+        self.layers: list[Layer] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def note(self, name: str) -> None:
+        """A parameter that belongs to no layer is used."""
+        if name in self.shapes:
+            raise Unsupported(f"{name} is used more than once")
+        self.shapes[name] = self.parameters[name]
+
+    def made_by(self, x: Value) -> str:
+        """The kind of the layer that x comes from, behind dropout."""
+        layer = self.layers[x.layer]
+        while layer.kind == "dropout":
+            layer = self.layers[layer.inputs[0]]
+        return layer.kind
+
+    def call(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Return what a layer of this name makes of what it is given."""
+        raise NotImplementedError
+
+    def add(
+        self, kind: str, x: Value, channels: int, sizes: tuple[int, ...], grid: Pair, **others: Any
+    ) -> Value:
+        self.layers.append(Layer(kind, (x.layer,), **others))
+        return Value(len(self.layers) - 1, channels, sizes, grid)
+
+    def tensors(
+        self,
+        name: str,
+        module: nn.Module,
+        statistics: tuple[str, ...] = (),
+        prefix: str = "",
+        suffix: str = "",
+    ) -> dict[str, str]:
+        """The names of a layer's tensors by what they are to it, whose shapes are noted."""
+        found: dict[str, str] = {}
+        for part in ("weight", "bias", *statistics):
+            own = prefix + part + suffix
+            value, full = getattr(module, own, None), f"{name}.{own}"
+            if value is None:
+                continue
+            if full not in self.parameters and part not in statistics:
+                raise Unsupported(f"{full} is not a parameter of its own")
+            if value.dtype != torch.float32:
+                raise Unsupported(f"{full} is {value.dtype}: expected float32")
+            if full in self.shapes:
+                raise Unsupported(f"{name} is called more than once")
+            found[part], self.shapes[full] = full, tuple(value.shape)
+        return found
+
+    def require(self, name: str, module: nn.Module, **expected: object) -> None:
+        for option, value in expected.items():
+            if (found := getattr(module, option)) not in (value, (value,), (value, value)):
+                raise Unsupported(
+                    f"{name} is {module._get_name()} with {option}={found}: only {value}"
+                )
+
+    def expect(self, name: str, module: nn.Module, channels: int, x: Value) -> None:
+        if channels != x.channels:
+            raise Unsupported(
+                f"{name} is {module._get_name()} of {channels} inputs, and gets {x.channels}"
+            )
+
+    def linear(self, name: str, module: nn.Linear, x: Value) -> Value:
+        if x.last:  # of every sample: a convolution of one
+            self.expect(name, module, module.in_features, x)
+            made = self.add(
+                "conv",
+                x,
+                module.out_features,
+                x.sizes,
+                x.grid,
+                outputs=module.out_features,
+                tensors=self.tensors(name, module),
+            )
+            return replace(made, last=True)
+        if x.sizes:
+            raise Unsupported(f"{name} is Linear before Flatten")
+        self.expect(name, module, module.in_features, x)
+        return self.add(
+            "linear",
+            x,
+            module.out_features,
+            (),
+            (1, 1),
+            outputs=module.out_features,
+            tensors=self.tensors(name, module),
+        )
+
+    def relu(self, x: Value, inplace: bool = False) -> Value:
+        del inplace  # see traced.in_place
+        return replace(self.add("relu", x, x.channels, x.sizes, x.grid), last=x.last)
+
+    def sum(self, x: Value, other: Value) -> Value:
+        """Note the sum of two layers' results."""
+        if replace(x, layer=0) != replace(other, layer=0):
+            raise Unsupported(
+                f"of {x.channels} channels of {x.sizes} and {other.channels} of {other.sizes}"
+            )
+        self.layers.append(Layer("sum", (x.layer, other.layer)))
+        return replace(x, layer=len(self.layers) - 1)
