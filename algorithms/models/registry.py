@@ -8,16 +8,14 @@ from functools import partial
 from torch import Tensor
 
 from algorithms.core.contract import Task
-from algorithms.models.autoencoder import autoencoder
 from algorithms.models.blocks import CUTS
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import har_cnn_dbe
-from algorithms.models.mlp import mlp
-from algorithms.models.resnet import resnet18
+from algorithms.models.images import resnet18, vgg11
+from algorithms.models.plain import autoencoder, mlp
 from algorithms.models.small_cnn import autocfl, cnn2, cnn4
 from algorithms.models.tcn import tcn, text_tcn
 from algorithms.models.text import text_cnn, text_mlp
-from algorithms.models.vgg import vgg11
 from algorithms.spec import Choice, Limits, Option, Options, read
 from wire.bundle import Window
 from wire.errors import ConfigError

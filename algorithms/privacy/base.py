@@ -30,3 +30,11 @@ class DefaultPrivacy:
 
     def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
         return None
+
+
+class NoPrivacy(DefaultPrivacy):
+    """Gives no guarantee."""
+
+    name: ClassVar[str] = "no-privacy"
+    citation: ClassVar[str] = ""
+    protects: ClassVar[bool] = False

@@ -16,9 +16,8 @@ from algorithms.core.functional import functional
 from algorithms.models.blocks import norm
 from algorithms.models.classifier import Classifier, Scale, watch_representation
 from algorithms.models.har_cnn import HarCnn
+from algorithms.models.images import resnet18, vgg11
 from algorithms.models.registry import MODELS, OF_IDS, default_model, make_model
-from algorithms.models.resnet import resnet18
-from algorithms.models.vgg import vgg11
 from export.lowering.onnx_graph import capture_onnx
 from wire.bundle import Window
 from wire.errors import ConfigError

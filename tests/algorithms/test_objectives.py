@@ -26,7 +26,7 @@ from algorithms.objectives.fedrod import FedRodServer
 from algorithms.objectives.lgnet import LgNetServer
 from algorithms.objectives.perfedavg import PerFedAvgServer
 from algorithms.objectives.supervised import Supervised
-from algorithms.privacy.none import NoPrivacy
+from algorithms.privacy.base import NoPrivacy
 from edge_client.core.ports import Windows
 from edge_client.work.executor import Executor
 from export.describe import describe_bundle, example_inputs, named, responses_of, to_numpy

@@ -11,9 +11,9 @@ from opacus.accountants import RDPAccountant
 from scipy.stats import norm
 
 from algorithms.core.contract import LocalModel, Privacy, Work
+from algorithms.privacy.base import NoPrivacy
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian, spent
-from algorithms.privacy.none import NoPrivacy
 from tests.support.known import known
 from wire.arrays.privacy import add_noise, clip
 from wire.arrays.tensors import Array

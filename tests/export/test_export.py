@@ -18,7 +18,7 @@ from algorithms.core.contract import TorchTensors
 from algorithms.core.probe import make_probe, whole_model
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import HarCnn
-from algorithms.models.resnet import resnet18
+from algorithms.models.images import resnet18
 from algorithms.objectives.fedavg import FedAvg
 from export import parity
 from export.bundle import capture_graphs, save_probe

@@ -1,14 +1,21 @@
-"""ResNet-18 for small images.
+"""Networks for images: ResNet-18 and VGG-11.
+
+ResNet-18 for small images.
 
 K. He, X. Zhang, S. Ren, J. Sun, CVPR 2016. DistFL and DBE use it on images of 32 and 64 pixels; as
 is usual there, it begins with one convolution of 3 instead of one of 7 with stride 2 and a
 max-pooling.
+
+VGG-11 with BatchNorm, and with global average pooling in place of its fully connected layers.
+
+K. Simonyan, A. Zisserman, ICLR 2015, configuration A; as B. Liu et al., DistFL, IMWUT 2021, section
+5.1, change it for CIFAR-10.
 """
 
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.blocks import assemble, average, conv, dimensions, norm
+from algorithms.models.blocks import assemble, average, conv, dimensions, norm, pool
 from algorithms.models.classifier import Classifier
 from wire.bundle import Window
 
@@ -56,3 +63,24 @@ def resnet18(window: Window, num_classes: int, size: Tensor, share: float = 1.0)
             layers.append(Residual(dims, inputs, outputs, 2 if stage and not block else 1))
             inputs = outputs
     return assemble("resnet18", window, num_classes, size, nn.Sequential(*layers, average(dims)))
+
+
+VGG_BLOCKS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
+"""Channels of the convolutions between one max-pooling and the next."""
+
+
+def vgg11(window: Window, num_classes: int, size: Tensor, share: float = 1.0) -> Classifier:
+    """VGG-11: eight convolutions of 3 with BatchNorm and ReLU, max-pool 2 after each block while
+    there is something to halve, the mean of every channel, one linear layer. `share` of the
+    channels makes a narrower one."""
+    dims, inputs, smallest = dimensions(window), len(window.channels), min(window.shape[1:])
+    layers: list[nn.Module] = []
+    for block in VGG_BLOCKS:
+        for width in block:
+            outputs = max(1, round(share * width))
+            layers += [conv(dims, inputs, outputs, 3, padding=1), norm(dims, outputs), nn.ReLU()]
+            inputs = outputs
+        if smallest > 1:
+            layers.append(pool(dims))
+            smallest //= 2
+    return assemble("vgg11", window, num_classes, size, nn.Sequential(*layers, average(dims)))
