@@ -16,7 +16,6 @@ import torch
 from algorithms.core.arena import flatten, layout_of, size_of, views, write_change
 from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import (
-    Coordinator,
     Grouped,
     Grouping,
     GroupingMemory,
@@ -24,7 +23,6 @@ from algorithms.core.contract import (
     Mean,
     ObjectiveMemory,
     Placement,
-    Privacy,
     Probe,
     Programs,
     ServerOptimizer,
@@ -36,6 +34,8 @@ from algorithms.core.keys import NEWCOMER, UNLABELLED, is_no_group
 from algorithms.core.stack import Stack
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
+from algorithms.objectives.coordinator import DefaultCoordinator
+from algorithms.privacy.base import DefaultPrivacy
 from algorithms.server_optimizers.none import NoServerOptimizer
 from algorithms.server_optimizers.stepping import advance
 from wire.arrays import names
@@ -98,10 +98,10 @@ class Algorithm:
 
     name: str
     objective: str
-    coordinator: Coordinator
+    coordinator: DefaultCoordinator
     grouping: Grouping
     mean: Mean
-    privacy: Privacy
+    privacy: DefaultPrivacy
     server_optimizer: ServerOptimizer = field(default_factory=NoServerOptimizer)
     secret: bytes = b""
     """What nobody else knows, for the noise of the privacy mechanism; an empty one is good for

@@ -18,21 +18,21 @@ from algorithms import outside, registry
 from algorithms.algorithm import Algorithm
 from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import (
-    Coordinator,
     Grouping,
     Mean,
     Optimizer,
-    Privacy,
     ServerOptimizer,
     Task,
 )
 from algorithms.core.units import Units
 from algorithms.models.classifier import Classifier
+from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.dbe import MeanRegulariserServer
 from algorithms.objectives.dpsgd import ClippedExamples
 from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.choices import ByRecipe, Personalisation
 from algorithms.personalisation.keeping import Recipe
+from algorithms.privacy.base import DefaultPrivacy
 from algorithms.spec import DEFAULT_ALGORITHM, Choice, Value, read, read_joined, write
 from algorithms.tasks.balanced import Balanced, BalancedServer
 from wire.errors import ConfigError
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
     """Not made yet: its two halves take options apart."""
     grouping: Grouping
     mean: Mean
-    privacy: Privacy
+    privacy: DefaultPrivacy
     personalisation: Personalisation
     optimizer: Optimizer
     server_optimizer: ServerOptimizer
@@ -402,7 +402,7 @@ def objective_name(spec: AlgorithmSpec) -> str:
     return "+".join(names)
 
 
-def _check_privacy(spec: AlgorithmSpec, parts: Parts, coordinator: Coordinator) -> None:
+def _check_privacy(spec: AlgorithmSpec, parts: Parts, coordinator: DefaultCoordinator) -> None:
     """Raise ConfigError if devices would report what the privacy mechanism does not cover."""
     where, privacy = f"algorithm {str(spec)!r}", parts.privacy
     if privacy.mean and parts.mean.name != privacy.mean:

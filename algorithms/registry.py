@@ -48,9 +48,9 @@ class Kind(NamedTuple):
     """How errors call one, if not by its name."""
 
 
-def _members(protocol: Any) -> tuple[str, ...]:
-    """Return the attributes and methods that a protocol declares."""
-    names = (*inspect.get_annotations(protocol), *vars(protocol))
+def _members(declared: Any) -> tuple[str, ...]:
+    """Return the attributes and methods that a class declares."""
+    names = (*inspect.get_annotations(declared), *vars(declared))
     return tuple(dict.fromkeys(name for name in names if not name.startswith("_")))
 
 
@@ -60,7 +60,7 @@ KINDS = {
     "bias": Kind("objectives", ("name", "citation"), (), PrivateBias),
     "grouping": Kind("groupings", _members(contract.Grouping), ("group", "start"), Defaults),
     "mean": Kind("means", _members(contract.Mean), ("combine",)),
-    "privacy": Kind("privacy", _members(contract.Privacy), ("epsilon",), DefaultPrivacy),
+    "privacy": Kind("privacy", _members(DefaultPrivacy), ("epsilon",), DefaultPrivacy),
     "personalisation": Kind(
         "personalisation",
         _members(Personalisation),

@@ -135,63 +135,6 @@ program, ``start:KEY`` that of the devices that start from one model, the empty 
 other devices."""
 
 
-class Coordinator(Protocol):
-    """The server's half of an objective. Numpy only: it does not have the model's code."""
-
-    grouping: ClassVar[str]
-    """Name of the only grouping it works with; empty when any will do."""
-    own_rule: ClassVar[bool]
-    """Whether what it remembers holds for models that are the mean alone, so that no server
-    optimizer goes with it."""
-    responds: ClassVar[bool]
-    """Whether devices report measurements besides what they train: no privacy mechanism covers
-    these."""
-    absorbs: ClassVar[bool]
-    """Whether `absorb` looks at the round at all; where it does not, models need not be held one by
-    one."""
-    keeps: ClassVar[bool]
-    """Whether `closing` makes what a device keeps out of the model that it is given: a device that
-    comes later then needs nothing else."""
-
-    def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        """The memory before the first round, from the bundle's initial tensors and the run's seed,
-        for what the coordinator draws."""
-
-    def preparing(self, context: ObjectiveMemory) -> bool:
-        """Whether the next round is a preparation: nobody is grouped in it, and it does not count
-        as a round of training."""
-
-    def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
-        """What devices do in the next round."""
-
-    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        """What every device does after the last round; its last evaluation is the one that
-        counts."""
-
-    def absorb(
-        self,
-        context: ObjectiveMemory,
-        models: Sequence["LocalModel"],
-        membership: Mapping[str, str],
-        averages: Mapping[str, Tensors],
-    ) -> ObjectiveMemory:
-        """Take in a round: its local models sorted by device id, the group of every device, and the
-        new model of each group (roles shared and statistic). In a preparation everybody is in group
-        `NEWCOMER`."""
-
-    def received(
-        self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
-    ) -> Tensors:
-        """The tensors of role received (``received/NAME``) for devices that start from the model of
-        this key."""
-
-    def forget(
-        self, context: ObjectiveMemory, device_id: str, alone: str | None
-    ) -> ObjectiveMemory:
-        """The memory without a device. `alone`: the key of the group in which it was the only one,
-        and which is gone with it."""
-
-
 @dataclass(frozen=True)
 class Probe:
     """The server's view of a model: a function over its tensors, for groupings that look at what a
@@ -492,36 +435,6 @@ class Task(Protocol):
     def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
         """What a device is told of its examples (batch, answers) float32, or (batch, steps,
         answers)."""
-
-
-class Privacy(Protocol):
-    """What is clipped and noised before models are combined, and what it costs."""
-
-    name: ClassVar[str]
-    citation: ClassVar[str]
-    protects: ClassVar[bool]
-    """Whether it gives a guarantee: devices must then report nothing that it does not cover."""
-    mean: ClassVar[str]
-    """Name of the only mean that its noise is measured for; empty when any will do."""
-    server_noise: ClassVar[bool]
-    """Whether `noise` adds any: the server then needs the same secret as long as a run lasts."""
-
-    def in_step(self) -> dict[str, float]:
-        """The hyper-parameters that the exported step must have for it to hold; empty when the step
-        has no part in it."""
-
-    def verbs(self) -> tuple[Verb, ...]:
-        """What a device does after its training, before anything leaves it."""
-
-    def clip(self, update: Array) -> Array:
-        """One device's flat update (D,) float32, statistics included, as the server may use it."""
-
-    def noise(self, mean: Array, num_devices: int, seed: int) -> Array:
-        """A group's mean update (D,) float32 over `num_devices` as it may be seen by others."""
-
-    def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
-        """What has been spent after so many rounds like this one, at the mechanism's delta; None
-        without a mechanism."""
 
 
 def exchanged(tensors: Mapping[str, T]) -> dict[str, T]:

@@ -11,21 +11,32 @@ from wire.messages import Evaluate, Verb
 
 class DefaultCoordinator:
     """Every round: evaluate the model received, then train. After the last: evaluate. Nothing is
-    sent besides the model."""
+    sent besides the model. Numpy only: the server does not have the model's code."""
 
     grouping: ClassVar[str] = ""
+    """Name of the only grouping it works with; empty when any will do."""
     own_rule: ClassVar[bool] = False
+    """True if what it remembers holds for models that are the mean alone, so that no server
+    optimizer goes with it."""
     responds: ClassVar[bool] = False
+    """True if devices report measurements besides what they train: no privacy mechanism covers
+    these."""
     absorbs: ClassVar[bool] = False
+    """True if `absorb` looks at the round at all; where it does not, models need not be held one by
+    one."""
     keeps: ClassVar[bool] = False
+    """True if `closing` makes what a device keeps out of the model that it is given: a device that
+    comes later then needs nothing else."""
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
+        """Return the memory before the first round, from the bundle's initial tensors and the run's
+        seed, for what the coordinator draws."""
         return ObjectiveMemory()
 
     def forget(
         self, context: ObjectiveMemory, device_id: str, alone: str | None
     ) -> ObjectiveMemory:
-        """Without what is kept for the device's own group."""
+        """Return the memory without what is kept for the device's own group."""
         if alone is None:
             return context
         return replace(
@@ -34,16 +45,21 @@ class DefaultCoordinator:
         )
 
     def preparing(self, context: ObjectiveMemory) -> bool:
+        """Return True if the next round is a preparation: nobody is grouped in it, and it does not
+        count as a round of training."""
         return False
 
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
+        """Return the verbs of devices in the next round."""
         return {"": (Evaluate(), *self.training(context, work))}
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        """What a device does in a round after it has evaluated the model it received."""
+        """Return the verbs of a round after a device has evaluated the model it received."""
         return (work.train(),)
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        """Return the verbs of every device after the last round; its last evaluation is the one
+        that counts."""
         return (Evaluate(),)
 
     def absorb(
@@ -53,9 +69,14 @@ class DefaultCoordinator:
         membership: Mapping[str, str],
         averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
+        """Take in a round: its local models sorted by device id, the group of every device, and the
+        new model of each group (roles shared and statistic). In a preparation everybody is in group
+        `NEWCOMER`."""
         return context
 
     def received(
         self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
     ) -> Tensors:
+        """Return the tensors of role received (``received/NAME``) for devices that start from the
+        model of this key."""
         return {}

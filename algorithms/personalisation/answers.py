@@ -7,7 +7,7 @@ there or not, and of quantities, a row has one more column, which is its weight:
 would be an answer too.
 """
 
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,51 +23,27 @@ LEAST_MEASURED = 1e-12
 measured."""
 
 
-class Answers(Protocol):
-    """How a task's answers are remembered and mixed; rows are (n, width)."""
+class OfClasses:
+    """Class probabilities; labels are 1 for the class."""
 
-    by_class: ClassVar[bool]
+    by_class: ClassVar[bool] = True
     """Whether a window has one of the classes, so that a device may have labels of a part of them
     alone."""
 
     def width(self, num_outputs: int) -> int:
         """How wide rows are where a model gives so many numbers."""
-
-    def guess(self, logits: Tensor) -> Tensor:
-        """The rows of what a model answers (n, outputs)."""
-
-    def labels(self, target: Tensor, num_outputs: int) -> Tensor:
-        """The rows of labels, as `Task.target` gives them; zeros where a window has none."""
-
-    def weight(self, rows: Tensor) -> Tensor:
-        """(n,) how much there is in each row: 1 for a whole answer, 0 for none."""
-
-    def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """The loss (n,) of answers by labels, both as rows; not yet cut off where a loss can be of
-        any size."""
-
-    def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
-        """What `Task.answer` would say, by these rows."""
-
-    def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
-        """``metric/loss_sum`` and ``metric/num_correct`` of answers as rows."""
-
-
-class OfClasses:
-    """Class probabilities; labels are 1 for the class."""
-
-    by_class: ClassVar[bool] = True
-
-    def width(self, num_outputs: int) -> int:
         return num_outputs
 
     def guess(self, logits: Tensor) -> Tensor:
+        """The rows of what a model answers (n, outputs)."""
         return torch.softmax(logits, dim=1)
 
     def labels(self, target: Tensor, num_outputs: int) -> Tensor:
+        """The rows of labels, as `Task.target` gives them; zeros where a window has none."""
         return (target.unsqueeze(1) == torch.arange(num_outputs)).to(torch.float32)
 
     def weight(self, rows: Tensor) -> Tensor:
+        """(n,) how much there is in each row: 1 for a whole answer, 0 for none."""
         return rows.sum(1)
 
     def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
@@ -75,9 +51,11 @@ class OfClasses:
         return -(rows * labels).sum(1).clamp(min=LEAST).log()
 
     def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
+        """What `Task.answer` would say, by these rows."""
         return rows
 
     def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
+        """``metric/loss_sum`` and ``metric/num_correct`` of answers as rows."""
         return metrics_of_answers(rows, target, LEAST_MEASURED)
 
 
@@ -149,6 +127,8 @@ class OfQuantities:
 
 
 CLASSES = OfClasses()
+Answers = OfClasses | OfNames | OfQuantities
+"""How a task's answers are remembered and mixed; rows are (n, width)."""
 ANSWERS: dict[TaskName, Answers] = {
     CLASSIFICATION: CLASSES,
     MULTI_LABEL: OfNames(),

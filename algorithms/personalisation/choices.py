@@ -2,7 +2,7 @@
 
 from copy import copy
 from dataclasses import replace
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Self
 
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
@@ -26,25 +26,27 @@ MEMORY = 256
 """How many of its windows a device remembers, at most."""
 
 
-class Personalisation(Protocol):
-    """What a device keeps when a run is over."""
+class Personalisation:
+    """What a device keeps when a run is over: what it is given, unless a subclass says more."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
-    grouping: ClassVar[str]
+    grouping: ClassVar[str] = ""
     """Name of the grouping that goes with it where none is named; empty when any will do."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The names of what devices choose from, in the order of what they report
+        """Names of what devices choose from, in the order of what they report
         (`algorithms.personalisation.kept`); empty where they do not choose."""
+        return ()
 
     def in_task(self, task: TaskName) -> Self:
-        """The same for devices that learn this task; itself where that makes no difference.
+        """Return the same for devices that learn this task.
 
         Raises:
             ConfigError: it has nothing to go by there.
         """
+        return self
 
     def wrap_device(self, objective: Supervised) -> None:
         """Wrap the device's half of an objective with what this needs."""
@@ -53,31 +55,17 @@ class Personalisation(Protocol):
         """Wrap the server's half; `reports`: whether devices may say what they kept, and why."""
 
 
-class Served:
+class Served(Personalisation):
     """The model that the algorithm gives the device, and what the objective itself does after the
     last round."""
 
     name: ClassVar[str] = "served"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
-    grouping: ClassVar[str] = ""
-    candidates: tuple[str, ...] = ()
-
-    def in_task(self, task: TaskName) -> Self:
-        return self
-
-    def wrap_device(self, objective: Supervised) -> None:
-        """Leave the device's half as it is."""
-
-    def wrap_server(self, coordinator: DefaultCoordinator, reports: bool) -> None:
-        """Leave the server's half as it is."""
 
 
-class ByRecipe:
+class ByRecipe(Personalisation):
     """Makes both halves by a recipe; the others derive from it."""
 
-    name: ClassVar[str]
-    citation: ClassVar[str]
-    grouping: ClassVar[str] = ""
     recipe: ClassVar[Recipe]
     memory, holdout, epochs = MEMORY, 0.25, 0
     task: TaskName = CLASSIFICATION

@@ -30,7 +30,7 @@ the candidate that is kept. A training whose model no longer answers with number
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from msgspec.structs import replace
@@ -46,7 +46,7 @@ from algorithms.objectives.supervised import Pass, Supervised, following_values
 from algorithms.objectives.wrapper import Wrapper
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, USABLE, WINDOWS, WORST
-from algorithms.personalisation.memory import SHARE
+from algorithms.personalisation.memory import SHARE, Memory, Scores
 from wire.arrays import names
 from wire.held import FEWEST
 from wire.messages import Apply, Evaluate, Train, Verb
@@ -130,31 +130,6 @@ class Asked:
     epochs: int
     reports: bool
     memory: int
-
-
-class Remembered(Protocol):
-    """What a device remembers of its windows, a row each; rows that hold no window are zero."""
-
-    @property
-    def finite(self) -> Tensor:
-        """() whether the model answers with numbers."""
-
-    def num_trained(self) -> Tensor:
-        """() how many windows that a model can be judged by are not held out."""
-
-    def num_held(self) -> Tensor:
-        """() how many windows are held out."""
-
-    def elsewhere(self) -> Tensor:
-        """() how much the model says of what the device has no labels of."""
-
-    def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        """The loss (M, len(shares)) of the windows held out, for each share of neighbours in the
-        answer, at most `WORST`; and (M,) 1 for each of these windows. Other rows are zero."""
-
-    def answering(self) -> TorchTensors:
-        """The tensors that the device answers by besides its model, ``memory/NAME``, without the
-        share."""
 
 
 class Keeping(Wrapper[Supervised]):
@@ -299,7 +274,7 @@ class Keeping(Wrapper[Supervised]):
         windows have classes."""
         raise NotImplementedError
 
-    def memorised(self, tensors: TorchTensors) -> Remembered:
+    def memorised(self, tensors: TorchTensors) -> Memory | Scores:
         """What ``memorise`` gave."""
         raise NotImplementedError
 

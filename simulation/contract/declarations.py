@@ -3,7 +3,7 @@ declare."""
 
 import numpy as np
 
-from algorithms.core.contract import Mean, Privacy, ServerOptimizer, Sgd, Slice
+from algorithms.core.contract import Mean, ServerOptimizer, Sgd, Slice
 from algorithms.core.stack import Stack
 from algorithms.means.streaming import StreamingMean
 from algorithms.objectives.coordinator import DefaultCoordinator
@@ -97,7 +97,7 @@ def same_declarations(kept: Personalisation, objective: Supervised) -> str:
     return ""
 
 
-def server_noise(mechanism: type[Privacy]) -> str:
+def server_noise(mechanism: type[DefaultPrivacy]) -> str:
     """A mechanism says whether the server adds noise.
 
     Raises:

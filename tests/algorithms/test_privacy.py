@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from opacus.accountants import RDPAccountant
 from scipy.stats import norm
 
-from algorithms.core.contract import LocalModel, Privacy, Work
+from algorithms.core.contract import LocalModel, Work
 from algorithms.privacy.base import NoPrivacy
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian, spent
@@ -183,7 +183,7 @@ class TestMechanisms:
             assert private.noise(update, 7, 0) is update
 
     def test_the_aggregators_noise_covers_one_device_of_the_mean(self) -> None:
-        private: Privacy = CentralGaussian(clip_norm=2.0, noise_multiplier=1.5)
+        private = CentralGaussian(clip_norm=2.0, noise_multiplier=1.5)
         mean = np.zeros(100_000, np.float32)
         made = private.noise(mean, 10, seed=3)
         assert made.std() == pytest.approx(1.5 * 2.0 / 10, rel=0.02)
