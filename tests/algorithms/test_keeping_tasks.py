@@ -21,10 +21,10 @@ from algorithms.personalisation.memory import (
     SPREAD,
     TIMES,
     Memory,
+    Scores,
     answer,
     empty,
 )
-from algorithms.personalisation.scores import Scores
 from edge_client.core.own import own_tensors
 from edge_client.core.ports import Windows
 from edge_client.data.labels import no_labels
