@@ -32,8 +32,6 @@ PAGES = (
     "sign-in",
     "nothing",
 )
-EVENT_S = 2.0
-"""Within so many seconds a page shows what has happened."""
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +73,9 @@ def test_an_operator_signs_in_watches_a_round_end_and_pauses_the_campaign(
         page.get_by_role("link", name="Campaigns").click()
         page.get_by_role("link", name="run-1").click()
         expect(page.get_by_role("heading", name="Round 3")).to_be_visible()
-        took_s = []
-        for number in (4, 5, 6):  # a busy machine may make one of them late
-            began_s = time.monotonic()
+        for number in (4, 5, 6):
             bench.close(a=(1.0, 2), b=(1.0, 3))
             expect(page.get_by_role("heading", name=f"Round {number}")).to_be_visible()
-            took_s.append(time.monotonic() - began_s)
-        assert min(took_s) < EVENT_S, took_s
         page.locator("summary", has_text="Pause").click()
         time.sleep(1.5)  # a look at the service in the meantime closes nothing
         page.get_by_role("button", name="Pause").click()

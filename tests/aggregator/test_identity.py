@@ -228,12 +228,15 @@ class TestEpoch:
 
     @pytest.mark.parametrize("boot_id", ["own", "own.3"])
     def test_an_earlier_start_from_this_folder_is_not_watched(
-        self, in_process_broker: InProcessBroker, sign: Signer, boot_id: str
+        self,
+        in_process_broker: InProcessBroker,
+        sign: Signer,
+        boot_id: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.setattr("aggregator.leadership.identity.LEASE_S", 3600.0)
         self.publish(in_process_broker, sign, 7000, boot_id)
-        started_s = time.monotonic()
         assert self.find(in_process_broker) == 7001
-        assert time.monotonic() - started_s < 0.5
 
     def alive(self, broker: InProcessBroker, sign: Signer) -> threading.Timer:
         """Another aggregator, which says once more that it is there."""
@@ -255,13 +258,11 @@ class TestEpoch:
         timer.join()
 
     def test_take_over_follows_it_at_once(
-        self, in_process_broker: InProcessBroker, sign: Signer
+        self, in_process_broker: InProcessBroker, sign: Signer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        timer = self.alive(in_process_broker, sign)
-        started_s = time.monotonic()
+        monkeypatch.setattr("aggregator.leadership.identity.LEASE_S", 3600.0)
+        self.publish(in_process_broker, sign, 7000, "other")
         assert self.find(in_process_broker, take_over=True) == 7001
-        assert time.monotonic() - started_s < 0.4
-        timer.join()
 
     def test_one_that_may_not_read_the_fleets_topic_ends(
         self, in_process_broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch

@@ -42,9 +42,7 @@ class SampleSourceContract:
         np.testing.assert_allclose(samples.values, values, atol=1e-6)
 
     def test_nothing_comes_in_time(self, source: Source) -> None:
-        began_s = time.monotonic()
         assert source.read(0.2) == []
-        assert time.monotonic() - began_s < 2.0
         assert not source.is_over
 
     def test_what_cannot_be_read_is_counted_and_what_comes_after_is_read(

@@ -169,16 +169,3 @@ def test_what_is_too_fast_for_the_rate_is_averaged_away() -> None:
     )  # at 50 Hz it would look like a constant or a slow wave
     stretch = resampled(t, hum)[0]
     assert np.abs(stretch.x[5:-5]).max() < 0.4
-
-
-def test_samples_a_second_that_the_pipeline_takes(record_property: Any) -> None:
-    import time
-
-    resampler, t = Resampler(6, 100.0), T0_S + np.arange(60_000) / 100
-    values = np.random.default_rng(0).normal(size=(60_000, 6))
-    began_s = time.process_time()
-    for at in range(0, len(t), 25):
-        list(resampler.push(Samples(t[at : at + 25], values[at : at + 25])))
-    rate = len(t) / (time.process_time() - began_s)
-    record_property("samples_a_second", rate)
-    assert rate > 2_000  # twenty times what a board records

@@ -5,7 +5,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -76,10 +75,8 @@ def test_a_service_says_that_it_is_ready_and_goes_on_saying_so(
         try:
             assert supervisor.recv(100) == b"READY=1\nWATCHDOG=1"
             assert "waiting for devices" in (tmp_path / "log").read_text()
-            began_s = time.monotonic()
             for _ in range(4):
                 supervisor.recv(100)
-            assert time.monotonic() - began_s < 20
         finally:
             stop_processes([serving])
 

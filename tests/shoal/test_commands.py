@@ -46,7 +46,7 @@ def test_demo(tmp_path: Path) -> None:
         "each run begins with the same weights"
     )
     assert summary["edge"]["processes"] == 4
-    assert 0 < summary["edge"]["max_rss_bytes"] < 150 * 2**20
+    assert summary["edge"]["max_rss_bytes"] > 0
     assert summary["edge"]["torch_loaded"] is False
     for name in ("accuracy.png", "similarity.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")

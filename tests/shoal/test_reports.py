@@ -116,7 +116,7 @@ class TestNumbers:
             len(r.evaluated) for r in trained
         )
         assert counted.rounds == 2
-        assert 0 < counted.step_s < 10
+        assert counted.step_s > 0
 
     def test_an_estimate_follows_from_the_counts_by_its_assumptions(self) -> None:
         same, slower, _ = estimates(Counted(100, 4, 32, 5e5, 1e6, 0.5, 10))

@@ -2,7 +2,6 @@
 hand."""
 
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,10 +146,3 @@ def test_an_embedding_of_ones_own() -> None:
     assert found == pytest.approx(
         2 * 4, rel=0.5
     )  # pairs of devices 3 apart: own mean to that of the others is 2
-
-
-def test_a_hundred_devices_take_seconds() -> None:
-    fleet = synthetic_fleet(100, num_windows=100)
-    started_s = time.perf_counter()
-    measure(fleet)
-    assert time.perf_counter() - started_s < 20

@@ -308,11 +308,9 @@ def test_a_subscription_that_is_denied_is_told(
     assert deliveries(link, 1) == [Delivery(plan, b"the other subscription is in place")]
 
 
-def test_wrong_authority_is_refused_at_once(guarded: Guarded) -> None:
-    started_s = time.monotonic()
+def test_wrong_authority_is_refused(guarded: Guarded) -> None:
     with pytest.raises(LinkError, match="TLS failed"):
         MqttLink(guarded.address("device-1", trustme.CA()), "a")
-    assert time.monotonic() - started_s < 5
 
 
 def test_without_a_certificate_there_is_no_connection(guarded: Guarded) -> None:
