@@ -285,6 +285,7 @@ def test_each_client_of_the_xor_is_separable_and_contradicts_the_other() -> None
         assert (x[:, 1] > 0).all() == (name == "up")
 
 
+@pytest.mark.full
 def test_one_gated_unit_solves_the_xor_of_two_clients() -> None:
     """With the conditioning, and here without one, too: a product of filter and gate is not
     monotonic."""
@@ -296,6 +297,7 @@ def test_one_gated_unit_solves_the_xor_of_two_clients() -> None:
         assert least_accuracy(*federate(model)) == 1.0
 
 
+@pytest.mark.full
 def test_one_relu_unit_does_not_solve_the_xor() -> None:
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -307,6 +309,7 @@ def test_one_relu_unit_does_not_solve_the_xor() -> None:
         )
 
 
+@pytest.mark.full
 def test_only_the_conditioning_tells_clients_apart_that_look_the_same() -> None:
     """Without the second feature the clients have the same examples and contrary labels."""
     torch.manual_seed(0)

@@ -26,6 +26,8 @@ from algorithms.models.har_cnn import HarCnn
 from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError
 
+pytestmark = pytest.mark.full
+
 CLASSES, CHANNELS = 6, 40
 
 

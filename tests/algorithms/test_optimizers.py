@@ -140,6 +140,7 @@ def test_the_native_backend_refuses_what_it_does_not_have() -> None:
         )
 
 
+@pytest.mark.full
 def test_steps_on_a_device_are_those_of_eager_torch() -> None:
     fleet = synthetic_fleet(2)
     objective = make_objective(

@@ -265,6 +265,7 @@ class TestFullDisk:
         device.turn()
         assert [update.round for update, _ in device.updates()] == [2]
 
+    @pytest.mark.full
     def test_an_acknowledged_update_makes_room(self, device: Device) -> None:
         device.offer()
         device.send_plan()

@@ -241,6 +241,7 @@ def test_a_process_ends_with_that_line_and_status(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr + done.stdout
 
 
+@pytest.mark.full
 def test_a_failed_export_leaves_nothing_behind(tmp_path: Path) -> None:
     done = shoal("export", "--out", "o", "--runtimes", "nothing", cwd=tmp_path)
     assert done.returncode == 2

@@ -42,6 +42,7 @@ def compare(*words: str) -> None:
     application("compare")(["compare", *common, *words], standalone_mode=False)
 
 
+@pytest.mark.full
 def test_a_grid_is_written_resumed_and_told(
     written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

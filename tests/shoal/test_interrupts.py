@@ -66,6 +66,7 @@ def test_a_simulation_goes_on_where_ctrl_c_ended_it(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.full
 def test_an_export_that_is_interrupted_leaves_no_bundle_and_is_made_again(tmp_path: Path) -> None:
     words = ["export", "--out", "bundle", "--algorithm", "fedavg"]
     key = tmp_path / "bundle"
@@ -79,6 +80,7 @@ def test_an_export_that_is_interrupted_leaves_no_bundle_and_is_made_again(tmp_pa
     assert (tmp_path / "bundle" / "device.shoal").exists()
 
 
+@pytest.mark.full
 def test_the_processes_of_a_comparison_that_is_killed_end_with_it(tmp_path: Path) -> None:
     words = [
         "compare",
