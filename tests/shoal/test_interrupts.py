@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 from rich.console import Console
 
 from shoal.waiting import rounds, steps
