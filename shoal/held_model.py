@@ -10,7 +10,7 @@ from aggregator.maintenance.database import read_whole
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.charter import RELEASES
 from aggregator.storage.engine import database_name
-from aggregator.storage.sql_store import has_run, load_run
+from aggregator.storage.sql_store import load_run
 from host.files import write_atomically
 from wire.arrays.tensors import OWN_FILES, Array, Tensors, check_layout, decode_tensors
 from wire.bundle import Bundle, unpack
@@ -152,11 +152,11 @@ def state_of(folder: Path, run: str, database: str = "") -> RunState:
         StorageFailed: the database cannot be read.
     """
     if database:
-        if not has_run(database, run):
+        state = load_run(database, run)
+        if state is None:
             raise ConfigError(
                 f"database {database_name(database)}: there is no run {run!r} (--run)"
             )
-        state = load_run(database, run)
     else:
         runs = read_whole(folder).runs
         if run not in runs:

@@ -125,7 +125,7 @@ class Office:
     def _enrol(self, within: Transaction, said: Enrol) -> tuple[Answer, str]:
         key, wanted = _requested(said.request)
         try:
-            token = within.token(read_token(said.token).hash)
+            token = next(iter(within.tokens(read_token(said.token).hash)), None)
         except ConfigError as error:
             raise _No("token", str(error)) from None
         if token is None:
@@ -142,7 +142,7 @@ class Office:
         device_id = token.used_by or token.device_id or wanted or f"device-{digest[:12]}"
         if wanted not in ("", device_id):
             raise _No("other-name", f"this token is for {device_id}, not for {wanted}")
-        if within.is_banned(device_id):
+        if within.bans().get(device_id):
             raise _No("banned", f"{device_id} is banned")
         device = self._take(within, token, device_id, digest)
         if device.state == "rejected":
@@ -204,7 +204,7 @@ class Office:
             )
             within.put_device(device)
             if token.approve:
-                within.note(AuditRow(self._clock(), "waiting", device_id, token.hash, ""))
+                within.add(AuditRow(self._clock(), "waiting", device_id, token.hash, ""))
         return device
 
     def _renew(self, within: Transaction, said: Renew) -> tuple[Answer, str]:
@@ -226,7 +226,7 @@ class Office:
             raise _No(
                 "other-name", f"the certificate is of {device_id}, not of {wanted or 'nobody'}"
             )
-        if within.is_banned(device_id):
+        if within.bans().get(device_id):
             raise _No("banned", f"{device_id} is banned")
         device = within.device(device_id)
         if device is None or device.state != "enrolled":
@@ -256,7 +256,7 @@ class Office:
             device, state="enrolled", certificate=certificate_pem(certificate), not_after_s=ends_s
         )
         within.put_device(issued)
-        within.note(
+        within.add(
             AuditRow(
                 self._clock(),
                 what,

@@ -14,7 +14,7 @@ from aggregator.core.round.machine import OPEN
 from aggregator.core.state import UpdatesLost
 from aggregator.maintenance.database import Contents, SavedRun
 from aggregator.maintenance.finding import RESTORE, Finding
-from aggregator.storage.blob_folder import DAMAGED, BlobFolder, is_digest
+from aggregator.storage.blob_folder import DAMAGED, DIGEST, BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
 from wire.codec import digest as digest_of
@@ -85,7 +85,7 @@ def look(
     found, whole = list[Finding](), set[str]()
     for path in sorted(blobs.iterdir()) if blobs.is_dir() else ():
         place = f"{where}/{path.name}"
-        if path.is_file() and is_digest(path.name):
+        if path.is_file() and DIGEST.fullmatch(path.name):
             place, problem = f"{where}/{path.name[:12]}", problem_of(path)
             use = " and ".join(map(str, uses.get(path.name, ()))) or "nothing needs it"
             if problem is None:

@@ -22,9 +22,9 @@ from aggregator.core.state import RunState
 from aggregator.maintenance.finding import RESTORE, Finding
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.registry_table import read_entries
-from aggregator.storage.release_store import fleet_names, read_fleet
+from aggregator.storage.release_store import FLEET_NAMES, read_fleet
 from aggregator.storage.schema import has_tables
-from aggregator.storage.sql_store import read_names, read_rounds, read_state
+from aggregator.storage.sql_store import RUN_NAMES, read_rounds, read_state
 from host.files import is_locked
 from wire.errors import ConfigError
 
@@ -208,14 +208,14 @@ def _read(connection: sql.Connection) -> Contents:
             contents.damage.append(f"{what} cannot be read: {type(error).__name__}: {error}")
             return None
 
-    for name in read_names(connection):
+    for name in connection.scalars(RUN_NAMES).all():
         run = read(
             f"run {name}",
             partial(read_run, connection, name),
         )
         if run is not None:
             contents.runs[name] = run
-    for name in fleet_names(connection):
+    for name in connection.scalars(FLEET_NAMES).all():
         fleet = read(
             f"the releases of fleet {name}",
             partial(read_fleet, connection, name),

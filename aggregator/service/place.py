@@ -1,15 +1,15 @@
 """Where a service keeps its campaigns, and how it shares them with the service that may take its
 place."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import sqlalchemy as sql
 
-from aggregator.core.ports import Blobs, StorageFailed
+from aggregator.core.ports import Blobs
 from aggregator.leadership.fleet_lease import FleetLease
 from aggregator.service.start import Trust
 from aggregator.storage.charter import (
@@ -23,21 +23,12 @@ from aggregator.storage.charter import (
     write_charter,
 )
 from aggregator.storage.choice import open_blobs
-from aggregator.storage.engine import is_server, using
-from aggregator.storage.schema import CHARTERS, opened
-from aggregator.storage.sql_store import Fence
+from aggregator.storage.engine import is_server
+from aggregator.storage.schema import CHARTERS, Database, Fence
 
 
-class CharterTable:
+class CharterTable(Database):
     """By campaign its charter, and the digests of its bundle's files."""
-
-    def __init__(self, url: str, fence: Fence | None = None) -> None:
-        """`fence`: what has to hold in every transaction that writes.
-
-        Raises:
-            ConfigError: the database cannot be opened, or has another schema.
-        """
-        self._engine, self._url, self._fence = opened(url), url, fence
 
     def all(self) -> dict[str, tuple[Charter, dict[str, str]]]:
         """Every campaign, by name: its charter, and its files' digests by their names.
@@ -74,20 +65,9 @@ class CharterTable:
             charter.settings.name,
             {"charter": msgspec.json.encode(charter), "files": msgspec.json.encode(files).decode()},
         )
-        with self._transaction() as connection:
-            if self._fence is not None:
-                self._fence(connection)
+        with self._transaction(writes=True) as connection:
             connection.execute(CHARTERS.delete().where(CHARTERS.c.run == name))
             connection.execute(CHARTERS.insert().values(run=name, **row))
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._engine.dispose()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sql.Connection]:
-        with using(self._url, StorageFailed), self._engine.begin() as connection:
-            yield connection
 
 
 def _files(text: str) -> dict[str, str]:

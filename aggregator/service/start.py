@@ -18,7 +18,7 @@ from aggregator.leadership.identity import own_secret
 from aggregator.service_settings import CampaignSettings
 from aggregator.storage.engine import database_name
 from aggregator.storage.memory import MemoryBlobs
-from aggregator.storage.sql_store import has_run
+from aggregator.storage.sql_store import load_run
 from algorithms.algorithm import Algorithm
 from algorithms.composition import read_algorithm
 from algorithms.core.contract import Probe
@@ -127,7 +127,7 @@ def refuse_lost_run(
         ConfigError: the database does not have the run, but blobs of it are here; or the database
         cannot be opened.
     """
-    if not held or has_run(database, run.name):
+    if not held or load_run(database, run.name) is not None:
         return
     first = start_run(run, algorithm, exported.probe, exported.bundle.initial, MemoryBlobs(), 0.0)
     if held - {run.bundle, first.memory, *first.models.values()}:

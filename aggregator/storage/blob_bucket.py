@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aggregator.core.ports import BlobLost, StorageFailed
-from aggregator.storage.blob_folder import DAMAGED, is_digest
+from aggregator.storage.blob_folder import DAMAGED, DIGEST
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
@@ -96,7 +96,7 @@ class BlobBucket:
         """What cannot be deleted now stays until the next call: it does no harm."""
         try:
             with self._asking():
-                unneeded = self._names() - digests
+                unneeded = self.names() - digests
                 if unneeded and self._may_delete():
                     for _ in self._pool.map(self._delete, unneeded):
                         pass
@@ -117,13 +117,21 @@ class BlobBucket:
             self._delete(name)
 
     def names(self) -> set[str]:
-        """The blobs that are kept.
+        """Return the names of the blobs that are kept.
 
         Raises:
             StorageFailed: the store cannot be asked.
         """
         with self._asking():
-            return self._names()
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix
+            )
+            keys = (
+                entry["Key"].removeprefix(self._prefix)
+                for page in pages
+                for entry in page.get("Contents", ())
+            )
+            return {key for key in keys if DIGEST.fullmatch(key)}
 
     def problem(self, digest: str) -> str:
         """What is wrong with a blob, which is only read; empty if nothing is.
@@ -140,17 +148,6 @@ class BlobBucket:
                 )
         except BlobLost:
             return "it is not there"
-
-    def _names(self) -> set[str]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=self._prefix
-        )
-        keys = (
-            entry["Key"].removeprefix(self._prefix)
-            for page in pages
-            for entry in page.get("Contents", ())
-        )
-        return {key for key in keys if is_digest(key)}
 
     def _write(self, name: str, payload: bytes) -> None:
         md5 = base64.b64encode(hashlib.md5(payload, usedforsecurity=False).digest()).decode()

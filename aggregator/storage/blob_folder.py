@@ -15,19 +15,15 @@ WRITERS = 16
 """Files that are written at a time: what one waits for of the disk, the others wait for
 together."""
 DAMAGED = ".damaged"
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def is_digest(name: str) -> bool:
-    """Whether this is the name of a blob."""
-    return _DIGEST.fullmatch(name) is not None
+DIGEST = re.compile(r"[0-9a-f]{64}")
+"""The name of a blob."""
 
 
 def blob_names(folder: Path) -> set[str]:
     """The names of the blobs in a folder: nothing else that lies there is a blob, or is ever
     deleted as one."""
     return (
-        {path.name for path in folder.iterdir() if is_digest(path.name)}
+        {path.name for path in folder.iterdir() if DIGEST.fullmatch(path.name)}
         if folder.is_dir()
         else set()
     )

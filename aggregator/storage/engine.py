@@ -21,6 +21,15 @@ DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 TIMEOUT_S = 10
 """Seconds after which a connection to PostgreSQL on which nothing comes back is given up."""
+_PATIENCE = {
+    "connect_timeout": TIMEOUT_S,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": TIMEOUT_S * 1000,
+    "application_name": "shoal",
+}
+_SQLITE = ("PRAGMA busy_timeout=10000", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL")
 _POSTGRESQL = (
     "SET synchronous_commit = on",  # what `commit` wrote is on the disk when it returns
     "SET statement_timeout = '60s'",
@@ -58,31 +67,21 @@ def make_engine(url: str) -> sql.Engine:
         parsed = sql.make_url(url)
         kind = parsed.get_backend_name()
         if kind == "sqlite":
-            engine = sql.create_engine(parsed)
-            sql.event.listen(engine, "connect", _configure_sqlite)
-            return engine
-        if not is_server(url):
+            engine, statements = sql.create_engine(parsed), _SQLITE
+        elif not is_server(url):
             raise ConfigError(
                 f"database {database_name(url)}: expected sqlite:///PATH or "
                 "postgresql://USER@HOST/NAME"
             )
-        patience = {
-            "connect_timeout": TIMEOUT_S,
-            "keepalives_idle": 5,
-            "keepalives_interval": 2,
-            "keepalives_count": 3,
-        }
-        engine = sql.create_engine(
-            parsed.set(drivername="postgresql+psycopg"),
-            pool_pre_ping=True,
-            connect_args={
-                **patience,
-                "tcp_user_timeout": TIMEOUT_S * 1000,
-                "application_name": "shoal",
-            },
-        )
-        sql.event.listen(engine, "connect", _configure_postgresql)
-        return engine
+        else:
+            engine, statements = (
+                sql.create_engine(
+                    parsed.set(drivername="postgresql+psycopg"),
+                    pool_pre_ping=True,
+                    connect_args=_PATIENCE,
+                ),
+                _POSTGRESQL,
+            )
     except ImportError as error:
         raise ConfigError(
             f"database {database_name(url)}: its driver is not installed: {error}: pip install "
@@ -90,6 +89,16 @@ def make_engine(url: str) -> sql.Engine:
         ) from None
     except sql.exc.ArgumentError as error:
         raise ConfigError(f"database {database_name(url)}: {error}") from None
+
+    def configure(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        cursor.close()
+        connection.commit()
+
+    sql.event.listen(engine, "connect", configure)
+    return engine
 
 
 @contextmanager
@@ -114,16 +123,3 @@ def sqlite_file(engine: sql.Engine) -> Path | None:
     """The file of an SQLite database that is one."""
     name = engine.url.database if engine.dialect.name == "sqlite" else None
     return Path(name) if name and name != ":memory:" and not name.startswith("file:") else None
-
-
-def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    connection.execute("PRAGMA busy_timeout=10000")
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-
-
-def _configure_postgresql(connection: Any, _record: object) -> None:
-    with connection.cursor() as cursor:
-        for statement in _POSTGRESQL:
-            cursor.execute(statement)
-    connection.commit()

@@ -4,15 +4,15 @@ runs it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sql
 
-from aggregator.core.ports import StorageFailed
-from aggregator.storage.engine import sqlite_url, using
-from aggregator.storage.schema import AUDIT, BANS, ENROLLED, TOKENS, opened
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.schema import AUDIT, BANS, ENROLLED, TOKENS, Database
 from wire.errors import ConfigError
 
 T = TypeVar("T")
@@ -59,34 +59,27 @@ class AuditRow(msgspec.Struct, frozen=True):
     detail: str
 
 
+@dataclass(frozen=True)
 class Transaction:
-    """What is read and written together, or not at all."""
+    """Rows that are read and written together, or not at all."""
 
-    def __init__(self, connection: sql.Connection) -> None:
-        self._connection = connection
+    connection: sql.Connection
 
-    def token(self, hash: str) -> TokenRow | None:
-        """The token of this hash."""
-        return next(
-            iter(
-                _rows(self._connection, sql.select(TOKENS).where(TOKENS.c.hash == hash), TokenRow)
-            ),
-            None,
-        )
+    def tokens(self, hash: str = "") -> list[TokenRow]:
+        """Return every token, the oldest first, or the one of this hash."""
+        chosen = sql.select(TOKENS).order_by(TOKENS.c.made_at_s)
+        return self._rows(chosen.where(TOKENS.c.hash == hash) if hash else chosen, TokenRow)
 
-    def tokens(self) -> list[TokenRow]:
-        """Every token, the oldest first."""
-        return _rows(self._connection, sql.select(TOKENS).order_by(TOKENS.c.made_at_s), TokenRow)
-
-    def add_token(self, token: TokenRow) -> None:
-        """Add a token."""
-        self._connection.execute(TOKENS.insert().values(**_values(token)))
+    def add(self, row: TokenRow | AuditRow) -> None:
+        """Add a token, or a line to the audit."""
+        table = TOKENS if isinstance(row, TokenRow) else AUDIT
+        self.connection.execute(table.insert().values(**_values(row)))
 
     def use_token(self, hash: str, key: str, device_id: str) -> bool:
         """Bind a token to the key and device that use it; false if another key did so before."""
         unused = sql.and_(TOKENS.c.hash == hash, TOKENS.c.used_key.in_(["", key]))
         return bool(
-            self._connection.execute(
+            self.connection.execute(
                 TOKENS.update().where(unused).values(used_key=key, used_by=device_id)
             ).rowcount
         )
@@ -108,78 +101,53 @@ class Transaction:
             conditions.append(TOKENS.c.used_by == used_by)
         if before_s is not None:
             conditions.append(TOKENS.c.expires_at_s < before_s)
-        return int(self._connection.execute(TOKENS.delete().where(*conditions)).rowcount)
+        return int(self.connection.execute(TOKENS.delete().where(*conditions)).rowcount)
 
     def device(self, device_id: str) -> DeviceRow | None:
-        """A device that has enrolled, or wants to."""
-        return next(
-            iter(
-                _rows(
-                    self._connection,
-                    sql.select(ENROLLED).where(ENROLLED.c.device_id == device_id),
-                    DeviceRow,
-                )
-            ),
-            None,
-        )
+        """Return a device that has enrolled, or wants to."""
+        chosen = sql.select(ENROLLED).where(ENROLLED.c.device_id == device_id)
+        return next(iter(self._rows(chosen, DeviceRow)), None)
 
     def devices(self) -> list[DeviceRow]:
-        """Every device, by id."""
-        return _rows(
-            self._connection, sql.select(ENROLLED).order_by(ENROLLED.c.device_id), DeviceRow
-        )
+        """Return every device, by id."""
+        return self._rows(sql.select(ENROLLED).order_by(ENROLLED.c.device_id), DeviceRow)
 
     def put_device(self, device: DeviceRow) -> None:
         """Add a device, or replace what is known of it."""
-        self._connection.execute(ENROLLED.delete().where(ENROLLED.c.device_id == device.device_id))
-        self._connection.execute(ENROLLED.insert().values(**_values(device)))
+        self.connection.execute(ENROLLED.delete().where(ENROLLED.c.device_id == device.device_id))
+        self.connection.execute(ENROLLED.insert().values(**_values(device)))
 
     def drop_device(self, device_id: str) -> None:
         """Forget a device."""
-        self._connection.execute(ENROLLED.delete().where(ENROLLED.c.device_id == device_id))
+        self.connection.execute(ENROLLED.delete().where(ENROLLED.c.device_id == device_id))
 
     def bans(self) -> dict[str, bool]:
-        """Every device that was ever banned, and whether it is so now."""
-        found = self._connection.execute(sql.select(BANS.c.device_id, BANS.c.lifted)).all()
-        return {str(device_id): not lifted for device_id, lifted in found}
-
-    def is_banned(self, device_id: str) -> bool:
-        """Whether a device is banned."""
-        return (
-            self._connection.scalar(sql.select(BANS.c.lifted).where(BANS.c.device_id == device_id))
-            is False
-        )
+        """Return every device that was ever banned, each with True while it is."""
+        rows = self.connection.execute(sql.select(BANS.c.device_id, BANS.c.lifted)).all()
+        return {str(device_id): not lifted for device_id, lifted in rows}
 
     def put_ban(self, device_id: str, lifted: bool, at_s: float) -> None:
         """Ban a device, or lift its ban."""
-        self._connection.execute(BANS.delete().where(BANS.c.device_id == device_id))
-        self._connection.execute(
-            BANS.insert().values(device_id=device_id, lifted=lifted, at_s=at_s)
-        )
-
-    def note(self, audit: AuditRow) -> None:
-        """Add a line to the audit."""
-        self._connection.execute(AUDIT.insert().values(**msgspec.structs.asdict(audit)))
+        self.connection.execute(BANS.delete().where(BANS.c.device_id == device_id))
+        self.connection.execute(BANS.insert().values(device_id=device_id, lifted=lifted, at_s=at_s))
 
     def audit(self, most: int) -> list[AuditRow]:
-        """The last lines of the audit, the oldest first."""
+        """Return the last lines of the audit, the oldest first."""
         columns = [column for column in AUDIT.c if column.name != "number"]
-        return _rows(
-            self._connection,
-            sql.select(*columns).order_by(AUDIT.c.number.desc()).limit(most),
-            AuditRow,
-        )[::-1]
+        chosen = sql.select(*columns).order_by(AUDIT.c.number.desc()).limit(most)
+        return self._rows(chosen, AuditRow)[::-1]
+
+    def _rows(self, chosen: "sql.Select[Any]", kind: type[T]) -> list[T]:
+        mappings = self.connection.execute(chosen).mappings()
+        rows = [{str(name): value for name, value in row.items()} for row in mappings]
+        for row in rows:
+            if "tags" in row:
+                row["tags"] = row["tags"].split(",") if row["tags"] else []
+        return msgspec.convert(rows, list[kind])  # type: ignore[valid-type]
 
 
-class EnrolmentStore:
+class EnrolmentStore(Database):
     """The database of enrolment. Any thread may use it."""
-
-    def __init__(self, url: str) -> None:
-        """
-        Raises:
-            ConfigError: the database cannot be opened.
-        """
-        self._engine, self._url = opened(url), url
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -187,16 +155,12 @@ class EnrolmentStore:
         Raises:
             StorageFailed: the database cannot be read or written; nothing was.
         """
-        with using(self._url, StorageFailed), self._engine.begin() as connection:
+        with self._transaction() as connection:
             if self._engine.dialect.name == "sqlite":
                 connection.exec_driver_sql(
                     "BEGIN IMMEDIATE"
                 )  # no other process writes between what is read here and what is written
             yield Transaction(connection)
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._engine.dispose()
 
 
 def open_enrolments(folder: Path, database: str = "") -> EnrolmentStore:
@@ -210,14 +174,6 @@ def open_enrolments(folder: Path, database: str = "") -> EnrolmentStore:
     return EnrolmentStore(database or sqlite_url(folder / FILE))
 
 
-def _values(row: TokenRow | DeviceRow) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(row), "tags": ",".join(row.tags)}
-
-
-def _rows(connection: sql.Connection, chosen: "sql.Select[Any]", kind: type[T]) -> list[T]:
-    found = connection.execute(chosen).mappings()
-    rows = [{str(name): value for name, value in row.items()} for row in found]
-    for row in rows:
-        if "tags" in row:
-            row["tags"] = row["tags"].split(",") if row["tags"] else []
-    return msgspec.convert(rows, list[kind])  # type: ignore[valid-type]
+def _values(row: TokenRow | DeviceRow | AuditRow) -> dict[str, Any]:
+    values = msgspec.structs.asdict(row)
+    return {**values, "tags": ",".join(values["tags"])} if "tags" in values else values

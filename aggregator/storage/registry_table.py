@@ -8,8 +8,7 @@ import sqlalchemy as sql
 from aggregator.core.ports import StorageFailed
 from aggregator.core.registry import Entry
 from aggregator.storage.engine import using
-from aggregator.storage.schema import DEVICES, opened, reading
-from aggregator.storage.sql_store import Fence
+from aggregator.storage.schema import DEVICES, Database, reading
 
 
 def read_registry(url: str) -> dict[str, Entry]:
@@ -40,20 +39,12 @@ def read_entries(connection: sql.Connection) -> dict[str, Entry]:
     return {device_id: msgspec.json.decode(payload, type=Entry) for device_id, payload in rows}
 
 
-class RegistryTable:
+class RegistryTable(Database):
     """An `aggregator.core.ports.RegistryStore` in the database of a service. What a method wrote is
     safe when it returns."""
 
-    def __init__(self, url: str, fence: Fence | None = None) -> None:
-        """`fence`: what has to hold in every transaction that writes.
-
-        Raises:
-            ConfigError: the database cannot be opened.
-        """
-        self._engine, self._url, self._fence = opened(url), url, fence
-
     def load(self) -> dict[str, Entry]:
-        with using(self._url, StorageFailed), self._engine.connect() as connection:
+        with self._transaction() as connection:
             return read_entries(connection)
 
     def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
@@ -62,9 +53,7 @@ class RegistryTable:
             for device_id, entry in entries.items()
         ]
         removed = [{"key": device_id} for device_id in {*entries, *gone}]
-        with using(self._url, StorageFailed), self._engine.begin() as connection:
-            if self._fence is not None:
-                self._fence(connection)
+        with self._transaction(writes=True) as connection:
             if removed:
                 connection.execute(
                     DEVICES.delete().where(DEVICES.c.device_id == sql.bindparam("key")), removed
@@ -83,7 +72,3 @@ class RegistryTable:
         ):
             connection.execute(sql.text("VACUUM"))
             connection.execute(sql.text("PRAGMA wal_checkpoint(TRUNCATE)"))
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._engine.dispose()

@@ -1,8 +1,7 @@
 """A fleet's releases and rollouts in the service's database: a log of events since the last
 snapshot, as for runs."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import msgspec
 import sqlalchemy as sql
@@ -11,15 +10,18 @@ from aggregator.core.ports import StorageFailed
 from aggregator.core.release.rollout import step
 from aggregator.core.release.state import FleetEvent, FleetState, decode_fleet
 from aggregator.core.state import encode_state
-from aggregator.storage.engine import RESTORE, database_name, using
-from aggregator.storage.schema import RELEASE_EVENTS, RELEASE_SNAPSHOTS, opened
-from aggregator.storage.sql_store import Fence
+from aggregator.storage.engine import RESTORE, database_name
+from aggregator.storage.schema import RELEASE_EVENTS, RELEASE_SNAPSHOTS, Database, Fence
 
+FLEET_NAMES = sql.union(
+    *(sql.select(table.c.fleet) for table in (RELEASE_SNAPSHOTS, RELEASE_EVENTS))
+)
+"""Selects the fleets that have releases in a database."""
 SNAPSHOT_EVERY = 1000
 """After so many events the state itself is written, and they are forgotten."""
 
 
-class ReleaseStore:
+class ReleaseStore(Database):
     """Keeps the releases of one fleet. What `commit` wrote is safe when it returns."""
 
     def __init__(self, url: str, fleet: str, fence: Fence | None = None) -> None:
@@ -28,9 +30,8 @@ class ReleaseStore:
         Raises:
             ConfigError: the database cannot be opened.
         """
-        self._fleet, self._url, self._fence = fleet, url, fence
-        self._engine = opened(url)
-        self._since_snapshot = 0
+        super().__init__(url, fence)
+        self._fleet, self._since_snapshot = fleet, 0
 
     def commit(self, events: Sequence[FleetEvent], state: FleetState) -> None:
         """Add events to the log: all, or nothing. `state` is the one after them.
@@ -38,9 +39,7 @@ class ReleaseStore:
         Raises:
             StorageFailed: nothing was written.
         """
-        with self._transaction() as connection:
-            if self._fence is not None:
-                self._fence(connection)
+        with self._transaction(writes=True) as connection:
             if self._since_snapshot + len(events) >= SNAPSHOT_EVERY:
                 for table in (RELEASE_EVENTS, RELEASE_SNAPSHOTS):
                     connection.execute(table.delete().where(table.c.fleet == self._fleet))
@@ -63,21 +62,6 @@ class ReleaseStore:
         with self._transaction() as connection:
             state, self._since_snapshot = read_fleet(connection, self._fleet)
             return state
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._engine.dispose()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sql.Connection]:
-        with using(self._url, StorageFailed), self._engine.begin() as connection:
-            yield connection
-
-
-def fleet_names(connection: sql.Connection) -> list[str]:
-    """Return the fleets that have releases in a database."""
-    tables = (RELEASE_SNAPSHOTS, RELEASE_EVENTS)
-    return list(connection.scalars(sql.union(*(sql.select(table.c.fleet) for table in tables))))
 
 
 def read_fleet(connection: sql.Connection, fleet: str) -> tuple[FleetState, int]:

@@ -3,11 +3,12 @@
 A PostgreSQL database has all of them in use. In SQLite those of enrolment are in use in a file of
 their own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sql
 
+from aggregator.core.ports import StorageFailed
 from aggregator.storage.engine import database_name, make_engine, sqlite_file, using
 from wire.errors import ConfigError, ShoalError
 
@@ -131,23 +132,6 @@ AUDIT = sql.Table(
 )
 
 
-def prepare(connection: sql.Connection) -> None:
-    """Make the tables of an empty database.
-
-    Raises:
-        ConfigError: it has another schema.
-    """
-    if has_tables(connection):
-        return
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    else:
-        connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
-    if not has_tables(connection):  # somebody else may have made them meanwhile
-        METADATA.create_all(connection)
-        connection.execute(SCHEMA_VERSION.insert().values(version=VERSION))
-
-
 def opened(url: str) -> sql.Engine:
     """Return the engine of a database that has its tables; one that is not there is made.
 
@@ -156,8 +140,44 @@ def opened(url: str) -> sql.Engine:
     """
     engine = make_engine(url)
     with using(url, ConfigError), engine.begin() as connection:
-        prepare(connection)
+        if has_tables(connection):
+            return engine
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+        if not has_tables(connection):  # somebody else may have made them meanwhile
+            METADATA.create_all(connection)
+            connection.execute(SCHEMA_VERSION.insert().values(version=VERSION))
     return engine
+
+
+Fence = Callable[[sql.Connection], None]
+"""Called first in a transaction that writes; raises `StorageFailed` where this service may not
+write any more."""
+
+
+class Database:
+    """Connections to a database that has its tables. Any thread may use it."""
+
+    def __init__(self, url: str, fence: Fence | None = None) -> None:
+        """`fence`: what has to hold in every transaction that writes.
+
+        Raises:
+            ConfigError: the database cannot be opened, or has another schema.
+        """
+        self._engine, self._url, self._fence = opened(url), url, fence
+
+    @contextmanager
+    def _transaction(self, writes: bool = False) -> Iterator[sql.Connection]:
+        with using(self._url, StorageFailed), self._engine.begin() as connection:
+            if writes and self._fence is not None:
+                self._fence(connection)
+            yield connection
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
 
 
 @contextmanager

@@ -7,10 +7,8 @@ been carried out. So each has a number: after one that failed, the store writes 
 of.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import sqlalchemy as sql
@@ -20,30 +18,22 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.round.machine import step
 from aggregator.core.state import Event, RunState, decode_state, encode_state
 from aggregator.storage.engine import RESTORE, database_name, sqlite_file, using
-from aggregator.storage.schema import CHECKS, EVENTS, ROUNDS, RUNS, SNAPSHOTS, opened, reading
+from aggregator.storage.schema import (
+    CHECKS,
+    EVENTS,
+    ROUNDS,
+    RUNS,
+    SNAPSHOTS,
+    Database,
+    Fence,
+    reading,
+)
 from wire.errors import ConfigError
 
+RUN_NAMES = sql.select(RUNS.c.run).order_by(RUNS.c.number)
+"""Selects the runs of a database, in the order they were started."""
 LARGEST_ROUND = 2**31 - 1
 """What a column of rounds can hold, and be compared with, in every database."""
-
-
-Fence = Callable[[sql.Connection], None]
-"""Called first in a transaction that writes; raises `StorageFailed` where this service may not
-write any more."""
-
-
-def has_run(url: str, run: str) -> bool:
-    """Return true if a database holds anything of a run. Nothing is written.
-
-    Raises:
-        ConfigError: the database cannot be opened.
-    """
-    with reading(url) as connection:
-        return connection is not None and any(
-            connection.scalar(sql.select(table.c.run).where(table.c.run == run).limit(1))
-            is not None
-            for table in (EVENTS, SNAPSHOTS)
-        )
 
 
 def load_run(url: str, run: str) -> RunState | None:
@@ -64,12 +54,7 @@ def run_names(url: str) -> list[str]:
         ConfigError: the database cannot be opened.
     """
     with reading(url) as connection:
-        return read_names(connection) if connection is not None else []
-
-
-def read_names(connection: sql.Connection) -> list[str]:
-    """Return the runs in a database, in the order they were started."""
-    return list(connection.scalars(sql.select(RUNS.c.run).order_by(RUNS.c.number)))
+        return list(connection.scalars(RUN_NAMES)) if connection is not None else []
 
 
 def read_state(connection: sql.Connection, run: str) -> RunState | None:
@@ -110,7 +95,7 @@ def read_rounds(
     ]
 
 
-class SqlStore:
+class SqlStore(Database):
     """An `aggregator.core.ports.Store` for one run of a database. Any thread may read it."""
 
     def __init__(self, url: str, run: str, fence: Fence | None = None) -> None:
@@ -119,8 +104,8 @@ class SqlStore:
         Raises:
             ConfigError: the database cannot be opened, or has another schema.
         """
-        self._run, self._fence, self._url = run, fence, url
-        self._engine = opened(url)
+        super().__init__(url, fence)
+        self._run = run
         with using(url, ConfigError):
             with self._engine.begin() as connection:
                 self._commits: int | None = connection.scalar(
@@ -139,24 +124,39 @@ class SqlStore:
         snapshot: RunState | None = None,
     ) -> None:
         rows = [{"run": self._run, "event": msgspec.json.encode(event)} for event in events]
-        own = {"run": self._run}
         self._check_file()
         commits, self._commits = self._commits, None
-        with self._transaction() as connection:
-            self._number(connection, commits)
+        with self._transaction(writes=True) as connection:
+            row = (RUNS.c.run == self._run, RUNS.c.commits == commits)
+            if (
+                commits is None
+                or connection.execute(
+                    RUNS.update().where(*row).values(commits=commits + 1)
+                ).rowcount
+                != 1
+            ):
+                raise StorageFailed(
+                    f"database {database_name(self._url)}: run {self._run}: what was written last "
+                    "is not known, it has to be read again"
+                )
             if snapshot is None and rows:
                 connection.execute(EVENTS.insert(), rows)
             for record in records:
-                self._replace(
-                    connection,
-                    ROUNDS,
-                    {**own, "round": record.round},
-                    {"record": msgspec.json.encode(record)},
+                connection.execute(
+                    ROUNDS.delete().where(ROUNDS.c.run == self._run, ROUNDS.c.round == record.round)
+                )
+                connection.execute(
+                    ROUNDS.insert().values(
+                        run=self._run, round=record.round, record=msgspec.json.encode(record)
+                    )
                 )
             if snapshot is not None:
-                connection.execute(EVENTS.delete().where(EVENTS.c.run == self._run))
-                self._replace(connection, SNAPSHOTS, own, {"state": encode_state(snapshot)})
-        self._commits = (commits or 0) + 1
+                for table in (EVENTS, SNAPSHOTS):
+                    connection.execute(table.delete().where(table.c.run == self._run))
+                connection.execute(
+                    SNAPSHOTS.insert().values(run=self._run, state=encode_state(snapshot))
+                )
+        self._commits = commits + 1
 
     def load(self) -> RunState | None:
         with self._transaction() as connection:
@@ -179,10 +179,6 @@ class SqlStore:
             connection.execute(CHECKS.delete())
             connection.execute(CHECKS.insert().values(filler=bytes(2**14)))
 
-    def close(self) -> None:
-        """Close every connection."""
-        self._engine.dispose()
-
     def _check_file(self) -> None:
         """Check that the file which SQLite has open is still the one of that name: what is written
         to another is lost at the next start.
@@ -197,39 +193,6 @@ class SqlStore:
         if not same:
             told = "the file was removed or replaced while the service ran: restart the service"
             raise StorageFailed(f"database {database_name(self._url)}: {told}")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sql.Connection]:
-        with using(self._url, StorageFailed), self._engine.begin() as connection:
-            yield connection
-
-    def _number(self, connection: sql.Connection, commits: int | None) -> None:
-        """Begin to write: the next commit after that of this number.
-
-        Raises:
-            StorageFailed: this store does not know what was written last, or may not write.
-        """
-        if self._fence is not None:
-            self._fence(connection)
-        own = (RUNS.c.run == self._run, RUNS.c.commits == commits)
-        if (
-            commits is None
-            or connection.execute(RUNS.update().where(*own).values(commits=commits + 1)).rowcount
-            != 1
-        ):
-            raise StorageFailed(
-                f"database {database_name(self._url)}: run {self._run}: what was written last is "
-                "not known, it has to be read again"
-            )
-
-    @staticmethod
-    def _replace(
-        connection: sql.Connection, table: sql.Table, key: dict[str, Any], values: dict[str, Any]
-    ) -> None:
-        connection.execute(
-            table.delete().where(*(table.c[name] == value for name, value in key.items()))
-        )
-        connection.execute(table.insert().values(**key, **values))
 
 
 def _identity(file: Path | None) -> tuple[int, int] | None:

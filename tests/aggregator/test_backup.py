@@ -274,7 +274,7 @@ class TestCredentials:
             "banned since the copy, and still: evil",
         ]
         with closing(open_enrolments(folder)) as store, store.transaction() as within:
-            assert within.is_banned("evil")
+            assert within.bans()["evil"]
             assert [(token.hash, token.used_by) for token in within.tokens()] == [
                 (kept, ""),
                 (spent, "victim"),

@@ -17,7 +17,7 @@ import sqlalchemy as sql
 from aggregator.core.ports import StorageFailed, Store
 from aggregator.core.state import DeviceCheckedIn, Resumed
 from aggregator.storage.schema import opened
-from aggregator.storage.sql_store import SqlStore, has_run, run_names
+from aggregator.storage.sql_store import SqlStore, load_run, run_names
 from tests.contracts.store import STARTED, StoreContract
 from tests.support.known import known
 from tests.support.lossy_proxy import lossy_proxy
@@ -72,7 +72,7 @@ def test_services_that_start_at_a_time_make_one_schema(url: str) -> None:
 
 
 def test_a_server_that_is_not_there_is_one_clear_error() -> None:
-    for use in (SqlStore, has_run):
+    for use in (SqlStore, load_run):
         with pytest.raises(
             ConfigError,
             match=r"database postgresql\+?\w*://shoal:\*\*\*@127\.0\.0\.1:1/x: .*connection failed",

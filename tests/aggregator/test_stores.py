@@ -10,7 +10,7 @@ from aggregator.core.state import DeviceCheckedIn
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import database_name, sqlite_url
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
-from aggregator.storage.sql_store import SqlStore, has_run, run_names
+from aggregator.storage.sql_store import SqlStore, load_run, run_names
 from tests.contracts.store import STARTED, BlobsContract, StoreContract
 from wire.errors import ConfigError
 
@@ -69,7 +69,7 @@ class TestSqlStore(StoreContract):
         for driver in ("psycopg", "psycopg2"):
             monkeypatch.setitem(sys.modules, driver, None)
         url = "postgresql://shoal:secret@localhost/runs"
-        for use in (SqlStore, has_run):
+        for use in (SqlStore, load_run):
             with pytest.raises(ConfigError) as raised:
                 use(url, "one")
             told = str(raised.value)
@@ -86,17 +86,18 @@ class TestSqlStore(StoreContract):
 
     def test_a_run_is_looked_for_without_a_trace(self, tmp_path: Path) -> None:
         path = tmp_path / "shoal.db"
-        assert not has_run(sqlite_url(path), "one")
+        assert load_run(sqlite_url(path), "one") is None
         assert not path.exists()
         path.write_bytes(b"")
-        assert not has_run(sqlite_url(path), "one")
+        assert load_run(sqlite_url(path), "one") is None
         assert path.read_bytes() == b""
         store = SqlStore(sqlite_url(path), "one")
-        assert not has_run(sqlite_url(path), "one"), "it has not begun"
+        assert load_run(sqlite_url(path), "one") is None, "it has not begun"
         store.commit([STARTED])
-        assert (has_run(sqlite_url(path), "one"), has_run(sqlite_url(path), "two")) == (True, False)
+        assert load_run(sqlite_url(path), "one") is not None
+        assert load_run(sqlite_url(path), "two") is None
         store.commit([], snapshot=store.load())
-        assert has_run(sqlite_url(path), "one")
+        assert load_run(sqlite_url(path), "one") is not None
         assert run_names(sqlite_url(path)) == ["one"]
 
     def test_a_password_is_not_told(self) -> None:
