@@ -20,11 +20,11 @@ from aggregator.http.server import HttpServer
 from aggregator.http.tokens import http_access
 from aggregator.leadership.fleet_lease import LeaseLost, open_lease
 from aggregator.leadership.identity import (
-    SteadyClock,
     boot_ids,
     find_epoch,
     lock_service,
     service_signer,
+    steady_clock,
 )
 from aggregator.opening import Opening
 from aggregator.operator.desk import Desk
@@ -135,7 +135,7 @@ def _serve(
         settings.folder,
         opening.place.trust,
         opening.place.lease,
-        SteadyClock(opening.last_s),
+        steady_clock(opening.last_s),
     )
 
     if (ahead_s := clock() - time.time()) > AHEAD_S:

@@ -9,7 +9,7 @@ from aggregator.aggregation.stored import check_fit
 from aggregator.core.round.dismissal import opened
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
-from aggregator.leadership.identity import SteadyClock, service_signer
+from aggregator.leadership.identity import service_signer, steady_clock
 from aggregator.service.place import Place
 from aggregator.service.start import (
     Exported,
@@ -90,7 +90,7 @@ class Opening:
             settings.fleet,
             self.place.trust.keys,
             self.place.trust.root,
-            SteadyClock(self.last_s)(),
+            steady_clock(self.last_s)(),
         )
         if self.fresh is None:
             return b""

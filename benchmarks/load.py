@@ -21,7 +21,7 @@ import numpy as np
 
 from aggregator.core.settings import RunSettings
 from aggregator.core.training import TrainingSettings
-from aggregator.leadership.identity import SteadyClock
+from aggregator.leadership.identity import steady_clock
 from aggregator.service.runner import GROUP, Runner
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
@@ -87,7 +87,7 @@ class Bench:
         self.topics, broker, root, service = TOPICS, InProcessBroker(), new_key(), new_key()
         self.devices = broker.connect("devices")
         self.devices.subscribe("shoal/1/load/device/+/plan")
-        self.link, clock = Watched(broker), SteadyClock()
+        self.link, clock = Watched(broker), steady_clock()
         signer = Signer(service, vouch(root, "load", service.public_key(), clock() + 1e6))
         self.store = SqlStore(sqlite_url(folder / "shoal.db"), "load")
         made = make_algorithm(algorithm, arithmetic=NativeArithmetic())

@@ -50,7 +50,7 @@ def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monot
     @api.get(AUTHORITY)
     def authority(request: Request) -> Response:
         """The authority's certificate, which a token's fingerprint tells from another."""
-        if not rates.permits(_peer(request)):
+        if rates.wait_s(_peer(request)):
             return _response(Refused("too-many", "too many requests; ask again later"))
         return Response(office.authority, media_type="application/x-pem-file")
 
@@ -73,11 +73,11 @@ async def _answer(
     peer = _peer(request)
 
     def refuse(reason: Reason, why: str) -> Response:
-        if told.permits(peer):
+        if not told.wait_s(peer):
             log.warning("request refused from=%s: %s", peer, why)
         return _response(Refused(reason, why))
 
-    if not rates.permits(peer):
+    if rates.wait_s(peer):
         return refuse("too-many", "too many requests; ask again later")
     payload = b""
     try:

@@ -58,44 +58,22 @@ class Authority:
         """The SHA-256 of its certificate, which tokens carry."""
         return certificate_digest(self.certificate)
 
-    def issue_client(
-        self, key: TlsPublicKey, name: str, now_s: float, days: float = DEVICE_DAYS
-    ) -> Certificate:
-        """A certificate with which a client connects to the broker."""
-        return self._issue(key, name, now_s, days, ExtendedKeyUsageOID.CLIENT_AUTH, ())
-
-    def issue_server(self, key: TlsPublicKey, hosts: Sequence[str], now_s: float) -> Certificate:
-        """A certificate of a server with these names or addresses."""
-        return self._issue(
-            key,
-            f"{self.fleet}@{hosts[0]}"[:64],
-            now_s,
-            OWN_DAYS,
-            ExtendedKeyUsageOID.SERVER_AUTH,
-            hosts,
-        )
-
-    def _issue(
+    def issue(
         self,
         key: TlsPublicKey,
         name: str,
         now_s: float,
-        days: float,
-        usage: x509.ObjectIdentifier,
-        hosts: Sequence[str],
+        days: float = DEVICE_DAYS,
+        hosts: Sequence[str] = (),
     ) -> Certificate:
+        """Return a certificate of a server with these names or addresses; without any, one with
+        which a client connects to the broker."""
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
         own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        latest = self.certificate.not_valid_after_utc
         builder = (
-            _begun(
-                name,
-                self.certificate.subject,
-                key,
-                now_s,
-                days,
-                self.certificate.not_valid_after_utc,
-            )
-            .add_extension(x509.BasicConstraints(False, None), True)
-            .add_extension(_key_usage(signs=True), True)
+            _builder(subject, self.certificate.subject, key, now_s, days, latest)
             .add_extension(x509.ExtendedKeyUsage([usage]), False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), False
@@ -194,9 +172,7 @@ def renew_own(authority: Authority, folder: Path, now_s: float, hosts: Sequence[
     ):
         if _is_due(authority, folder / name, now_s, role):
             key = new_tls_key()
-            write_pair(
-                folder / name, key, authority.issue_client(key.public_key(), role, now_s, OWN_DAYS)
-            )
+            write_pair(folder / name, key, authority.issue(key.public_key(), role, now_s, OWN_DAYS))
     renew_server(authority, folder / SERVER, now_s, hosts)
 
 
@@ -209,7 +185,8 @@ def renew_server(authority: Authority, path: Path, now_s: float, hosts: Sequence
     )
     if made:
         key = new_tls_key()
-        write_pair(path, key, authority.issue_server(key.public_key(), names, now_s))
+        name = f"{authority.fleet}@{names[0]}"[:64]
+        write_pair(path, key, authority.issue(key.public_key(), name, now_s, OWN_DAYS, names))
     return made
 
 
@@ -255,31 +232,30 @@ def _own_certificate(key: TlsKey, fleet: str, now_s: float) -> Certificate:
         ]
     )
     end = datetime.fromtimestamp(now_s, UTC) + timedelta(days=AUTHORITY_DAYS)
-    builder = (
-        _begun("", subject, key.public_key(), now_s, AUTHORITY_DAYS, end)
-        .subject_name(subject)
-        .add_extension(x509.BasicConstraints(True, 0), True)
-        .add_extension(_key_usage(signs=False), True)
-    )
+    builder = _builder(subject, subject, key.public_key(), now_s, AUTHORITY_DAYS, end)
     return builder.sign(key, hashes.SHA256())
 
 
-def _begun(
-    name: str, issuer: x509.Name, key: TlsPublicKey, now_s: float, days: float, latest: datetime
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: TlsPublicKey,
+    now_s: float,
+    days: float,
+    latest: datetime,
 ) -> x509.CertificateBuilder:
-    now = datetime.fromtimestamp(now_s, UTC)
-    builder = x509.CertificateBuilder(issuer, None, key, x509.random_serial_number())
-    if name:
-        builder = builder.subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-    builder = builder.not_valid_before(now - SKEW).not_valid_after(
-        min(now + timedelta(days=days), latest)
+    """Begin a certificate: of an authority, which signs certificates, where the subject is the
+    issuer; else of a key that signs connections."""
+    now, own = datetime.fromtimestamp(now_s, UTC), subject == issuer
+    usage = x509.KeyUsage(not own, False, False, False, False, own, own, False, False)
+    return (
+        x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+        .not_valid_before(now - SKEW)
+        .not_valid_after(min(now + timedelta(days=days), latest))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
+        .add_extension(x509.BasicConstraints(own, 0 if own else None), True)
+        .add_extension(usage, True)
     )
-    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
-
-
-def _key_usage(signs: bool) -> x509.KeyUsage:
-    """What a key is for: to sign connections, or certificates."""
-    return x509.KeyUsage(signs, False, False, False, False, not signs, not signs, False, False)
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -85,25 +85,20 @@ def reject(store: EnrolmentStore, name: str) -> str:
     return f"{name}: rejected"
 
 
-def revoke(store: EnrolmentStore, device_id: str) -> None:
+def ban(store: EnrolmentStore, device_id: str, lifted: bool = False) -> None:
     """Ban a device: its certificate is not renewed, no token enrols it, and the running service
-    cuts it off the broker within seconds. It need not be enrolled here.
+    cuts it off the broker within seconds. It need not be enrolled here. `lifted`: end its ban.
 
     Raises:
         ConfigError: not a device's id.
         StorageFailed: the database cannot be written.
     """
-    _put_ban(store, device_id, lifted=False)
-
-
-def restore(store: EnrolmentStore, device_id: str) -> None:
-    """Lift a ban.
-
-    Raises:
-        ConfigError: not a device's id.
-        StorageFailed: the database cannot be written.
-    """
-    _put_ban(store, device_id, lifted=True)
+    check_name(device_id, "device id")
+    with store.transaction() as within:
+        if within.bans().get(device_id, False) == lifted:
+            within.put_ban(device_id, lifted, time.time())
+            what = "restored" if lifted else "banned"
+            within.add(AuditRow(time.time(), what, device_id, "", ""))
 
 
 def forget(store: EnrolmentStore, device_id: str) -> None:
@@ -117,14 +112,6 @@ def forget(store: EnrolmentStore, device_id: str) -> None:
         within.drop_device(device_id)
         within.drop_tokens(used_by=device_id)
         within.add(AuditRow(time.time(), "forgotten", device_id, "", ""))
-
-
-def _put_ban(store: EnrolmentStore, device_id: str, lifted: bool) -> None:
-    check_name(device_id, "device id")
-    with store.transaction() as within:
-        if within.bans().get(device_id, False) == lifted:
-            within.put_ban(device_id, lifted, time.time())
-            within.add(AuditRow(time.time(), "restored" if lifted else "banned", device_id, "", ""))
 
 
 def _settle(within: Transaction, device_id: str, state: str) -> None:

@@ -44,8 +44,8 @@ DENIED = [
 ]
 
 
-class Gate:
-    """Keeps banned devices out, in a thread of its own, for as long as the context is open. A
+class BrokerBans:
+    """Keeps banned devices out, in a thread of its own, until it is closed. A
     broker that is away is tried again; one that has lost its memory is told again."""
 
     def __init__(
@@ -61,12 +61,10 @@ class Gate:
         self._told_at_s, self._warned = 0.0, ""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="gate", daemon=True)
-
-    def __enter__(self) -> "Gate":
         self._thread.start()
-        return self
 
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
+        """End the thread."""
         self._over.set()
         self._thread.join(timeout=10.0)
 
@@ -181,6 +179,6 @@ class Gate:
             write_pair(
                 pair,
                 key,
-                self._authority.issue_client(key.public_key(), device_id, time.time(), HOUR_DAYS),
+                self._authority.issue(key.public_key(), device_id, time.time(), HOUR_DAYS),
             )
             MqttLink(replace(self._broker, certificate=pair), device_id, persistent=False).close()

@@ -63,12 +63,12 @@ class Offer:
     policy: str = ""
 
 
+@dataclass(eq=False)
 class _No(Exception):
     """A request is refused."""
 
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
-        self.refused = Refused(reason, printable(detail))
+    reason: Reason
+    detail: str
 
 
 class Office:
@@ -117,8 +117,8 @@ class Office:
             with self._store.transaction() as within:
                 answer, device_id = decide(within)
         except _No as no:
-            log.warning("%s refused from=%s reason=%s: %s", what, peer, no.refused.reason, no)
-            return no.refused
+            log.warning("%s refused from=%s reason=%s: %s", what, peer, no.reason, no.detail)
+            return Refused(no.reason, printable(no.detail))
         log.info("%s %s from=%s device=%s", what, answer.__struct_config__.tag, peer, device_id)
         return answer
 
@@ -250,7 +250,7 @@ class Office:
     def _issue(
         self, within: Transaction, device: DeviceRow, key: TlsPublicKey, what: str
     ) -> DeviceRow:
-        certificate = self._authority.issue_client(key, device.device_id, self._clock(), self._days)
+        certificate = self._authority.issue(key, device.device_id, self._clock(), self._days)
         ends_s = certificate.not_valid_after_utc.timestamp()
         issued = msgspec.structs.replace(
             device, state="enrolled", certificate=certificate_pem(certificate), not_after_s=ends_s

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from aggregator.core.eligibility import read_rule
 from aggregator.core.registry import NOBODY
 from aggregator.enrolment.authority import CERTIFICATE
-from aggregator.enrolment.desk import forget, restore, revoke
+from aggregator.enrolment.desk import ban, forget
 from aggregator.operator.desk import Handler
 from aggregator.operator.device_orders import (
     BanDevice,
@@ -38,39 +39,51 @@ class DeviceOrders:
         self._enrolments = "" if database == sqlite_url(folder / "shoal.db") else database
         self.handlers: dict[type, Handler] = {
             TagDevices: self.tag,
-            UntagDevices: self.untag,
+            UntagDevices: self.tag,
             BanDevice: self.ban,
-            UnbanDevice: self.unban,
+            UnbanDevice: self.ban,
             ForgetDevice: self.forget,
         }
         """By type of order."""
 
-    def tag(self, order: TagDevices) -> str:
-        ids = self._named(order)
-        self._devices.tag(ids, order.tags)
-        self._runner.tell_devices()
-        return f"{_count(ids)} tagged {', '.join(order.tags)}"
+    def tag(self, order: TagDevices | UntagDevices) -> str:
+        """Give devices tags, or take tags away from them.
 
-    def untag(self, order: UntagDevices) -> str:
-        ids = self._named(order)
-        self._devices.untag(ids, order.tags)
+        Raises:
+            ConfigError: the order names devices neither by ids nor by a rule, or by both, or the
+            rule cannot be read or means no device.
+        """
+        if bool(order.device_ids) == bool(order.where):
+            raise ConfigError("name devices either by their ids or with --where RULE")
+        ids = order.device_ids
+        if order.where:
+            means, known = read_rule(order.where).means, self._devices.state.devices
+            ids = tuple(sorted(name for name, entry in known.items() if means(name, entry)))
+            if not ids:
+                raise ConfigError(f"--where {order.where!r}: it means no device")
+        if isinstance(order, TagDevices):
+            self._devices.tag(ids, order.tags)
+            change = "tagged"
+        else:
+            self._devices.untag(ids, order.tags)
+            change = "without"
         self._runner.tell_devices()
-        return f"{_count(ids)} without {', '.join(order.tags)}"
+        devices = f"device {ids[0]}" if len(ids) == 1 else f"{len(ids)} devices"
+        return f"{devices} {change} {', '.join(order.tags)}"
 
-    def ban(self, order: BanDevice) -> str:
-        self._devices.ban(order.device_id, order.reason)
-        self._at_the_broker(revoke, order.device_id)
+    def ban(self, order: BanDevice | UnbanDevice) -> str:
+        """Ban a device, here and at the broker, or lift its ban."""
+        lifted = isinstance(order, UnbanDevice)
+        if isinstance(order, BanDevice):
+            self._devices.ban(order.device_id, order.reason)
+        else:
+            self._devices.unban(order.device_id)
+        self._at_the_broker(partial(ban, lifted=lifted), order.device_id)
         self._runner.tell_devices()
-        return (
-            f"device {order.device_id} is banned: nothing of it is taken, and it is asked for "
-            "nothing"
-        )
-
-    def unban(self, order: UnbanDevice) -> str:
-        self._devices.unban(order.device_id)
-        self._at_the_broker(restore, order.device_id)
-        self._runner.tell_devices()
-        return f"device {order.device_id} is banned no longer; it takes part when it is heard"
+        device = f"device {order.device_id} is banned"
+        if lifted:
+            return f"{device} no longer; it takes part when it is heard"
+        return f"{device}: nothing of it is taken, and it is asked for nothing"
 
     def forget(self, order: ForgetDevice) -> str:
         """
@@ -98,25 +111,6 @@ class DeviceOrders:
         kept = "; its ban stays, with its id" if banned else back
         return f"device {order.device_id} is forgotten; {REMAINS}{kept}"
 
-    def _named(self, order: TagDevices | UntagDevices) -> tuple[str, ...]:
-        """Return the ids of the devices that an order names.
-
-        Raises:
-            ConfigError: it names them neither by ids nor by a rule, or by both, or the rule cannot
-            be read or means no device.
-        """
-        if bool(order.device_ids) == bool(order.where):
-            raise ConfigError("name devices either by their ids or with --where RULE")
-        if order.device_ids:
-            return order.device_ids
-        means, known = read_rule(order.where).means, self._devices.state.devices
-        ids = tuple(
-            sorted(device_id for device_id, entry in known.items() if means(device_id, entry))
-        )
-        if not ids:
-            raise ConfigError(f"--where {order.where!r}: it means no device")
-        return ids
-
     def _at_the_broker(self, act: Callable[[EnrolmentStore, str], None], device_id: str) -> None:
         """Have the broker and the enrolment do the same, where this folder enrols devices."""
         if (self._folder / CERTIFICATE).exists():
@@ -140,7 +134,3 @@ class DeviceOrders:
             blobs.drop(found.needless)
         finally:
             store.close()
-
-
-def _count(device_ids: tuple[str, ...]) -> str:
-    return f"device {device_ids[0]}" if len(device_ids) == 1 else f"{len(device_ids)} devices"

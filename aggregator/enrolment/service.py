@@ -19,7 +19,7 @@ from aggregator.enrolment.authority import (
     read_authority,
     renew_own,
 )
-from aggregator.enrolment.gate import Gate
+from aggregator.enrolment.gate import BrokerBans
 from aggregator.enrolment.office import Offer, Office
 from aggregator.http.server import HttpServer
 from aggregator.service_settings import EnrolmentSettings
@@ -107,7 +107,7 @@ def enrolment(
     with (
         closing(open_enrolments(folder, database)) as store,
         HttpServer(settings.host, settings.port, folder / SERVER) as https,
-        Gate(authority, store, broker, folder),
+        closing(BrokerBans(authority, store, broker, folder)),
     ):
         registry = database or sqlite_url(folder / "shoal.db")
         office = Office(

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as Refusal
 from starlette.responses import RedirectResponse
@@ -27,6 +27,7 @@ from aggregator.http.guard import FREE, Guard
 from aggregator.http.metrics import CampaignMetrics
 from aggregator.http.orders import order_routes
 from aggregator.http.problem import (
+    HANDLERS,
     PAGE,
     RETRY_S,
     After,
@@ -34,14 +35,13 @@ from aggregator.http.problem import (
     Group,
     Limit,
     Number,
-    answer_with_problems,
     describe,
     problem,
     refusals,
     refuse_unknown,
 )
 from aggregator.http.releases import release_routes
-from aggregator.http.session import PAGES, is_page
+from aggregator.http.session import PAGES
 from aggregator.http.tokens import Access
 from aggregator.http.views import (
     CampaignView,
@@ -88,8 +88,8 @@ def create_api(
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         dependencies=[Depends(refuse_unknown)],
+        exception_handlers=HANDLERS,
     )
-    answer_with_problems(api)
     describe(api, (Summary, Entry), FREE)
 
     def find(name: str) -> Shown:
@@ -120,14 +120,10 @@ def create_api(
 
     @api.get("/", include_in_schema=False)
     @api.get(PAGES.rstrip("/"), include_in_schema=False)
-    def home() -> Response:
-        """The dashboard."""
-        return RedirectResponse(HOME, 303)
-
     @api.get("/docs", include_in_schema=False)
-    def docs() -> Response:
-        """This API for people."""
-        return RedirectResponse(REFERENCE, 303)
+    def home(request: Request) -> Response:
+        """Lead to the dashboard, or to its page about this API."""
+        return RedirectResponse(REFERENCE if request.scope["path"] == "/docs" else HOME, 303)
 
     guarded = APIRouter(responses=refusals(401, 403, 404, 422, 429, 503))
 
@@ -160,7 +156,7 @@ def create_api(
     )
     def metrics() -> Response:
         """The same and more for Prometheus, in its text format."""
-        return Response(scraped.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(scraped), media_type=CONTENT_TYPE_LATEST)
 
     @guarded.get("/campaigns")
     def list_campaigns(limit: Limit = PAGE) -> list[CampaignView]:
@@ -294,7 +290,7 @@ def create_starting_api(doing: Callable[[], str]) -> FastAPI:
 
     def not_yet(request: Request, _error: Exception) -> Response:
         path = request.scope["path"]
-        if path == "/" or is_page(path):
+        if path == "/" or path.startswith(PAGES):
             return starting(request, doing())
         return problem(503, f"the service is starting: {doing()}", {"Retry-After": str(RETRY_S)})
 

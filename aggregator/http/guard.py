@@ -5,6 +5,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Response
@@ -13,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator.http.problem import RETRY_S, problem
-from aggregator.http.session import is_from_own_page, is_open, is_page, kept_token
+from aggregator.http.session import COOKIE, OPEN, PAGES, STATIC, is_from_own_page, kept_cookie
 from aggregator.http.tokens import Access, Caller
 from host.loopback import asked_host, is_loopback
 from wire.errors import ShoalError, printable
@@ -34,25 +35,23 @@ Refuse = Callable[[Scope, int, str, Mapping[str, str]], Response]
 have."""
 
 
+@dataclass
 class Bucket:
     """`burst` at once, and `per_s` a second after that."""
 
-    def __init__(self, burst: float, per_s: float, now_s: float) -> None:
-        self._burst, self._per_s, self._left, self._at_s = burst, per_s, burst, now_s
+    burst: float
+    per_s: float
+    at_s: float
+    left: float
 
-    def take(self, now_s: float) -> bool:
-        """Take one; whether there was one."""
-        self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
-        self._at_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-    @property
-    def wait_s(self) -> int:
-        """Whole seconds after the last look until there is one to take."""
-        return max(0, math.ceil((1 - self._left) / self._per_s))
+    def take(self, now_s: float) -> int:
+        """Take one. Returns 0 if there was one, else the whole seconds until there is one."""
+        self.left = min(self.burst, self.left + (now_s - self.at_s) * self.per_s)
+        self.at_s = now_s
+        if self.left < 1:
+            return max(1, math.ceil((1 - self.left) / self.per_s))
+        self.left -= 1
+        return 0
 
 
 class Rates:
@@ -69,32 +68,30 @@ class Rates:
     ):
         """`clock`: seconds, from a clock that cannot be set."""
         self._clock, self._burst, self._per_s = clock, burst, per_s
-        self._all, self._lock = Bucket(burst_all, per_s_all, clock()), threading.Lock()
+        self._all = Bucket(burst_all, per_s_all, clock(), burst_all)
+        self._lock = threading.Lock()
         self._by_caller: OrderedDict[str, Bucket] = OrderedDict()
 
-    def permits(self, caller: str) -> bool:
-        """Whether this caller may ask now."""
-        return self.wait_s(caller) == 0
-
     def wait_s(self, caller: str) -> int:
-        """Take one of what this caller has; 0 if there was one, else the whole seconds until there
-        is one."""
+        """Take one of what this caller has. Returns 0 if there was one, else the whole seconds
+        until there is one."""
         now_s = self._clock()
         with self._lock:
-            bucket = self._by_caller.pop(caller, None) or Bucket(self._burst, self._per_s, now_s)
+            bucket = self._by_caller.pop(caller, None) or Bucket(
+                self._burst, self._per_s, now_s, self._burst
+            )
             self._by_caller[caller] = bucket
             if len(self._by_caller) > MOST_CALLERS:
                 self._by_caller.popitem(last=False)
-            if not bucket.take(now_s):
-                return max(1, bucket.wait_s)
-            return 0 if self._all.take(now_s) else max(1, self._all.wait_s)
+            return bucket.take(now_s) or self._all.take(now_s)
 
 
+@dataclass(eq=False)
 class _Refused(Exception):
-    def __init__(
-        self, reason: str, status: int, told: str, headers: Mapping[str, str] | None = None
-    ) -> None:
-        self.reason, self.status, self.told, self.headers = reason, status, told, headers or {}
+    reason: str
+    status: int
+    told: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Guard:
@@ -127,12 +124,13 @@ class Guard:
             return
         answering: ASGIApp = self._app
         try:
-            free = scope["path"] == FREE or is_open(scope["path"])
+            free = scope["path"] in (FREE, *OPEN) or scope["path"].startswith(STATIC)
             caller = None if free else await run_in_threadpool(self._admit, scope)
         except _Refused as refused:
             self._access.refused[refused.reason] += 1
             told = (refused.status, refused.told, refused.headers)
-            answering = self._page(scope, *told) if is_page(scope["path"]) else problem(*told)
+            page = scope["path"].startswith(PAGES)
+            answering = self._page(scope, *told) if page else problem(*told)
         else:
             scope = {**scope, "state": {**scope.get("state", {}), "caller": caller}}
         if scope["method"] != "HEAD":
@@ -172,7 +170,7 @@ class Guard:
             return caller
         if caller.role != "operator":
             told = f"the token {caller.name} is a viewer's; orders need one of the role operator"
-            if self._noted.permits(f"{caller.name} as operator"):
+            if not self._noted.wait_s(f"{caller.name} as operator"):
                 access.note(caller.name, _asked(scope), "refused", told)
             raise _Refused(
                 "role",
@@ -192,9 +190,10 @@ class Guard:
 
     def _caller(self, scope: Scope, headers: Headers) -> Caller:
         """Whose token a request shows: in its header, or, for a page, in the browser's cookie."""
+        page = scope["path"].startswith(PAGES)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            token = kept_token(scope) if is_page(scope["path"]) else ""
+            token = kept_cookie(scope, COOKIE) if page else ""
             if token and scope["method"] not in READING and not is_from_own_page(headers):
                 raise _Refused(
                     "cross-site",
@@ -203,7 +202,7 @@ class Guard:
                 )
         if not token.strip():
             if (
-                is_page(scope["path"]) and scope["method"] in READING
+                page and scope["method"] in READING
             ):  # somebody who is about to sign in has attempted nothing
                 raise _Refused("signed-out", 401, "", {"WWW-Authenticate": 'Bearer realm="shoal"'})
             raise self._failed(
@@ -230,14 +229,15 @@ class Guard:
         return caller
 
     def _failed(self, scope: Scope, reason: str, told: str, more: str) -> _Refused:
-        by = f"nobody at {_address(scope)}"
-        if wait_s := self._failures.wait_s(_address(scope)):
+        address = scope["client"][0] if scope.get("client") else ""
+        by = f"nobody at {address}"
+        if wait_s := self._failures.wait_s(address):
             return self._too_many(scope, by, wait_s)
         self._access.note(by, _asked(scope), "refused", told)
         return _Refused(reason, 401, told, {"WWW-Authenticate": f'Bearer realm="shoal"{more}'})
 
     def _too_many(self, scope: Scope, by: str, wait_s: int) -> _Refused:
-        if self._noted.permits(by):  # a line a minute is enough of a flood
+        if not self._noted.wait_s(by):  # a line a minute is enough of a flood
             self._access.note(by, _asked(scope), "refused", "too many requests")
         return _Refused(
             "too-many",
@@ -245,10 +245,6 @@ class Guard:
             f"too many requests; ask again in {wait_s} s",
             {"Retry-After": str(wait_s)},
         )
-
-
-def _address(scope: Scope) -> str:
-    return scope["client"][0] if scope.get("client") else ""
 
 
 def _asked(scope: Scope) -> str:

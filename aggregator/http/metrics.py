@@ -1,8 +1,8 @@
 """What `/metrics` says, in Prometheus' text format."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -21,36 +21,22 @@ PHASES: tuple[Phase, ...] = (
 )
 
 
+@dataclass(frozen=True)
 class CampaignMetrics(Collector):
     """Reads campaigns and their service when it is asked; keeps nothing. What is said of a campaign
     has its name as the label ``campaign``."""
 
-    def __init__(
-        self,
-        current: Callable[[], Mapping[str, RunState]],
-        conditions: Callable[[], Conditions],
-        registry: Callable[[], Registry],
-        http_refused: Callable[[], Mapping[str, int]] = dict,
-    ) -> None:
-        """`current`: the campaigns' states as they are now, by name. `http_refused`: how many HTTP
-        requests were refused, by reason."""
-        self._current, self._conditions, self._devices, self._http_refused = (
-            current,
-            conditions,
-            registry,
-            http_refused,
-        )
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-
-    def text(self) -> bytes:
-        """Everything, as a scrape wants it."""
-        return generate_latest(self._registry)
+    current: Callable[[], Mapping[str, RunState]]
+    """Returns the state of each campaign, by name."""
+    conditions: Callable[[], Conditions]
+    registry: Callable[[], Registry]
+    http_refused: Callable[[], Mapping[str, int]]
+    """Returns the number of refused HTTP requests, by reason."""
 
     def _registered(self) -> dict[str, float]:
         """Counts, with no label for a single device: there may be many."""
         counts = dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0.0)
-        for entry in self._devices().devices.values():
+        for entry in self.registry().devices.values():
             counts["known"] += 1
             counts["online"] += entry.online
             counts["banned"] += entry.ban is not None
@@ -62,9 +48,10 @@ class CampaignMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """The metrics now."""
-        states, now = self._current(), self._conditions()
+        states, now = self.current(), self.conditions()
         for name, text, read in _OF_A_CAMPAIGN:
-            yield _gauges(
+            yield _labelled(
+                GaugeMetricFamily,
                 name,
                 text,
                 "campaign",
@@ -88,33 +75,42 @@ class CampaignMetrics(Collector):
             devices.add_metric([campaign, "online"], state.num_online)
             devices.add_metric([campaign, "offline"], len(state.devices) - state.num_online)
         yield from (phases, devices)
-        yield _gauge(
+        yield GaugeMetricFamily(
             "shoal_epoch",
             "Which start of the service this is.",
-            max((state.epoch for state in states.values()), default=0),
+            value=float(max((state.epoch for state in states.values()), default=0)),
         )
-        yield _gauge("shoal_paused", "1 while nothing goes on; /ready says why.", bool(now.paused))
-        yield _gauge(
-            "shoal_broker_connected", "1 while there is a connection to the broker.", now.connected
+        yield GaugeMetricFamily(
+            "shoal_paused",
+            "1 while nothing goes on; /ready says why.",
+            value=float(bool(now.paused)),
         )
-        yield _gauge(
+        yield GaugeMetricFamily(
+            "shoal_broker_connected",
+            "1 while there is a connection to the broker.",
+            value=float(now.connected),
+        )
+        yield GaugeMetricFamily(
             "shoal_unvouched",
             "1 while devices believe nothing that the service signs.",
-            bool(now.unvouched),
+            value=float(bool(now.unvouched)),
         )
-        yield _counters(
+        yield _labelled(
+            CounterMetricFamily,
             "shoal_refused",
             "What arrived and was refused since the service was started.",
             "reason",
             now.refused,
         )
-        yield _gauges(
+        yield _labelled(
+            GaugeMetricFamily,
             "shoal_devices_by",
             "Devices that the registry knows, by what there is to say of them.",
             "what",
             self._registered(),
         )
-        yield _counters(
+        yield _labelled(
+            CounterMetricFamily,
             "shoal_declined",
             "Plans that devices declined since the service was started.",
             "reason",
@@ -125,16 +121,22 @@ class CampaignMetrics(Collector):
             "Devices that had not answered when their round was closed.",
             now.counted.stragglers,
         )
-        yield _counters(
+        yield _labelled(
+            CounterMetricFamily,
             "shoal_http_refused",
             "HTTP requests that were refused.",
             "reason",
-            dict(self._http_refused()),
+            self.http_refused(),
         )
-        yield _counters(
-            "shoal_events", "Events since the service was started.", "event", now.counted.events
+        yield _labelled(
+            CounterMetricFamily,
+            "shoal_events",
+            "Events since the service was started.",
+            "event",
+            now.counted.events,
         )
-        yield _counters(
+        yield _labelled(
+            CounterMetricFamily,
             "shoal_bytes",
             "Bytes of models and updates since the service was started.",
             "direction",
@@ -185,19 +187,15 @@ _OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[RunState], float]], ...] = (
 )
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=float(value))
-
-
-def _gauges(name: str, text: str, label: str, values: dict[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
-
-
-def _counters(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=[label])
+def _labelled(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    text: str,
+    label: str,
+    values: Mapping[str, float],
+) -> Metric:
+    """Return a metric with a value for each value of a label."""
+    family = kind(name, text, labels=[label])
     for key, value in sorted(values.items()):
         family.add_metric([key], value)
     return family

@@ -282,8 +282,32 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         Campaign,
         None,
     ),
+    (
+        "/releases",
+        "make_releases",
+        "Make releases of what a campaign has trained.",
+        release.MakeReleases,
+        None,
+        Releasing,
+    ),
+    (
+        "/devices/tag",
+        "tag_several",
+        "Add tags to devices, which need not have been here yet.",
+        device.TagDevices,
+        None,
+        Tagging,
+    ),
+    (
+        "/devices/untag",
+        "untag_several",
+        "Take tags away from devices.",
+        device.UntagDevices,
+        None,
+        Tagging,
+    ),
 )
-"""Path, name, description, order, the field in the path, and the others."""
+"""Path, name, description, order, the field in the path or None, and the others."""
 
 
 def order_routes(orders: Desk) -> APIRouter:
@@ -316,11 +340,16 @@ def order_routes(orders: Desk) -> APIRouter:
     def add(
         path: str, name: str, text: str, order: type[msgspec.Struct], key: Any, body: Any = None
     ) -> None:
-        """Add the route of an order, whose first field is in the path and whose others are the
-        body's."""
-        if body is None:
+        """Add the route of an order. The key is its first field, and the body has the others."""
+        if key is None:
 
-            async def take(key: key, request: Request, response: Response) -> OrderView:
+            async def take(body: body, request: Request, response: Response) -> OrderView:
+                return await give(request, response, order(**body.model_dump()))
+        elif body is None:
+
+            async def take(  # type: ignore[misc]
+                key: key, request: Request, response: Response
+            ) -> OrderView:
                 return await give(request, response, order(key))
         else:
 
@@ -349,20 +378,5 @@ def order_routes(orders: Desk) -> APIRouter:
         return await give(
             request, response, Retune.of(name, **change.model_dump(exclude_unset=True))
         )
-
-    @routes.post("/releases")
-    async def make_releases(wanted: Releasing, request: Request, response: Response) -> OrderView:
-        """Make releases of what a campaign has trained."""
-        return await give(request, response, release.MakeReleases(**wanted.model_dump()))
-
-    @routes.post("/devices/tag")
-    async def tag_several(choice: Tagging, request: Request, response: Response) -> OrderView:
-        """Add tags to devices, which need not have been here yet."""
-        return await give(request, response, device.TagDevices(**choice.model_dump()))
-
-    @routes.post("/devices/untag")
-    async def untag_several(choice: Tagging, request: Request, response: Response) -> OrderView:
-        """Take tags away from devices."""
-        return await give(request, response, device.UntagDevices(**choice.model_dump()))
 
     return routes

@@ -115,52 +115,36 @@ def refuse_unknown(request: Request) -> None:
         )
 
 
-def answer_with_problems(api: FastAPI) -> None:
-    """Let every refusal of an application have this shape."""
-
-    def refused(request: Request, error: Any) -> Response:
-        allowed = (
-            {"Allow": ", ".join(_allowed(request))} if error.status_code == 405 else error.headers
-        )
-        return problem(error.status_code, str(error.detail), allowed)
-
-    def invalid(_request: Request, error: Any) -> Response:
-        faults = tuple(
-            Fault(where=".".join(str(part) for part in e["loc"]), problem=e["msg"])
-            for e in error.errors()
-        )
-        return problem(
-            422,
-            "; ".join(f"{fault.where}: {fault.problem}" for fault in faults)[:1000],
-            errors=faults,
-        )
-
-    def not_stored(_request: Request, error: Any) -> Response:
-        return problem(503, str(error), {"Retry-After": str(RETRY_S)})
-
-    def defect(_request: Request, error: Any) -> Response:
-        return problem(
-            500, f"a defect of Shoal, which the service's log has: {type(error).__name__}"
-        )
-
-    api.add_exception_handler(HTTPException, refused)
-    api.add_exception_handler(RequestValidationError, invalid)
-    api.add_exception_handler(StorageFailed, not_stored)
-    api.add_exception_handler(Exception, defect)
+def answer_with_problem(request: Request, error: Any) -> Response:
+    """Answer a request that failed."""
+    match error:
+        case HTTPException(status_code=405):
+            allowed = [
+                name
+                for method, name in (("GET", "GET, HEAD"), ("POST", "POST"))
+                for route in request.app.routes
+                if route.matches({**request.scope, "method": method})[0] is Match.FULL
+            ]
+            names = ", ".join(dict.fromkeys(allowed))
+            return problem(405, str(error.detail), {"Allow": names})
+        case HTTPException():
+            return problem(error.status_code, str(error.detail), error.headers)
+        case RequestValidationError():
+            faults = tuple(
+                Fault(where=".".join(str(part) for part in e["loc"]), problem=e["msg"])
+                for e in error.errors()
+            )
+            told = "; ".join(f"{fault.where}: {fault.problem}" for fault in faults)[:1000]
+            return problem(422, told, errors=faults)
+        case StorageFailed():
+            return problem(503, str(error), {"Retry-After": str(RETRY_S)})
+    return problem(500, f"a defect of Shoal, which the service's log has: {type(error).__name__}")
 
 
-def _allowed(request: Request) -> list[str]:
-    """Return the methods that the path of a request has."""
-    methods = [
-        method
-        for method in ("GET", "POST")
-        for route in request.app.routes
-        if route.matches({**request.scope, "method": method})[0] is Match.FULL
-    ]
-    return [
-        *(["GET", "HEAD"] if "GET" in methods else []),
-        *(["POST"] if "POST" in methods else []),
-    ]
+HANDLERS: dict[int | type[Exception], Any] = dict.fromkeys(
+    (HTTPException, RequestValidationError, StorageFailed, Exception), answer_with_problem
+)
+"""Let every refusal of an application have the same shape."""
 
 
 def describe(api: FastAPI, structs: tuple[type, ...], free: str) -> None:

@@ -9,7 +9,6 @@ from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel
 
 from aggregator.core.release.progress import in_use, progress_of
-from aggregator.core.release.releases import Release
 from aggregator.core.release.state import FleetState
 from aggregator.http.problem import PAGE, After, Limit, Number
 
@@ -74,11 +73,13 @@ class RolloutView(BaseModel):
 
 def release_views(state: FleetState) -> list[ReleaseView]:
     """Every release, by number."""
-    used = in_use(state)
-    return [
-        _release_view(release, used.get(number, 0))
-        for number, release in sorted(state.catalogue.releases.items())
-    ]
+    used, views = in_use(state), []
+    for number, release in sorted(state.catalogue.releases.items()):
+        said: dict[str, Any] = msgspec.to_builtins(release)
+        metrics = said.pop("metrics")
+        accuracy = release.metrics.accuracy if metrics["num_examples"] else None
+        views.append(ReleaseView(**said, accuracy=accuracy, in_use=used.get(number, 0)))
+    return views
 
 
 def rollout_views(state: FleetState) -> list[RolloutView]:
@@ -114,10 +115,3 @@ def release_routes(current: Callable[[], FleetState]) -> APIRouter:
         return rollout_views(current())[:limit]
 
     return routes
-
-
-def _release_view(release: Release, used: int) -> ReleaseView:
-    said: dict[str, Any] = msgspec.to_builtins(release)
-    metrics = said.pop("metrics")
-    accuracy = release.metrics.accuracy if metrics["num_examples"] else None
-    return ReleaseView(**said, accuracy=accuracy, in_use=used)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,11 @@ class _Bounded(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.since_s = self.loop.time()
+        self.address = self.client[0] if self.client else ""
         if (surplus := self._surplus()) is not None:
             surplus.transport.abort()
         if surplus is not self:
             self.loop.call_later(SILENT_S, self._close_if_silent, None)
-
-    @property
-    def address(self) -> str:
-        """Where it comes from; empty where that is not known."""
-        return self.client[0] if self.client else ""
 
     @property
     def asks(self) -> bool:
@@ -93,39 +90,30 @@ class _Impatient(asyncio.SelectorEventLoop):
         return await super().create_server(*arguments, **options)
 
 
-def read_proxies(text: str) -> list[str]:
-    """Addresses and networks of reverse proxies, with commas between them. What they say in
-    ``X-Forwarded-For`` and ``X-Forwarded-Proto`` of whom they ask for is believed, and of nobody
-    else.
-
-    Raises:
-        ConfigError: one is no address and no network.
-    """
-    proxies = [part.strip() for part in text.split(",") if part.strip()]
-    for proxy in proxies:
-        try:
-            ipaddress.ip_network(proxy)
-        except ValueError:
-            raise ConfigError(
-                f"proxy {proxy!r}: expected an address or a network, such as 127.0.0.1 or "
-                "10.0.0.0/8"
-            ) from None
-    return proxies
-
-
-class HttpServer:
+class HttpServer(AbstractContextManager["HttpServer"]):
     """Takes an address, and then serves an application there, for as long as the context is open.
     The address is taken from the beginning; connections are refused until there is an application.
     Another one may take its place while it is served."""
 
     def __init__(self, host: str, port: int, pair: Path | None = None, proxies: str = "") -> None:
-        """`pair`: a file with a key and its certificate, for HTTPS. `proxies`: as `read_proxies`
-        takes them.
+        """`pair`: a file with a key and its certificate, for HTTPS. `proxies`: addresses and
+        networks of reverse proxies, with commas between them; what they say in ``X-Forwarded-For``
+        and ``X-Forwarded-Proto`` of whom they ask for is believed, and of nobody else.
 
         Raises:
-            ConfigError: the address cannot be used, or `proxies` are no addresses.
+            ConfigError: the address cannot be used, or one of the proxies is no address and no
+            network.
         """
-        self._where, self._pair, self._proxies = f"{host}:{port}", pair, read_proxies(proxies)
+        self._where, self._pair = f"{host}:{port}", pair
+        self._proxies = [part.strip() for part in proxies.split(",") if part.strip()]
+        for proxy in self._proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError:
+                raise ConfigError(
+                    f"proxy {proxy!r}: expected an address or a network, such as 127.0.0.1 or "
+                    "10.0.0.0/8"
+                ) from None
         self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -135,19 +123,12 @@ class HttpServer:
             raise ConfigError(
                 f"HTTP on {self._where}: the address cannot be used (is the port taken?): {error}"
             ) from None
+        name = self._socket.getsockname()
+        self.address: tuple[str, int] = (str(name[0]), int(name[1]))
+        """The address and the port; the system has chosen the port where 0 was asked for."""
         self._api: Any = None
         self._server: uvicorn.Server | None = None
         self._thread = threading.Thread()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The address and the port that were taken; the system chose the port where 0 was asked
-        for."""
-        host, port, *_ = self._socket.getsockname()
-        return str(host), int(port)
-
-    def __enter__(self) -> "HttpServer":
-        return self
 
     def serve(self, api: Any) -> None:
         """Answer with this application from now on.

@@ -32,24 +32,9 @@ LONGEST = 4096
 """Characters of a token that a browser is asked to keep, at most."""
 
 
-def is_page(path: str) -> bool:
-    """Whether a path is one of the dashboard's."""
-    return path.startswith(PAGES)
-
-
-def is_open(path: str) -> bool:
-    """Whether a path of the dashboard needs no token."""
-    return path in OPEN or path.startswith(STATIC)
-
-
 def kept_cookie(scope: Scope, name: str) -> str:
     """What the browser keeps under a name of `keep_cookie`; empty where it keeps nothing."""
     return cookie_parser(Headers(scope=scope).get("cookie", "")).get(_place(scope, name)[0], "")
-
-
-def kept_token(scope: Scope) -> str:
-    """The token that the browser keeps; empty without one."""
-    return kept_cookie(scope, COOKIE)
 
 
 def is_from_own_page(headers: Headers) -> bool:

@@ -163,12 +163,10 @@ class TokenFile:
                     f"token {name!r}: there is one of this name; revoke it, or give another name"
                 )
             until_s = None if expires_in_s is None else now_s + expires_in_s
-            self._write(
-                [
-                    *(known for known in held if known.name != name),
-                    HttpToken(name, role, _hash(token), now_s, until_s),
-                ]
-            )
+            held[:] = [
+                *(known for known in held if known.name != name),
+                HttpToken(name, role, _hash(token), now_s, until_s),
+            ]
         return token
 
     def revoke(self, name: str) -> None:
@@ -183,11 +181,16 @@ class TokenFile:
                     f"token {name!r}: there is none of this name; those that are: "
                     f"{', '.join(t.name for t in held) or 'none'}"
                 )
-            self._write([known for known in held if known.name != name])
+            held[:] = [known for known in held if known.name != name]
 
     @contextmanager
-    def _changing(self) -> Iterator[tuple[HttpToken, ...]]:
-        """The tokens, while no other command changes them."""
+    def _changing(self) -> Iterator[list[HttpToken]]:
+        """Give the tokens, which no other command changes meanwhile, and write them at the end of
+        the context unless it fails.
+
+        Raises:
+            ConfigError: they cannot be read or written.
+        """
         try:
             opened = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
@@ -196,17 +199,14 @@ class TokenFile:
             ) from None
         try:
             fcntl.flock(opened, fcntl.LOCK_EX)
-            yield self.all()
-        finally:
-            os.close(opened)
-
-    def _write(self, held: list[HttpToken]) -> None:
-        try:
+            yield (held := [*self.all()])
             write_atomically(
                 self._path, msgspec.json.format(msgspec.json.encode(held)) + b"\n", 0o600
             )
         except OSError as error:
             raise ConfigError(f"tokens {self._path}: {error.strerror}") from None
+        finally:
+            os.close(opened)
 
 
 def http_access(folder: Path, host: str, owner: str) -> Access:

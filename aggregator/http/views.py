@@ -19,10 +19,8 @@ class Shown(Protocol):
 
     store: Store
     blobs: Blobs
-
-    @property
-    def paused(self) -> str:
-        """Why nothing goes on; empty while it does."""
+    paused: str
+    """Why nothing goes on; empty while it does."""
 
     def known(self) -> RunState:
         """Its state as it is now."""

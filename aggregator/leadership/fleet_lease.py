@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
@@ -30,20 +30,14 @@ LEASE_S = 5.0
 """A lease whose holder gives no sign of life for so long is free."""
 
 
+Row = sql.Row[tuple[Any, ...]]
+"""A lease in the database."""
+
+
 class LeaseLost(OtherAggregator):
     """Another service of this database has taken over: this one may start again, and wait."""
 
     exit_status = 4
-
-
-class _Seen(NamedTuple):
-    """A lease as it was seen: its epoch, its holder, how many signs of life that one has given, the
-    hash of its secret."""
-
-    epoch: int
-    holder: str
-    beat: int
-    secret: str
 
 
 class FleetLease:
@@ -76,11 +70,14 @@ class FleetLease:
             ConfigError: the database cannot be used.
         """
         told, since_s, last_s = False, 0.0, 0.0
-        seen: _Seen | None = None
+        seen: Row | None = None
         while not self.epoch and not stop():
             now_s = time.monotonic()
             try:
-                found = self._look()
+                with self._engine.connect() as connection:
+                    found = connection.execute(
+                        sql.select(LEASES).where(LEASES.c.fleet == self._fleet)
+                    ).one_or_none()
                 if (
                     found != seen or now_s - last_s > 2 * BEAT_S
                 ):  # this process was stopped, or the database was away: nothing was seen
@@ -185,14 +182,7 @@ class FleetLease:
             )
         self._engine.dispose()
 
-    def _look(self) -> _Seen | None:
-        with self._engine.connect() as connection:
-            row = connection.execute(
-                sql.select(LEASES).where(LEASES.c.fleet == self._fleet)
-            ).one_or_none()
-        return _Seen(row.epoch, row.holder, row.beat, row.secret) if row else None
-
-    def _replace(self, found: _Seen | None) -> bool:
+    def _replace(self, found: Row | None) -> bool:
         """Put this service in the place of what was found; false if that has changed meanwhile."""
         if found and found.secret and self._secret and found.secret != self._secret:
             raise ConfigError(

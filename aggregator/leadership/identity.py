@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from aggregator.core.ports import Clock
 from aggregator.leadership.rivals import WrongFleet
 from host.files import is_locked, lock_folder, write_atomically
 from host.supervisor import at_work
@@ -228,15 +229,11 @@ def _next_status(
     return None
 
 
-class SteadyClock:
-    """Seconds of the Unix epoch that never go back: from the later of the system's clock and the
-    last stored second at the start, and by a clock that cannot be set from there on."""
-
-    def __init__(self, last_s: float = 0.0) -> None:
-        self._offset_s = max(time.time(), last_s) - time.monotonic()
-
-    def __call__(self) -> float:
-        return self._offset_s + time.monotonic()
+def steady_clock(last_s: float = 0.0) -> Clock:
+    """Return a clock of the Unix epoch that never goes back. It starts at the later of the system's
+    clock and the last stored second, and a clock that cannot be set moves it on."""
+    offset_s = max(time.time(), last_s) - time.monotonic()
+    return lambda: offset_s + time.monotonic()
 
 
 def boot_ids(path: Path, boot_id: str) -> list[str]:

@@ -53,10 +53,6 @@ class Copied:
     bytes: int
 
 
-class _TakenAway(Exception):
-    """A blob that the copied database names is gone: the service has gone on."""
-
-
 def back_up(folder: Path, to: Path) -> Copied:
     """Copy a service's folder to a new one, from which a service goes on: the database as it is at
     one moment, every blob that it needs, with its hash checked, and the keys. The service may run.
@@ -176,17 +172,12 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
             for run, saved in contents.runs.items()
             for name in sorted(needs(saved))
         ]
-        wanted += [
-            Path(RELEASES) / name
-            for name in sorted(
-                {name for state in contents.fleets.values() for name in release_needs(state)}
-            )
-        ]
+        wanted += [Path(RELEASES) / name for name in sorted(release_needs(contents))]
         try:
             for path in wanted:
                 _copy_blob(folder / path, to / path)
-        except _TakenAway as error:
-            missing = error
+        except FileNotFoundError as error:  # the service has gone on, and does not need it now
+            missing = Path(error.filename).name[:12]
             continue
         parts = [part for part in ("blobs", RELEASES) if (to / part).exists()]
         size = sum(
@@ -203,10 +194,7 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
 def _copy_blob(path: Path, to: Path) -> None:
     if to.exists():
         return
-    try:
-        payload = path.read_bytes()
-    except FileNotFoundError:
-        raise _TakenAway(path.name[:12]) from None
+    payload = path.read_bytes()
     if digest_of(payload) != path.name:
         raise ConfigError(
             f"blob {path}: its bytes are not those that were written; `shoal doctor` says more"

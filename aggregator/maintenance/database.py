@@ -141,7 +141,15 @@ def check_database(folder: Path) -> tuple[Finding, Contents | None]:
     """Check ``shoal.db``. Returns the finding, and the contents of a whole database."""
     path = folder / "shoal.db"
     if not path.is_file():
-        return _missing(folder), None
+        if not (folder / "blobs").exists():
+            text = "it is not here: no run was begun in this folder"
+            return Finding("note", path.name, text), None
+        text = (
+            "it is not here, but blobs are: unless `serve --database` names another one, which the "
+            "doctor then has to be given as well, the run is lost. "
+            f"{RESTORE[0].upper()}{RESTORE[1:]}"
+        )
+        return Finding("wrong", path.name, text), None
     try:
         contents = read_database(path)
     except (ConfigError, StorageFailed) as error:
@@ -161,17 +169,6 @@ def check_database(folder: Path) -> tuple[Finding, Contents | None]:
         for name, run in contents.runs.items()
     )
     return Finding("ok", path.name, f"whole; {runs or 'no run'}"), contents
-
-
-def _missing(folder: Path) -> Finding:
-    if not (folder / "blobs").exists():
-        return Finding("note", "shoal.db", "it is not here: no run was begun in this folder")
-    unless = (
-        "unless `serve --database` names another one, which the doctor then has to be given as "
-        "well, the run is lost"
-    )
-    told = f"it is not here, but blobs are: {unless}. {RESTORE[0].upper()}{RESTORE[1:]}"
-    return Finding("wrong", "shoal.db", told)
 
 
 @contextmanager

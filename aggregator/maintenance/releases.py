@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from aggregator.core.release.reach import needed
-from aggregator.core.release.state import FleetState
 from aggregator.maintenance.blobs import look, problem_of
 from aggregator.maintenance.database import Contents
 from aggregator.maintenance.finding import Finding
@@ -13,14 +12,15 @@ from aggregator.releases.rollouts import KEPT
 from aggregator.storage.charter import RELEASES
 
 
-def release_needs(state: FleetState) -> dict[str, list[int]]:
-    """By digest, the releases that need each blob."""
-    found: dict[str, list[int]] = {}
-    for number in sorted(needed(state, KEPT)):
-        release = state.catalogue.releases[number]
-        for name in (release.bundle, release.model):
-            found.setdefault(name, []).append(number)
-    return found
+def release_needs(contents: Contents) -> dict[str, list[int]]:
+    """Return the releases that need each blob, by its digest."""
+    numbers: dict[str, set[int]] = {}
+    for state in contents.fleets.values():
+        for number in needed(state, KEPT):
+            release = state.catalogue.releases[number]
+            for name in (release.bundle, release.model):
+                numbers.setdefault(name, set()).add(number)
+    return {name: sorted(each) for name, each in numbers.items()}
 
 
 def check_releases(
@@ -28,13 +28,13 @@ def check_releases(
 ) -> Iterator[Finding]:
     """Look at every file, then for every blob that is needed. `again` reads the database anew: a
     service may have changed it meanwhile."""
-    wanted, blobs = _wanted(contents), folder / RELEASES
+    wanted, blobs = release_needs(contents), folder / RELEASES
     uses = {name: [f"release {n} needs it" for n in numbers] for name, numbers in wanted.items()}
     found, whole = look(blobs, RELEASES, uses, mend)
     yield from found
     missing = wanted.keys() - whole
     if missing and not mend:
-        current = _wanted(again())
+        current = release_needs(again())
         missing = {
             name for name in missing & current.keys() if problem_of(blobs / name) is not None
         }
@@ -54,11 +54,3 @@ def check_releases(
             f"{len(whole)} blobs are whole, and none of the {len(wanted)} that releases need is "
             "missing",
         )
-
-
-def _wanted(contents: Contents) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for state in contents.fleets.values():
-        for name, numbers in release_needs(state).items():
-            found[name] = sorted({*found.get(name, []), *numbers})
-    return found

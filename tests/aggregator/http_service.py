@@ -17,7 +17,7 @@ from aggregator.http.api import create_api
 from aggregator.http.guard import Guard
 from aggregator.http.local import Local, open_to_owner
 from aggregator.http.orders import order_routes
-from aggregator.http.problem import answer_with_problems, problem
+from aggregator.http.problem import HANDLERS, problem
 from aggregator.http.server import HttpServer
 from aggregator.http.tokens import Access, TokenFile, http_access
 from aggregator.leadership.identity import lock_service
@@ -57,8 +57,7 @@ def running(look: Callable[[], object]) -> Iterator[None]:
 @contextmanager
 def taking_orders(folder: Path, desk: Desk) -> Iterator[None]:
     """Take orders of a folder's owner over HTTP, as a service does, while the context is open."""
-    held, api = lock_service(folder), FastAPI()
-    answer_with_problems(api)
+    held, api = lock_service(folder), FastAPI(exception_handlers=HANDLERS)
     api.include_router(order_routes(desk))
     try:
         with HttpServer("127.0.0.1", 0) as server:

@@ -10,7 +10,7 @@ import pytest
 
 from aggregator.core.registry import Ban, Entry
 from aggregator.enrolment.authority import make_authority
-from aggregator.enrolment.desk import make_token, reject, revoke
+from aggregator.enrolment.desk import ban, make_token, reject
 from aggregator.leadership.identity import lock_service, own_secret, service_signer
 from aggregator.maintenance import backup
 from aggregator.maintenance.backup import back_up, restore
@@ -261,7 +261,7 @@ class TestCredentials:
                 assert within.use_token(spent, "k" * 64, "victim")
                 within.put_device(DeviceRow("victim", "enrolled", "k" * 64, token=spent))
             reject(store, rejected)
-            revoke(store, "evil")
+            ban(store, "evil")
         with closing(RegistryTable(sqlite_url(folder / "shoal.db"))) as table:
             table.save({"evil": Entry(ban=Ban(1.0, "stolen"))})
         (folder / "broker").mkdir()

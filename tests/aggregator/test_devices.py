@@ -240,11 +240,11 @@ class TestBan:
         assert bench.runner.refused == {"banned": 5}
         bench.send("b", "check-in", encode(said("b")))
         bench.send("b", "update", bench.payload("b"))
-        orders.unban(UnbanDevice("a"))
+        orders.ban(UnbanDevice("a"))
         bench.send("a", "check-in", encode(said("a")))
         assert bench.state.devices["a"].eligible
         with pytest.raises(ConfigError, match="it is not banned"):
-            orders.unban(UnbanDevice("a"))
+            orders.ban(UnbanDevice("a"))
 
     def test_a_ban_holds_from_the_next_start_on(self, bench: Bench, url: str) -> None:
         Devices(RegistryTable(url), bench.clock).ban("a", "stolen")
@@ -284,7 +284,7 @@ class TestWhere:
             "b": True,
             "c": False,
         }
-        orders.untag(UntagDevices(("b",), ("nights",)))
+        orders.tag(UntagDevices(("b",), ("nights",)))
         assert not bench.state.devices["b"].eligible
 
 

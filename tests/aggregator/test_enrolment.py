@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from aggregator.enrolment.authority import FILES, hosts_of, make_authority, read_authority
-from aggregator.enrolment.desk import approve, forget, reject, restore, revoke
+from aggregator.enrolment.desk import approve, ban, forget, reject
 from aggregator.enrolment.mosquitto import configuration, make_broker_folder, renew_broker
 from aggregator.http.guard import Rates
 from aggregator.maintenance.backup import KEYS
@@ -305,9 +305,9 @@ class TestRenewal:
         key, now_s = new_tls_key(), bench.clock()
         other = make_authority(tmp_path / "other", "default", ["localhost"], now_s)
         strange = [
-            other.issue_client(key.public_key(), "pi-1", now_s),
-            bench.authority.issue_server(key.public_key(), ["pi-1"], now_s),
-            bench.authority.issue_client(key.public_key(), "default@aggregator", now_s),
+            other.issue(key.public_key(), "pi-1", now_s),
+            bench.authority.issue(key.public_key(), "pi-1", now_s, hosts=["pi-1"]),
+            bench.authority.issue(key.public_key(), "default@aggregator", now_s),
         ]
         for made in strange:
             pem = made.public_bytes(serialization.Encoding.PEM).decode()
@@ -335,15 +335,15 @@ class TestBans:
     ) -> None:
         token, key = bench.token(), new_tls_key()
         answer = bench.enrol(token, key, "pi-1")
-        revoke(bench.store, "pi-1")
-        revoke(bench.store, "pi-1")
+        ban(bench.store, "pi-1")
+        ban(bench.store, "pi-1")
         pem = certificate(answer).public_bytes(serialization.Encoding.PEM).decode()
         assert reason(bench.renew(pem, key, new_tls_key(), "pi-1")) == "banned"
         assert reason(bench.enrol(token, key, "pi-1")) == "banned"
         assert reason(bench.enrol(bench.token(device_id="pi-1"), new_tls_key())) == "banned"
         forget(bench.store, "pi-1")
         assert reason(bench.enrol(bench.token(), name="pi-1")) == "banned"
-        restore(bench.store, "pi-1")
+        ban(bench.store, "pi-1", lifted=True)
         assert reason(bench.enrol(token, key, "pi-1")) == "token", (
             "it was forgotten with the device"
         )
@@ -375,8 +375,8 @@ class TestBans:
         pem = bench.enrolled("pi-1", key)
         bench.renew(pem, key, new, "pi-1")
         bench.renew(pem, key, new, "pi-1")
-        revoke(bench.store, "pi-1")
-        restore(bench.store, "pi-1")
+        ban(bench.store, "pi-1")
+        ban(bench.store, "pi-1", lifted=True)
         with bench.store.transaction() as within:
             lines = within.audit(10)
         assert [line.what for line in lines] == [
@@ -392,13 +392,13 @@ class TestBans:
 def test_rates_bound_an_address_and_all_of_them() -> None:
     now_s = 0.0
     rates = Rates(lambda: now_s, burst=3, per_s=1, burst_all=8, per_s_all=2)
-    assert [rates.permits("a") for _ in range(5)] == [True] * 3 + [False] * 2
-    assert [rates.permits("b") for _ in range(3)] == [True] * 3
-    assert [rates.permits(f"c{n}") for n in range(4)] == [True, True, False, False]
+    assert [rates.wait_s("a") == 0 for _ in range(5)] == [True] * 3 + [False] * 2
+    assert [rates.wait_s("b") == 0 for _ in range(3)] == [True] * 3
+    assert [rates.wait_s(f"c{n}") == 0 for n in range(4)] == [True, True, False, False]
     now_s = 2.0
-    assert [rates.permits("a") for _ in range(3)] == [True, True, False]
+    assert [rates.wait_s("a") == 0 for _ in range(3)] == [True, True, False]
     for n in range(10_000):
-        rates.permits(str(n))
+        rates.wait_s(str(n))
     assert len(rates._by_caller) <= 4096
 
 
@@ -429,7 +429,7 @@ def test_an_authority_that_was_cut_short_is_completed(tmp_path: Path) -> None:
 
 def test_bans_and_devices_are_there_after_a_restart(bench: EnrolmentBench) -> None:
     bench.enrolled("pi-1", new_tls_key())
-    revoke(bench.store, "pi-2")
+    ban(bench.store, "pi-2")
     with closing(open_enrolments(bench.folder)) as again, again.transaction() as within:
         assert ([device.device_id for device in within.devices()], within.bans()) == (
             ["pi-1"],

@@ -13,7 +13,6 @@ import pytest
 from aggregator.leadership.identity import (
     RENEW_S,
     VOUCHED_S,
-    SteadyClock,
     boot_ids,
     find_epoch,
     is_served,
@@ -21,6 +20,7 @@ from aggregator.leadership.identity import (
     own_secret,
     service_key,
     service_signer,
+    steady_clock,
 )
 from aggregator.leadership.rivals import WrongFleet
 from wire.errors import ConfigError, Malformed, OtherAggregator, ShoalError, Untrusted
@@ -295,15 +295,15 @@ class TestEpoch:
 class TestClockAndFolder:
     def test_the_clock_never_goes_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ahead = time.time() + 1e6
-        clock = SteadyClock(ahead)
+        clock = steady_clock(ahead)
         first = clock()
         assert ahead <= first < ahead + 10
         monkeypatch.setattr(time, "time", lambda: 0.0)
         assert clock() >= first
-        assert SteadyClock(5.0)() >= 5.0
+        assert steady_clock(5.0)() >= 5.0
 
     def test_the_clock_is_the_systems_where_that_is_later(self) -> None:
-        assert abs(SteadyClock(5.0)() - time.time()) < 5
+        assert abs(steady_clock(5.0)() - time.time()) < 5
 
     def test_a_folder_is_one_process_s(self, tmp_path: Path) -> None:
         import os

@@ -153,6 +153,7 @@ class TestEnrol:
     ) -> None:
         with enrolment_bench(tmp_path / "impostor", serves=True) as impostor:
             impostor.office._authority = bench.authority
+            impostor.office.authority = bench.authority.pem
             with pytest.raises(
                 ConfigError, match="its certificate is not of the authority that was expected"
             ):
@@ -340,11 +341,11 @@ class TestRenewal:
         assert is_whole(credentials)
 
     def test_a_refusal_keeps_what_is_there(self, bench: EnrolmentBench, tmp_path: Path) -> None:
-        from aggregator.enrolment.desk import revoke
+        from aggregator.enrolment.desk import ban
 
         credentials = enrolled(bench, tmp_path / "state", "--device", "pi-1")
         before = (credentials.folder / "device.pem").read_bytes()
-        revoke(bench.store, "pi-1")
+        ban(bench.store, "pi-1")
         with pytest.raises(ConfigError, match="refuses: banned: pi-1 is banned"):
             Renewal(credentials, lambda: None).renew()
         assert (credentials.folder / "device.pem").read_bytes() == before

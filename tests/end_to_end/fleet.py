@@ -138,7 +138,7 @@ class Fleet:
             new_tls_key(),
             self.folder / f"{name}.pem",
         )
-        write_pair(pair, key, authority.issue_client(key.public_key(), name, time.time()))
+        write_pair(pair, key, authority.issue(key.public_key(), name, time.time()))
         return MqttLink(
             BrokerAddress.parse(
                 f"mqtts://localhost:{self.ports['broker']}", self.served / "ca.pem", pair

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.enrolment.desk import restore, revoke
+from aggregator.enrolment.desk import ban
 from aggregator.storage.enrolment_store import open_enrolments
 from simulation.datasets.windows import FleetData
 from simulation.local.fleet import write_device_folder
@@ -90,7 +90,7 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     connections = served.log("d0").count("connected device=d0")
     folder = served.folder / "runs" / "served"
     with closing(open_enrolments(folder)) as store:
-        revoke(store, "d1")
+        ban(store, "d1")
         assert (
             until(
                 lambda: (
@@ -130,7 +130,7 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     assert out(served, "d1")
 
     with closing(open_enrolments(folder)) as store:
-        restore(store, "d1")
+        ban(store, "d1", lifted=True)
     until(lambda: not out(served, "d1"))
 
 
@@ -181,7 +181,7 @@ def test_what_waited_for_a_device_that_is_banned_while_it_is_away_is_gone(served
     aggregator.publish(topic, b"a secret")
     aggregator.close()
     with closing(open_enrolments(served.folder / "runs" / "served")) as store:
-        revoke(store, "d9")
+        ban(store, "d9")
     serve(served)
     until(lambda: "banned at the broker device=d9" in served.log("serve"))
     assert [event for event in drained(served.link("d9")) if isinstance(event, Delivery)] == []

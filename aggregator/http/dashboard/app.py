@@ -29,9 +29,8 @@ from aggregator.http.session import (
     SIGN_OUT,
     drop_cookie,
     is_from_own_page,
-    is_page,
     keep_cookie,
-    kept_token,
+    kept_cookie,
 )
 from wire.errors import ConfigError
 
@@ -93,8 +92,8 @@ class Dashboard:
             refused = _problem(request, status, told)
         else:
             refused = self._sign_in_page(request, told, status)
-            if kept_token(
-                request.scope
+            if kept_cookie(
+                request.scope, COOKIE
             ):  # a page that a link of another site leads to is asked for without it
                 drop_cookie(refused, request.scope, COOKIE)
         refused.headers.update(headers)
@@ -200,7 +199,7 @@ def _own(address: str) -> str:
     is_own = (
         not parts.scheme
         and not parts.netloc
-        and is_page(parts.path)
+        and parts.path.startswith(PAGES)
         and parts.path not in (SIGN_IN, SIGN_OUT, f"{PAGES}orders")
     )
     return address if is_own else HOME
