@@ -1,7 +1,7 @@
 """What a service and its campaigns are started with (`host.settings`)."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-class CampaignSettings(AdmissionSettings["AlgorithmSpec"], frozen=True, kw_only=True):
-    """What a campaign is started with."""
+class CampaignSettings(AdmissionSettings[Any], frozen=True, kw_only=True):
+    """What a campaign is started with; its algorithm is an `AlgorithmSpec`."""
 
     run: str = "run-1"
     """Its name: its place in the store."""

@@ -19,7 +19,8 @@ from algorithms.models.adoption.adopt import adopt
 from benchmarks.speed_models import BATCH, CLASSES, EXAMPLES, MODELS, RATE, device
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import BackendName, EngineOptions
+from simulation.engine.options import EngineOptions
+from simulation.settings import BackendName
 from simulation.simulate import SimulationSettings, simulate
 from wire.bundle import Window
 from wire.errors import ConfigError

@@ -2,7 +2,7 @@
 for."""
 
 import queue
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -88,17 +88,20 @@ LIVE = {
 }
 """Settings of a campaign that may change while it runs, by field of a body."""
 
-SettingsChange: type[_Body] = create_model(
-    "SettingsChange",
-    __base__=_Body,
-    __doc__="Settings of a campaign from its next round on; at least one. Those that are absent "
-    "stay.",
-    **{
-        name: (_live_field(each), Field(default=None, json_schema_extra=_no_default))
-        for name, each in LIVE.items()
-    },
-)
-SettingsChange.model_config["json_schema_extra"] = {"minProperties": 1}
+if TYPE_CHECKING:
+    SettingsChange = _Body
+else:
+    SettingsChange = create_model(
+        "SettingsChange",
+        __base__=_Body,
+        __doc__="Settings of a campaign from its next round on; at least one. Those that are "
+        "absent stay.",
+        **{
+            name: (_live_field(each), Field(default=None, json_schema_extra=_no_default))
+            for name, each in LIVE.items()
+        },
+    )
+    SettingsChange.model_config["json_schema_extra"] = {"minProperties": 1}
 
 
 class RoundChoice(_Body):

@@ -29,7 +29,11 @@ _PATIENCE = {
     "tcp_user_timeout": TIMEOUT_S * 1000,
     "application_name": "shoal",
 }
-_SQLITE = ("PRAGMA busy_timeout=10000", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL")
+_SQLITE: tuple[str, ...] = (
+    "PRAGMA busy_timeout=10000",
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",
+)
 _POSTGRESQL = (
     "SET synchronous_commit = on",  # what `commit` wrote is on the disk when it returns
     "SET statement_timeout = '60s'",

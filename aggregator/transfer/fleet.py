@@ -12,7 +12,7 @@ from wire.identity.signed import Sign
 from wire.links.port import Link
 from wire.messages import AggregatorStatus, Plan, Release, Reply, Want
 from wire.pieces import MOST_BYTES
-from wire.topics import RETAINED_OF_DEVICE, Kind, Topics
+from wire.topics import RETAINED_OF_DEVICE, ToDevice, Topics
 
 WHOLE_EVERY_S = 5.0
 """A large blob is published as a whole at most so often."""
@@ -51,7 +51,7 @@ class Fleet:
 
     def send(self, message: Plan | Release | Want | Reply) -> None:
         """Publish a message to its device; a release is retained."""
-        kind: Kind = "reply"
+        kind: ToDevice = "reply"
         match message:
             case Plan():
                 kind = "plan"

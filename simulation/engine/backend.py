@@ -13,7 +13,8 @@ from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.graphs.native import NativeGraphs
-from simulation.engine.options import BackendName, EngineOptions
+from simulation.engine.options import EngineOptions
+from simulation.settings import BackendName
 from wire.bundle import Manifest
 from wire.errors import ConfigError
 

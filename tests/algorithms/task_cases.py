@@ -8,7 +8,8 @@ from algorithms.composition import read_algorithm
 from export.describe import example_inputs, named
 from simulation.contract.rounds import small
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import BackendName, EngineOptions
+from simulation.engine.options import EngineOptions
+from simulation.settings import BackendName
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.support.known import known
 from wire.arrays import names

@@ -24,10 +24,11 @@ from simulation.contract.rounds import small
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.eager import EagerGraphs
-from simulation.engine.options import BackendName, EngineOptions
+from simulation.engine.options import EngineOptions
 from simulation.heterogeneity import measure
 from simulation.objective import objective_for_fleet, objective_on
 from simulation.partition import OF_MEASUREMENTS, assign, read_partition
+from simulation.settings import BackendName
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet

@@ -21,10 +21,10 @@ from export.publish import publish
 from export.runtimes import load_whole
 from simulation.contract.rounds import small
 from simulation.datasets.catalog import load_data
-from simulation.engine.options import BackendName
 from simulation.local.fleet import write_device_folder
 from simulation.objective import objective_for_fleet
 from simulation.partition import partition, read_partition
+from simulation.settings import BackendName
 from tests.algorithms.task_cases import OWN_LOSS, check_composed, ran, ran_alike
 from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet

@@ -16,7 +16,8 @@ from export import parity
 from export.describe import example_inputs, named
 from export.parity import ParityError, check_parity
 from export.publish import publish
-from simulation.engine.options import BackendName, EngineOptions
+from simulation.engine.options import EngineOptions
+from simulation.settings import BackendName
 from simulation.simulate import SimulationSettings, simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known

@@ -18,9 +18,10 @@ from export.publish import publish
 from simulation.contract.rounds import small
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import BackendName, EngineOptions
+from simulation.engine.options import EngineOptions
 from simulation.local.fleet import write_device_folder
 from simulation.objective import objective_for_fleet
+from simulation.settings import BackendName
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet

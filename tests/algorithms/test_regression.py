@@ -21,9 +21,9 @@ from export.publish import publish
 from export.runtimes import load_whole
 from shoal.reports.words import verdict
 from simulation.datasets.catalog import load_data
-from simulation.engine.options import BackendName
 from simulation.local.fleet import write_device_folder
 from simulation.objective import objective_for_fleet
+from simulation.settings import BackendName
 from tests.algorithms.task_cases import check_composed, ran, ran_alike
 from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet

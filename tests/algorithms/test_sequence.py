@@ -26,9 +26,9 @@ from export.runtimes import load_whole
 from simulation.contract.rounds import repeats
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import for_task
-from simulation.engine.options import BackendName
 from simulation.local.fleet import write_device_folder
 from simulation.objective import objective_for_fleet
+from simulation.settings import BackendName
 from tests.algorithms.task_cases import check_composed, ran, ran_alike
 from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet

@@ -22,8 +22,9 @@ from export.publish import DEVICE_FILE, publish
 from shoal.campaign_settings import usual_algorithm
 from simulation.contract.rounds import small
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import BackendName, EngineOptions
+from simulation.engine.options import EngineOptions
 from simulation.objective import objective_for_fleet
+from simulation.settings import BackendName
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet

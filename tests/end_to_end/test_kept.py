@@ -28,9 +28,10 @@ from edge_client.models.kept import KeptModels
 from edge_client.work.executor import Result
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import BackendName, EngineOptions
+from simulation.engine.options import EngineOptions
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
+from simulation.settings import BackendName
 from simulation.simulate import SimulationSettings, simulate
 from tests.end_to_end.agents import devices
 from tests.end_to_end.boards import aggregator

@@ -18,8 +18,9 @@ from algorithms.objectives.fedavg import FedAvg
 from export.describe import example_inputs, named
 from export.lowering.onnx_graph import capture_onnx
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import BackendName, EngineOptions
+from simulation.engine.options import EngineOptions
 from simulation.objective import objective_for_fleet
+from simulation.settings import BackendName
 from simulation.simulate import SimulationSettings, simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known

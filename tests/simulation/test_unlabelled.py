@@ -1,20 +1,22 @@
 """Devices without labels among others: a simulation's rounds place them as the service does, and
 they weigh nothing."""
 
+import dataclasses
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from aggregator.core.state import Placed
 from algorithms.composition import read_algorithm
 from edge_client.core.ports import Windows
 from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData
-from simulation.engine.options import BackendName, EngineOptions
+from simulation.engine.options import EngineOptions
 from simulation.local.fleet import write_device_folder
 from simulation.objective import objective_for_fleet
+from simulation.settings import BackendName
 from simulation.simulate import SimulationResult, SimulationSettings, simulate
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError
@@ -27,7 +29,7 @@ def fleet() -> FleetData:
     """Two groups of twelve devices, by an offset of their sensors; one device of each has no
     labels."""
     data = synthetic_fleet(24, shift=2.0)
-    return replace(
+    return dataclasses.replace(
         data,
         devices={d: without_labels(w) if d in UNLABELLED else w for d, w in data.devices.items()},
     )
@@ -115,8 +117,12 @@ def test_where_every_device_is_its_own_group_it_is_in_none() -> None:
 
 def test_a_device_without_a_single_window_is_in_the_largest_group() -> None:
     data = fleet()
-    empty = replace(data.devices["d0"], unlabelled_x=data.devices["d0"].train_x)
-    placed = run(replace(data, devices={**data.devices, "d0": empty})).summary.devices["d0"].placed
+    empty = dataclasses.replace(data.devices["d0"], unlabelled_x=data.devices["d0"].train_x)
+    placed = (
+        run(dataclasses.replace(data, devices={**data.devices, "d0": empty}))
+        .summary.devices["d0"]
+        .placed
+    )
     assert placed is not None
     assert (placed.neighbours, placed.sure) == (0, 0.5)
 
@@ -129,7 +135,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_knows_where_they_belong(
     engine = EngineOptions(
         backend, checkpoint=tmp_path, device="cpu" if backend == "batched" else ""
     )
-    whole = run(data, engine=replace(engine, checkpoint=None))
+    whole = run(data, engine=msgspec.structs.replace(engine, checkpoint=None))
 
     class Interrupted(Exception):
         pass

@@ -87,13 +87,14 @@ class Worker:
             warnings.filterwarnings(
                 "ignore", "The given NumPy array is not writable"
             )  # graphs do not write into what they are given
-            spec: DeviceHostSpec = ray.get(self._spec)
+            spec: Any = ray.get(self._spec)
             self._host, self._algorithm = (
                 DeviceHost(spec, spec.make_graphs(), self._store),
                 spec.algorithm,
             )
         if models[0] != self._models[0]:
-            self._models = (models[0], ray.get(models[0]))
+            tensors: Any = ray.get(models[0])
+            self._models = (models[0], tensors)
         results: list[Result] = []
         for plan, kept in tasks:
             self._store.load(kept)
