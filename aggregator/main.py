@@ -15,7 +15,8 @@ from aggregator.core.state import Event, RunState
 from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.enrolment.service import EnrolledTags, enrolment
 from aggregator.http.api import create_api, create_starting_api
-from aggregator.http.local import Local, close_to_owner, open_to_owner
+from aggregator.http.local import FILE as LOCAL
+from aggregator.http.local import Local, open_to_owner
 from aggregator.http.server import HttpServer
 from aggregator.http.tokens import http_access
 from aggregator.leadership.fleet_lease import LeaseLost, open_lease
@@ -80,7 +81,7 @@ def serve(
         check_campaign_name(settings.run)
     held = lock_service(folder)
     try:
-        close_to_owner(folder)
+        (folder / LOCAL).unlink(missing_ok=True)  # of one that was killed
         with ExitStack() as opened:
             starting.begins(f"reads {folder}")
             opening = Opening.read(settings)

@@ -105,18 +105,12 @@ class Blobs(Protocol):
             StorageFailed: not all are kept.
         """
 
-    def get(self, digest: str) -> bytes:
-        """The bytes, which have this hash.
+    def get(self, digest: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Return the bytes, which have this hash; with a size, so many of them from an offset on,
+        which are not compared with the hash.
 
         Raises:
             BlobLost: not kept here, or damaged; a damaged blob is set aside.
-        """
-
-    def part(self, digest: str, offset: int, size: int) -> bytes:
-        """So many of the bytes, from an offset on, which are not compared with the hash.
-
-        Raises:
-            BlobLost: not kept here.
             StorageFailed: it cannot be read.
         """
 

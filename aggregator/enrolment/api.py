@@ -4,7 +4,6 @@ the answers are the office's."""
 import logging
 import time
 from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -29,8 +28,6 @@ from wire.identity.enrolment import (
     read_said,
 )
 
-T = TypeVar("T")
-
 log = logging.getLogger("shoal.enrolment")
 
 STATUS: dict[Reason, int] = {"malformed": 400, "too-many": 429, "busy": 503}
@@ -52,23 +49,23 @@ def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monot
         """The authority's certificate, which a token's fingerprint tells from another."""
         if rates.wait_s(_peer(request)):
             return _response(Refused("too-many", "too many requests; ask again later"))
-        return Response(office.authority, media_type="application/x-pem-file")
+        return Response(office.authority.pem, media_type="application/x-pem-file")
 
     @api.post(ENROL)
     async def enrol(request: Request) -> Response:
         """A certificate for a token."""
-        return await _answer(request, rates, told, Enrol, office.enrol)
+        return await _answer(request, rates, told, Enrol, office)
 
     @api.post(RENEW)
     async def renew(request: Request) -> Response:
         """A certificate for an older one."""
-        return await _answer(request, rates, told, Renew, office.renew)
+        return await _answer(request, rates, told, Renew, office)
 
     return api
 
 
 async def _answer(
-    request: Request, rates: Rates, told: Rates, kind: type[T], answer: Callable[[T, str], Answer]
+    request: Request, rates: Rates, told: Rates, kind: type[Enrol] | type[Renew], office: Office
 ) -> Response:
     peer = _peer(request)
 
@@ -85,7 +82,7 @@ async def _answer(
             payload += part
             if len(payload) > REQUEST_BYTES:
                 return refuse("malformed", f"more than {REQUEST_BYTES} bytes")
-        return _response(await run_in_threadpool(answer, read_said(payload, kind), peer))
+        return _response(await run_in_threadpool(office.answer, read_said(payload, kind), peer))
     except ClientDisconnect:
         return refuse("malformed", f"the connection ended after {len(payload)} bytes")
     except Malformed as error:

@@ -38,17 +38,13 @@ use_username_as_clientid true
 allow_anonymous false
 acl_file {acl}
 """
+"""Mosquitto's configuration, without the plugin."""
 PLUGIN = """\
 # By this plugin a service bans devices; it knows banned devices alone.
 plugin {plugin}
 plugin_opt_config_file {data}/dynamic-security.json
 """
 PLUGIN_NAME = "mosquitto_dynamic_security.so"
-
-
-def configuration(certs: Path, data: Path, acl: Path, port: int = 8883) -> str:
-    """Mosquitto's configuration for these places, without the plugin."""
-    return CONFIGURATION.format(certs=certs, data=data, acl=acl, port=port)
 
 
 def make_broker_folder(
@@ -68,7 +64,8 @@ def make_broker_folder(
     """
     folder, plugin = folder.absolute(), plugin or find_plugin()
     data, acl = folder / "data", folder / "shoal.acl"
-    text = configuration(folder, data, acl, port) + f"user {broker_user(folder)}\n"
+    text = CONFIGURATION.format(certs=folder, data=data, acl=acl, port=port)
+    text += f"user {broker_user(folder)}\n"
     try:
         make_folder(data)
         write_atomically(folder / "ca.pem", authority.pem.encode())

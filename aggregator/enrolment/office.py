@@ -71,51 +71,36 @@ class _No(Exception):
     detail: str
 
 
+@dataclass(frozen=True)
 class Office:
     """Answers requests. Any thread may ask."""
 
-    def __init__(
-        self,
-        authority: Authority,
-        store: EnrolmentStore,
-        offer: Offer,
-        clock: Callable[[], float] = time.time,
-        days: float = DEVICE_DAYS,
-        is_known: Callable[[str], bool] = lambda _device_id: False,
-        attester: PlayIntegrity | None = None,
-    ) -> None:
-        """`days`: for how long a device's certificate is valid. `is_known`: whether the registry
-        has a device, which may have tags of an operator's; it raises `StorageFailed`. `attester`:
-        who has to say that an app and its phone are what they seem; None: nobody."""
-        self.authority = authority.pem
-        """Certificate of the authority (PEM)."""
-        self._authority, self._store, self._offer, self._clock, self._days = (
-            authority,
-            store,
-            offer,
-            clock,
-            days,
-        )
-        self._is_known, self._attester = is_known, attester
+    authority: Authority
+    store: EnrolmentStore
+    offer: Offer
+    clock: Callable[[], float] = time.time
+    days: float = DEVICE_DAYS
+    """Days for which a device's certificate is valid."""
+    is_known: Callable[[str], bool] = lambda _device_id: False
+    """Returns true if the registry has a device, which may have tags of an operator's; raises
+    `StorageFailed`."""
+    attester: PlayIntegrity | None = None
+    """Judges what an app and its phone are; None: nobody does."""
 
-    def enrol(self, said: Enrol, peer: str) -> Answer:
-        """Answer a request to enrol; `peer` is where it came from.
+    def answer(self, said: Enrol | Renew, peer: str) -> Answer:
+        """Answer a request; `peer` is where it came from.
 
         Raises:
             StorageFailed: the database cannot be read or written; nothing has changed.
         """
-        return self._decide("enrol", peer, lambda within: self._enrol(within, said))
-
-    def renew(self, said: Renew, peer: str) -> Answer:
-        """Answer a request to renew; as `enrol`."""
-        return self._decide("renew", peer, lambda within: self._renew(within, said))
-
-    def _decide(
-        self, what: str, peer: str, decide: Callable[[Transaction], tuple[Answer, str]]
-    ) -> Answer:
+        what = "enrol" if isinstance(said, Enrol) else "renew"
         try:
-            with self._store.transaction() as within:
-                answer, device_id = decide(within)
+            with self.store.transaction() as within:
+                answer, device_id = (
+                    self._enrol(within, said)
+                    if isinstance(said, Enrol)
+                    else self._renew(within, said)
+                )
         except _No as no:
             log.warning("%s refused from=%s reason=%s: %s", what, peer, no.reason, no.detail)
             return Refused(no.reason, printable(no.detail))
@@ -133,9 +118,9 @@ class Office:
         digest = key_digest(key)
         if token.used_key not in ("", digest):
             raise _No("used", f"another key has used this token, as {token.used_by}")
-        if not token.used_key and self._clock() > token.expires_at_s:
+        if not token.used_key and self.clock() > token.expires_at_s:
             raise _No(
-                "expired", f"this token expired {self._clock() - token.expires_at_s:.0f} s ago"
+                "expired", f"this token expired {self.clock() - token.expires_at_s:.0f} s ago"
             )
         if not token.used_key:
             self._check_attested(said, key, token)
@@ -154,22 +139,22 @@ class Office:
         return (
             Enrolled(
                 device_id,
-                self._authority.fleet,
-                self._offer.broker,
+                self.authority.fleet,
+                self.offer.broker,
                 device.certificate,
-                self._authority.pem,
-                self._offer.trust,
-                self._offer.policy,
+                self.authority.pem,
+                self.offer.trust,
+                self.offer.policy,
             ),
             device_id,
         )
 
     def _check_attested(self, said: Enrol, key: TlsPublicKey, token: TokenRow) -> None:
         """One that asks again has been attested, and its attester's word is too old by then."""
-        if self._attester is None or {*token.tags} & {*self._attester.settings.exempt_tags}:
+        if self.attester is None or {*token.tags} & {*self.attester.settings.exempt_tags}:
             return
         try:
-            self._attester.check(
+            self.attester.check(
                 said.attestation, attestation_nonce(read_token(said.token), key_digest(key))
             )
         except NotAttested as error:
@@ -189,7 +174,7 @@ class Office:
             raise _No(
                 "used", f"{device_id} has used this token and was forgotten; it needs another one"
             )
-        if device is None and token.device_id != device_id and self._is_known(device_id):
+        if device is None and token.device_id != device_id and self.is_known(device_id):
             raise _No(
                 "taken",
                 f"{device_id} is in the registry; `shoal enrol token --device {device_id}` makes "
@@ -200,11 +185,11 @@ class Office:
         if device is None or device.key != digest:
             state = "waiting" if token.approve else "approved"
             device = DeviceRow(
-                device_id, state, digest, token=token.hash, tags=token.tags, since_s=self._clock()
+                device_id, state, digest, token=token.hash, tags=token.tags, since_s=self.clock()
             )
             within.put_device(device)
             if token.approve:
-                within.add(AuditRow(self._clock(), "waiting", device_id, token.hash, ""))
+                within.add(AuditRow(self.clock(), "waiting", device_id, token.hash, ""))
         return device
 
     def _renew(self, within: Transaction, said: Renew) -> tuple[Answer, str]:
@@ -212,10 +197,10 @@ class Office:
         try:
             certificate = read_certificate(said.certificate)
             device_id = check_name(
-                check_issued(certificate, self._authority.certificate), "device id"
+                check_issued(certificate, self.authority.certificate), "device id"
             )
             old = public_key_of(certificate)
-            check_time(certificate, self._clock())
+            check_time(certificate, self.clock())
         except (WireError, ConfigError) as error:
             raise _No("malformed", str(error)) from None
         if not has_signed(old, said.signature, renewal_text(said.request)):
@@ -250,7 +235,7 @@ class Office:
     def _issue(
         self, within: Transaction, device: DeviceRow, key: TlsPublicKey, what: str
     ) -> DeviceRow:
-        certificate = self._authority.issue(key, device.device_id, self._clock(), self._days)
+        certificate = self.authority.issue(key, device.device_id, self.clock(), self.days)
         ends_s = certificate.not_valid_after_utc.timestamp()
         issued = msgspec.structs.replace(
             device, state="enrolled", certificate=certificate_pem(certificate), not_after_s=ends_s
@@ -258,7 +243,7 @@ class Office:
         within.put_device(issued)
         within.add(
             AuditRow(
-                self._clock(),
+                self.clock(),
                 what,
                 device.device_id,
                 device.token,

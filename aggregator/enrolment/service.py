@@ -6,6 +6,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -33,13 +34,14 @@ from wire.messages import Policy
 log = logging.getLogger("shoal.enrolment")
 
 
+@dataclass
 class EnrolledTags:
     """The tags that devices were given with their tokens. The database is opened when somebody has
     enrolled here, and stays open."""
 
-    def __init__(self, folder: Path, database: str) -> None:
-        self._folder, self._database = folder, database
-        self._store: EnrolmentStore | None = None
+    folder: Path
+    database: str
+    _store: EnrolmentStore | None = None
 
     def __call__(self, device_id: str) -> tuple[str, ...]:
         """Those of a device.
@@ -48,9 +50,9 @@ class EnrolledTags:
             ConfigError, StorageFailed: the database of enrolment cannot be read.
         """
         if self._store is None:
-            if not (self._folder / CERTIFICATE).exists():
+            if not (self.folder / CERTIFICATE).exists():
                 return ()
-            self._store = open_enrolments(self._folder, self._database)
+            self._store = open_enrolments(self.folder, self.database)
         with self._store.transaction() as within:
             row = within.device(device_id)
         return tuple(row.tags) if row is not None else ()

@@ -55,12 +55,7 @@ def open_to_owner(folder: Path, local: Local) -> Iterator[None]:
     try:
         yield
     finally:
-        close_to_owner(folder)
-
-
-def close_to_owner(folder: Path) -> None:
-    """Remove the file of a service that ends, or of one that was killed."""
-    (folder / FILE).unlink(missing_ok=True)
+        (folder / FILE).unlink(missing_ok=True)
 
 
 def check_served(folder: Path) -> None:

@@ -49,10 +49,6 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 """A whole number as JSON Schema has it: 3.0 is one too."""
 
 
-def _no_default(schema: dict[str, Any]) -> None:
-    schema.pop("default", None)
-
-
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -97,7 +93,8 @@ else:
         __doc__="Settings of a campaign from its next round on; at least one. Those that are "
         "absent stay.",
         **{
-            name: (_live_field(each), Field(default=None, json_schema_extra=_no_default))
+            # a factory: a default would be in the schema
+            name: (_live_field(each), Field(default_factory=type(None)))
             for name, each in LIVE.items()
         },
     )

@@ -3,6 +3,7 @@ this one speak (SPEC.md, 'Who speaks for the fleet')."""
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from aggregator.core.ports import Clock
@@ -33,16 +34,17 @@ class WrongFleet(ConfigError):
         )
 
 
+@dataclass
 class Rivals:
     """Reads what other aggregators have signed. Without a verifier nothing that they sent is
     believed."""
 
-    def __init__(
-        self, verifier: Verifier | None, clock: Clock, count: Callable[[str, str], None]
-    ) -> None:
-        """`count`: told the reason and the details of what cannot be believed."""
-        self._verifier, self._clock, self._count = verifier, clock, count
-        self._heard, self._lost_at_s = False, list[float]()
+    verifier: Verifier | None
+    clock: Clock
+    count: Callable[[str, str], None]
+    """Takes the reason and the details of what cannot be believed."""
+    _heard: bool = False
+    _lost_at_s: list[float] = field(default_factory=list)
 
     def check(self, payload: bytes, announced: bytes, boot_id: str, epoch: int) -> None:
         """Look at a status on the fleet's own topic, as the aggregator of this boot id and epoch.
@@ -78,13 +80,13 @@ class Rivals:
             WrongFleet: it is the fleet's own topic, on which nothing of this aggregator was ever
             published.
         """
-        self._count("denied", f"the broker does not let the aggregator {action} {topic}")
+        self.count("denied", f"the broker does not let the aggregator {action} {topic}")
         if topic == topics.aggregator and not self._heard:
             raise WrongFleet(action, topics)
 
     def lost(self, reason: str) -> None:
         """The connection to the broker was lost."""
-        now_s = self._clock()
+        now_s = self.clock()
         self._lost_at_s = [*(at_s for at_s in self._lost_at_s if now_s - at_s < OFTEN_S), now_s]
         asked = (
             "; does another client use the same certificate, or the same client id?"
@@ -94,10 +96,10 @@ class Rivals:
         log.warning("connection to the broker lost, trying again reason=%s%s", reason, asked)
 
     def _open(self, payload: bytes, kind: Any, what: str) -> Any:
-        if self._verifier is None:
+        if self.verifier is None:
             return None
         try:
-            return self._verifier.open(payload, kind, self._clock())
+            return self.verifier.open(payload, kind, self.clock())
         except WireError as error:
-            self._count("malformed", f"{what}: {error}")
+            self.count("malformed", f"{what}: {error}")
             return None

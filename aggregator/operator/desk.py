@@ -5,6 +5,8 @@ import logging
 import queue
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,15 +39,18 @@ Handler = Callable[[Any], str]
 did is safe when it returns."""
 
 
+@dataclass(frozen=True)
 class Desk:
     """Takes orders from any thread; one thread carries them out. They are not on the disk: when the
     service ends, those that wait are gone."""
 
-    def __init__(self, folder: Path, handlers: Mapping[type, Handler]) -> None:
-        """`folder`: the service's, which has the audit log. `handlers`: by type of order, which is
-        a tagged struct."""
-        self._folder, self._handlers = folder, handlers
-        self._waiting: queue.Queue[tuple[str, msgspec.Struct, Future[Answer]]] = queue.Queue(MOST)
+    folder: Path
+    """Folder of the service, which has the audit log."""
+    handlers: Mapping[type, Handler]
+    """By type of order, which is a tagged struct."""
+    _waiting: "queue.Queue[tuple[str, msgspec.Struct, Future[Answer]]]" = field(
+        default_factory=partial(queue.Queue, MOST)
+    )
 
     async def ask(self, by: str, order: msgspec.Struct) -> Answer | None:
         """Leave an order of somebody, and wait for the answer; None if the service was busy for
@@ -71,7 +76,7 @@ class Desk:
     def act(self, by: str, order: msgspec.Struct) -> Answer:
         """Carry out an order of somebody, and note it in the audit log."""
         try:
-            answer = Answer(True, self._handlers[type(order)](order))
+            answer = Answer(True, self.handlers[type(order)](order))
         except StorageFailed as error:
             answer = Answer(False, str(error), "storage")
         except ShoalError as error:
@@ -87,5 +92,5 @@ class Desk:
             printable(what)[:500],
             answer.text,
         )
-        note(self._folder, by, what[:2000], "done" if answer.done else "refused", text=answer.text)
+        note(self.folder, by, what[:2000], "done" if answer.done else "refused", text=answer.text)
         return answer

@@ -73,8 +73,10 @@ class BlobBucket:
                 pass
         return names
 
-    def get(self, digest: str) -> bytes:
+    def get(self, digest: str, offset: int = 0, size: int | None = None) -> bytes:
         with self._asking():
+            if size is not None:
+                return self._read(digest, Range=f"bytes={offset}-{offset + size - 1}")
             payload = self._read(digest)
             if digest_of(payload) != digest:
                 payload = self._read(digest)  # what was damaged on its way is whole the second time
@@ -87,10 +89,6 @@ class BlobBucket:
             "from a backup"
         )
         raise BlobLost(digest, told)
-
-    def part(self, digest: str, offset: int, size: int) -> bytes:
-        with self._asking():
-            return self._read(digest, Range=f"bytes={offset}-{offset + size - 1}")
 
     def keep(self, digests: set[str]) -> None:
         """What cannot be deleted now stays until the next call: it does no harm."""

@@ -57,17 +57,19 @@ class BlobFolder:
             raise StorageFailed(f"blob folder {self._folder}: {error.strerror or error}") from None
         return names
 
-    def get(self, digest: str) -> bytes:
+    def get(self, digest: str, offset: int = 0, size: int | None = None) -> bytes:
         path = self._folder / digest
         try:
-            payload = path.read_bytes()
+            with path.open("rb") as file:
+                file.seek(offset)
+                payload = file.read(-1 if size is None else size)
         except FileNotFoundError:
             raise BlobLost(
                 digest, f"it is not kept here, in {self._folder}: put it back from a backup"
             ) from None
         except OSError as error:
             raise StorageFailed(f"blob {path}: {error.strerror}") from None
-        if digest_of(payload) != digest:
+        if size is None and digest_of(payload) != digest:
             path.replace(path.with_name(digest + DAMAGED))
             told = (
                 f"its file in {self._folder} is damaged, and is now {digest}{DAMAGED}: put it "
@@ -76,28 +78,11 @@ class BlobFolder:
             raise BlobLost(digest, told)
         return payload
 
-    def part(self, digest: str, offset: int, size: int) -> bytes:
-        path = self._folder / digest
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                return file.read(size)
-        except FileNotFoundError:
-            raise BlobLost(
-                digest, f"it is not kept here, in {self._folder}: put it back from a backup"
-            ) from None
-        except OSError as error:
-            raise StorageFailed(f"blob {path}: {error.strerror}") from None
-
     def keep(self, digests: set[str]) -> None:
         unneeded = blob_names(self._folder) - digests
         if unneeded and self._may_delete():
             for name in unneeded:
                 (self._folder / name).unlink(missing_ok=True)
-
-    def names(self) -> set[str]:
-        """The blobs that are kept."""
-        return blob_names(self._folder)
 
     def problem(self, digest: str) -> str:
         """What is wrong with a blob, which is only read; empty if nothing is."""

@@ -27,14 +27,15 @@ def blobs_name(where: str, folder: Path, run: str) -> str:
 
 
 def kept_blobs(where: str, folder: Path, run: str) -> tuple[set[str], str]:
-    """The digests of a run's blobs that are kept, and where.
+    """Return the digests of a run's blobs that are kept, and their place. No folder is made.
 
     Raises:
         ConfigError: they cannot be opened.
         StorageFailed: they cannot be listed.
     """
-    if not where:
-        return blob_names(folder / "blobs" / run), blobs_name(
-            where, folder, run
-        )  # no folder is made by looking
-    return open_blobs(where, folder, run).names(), blobs_name(where, folder, run)
+    names = (
+        BlobBucket(where, run).names()
+        if "://" in where
+        else blob_names((Path(where) if where else folder / "blobs") / run)
+    )
+    return names, blobs_name(where, folder, run)

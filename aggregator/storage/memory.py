@@ -76,14 +76,11 @@ class MemoryBlobs:
         self._blobs |= dict(zip(names, payloads, strict=True))
         return names
 
-    def get(self, digest: str) -> bytes:
+    def get(self, digest: str, offset: int = 0, size: int | None = None) -> bytes:
         try:
-            return self._blobs[digest]
+            return self._blobs[digest][offset : None if size is None else offset + size]
         except KeyError:
             raise BlobLost(digest, "it is not kept here") from None
-
-    def part(self, digest: str, offset: int, size: int) -> bytes:
-        return self.get(digest)[offset : offset + size]
 
     def keep(self, digests: set[str]) -> None:
         self._blobs = {name: payload for name, payload in self._blobs.items() if name in digests}

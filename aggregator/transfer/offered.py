@@ -55,7 +55,7 @@ class Offered:
             BlobLost, StorageFailed: it cannot be read.
         """
         assert self.pieces is not None
-        payload = self._blobs.part(self.digest, *place(self.pieces, self.pieces.pieces.index(name)))
+        payload = self._blobs.get(self.digest, *place(self.pieces, self.pieces.pieces.index(name)))
         if digest_of(payload) != name:
             raise BlobLost(self.digest, "its bytes are not those that were written")
         return payload

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from aggregator.enrolment.authority import FILES, hosts_of, make_authority, read_authority
 from aggregator.enrolment.desk import approve, ban, forget, reject
-from aggregator.enrolment.mosquitto import configuration, make_broker_folder, renew_broker
+from aggregator.enrolment.mosquitto import CONFIGURATION, make_broker_folder, renew_broker
 from aggregator.http.guard import Rates
 from aggregator.maintenance.backup import KEYS
 from aggregator.storage.enrolment_store import FILE, open_enrolments
@@ -162,7 +162,7 @@ class TestNames:
         )
         pem = request.public_bytes(serialization.Encoding.PEM).decode()
         token = bench.token()
-        assert reason(bench.office.enrol(Enrol(token, pem), "test")) == "malformed"
+        assert reason(bench.office.answer(Enrol(token, pem), "test")) == "malformed"
         assert isinstance(bench.enrol(token, name="pi-1"), Enrolled), "and the token is not used up"
 
     def test_a_token_for_one_id_gives_no_other(self, bench: EnrolmentBench) -> None:
@@ -208,7 +208,7 @@ class TestNames:
             x509.SubjectAlternativeName([x509.DNSName("broker.example")]), False
         )
         pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
-        made = certificate(bench.office.enrol(Enrol(bench.token(), pem), "test"))
+        made = certificate(bench.office.answer(Enrol(bench.token(), pem), "test"))
         assert check_issued(made, bench.authority.certificate) == "pi-1"
         assert [attribute.value for attribute in made.subject] == ["pi-1"]
         assert made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
@@ -243,7 +243,7 @@ class TestNames:
             "x" * 9000,
             bench.authority.pem,
         ):
-            assert reason(bench.office.enrol(Enrol(bench.token(), pem), "test")) == "malformed"
+            assert reason(bench.office.answer(Enrol(bench.token(), pem), "test")) == "malformed"
 
 
 class TestApproval:
@@ -296,7 +296,9 @@ class TestRenewal:
         request = make_request(new_tls_key(), "pi-1")
         signed_for_another = sign_text(key, renewal_text(make_request(new_tls_key(), "pi-1")))
         for signature in (signed_for_another, "", "zz", "00" * 70):
-            assert reason(bench.office.renew(Renew(own, request, signature), "test")) == "malformed"
+            assert (
+                reason(bench.office.answer(Renew(own, request, signature), "test")) == "malformed"
+            )
 
     def test_certificates_of_another_authority_or_of_servers_or_roles_are_refused(
         self, bench: EnrolmentBench, tmp_path: Path
@@ -439,8 +441,11 @@ def test_bans_and_devices_are_there_after_a_restart(bench: EnrolmentBench) -> No
 
 def test_the_deployed_broker_is_configured_as_init_does_it() -> None:
     deployed = (Path(__file__).parents[2] / "deploy" / "mosquitto" / "mosquitto.conf").read_text()
-    made = configuration(
-        Path("/etc/mosquitto/certs"), Path("/var/lib/mosquitto"), Path("/etc/mosquitto/shoal.acl")
+    made = CONFIGURATION.format(
+        certs="/etc/mosquitto/certs",
+        data="/var/lib/mosquitto",
+        acl="/etc/mosquitto/shoal.acl",
+        port=8883,
     )
     assert deployed == made
 

@@ -152,8 +152,7 @@ class TestEnrol:
         self, bench: EnrolmentBench, tmp_path: Path
     ) -> None:
         with enrolment_bench(tmp_path / "impostor", serves=True) as impostor:
-            impostor.office._authority = bench.authority
-            impostor.office.authority = bench.authority.pem
+            object.__setattr__(impostor.office, "authority", bench.authority)
             with pytest.raises(
                 ConfigError, match="its certificate is not of the authority that was expected"
             ):
@@ -170,7 +169,7 @@ class TestEnrol:
         accepted.start()
         url = f"https://localhost:{listener.getsockname()[1]}"
         with pytest.raises(ConfigError, match="unsuitable certificate purpose"):
-            ask(url, bench.office.authority, ENROL, Enrol("", ""))
+            ask(url, bench.authority.pem, ENROL, Enrol("", ""))
         accepted.join()
         listener.close()
 
@@ -222,7 +221,7 @@ class TestEnrol:
                     key,
                     Enrolled(**{**values, **wrong}),
                     bench.url,
-                    bench.office.authority,
+                    bench.authority.pem,
                     "",
                     time.time(),
                 )
@@ -355,7 +354,7 @@ class TestService:
     def test_what_is_too_large_or_no_message_is_refused_and_the_next_one_is_answered(
         self, bench: EnrolmentBench
     ) -> None:
-        authority = bench.office.authority
+        authority = bench.authority.pem
         large = ask(bench.url, authority, ENROL, Enrol("x" * (REQUEST_BYTES + 1), ""))
         assert isinstance(large, Refused)
         assert (large.reason, large.detail) == ("malformed", f"more than {REQUEST_BYTES} bytes")
@@ -365,7 +364,7 @@ class TestService:
 
     def test_somebody_who_guesses_is_slowed_down(self, bench: EnrolmentBench) -> None:
         authority, guessed = (
-            bench.office.authority,
+            bench.authority.pem,
             Enrol("shoal1.x", make_request(new_tls_key(), "")),
         )
         with ThreadPoolExecutor(

@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.state import Started
-from aggregator.storage.blob_folder import BlobFolder
+from aggregator.storage.blob_folder import BlobFolder, blob_names
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
 from export.publish import SERVER_FILE
@@ -94,7 +94,8 @@ class TestExport:
     ) -> None:
         source = BlobFolder(served / "blobs" / "run-1")
         model = max(
-            source.names() - {exported.bundle.digest}, key=lambda name: len(source.get(name))
+            blob_names(served / "blobs" / "run-1") - {exported.bundle.digest},
+            key=lambda name: len(source.get(name)),
         )
         service = Service(served, fleet="default")
         service.check_in("d0")

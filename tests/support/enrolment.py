@@ -61,7 +61,7 @@ class EnrolmentBench:
     def enrol(
         self, token: str, key: TlsKey | None = None, name: str = "", attestation: str = ""
     ) -> Answer:
-        return self.office.enrol(
+        return self.office.answer(
             Enrol(token, make_request(key or new_tls_key(), name), attestation), "test"
         )
 
@@ -73,7 +73,7 @@ class EnrolmentBench:
 
     def renew(self, certificate: str, old: TlsKey, new: TlsKey, name: str) -> Answer:
         request = make_request(new, name)
-        return self.office.renew(
+        return self.office.answer(
             Renew(certificate, request, sign_text(old, renewal_text(request))), "test"
         )
 

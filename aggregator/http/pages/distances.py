@@ -30,16 +30,10 @@ class DistanceView(NamedTuple):
     """Number of devices that were compared, also where they are too many for a picture."""
     places: list[tuple[float, float]]
     """Where each device is in a plane; coordinates are from 0 to 1."""
-
-    @property
-    def bounds(self) -> list[int]:
-        """Indices at which one group ends and the next begins."""
-        return [i for i in range(1, len(self.groups)) if self.groups[i] != self.groups[i - 1]]
-
-    @property
-    def order(self) -> str:
-        """A short name of these devices in this order."""
-        return f"{zlib.crc32(' '.join(self.ids).encode()):08x}"
+    bounds: list[int]
+    """Indices at which one group ends and the next begins."""
+    order: str
+    """A short name of these devices in this order."""
 
 
 def read_views(payload: bytes) -> tuple[dict[str, Array], list[str]]:
@@ -64,7 +58,9 @@ def compare(matrix: Array, device_ids: Sequence[str], starts: Mapping[str, str])
     order = [i for _, _, i in chosen]
     shown = np.nan_to_num(matrix[np.ix_(order, order)], posinf=0.0, neginf=0.0)
     ids, groups = tuple(d for _, d, _ in chosen), tuple(group for group, _, _ in chosen)
-    return DistanceView(ids, groups, shown, len(members), in_two_dimensions(shown))
+    bounds = [i for i in range(1, len(groups)) if groups[i] != groups[i - 1]]
+    name = f"{zlib.crc32(' '.join(ids).encode()):08x}"
+    return DistanceView(ids, groups, shown, len(members), in_two_dimensions(shown), bounds, name)
 
 
 def in_two_dimensions(matrix: Array) -> list[tuple[float, float]]:
