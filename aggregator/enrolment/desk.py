@@ -50,10 +50,10 @@ def make_token(
     now_s, token = time.time(), Token(secrets.token_bytes(SECRET_BYTES), authority)
     with store.transaction() as within:
         within.drop_tokens(before_s=now_s - FORGET_S)
-        within.add(
+        within.put(
             TokenRow(token.hash, now_s, now_s + expires_in_s, device_id, tuple(tags), approve)
         )
-        within.add(AuditRow(now_s, "token", device_id, token.hash, ",".join(tags)))
+        within.put(AuditRow(now_s, "token", device_id, token.hash, ",".join(tags)))
     return token
 
 
@@ -79,7 +79,7 @@ def reject(store: EnrolmentStore, name: str) -> str:
     with store.transaction() as within:
         device = within.device(name)
         if device is None and len(name) >= 8 and within.drop_tokens(name, unused=True):
-            within.add(AuditRow(time.time(), "token taken back", "", name[:64], ""))
+            within.put(AuditRow(time.time(), "token taken back", "", name[:64], ""))
             return f"token {name}: taken back"
         _settle(within, name, "rejected")
     return f"{name}: rejected"
@@ -98,7 +98,7 @@ def ban(store: EnrolmentStore, device_id: str, lifted: bool = False) -> None:
         if within.bans().get(device_id, False) == lifted:
             within.put_ban(device_id, lifted, time.time())
             what = "restored" if lifted else "banned"
-            within.add(AuditRow(time.time(), what, device_id, "", ""))
+            within.put(AuditRow(time.time(), what, device_id, "", ""))
 
 
 def forget(store: EnrolmentStore, device_id: str) -> None:
@@ -111,7 +111,7 @@ def forget(store: EnrolmentStore, device_id: str) -> None:
     with store.transaction() as within:
         within.drop_device(device_id)
         within.drop_tokens(used_by=device_id)
-        within.add(AuditRow(time.time(), "forgotten", device_id, "", ""))
+        within.put(AuditRow(time.time(), "forgotten", device_id, "", ""))
 
 
 def _settle(within: Transaction, device_id: str, state: str) -> None:
@@ -120,5 +120,5 @@ def _settle(within: Transaction, device_id: str, state: str) -> None:
     if device is None or device.state != "waiting":
         now = f"it is {device.state}" if device else "it has not asked"
         raise ConfigError(f"{device_id}: no device of this id waits for approval; {now}")
-    within.put_device(msgspec.structs.replace(device, state=state))
-    within.add(AuditRow(time.time(), state, device.device_id, device.token, ""))
+    within.put(msgspec.structs.replace(device, state=state))
+    within.put(AuditRow(time.time(), state, device.device_id, device.token, ""))

@@ -187,9 +187,9 @@ class Office:
             device = DeviceRow(
                 device_id, state, digest, token=token.hash, tags=token.tags, since_s=self.clock()
             )
-            within.put_device(device)
+            within.put(device)
             if token.approve:
-                within.add(AuditRow(self.clock(), "waiting", device_id, token.hash, ""))
+                within.put(AuditRow(self.clock(), "waiting", device_id, token.hash, ""))
         return device
 
     def _renew(self, within: Transaction, said: Renew) -> tuple[Answer, str]:
@@ -240,8 +240,8 @@ class Office:
         issued = msgspec.structs.replace(
             device, state="enrolled", certificate=certificate_pem(certificate), not_after_s=ends_s
         )
-        within.put_device(issued)
-        within.add(
+        within.put(issued)
+        within.put(
             AuditRow(
                 self.clock(),
                 what,

@@ -94,14 +94,11 @@ class TokenFile:
     """The tokens of one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._path = folder, folder / FILE
+        self._folder, self.path = folder, folder / FILE
+        """It is there once a token was made, also when the last one is revoked: taking a token
+        away opens nothing."""
         self._seen: tuple[int, ...] | None = None
         self._held: tuple[HttpToken, ...] = ()
-
-    def exists(self) -> bool:
-        """Whether a token was ever made here. It stays so when the last one is revoked: taking a
-        token away opens nothing."""
-        return self._path.exists()
 
     def all(self) -> tuple[HttpToken, ...]:
         """Every token, also those whose time is over, in the order in which they were made.
@@ -110,20 +107,20 @@ class TokenFile:
             ConfigError: the file cannot be read.
         """
         try:
-            found = self._path.stat()
+            found = self.path.stat()
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
             if seen != self._seen:
                 self._held, self._seen = (
-                    msgspec.json.decode(self._path.read_bytes(), type=tuple[HttpToken, ...]),
+                    msgspec.json.decode(self.path.read_bytes(), type=tuple[HttpToken, ...]),
                     seen,
                 )
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise ConfigError(f"tokens {self._path}: {error.strerror}") from None
+            raise ConfigError(f"tokens {self.path}: {error.strerror}") from None
         except msgspec.MsgspecError as error:
             raise ConfigError(
-                f"tokens {self._path}: not what `shoal token` wrote: {error}"
+                f"tokens {self.path}: not what `shoal token` wrote: {error}"
             ) from None
         return self._held
 
@@ -201,10 +198,10 @@ class TokenFile:
             fcntl.flock(opened, fcntl.LOCK_EX)
             yield (held := [*self.all()])
             write_atomically(
-                self._path, msgspec.json.format(msgspec.json.encode(held)) + b"\n", 0o600
+                self.path, msgspec.json.format(msgspec.json.encode(held)) + b"\n", 0o600
             )
         except OSError as error:
-            raise ConfigError(f"tokens {self._path}: {error.strerror}") from None
+            raise ConfigError(f"tokens {self.path}: {error.strerror}") from None
         finally:
             os.close(opened)
 
@@ -214,7 +211,7 @@ def http_access(folder: Path, host: str, owner: str) -> Access:
     is a token, or where other machines reach it, everything needs one. `owner`: the token of the
     folder's owner."""
     tokens, open_to_others = TokenFile(folder), not is_loopback(host)
-    if open_to_others and not tokens.exists():
+    if open_to_others and not tokens.path.exists():
         log.warning(
             "HTTP listens on %s and there is no token: it answers /health alone; `shoal token new "
             "%s` makes one",
@@ -229,7 +226,7 @@ def http_access(folder: Path, host: str, owner: str) -> Access:
 
     return Access(
         verify,
-        lambda: open_to_others or tokens.exists(),
+        lambda: open_to_others or tokens.path.exists(),
         lambda by, what, outcome, why: note(folder, by, what, outcome, text=why),
     )
 

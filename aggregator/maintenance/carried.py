@@ -77,7 +77,7 @@ def _take_tokens_back(folder: Path) -> list[str]:
         return []
     with closing(open_enrolments(folder)) as store, store.transaction() as within:
         count = within.drop_tokens(unused=True)
-        within.add(
+        within.put(
             AuditRow(time.time(), "restored from a copy", "", "", f"{count} tokens taken back")
         )
     return [

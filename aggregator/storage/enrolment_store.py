@@ -59,6 +59,9 @@ class AuditRow(msgspec.Struct, frozen=True):
     detail: str
 
 
+_TABLES: dict[type, sql.Table] = {TokenRow: TOKENS, DeviceRow: ENROLLED, AuditRow: AUDIT}
+
+
 @dataclass(frozen=True)
 class Transaction:
     """Rows that are read and written together, or not at all."""
@@ -70,10 +73,14 @@ class Transaction:
         chosen = sql.select(TOKENS).order_by(TOKENS.c.made_at_s)
         return self._rows(chosen.where(TOKENS.c.hash == hash) if hash else chosen, TokenRow)
 
-    def add(self, row: TokenRow | AuditRow) -> None:
-        """Add a token, or a line to the audit."""
-        table = TOKENS if isinstance(row, TokenRow) else AUDIT
-        self.connection.execute(table.insert().values(**_values(row)))
+    def put(self, row: TokenRow | DeviceRow | AuditRow) -> None:
+        """Add a row, in place of an earlier one of the same device."""
+        if isinstance(row, DeviceRow):
+            self.drop_device(row.device_id)
+        values = msgspec.structs.asdict(row)
+        if not isinstance(row, AuditRow):
+            values["tags"] = ",".join(row.tags)
+        self.connection.execute(_TABLES[type(row)].insert().values(**values))
 
     def use_token(self, hash: str, key: str, device_id: str) -> bool:
         """Bind a token to the key and device that use it; false if another key did so before."""
@@ -111,11 +118,6 @@ class Transaction:
     def devices(self) -> list[DeviceRow]:
         """Return every device, by id."""
         return self._rows(sql.select(ENROLLED).order_by(ENROLLED.c.device_id), DeviceRow)
-
-    def put_device(self, device: DeviceRow) -> None:
-        """Add a device, or replace what is known of it."""
-        self.connection.execute(ENROLLED.delete().where(ENROLLED.c.device_id == device.device_id))
-        self.connection.execute(ENROLLED.insert().values(**_values(device)))
 
     def drop_device(self, device_id: str) -> None:
         """Forget a device."""
@@ -172,8 +174,3 @@ def open_enrolments(folder: Path, database: str = "") -> EnrolmentStore:
     if not database and not folder.is_dir():
         raise ConfigError(f"folder {folder}: there is no such folder; `shoal init --tls` makes it")
     return EnrolmentStore(database or sqlite_url(folder / FILE))
-
-
-def _values(row: TokenRow | DeviceRow | AuditRow) -> dict[str, Any]:
-    values = msgspec.structs.asdict(row)
-    return {**values, "tags": ",".join(values["tags"])} if "tags" in values else values

@@ -259,7 +259,7 @@ class TestCredentials:
         with closing(open_enrolments(folder)) as store:
             with store.transaction() as within:
                 assert within.use_token(spent, "k" * 64, "victim")
-                within.put_device(DeviceRow("victim", "enrolled", "k" * 64, token=spent))
+                within.put(DeviceRow("victim", "enrolled", "k" * 64, token=spent))
             reject(store, rejected)
             ban(store, "evil")
         with closing(RegistryTable(sqlite_url(folder / "shoal.db"))) as table:

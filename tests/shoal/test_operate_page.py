@@ -210,7 +210,7 @@ def test_enrolment_is_set_up_and_devices_are_approved_as_written(operator: Opera
         store.transaction() as within,
     ):
         for name in ("pi-1", "pi-2"):
-            within.put_device(DeviceRow(name, "waiting", "00"))
+            within.put(DeviceRow(name, "waiting", "00"))
     assert "pi-1  waiting" in run("shoal enrol list")
     assert "approved" in run("shoal enrol approve")
     assert "rejected" in run("shoal enrol reject")
