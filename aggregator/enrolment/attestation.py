@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -24,6 +24,8 @@ from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from wire.errors import ConfigError
+
+T = TypeVar("T")
 
 MOST_AHEAD_S = 60.0
 """A token may be from so far in the future: clocks differ."""
@@ -77,8 +79,8 @@ class PlayIntegrity:
                 "this service wants an attestation by Play Integrity, and there is none"
             )
         said = self._read(text)
-        request, app = _part(said, "requestDetails"), _part(said, "appIntegrity")
-        device, account = _part(said, "deviceIntegrity"), _part(said, "accountDetails")
+        request, app = _part(said, "requestDetails", dict), _part(said, "appIntegrity", dict)
+        device, account = _part(said, "deviceIntegrity", dict), _part(said, "accountDetails", dict)
         if request.get("nonce") != nonce:
             raise NotAttested("it is of another token or key")
         if request.get("requestPackageName") != self.settings.package:
@@ -98,12 +100,11 @@ class PlayIntegrity:
             raise NotAttested(
                 f"Play says of the app: {str(app.get('appRecognitionVerdict'))[:100]}"
             )
-        if self.settings.certificates and not set(_texts(app.get("certificateSha256Digest"))) & set(
-            self.settings.certificates
-        ):
+        expected, signers = self.settings.certificates, _part(app, "certificateSha256Digest", list)
+        if expected and not any(digest in signers for digest in expected):
             raise NotAttested("the app is signed with another certificate")
-        found = _texts(device.get("deviceRecognitionVerdict"))
-        if missing := [verdict for verdict in self.settings.device if verdict not in found]:
+        verdicts = _part(device, "deviceRecognitionVerdict", list)
+        if missing := [verdict for verdict in self.settings.device if verdict not in verdicts]:
             raise NotAttested(f"Play does not say of the phone: {missing[0]}")
         if self.settings.licensed and account.get("appLicensingVerdict") != "LICENSED":
             raise NotAttested("the phone's user did not get the app from Play")
@@ -168,10 +169,7 @@ def _expect(header: str, **wanted: str) -> None:
         raise ValueError("another algorithm")
 
 
-def _part(said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _part(said: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    """Return a field of this type; an empty one where the field is absent or of another type."""
     part = said.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _texts(value: Any) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+    return part if isinstance(part, kind) else kind()
