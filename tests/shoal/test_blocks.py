@@ -73,6 +73,7 @@ LINKS = {
     "https://keepachangelog.com/en/1.1.0/",
     "https://nvflare.readthedocs.io",
     "https://semver.org/spec/v2.0.0.html",
+    "https://www.sqlite.org/recovery.html",
     "https://www.tensorflow.org/federated",
 }
 """Every link to another site. No test opens one: tests have no network. A link that is added is
