@@ -93,7 +93,10 @@ def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[...,
             for name, options in expanded.items():
                 given[name] = _read(context, options, given)
             silent = quiet or given.get("as_json", False)
-            name = context.command_path.split()[1]
+            outermost = context
+            while outermost.parent is not None and outermost.parent.parent is not None:
+                outermost = outermost.parent
+            name = str(outermost.info_name)
             run = naming_extra(name)(partial(act, **given))
             if loads:
                 with naming_extra(name), _loading(context.command_path, silent):
