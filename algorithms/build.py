@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from algorithms.composition import AlgorithmSpec, make_objective
 from algorithms.core.contract import Objective
-from algorithms.core.seeded import seeded
-from algorithms.core.units import Units
+from algorithms.core.functional import seeded
+from algorithms.core.keys import Units
 from algorithms.models.adoption.from_file import check_file, is_file, model_from_file
 from algorithms.models.classifier import Classifier
 from algorithms.models.registry import default_model, make_model, read_model

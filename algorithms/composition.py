@@ -24,7 +24,7 @@ from algorithms.core.contract import (
     ServerOptimizer,
     Task,
 )
-from algorithms.core.units import Units
+from algorithms.core.keys import Units
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.dbe import MeanRegulariserServer

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.agent.policy_file import read_policy
+from edge_client.agent.owner import read_policy
 from edge_client.core.ports import GraphLoader, Windows
 from edge_client.data.windows import load_folder
 from edge_client.live.settings import add_live_options

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
-from algorithms.core.seeded import seeded
+from algorithms.core.functional import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value

@@ -8,17 +8,15 @@ alone load no torch.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shoal.api.callbacks import Callback, CsvLog, EarlyStopping
+    from shoal.api.callbacks import Callback, CsvLog, EarlyStopping, MLflow, TensorBoard
     from shoal.api.comparison import CompareProgress, Comparison, compare
     from shoal.api.data import load, validation
     from shoal.api.exporting import export
-    from shoal.api.mlflow import MLflow
     from shoal.api.own_model import OwnModel
     from shoal.api.progress import Progress, RoundMetrics
     from shoal.api.result import Result
     from shoal.api.run import simulate
     from shoal.api.tables import Evaluation
-    from shoal.api.tensorboard import TensorBoard
     from simulation.datasets.windows import FleetData
     from simulation.engine.progress import STOP, Stop
     from wire.errors import ConfigError, DataError, ShoalError
@@ -50,17 +48,15 @@ __all__ = [
 ]
 
 _PLACES = {
-    "shoal.api.callbacks": ("Callback", "CsvLog", "EarlyStopping"),
+    "shoal.api.callbacks": ("Callback", "CsvLog", "EarlyStopping", "MLflow", "TensorBoard"),
     "shoal.api.comparison": ("Comparison", "CompareProgress", "compare"),
     "shoal.api.data": ("load", "validation"),
     "shoal.api.exporting": ("export",),
-    "shoal.api.mlflow": ("MLflow",),
     "shoal.api.own_model": ("OwnModel",),
     "shoal.api.progress": ("Progress", "RoundMetrics"),
     "shoal.api.result": ("Result",),
     "shoal.api.run": ("simulate",),
     "shoal.api.tables": ("Evaluation",),
-    "shoal.api.tensorboard": ("TensorBoard",),
     "simulation.datasets.windows": ("FleetData",),
     "simulation.engine.progress": ("STOP", "Stop"),
     "wire.errors": ("ConfigError", "DataError", "ShoalError"),

@@ -93,7 +93,7 @@ def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[...,
             for name, options in expanded.items():
                 given[name] = _read(context, options, given)
             silent = quiet or given.get("as_json", False)
-            outermost = context
+            outermost: Any = context
             while outermost.parent is not None and outermost.parent.parent is not None:
                 outermost = outermost.parent
             name = str(outermost.info_name)

@@ -9,7 +9,7 @@ from torch import nn
 from algorithms.build import build_objective, outputs_of
 from algorithms.composition import AlgorithmSpec, make_objective, read_algorithm
 from algorithms.core.contract import Objective
-from algorithms.core.seeded import seeded
+from algorithms.core.functional import seeded
 from algorithms.models.adoption.from_file import as_classifier
 from algorithms.spec import DEFAULT_ALGORITHM
 from simulation.datasets.windows import FleetData, task_of_labels

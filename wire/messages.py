@@ -325,3 +325,7 @@ Reply = Acknowledge | Refuse | Busy | Finish
 ToDeviceMessage = Plan | Reply | Release | Want | Pieces | AggregatorStatus
 """What an aggregator sends; all of it is signed."""
 Message = FromDeviceMessage | ToDeviceMessage | Voucher
+
+
+VERSION = "0.1.0"
+CLIENT = f"shoal {VERSION}"

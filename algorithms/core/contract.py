@@ -14,8 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from algorithms.core.arithmetic import NUMPY, Arithmetic
+from algorithms.core.keys import Units
 from algorithms.core.stack import Stack
-from algorithms.core.units import Units
 from algorithms.models.classifier import Classifier
 from algorithms.models.reading.network import Network
 from wire.arrays import names

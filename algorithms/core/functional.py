@@ -1,6 +1,8 @@
 """Calls a torch model with the tensors that an algorithm holds in place of the model's own."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -9,6 +11,16 @@ from torch import Tensor, nn
 from algorithms.core.contract import TorchTensors
 from algorithms.models.adoption.frozen import fixed_norms, frozen_slot, frozen_tensors
 from wire.arrays import names
+
+T = TypeVar("T")
+
+
+def seeded(make: Callable[[], T], seed: int = 0) -> T:
+    """What `make` returns when torch's global generator starts from this seed; the generator is
+    then as it was before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
 
 
 def functional(

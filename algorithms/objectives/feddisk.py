@@ -30,7 +30,7 @@ from algorithms.core.contract import (
     TorchTensors,
     Work,
 )
-from algorithms.core.seeded import seeded
+from algorithms.core.functional import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.made import Made, negative_log_likelihood
 from algorithms.objectives.coordinator import DefaultCoordinator

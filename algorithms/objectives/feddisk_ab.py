@@ -28,7 +28,7 @@ from algorithms.core.contract import (
     TorchTensors,
     Work,
 )
-from algorithms.core.seeded import seeded
+from algorithms.core.functional import seeded
 from algorithms.models.classifier import Classifier
 from algorithms.models.gated import freeze
 from algorithms.objectives.coordinator import DefaultCoordinator

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Self
 
-from algorithms.core.units import Units
+from algorithms.core.keys import Units
 from wire.tasks import Label, TaskName, label_of
 
 

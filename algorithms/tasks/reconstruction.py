@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from algorithms.core.units import Units
+from algorithms.core.keys import Units
 from algorithms.spec import POSITIVE, Limits
 from wire.tasks import RECONSTRUCTION, Label, TaskName, label_of
 

@@ -1,7 +1,7 @@
 """Regression: one quantity of a window, or several.
 
 The loss of a window is the mean over quantities of the squared error, each in units of its standard
-deviation over the fleet and counted from its mean there (`algorithms.core.units`). So a step does
+deviation over the fleet and counted from its mean there (`algorithms.core.keys`). So a step does
 not depend on whether a length is in metres or in millimetres, quantities of other kinds count
 alike, and a model that has learned nothing has a loss of about 1. What is answered is in the user's
 own units again. T. Hastie, R. Tibshirani, J. Friedman. The Elements of Statistical Learning. 2nd
@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from algorithms.core.units import Units
+from algorithms.core.keys import Units
 from algorithms.spec import POSITIVE, Limits
 from algorithms.tasks.base import ByName
 from wire.errors import ConfigError

@@ -20,11 +20,10 @@ from edge_client.agent.outbox import Outbox
 from edge_client.agent.sending import Sending
 from edge_client.agent.traffic import Traffic
 from edge_client.core import session as core
-from edge_client.core.backoff import Backoff
+from edge_client.core.backoff import AggregatorTime, Backoff
 from edge_client.core.checkpoint import USUAL, Pace
 from edge_client.core.policy import told_classes
 from edge_client.core.ports import DeviceState, GraphLoader, Health, LiveWindows, Windows
-from edge_client.core.time import AggregatorTime
 from edge_client.models.current import CurrentModel
 from edge_client.models.kept import KeptModels
 from edge_client.models.releases import Releases
@@ -39,9 +38,9 @@ from wire.codec import digest
 from wire.errors import LimitExceeded, printable
 from wire.identity.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
+from wire.messages import CLIENT
 from wire.pieces import MOST_BYTES
 from wire.topics import RECEIVED, Topics
-from wire.version import CLIENT
 
 log = logging.getLogger("shoal.edge")
 

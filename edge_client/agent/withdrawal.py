@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from edge_client.agent.inbox import Inbox
 from edge_client.agent.state import only_process
-from edge_client.core.time import AggregatorTime
+from edge_client.core.backoff import AggregatorTime
 from edge_client.options import broker_address, trusted_keys
 from wire.codec import digest, encode
 from wire.errors import LinkError, WireError

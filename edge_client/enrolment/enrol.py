@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from edge_client.agent.policy_file import read_policy
+from edge_client.agent.owner import read_policy
 from edge_client.enrolment.credentials import Credentials
 from edge_client.enrolment.enrolled import FOLDER, read_enrolment
 from edge_client.enrolment.exchange import ask, fetch_authority, read_url

@@ -15,9 +15,8 @@ from edge_client.live.recording import live_folder, recording, stretches
 from edge_client.live.resampling import Stretch
 from edge_client.live.settings import live_settings
 from edge_client.live.store import read_folder
-from edge_client.models.answers import told
 from edge_client.models.application import Model
-from edge_client.models.predict import reader_may_leave
+from edge_client.models.predict import reader_may_leave, told
 from wire.errors import ConfigError, ShoalError
 from wire.links.mqtt import BrokerAddress, MqttLink
 

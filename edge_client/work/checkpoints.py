@@ -18,8 +18,7 @@ from edge_client.core.checkpoint import (
 from edge_client.core.ports import DeviceState
 from edge_client.work.executor import Executor
 from wire.errors import WireError
-from wire.messages import Plan
-from wire.version import CLIENT
+from wire.messages import CLIENT, Plan
 
 log = logging.getLogger("shoal.edge")
 

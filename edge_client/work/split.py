@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from edge_client.core.policy import ranks
 from edge_client.core.ports import Windows
-from edge_client.core.ranks import ranks
 from edge_client.data.labels import no_labels
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors

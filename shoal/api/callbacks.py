@@ -1,4 +1,4 @@
-"""What can be called after each round of a simulation, and two that are ready made."""
+"""Callbacks, called after each round of a simulation: the protocol, and four ready made."""
 
 import csv
 from dataclasses import asdict, fields
@@ -90,3 +90,80 @@ class EarlyStopping:
                 better = value > best + self._min_delta
                 best, since = (value, 0) if better else (best, since + 1)
         return STOP if since >= self._patience else None
+
+
+class MLflow:
+    """Logs the numbers of each round as metrics of the active MLflow run, or of a new one where
+    none is active; the step is the number of rounds of training behind the models that were tested.
+    Where it logs to is for MLflow's own settings (``mlflow.set_tracking_uri``). What accuracy is
+    the share of is the run's tag `accuracy`."""
+
+    def __init__(self, measures: bool = False) -> None:
+        """`measures`: whether `Progress.measures` are logged too, which each device's model then
+        answers its test windows for; the last step has them twice, of the models served and of
+        those kept.
+
+        Raises:
+            ConfigError: MLflow is not installed.
+        """
+        try:
+            import mlflow
+        except ModuleNotFoundError:
+            raise ConfigError(
+                "shoal.MLflow needs the package mlflow: pip install 'shoal[mlflow]'"
+            ) from None
+        self._log, self._tag, self._measures = mlflow.log_metrics, mlflow.set_tag, measures
+
+    def on_round(self, progress: Progress) -> None:
+        """Log the round; preparations are left out, in which no model is tested that is trained by
+        rounds."""
+        metrics = progress.metrics
+        if metrics.phase == "preparing":
+            return
+        self._tag("accuracy", progress.accuracy_is)
+        self._log(metrics.numbers(), step=metrics.evaluated)
+        if self._measures:
+            self._log(progress.measures(), step=metrics.round)
+
+
+class TensorBoard:
+    """Writes the numbers of each round as scalars, and the accuracy of each device as
+    `accuracy/DEVICE`. The step is the number of rounds of training behind the models that were
+    tested. What accuracy is the share of is the text `accuracy`."""
+
+    def __init__(self, folder: str | Path, devices: bool = True, measures: bool = False) -> None:
+        """`devices`: whether each device has a curve of its own. `measures`: whether
+        `Progress.measures` are written too, which each device's model then answers its test windows
+        for; the last step has them twice, of the models served and of those kept.
+
+        Raises:
+            ConfigError: TensorBoard is not installed.
+        """
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError:
+            raise ConfigError(
+                "shoal.TensorBoard needs the package tensorboard: pip install 'shoal[tensorboard]'"
+            ) from None
+        self._writer, self._devices, self._measures = SummaryWriter(str(folder)), devices, measures
+        self._told = False
+
+    def on_round(self, progress: Progress) -> None:
+        """Write the round; preparations are left out, in which no model is tested that is trained
+        by rounds."""
+        metrics = progress.metrics
+        if metrics.phase == "preparing":
+            return
+        numbers = metrics.numbers()
+        if self._devices:
+            numbers |= {
+                f"accuracy/{device_id}": value for device_id, value in progress.accuracies.items()
+            }
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, metrics.evaluated)
+        for name, value in progress.measures().items() if self._measures else ():
+            self._writer.add_scalar(name, value, metrics.round)
+        if not self._told:
+            self._writer.add_text("accuracy", progress.accuracy_is)
+            self._told = True
+        self._writer.flush()

@@ -2,8 +2,8 @@
 each group and each device."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
@@ -17,13 +17,41 @@ from export.lowering.onnx_graph import OnnxGraph, capture_onnx, to_template
 from export.model_file import state_file, to_safetensors_file
 from host.files import write_atomically
 from shoal.api.own_model import device_model, network_with, torch_tensors
-from shoal.api.written import Written
 from simulation.engine.progress import HeldModels
 from wire.arrays import names
 from wire.arrays.onnx_model import fragment
 from wire.arrays.tensors import Tensors
 from wire.bundle import Window
 from wire.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of one model, `NAME.safetensors`, `NAME.pt` and `NAME.onnx`, as ``models.json``
+    lists them."""
+
+    name: str
+    files: tuple[str, ...]
+    group: int | None
+    device: str
+    keeps: str
+    """What a device keeps, as it told; empty for a group, and where devices do not choose."""
+    left_out: str
+    """Why there are not all three files; empty where there are."""
+
+
+def why_left_out(written: Iterable[Written]) -> str:
+    """Why some models do not have all three files: the first reason, and of how many."""
+    lacking = [one for one in written if one.left_out]
+    return (
+        (
+            f"{len(lacking)} models without some of their files, the first {lacking[0].name}: "
+            f"{lacking[0].left_out}"
+        )
+        if lacking
+        else ""
+    )
+
 
 INDEX = "models.json"
 

@@ -14,10 +14,10 @@ from aggregator.core.summary import Spread, Summary, group_number
 from algorithms.core.contract import Task
 from algorithms.personalisation.kept import Kept
 from edge_client.models.loaded import check_windows
+from shoal.api.model_files import Written
 from shoal.api.own_model import answers_of
 from shoal.api.progress import Models
 from shoal.api.tables import Evaluation, RoundMetrics, evaluations, round_metrics, to_frame
-from shoal.api.written import Written
 from simulation.datasets.windows import FleetData
 from simulation.measures import confusion
 from simulation.simulate import SimulationResult

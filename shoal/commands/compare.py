@@ -13,7 +13,7 @@ import typer
 from host.files import prepare_folder
 from shoal.command import Options, command
 from shoal.commands import options as opt
-from shoal.warn import warn
+from shoal.waiting import warn
 from simulation.settings import ComparisonWords, SimulationWords
 from wire.errors import ConfigError
 

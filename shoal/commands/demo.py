@@ -19,7 +19,7 @@ from host.files import prepare_folder
 from shoal.asked import NOW
 from shoal.command import Options, command
 from shoal.commands import options as opt
-from shoal.warn import warn
+from shoal.waiting import warn
 from simulation.settings import SimulationWords
 from wire.errors import ConfigError, ShoalError
 

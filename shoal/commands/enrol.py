@@ -14,7 +14,7 @@ from msgspec import to_builtins
 
 from shoal.command import command, print_json
 from shoal.commands import options as opt
-from shoal.times import minute_of, seconds_of
+from shoal.waiting import minute_of, seconds_of
 from wire.errors import ConfigError, ShoalError, WireError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from shoal.command import Options, command, print_json
 from shoal.commands import options as opt
-from shoal.warn import warn
+from shoal.waiting import warn
 from simulation.settings import ExportWords, SimulationWords
 from wire.errors import BundleError, ConfigError
 

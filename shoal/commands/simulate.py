@@ -12,7 +12,7 @@ from host.files import prepare_folder
 from shoal.asked import NOW
 from shoal.command import Options, command
 from shoal.commands import options as opt
-from shoal.warn import warn
+from shoal.waiting import warn
 from simulation.settings import EngineSettings, SimulationWords
 from wire.errors import ConfigError
 
@@ -57,10 +57,10 @@ def simulate(
 
     from aggregator.core.summary import Heterogeneity
     from shoal.api.callbacks import CsvLog
+    from shoal.api.model_files import why_left_out
     from shoal.api.progress import Models, progress_of
     from shoal.api.result import Result
     from shoal.api.settings import engine_options, make_settings
-    from shoal.api.written import why_left_out
     from shoal.reports.files import write_report
     from shoal.reports.pictures import draw_holdings
     from shoal.reports.tables import device_table, newcomer_table

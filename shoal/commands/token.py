@@ -8,7 +8,7 @@ import typer
 from aggregator.http.tokens import Role, TokenFile
 from shoal.command import command, print_json
 from shoal.commands import options as opt
-from shoal.times import minute_of, seconds_of
+from shoal.waiting import minute_of, seconds_of
 
 Name = Annotated[str, typer.Option(help="By which the audit log knows whoever uses it.")]
 

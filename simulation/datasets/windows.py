@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 import numpy as np
 
-from algorithms.core.units import Units
+from algorithms.core.keys import Units
 from edge_client.core.ports import Windows
 from edge_client.data.labels import fit_labels
 from edge_client.data.layout import without_labels

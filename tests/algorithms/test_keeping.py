@@ -34,8 +34,8 @@ from algorithms.personalisation.keeping import (
 )
 from algorithms.personalisation.kept import WORST
 from algorithms.personalisation.memory import KEYS, SHARE, Memory
+from edge_client.core.policy import ranks
 from edge_client.core.ports import Windows
-from edge_client.core.ranks import ranks
 from edge_client.work.executor import Executor
 from export.describe import describe_bundle
 from simulation.contract.fleet import (

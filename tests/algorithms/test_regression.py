@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import shoal
 from algorithms.composition import read_algorithm
-from algorithms.core.units import Units
+from algorithms.core.keys import Units
 from algorithms.tasks.regression import Regression
-from edge_client.models.answers import told
+from edge_client.models.predict import told
 from export.describe import example_inputs, named
 from export.model_file import to_onnx_file
 from export.parity import check_parity

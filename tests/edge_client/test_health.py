@@ -8,7 +8,7 @@ from edge_client.agent.health import linux_health
 from edge_client.core.ports import Health
 from wire import messages as m
 from wire.codec import decode, encode
-from wire.version import CLIENT, VERSION
+from wire.messages import CLIENT, VERSION
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.agent.policy_file import read_policy
+from edge_client.agent.owner import read_policy
 from edge_client.agent.state import FolderState
 from edge_client.core.policy import told_classes
 from edge_client.graphs.onnx import OnnxGraphs
@@ -21,7 +21,7 @@ from wire import messages as m
 from wire.arrays.tensors import Tensors
 from wire.codec import decode, digest
 from wire.errors import ConfigError
-from wire.version import CLIENT
+from wire.messages import CLIENT
 
 
 class TestFile:

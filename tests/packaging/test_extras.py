@@ -34,7 +34,7 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         """
         from pathlib import Path
         from pyarrow import parquet, table
-        from edge_client.data.parquet import read_parquet
+        from edge_client.data.recordings import read_parquet
         parquet.write_table(table({{"ax": [1.5], "label": ["walk"]}}), "walk.parquet")
         print(list(read_parquet(Path("walk.parquet"))))
         """,

@@ -3,7 +3,7 @@ how many have not, the rank of each."""
 
 import json
 
-from edge_client.core.ranks import ranks
+from edge_client.core.policy import ranks
 from tests.wire.signed_vectors import VECTORS
 
 FILE = VECTORS / "ranks.json"

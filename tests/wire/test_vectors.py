@@ -10,10 +10,10 @@ import pytest
 
 from edge_client.core import kept, offers
 from edge_client.core import session as core
+from edge_client.core.backoff import AggregatorTime
 from edge_client.core.own import usable
 from edge_client.core.policy import broken_rule
 from edge_client.core.ports import Current
-from edge_client.core.time import AggregatorTime
 from tests.wire import (
     kept_vectors,
     policy_vectors,
