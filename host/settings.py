@@ -162,7 +162,9 @@ def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> Mapping[str, 
             continue
         kind, *metas = get_args(hints[name])
         if isinstance(metas[0], msgspec.Meta) and "live" in (metas[0].extra or {}):
-            found[name] = Setting(name, kind, default, metas[0], prefix)
+            # msgspec keeps a factory in the place of a default that can be changed, such as {}
+            value = default.factory() if hasattr(default, "factory") else default
+            found[name] = Setting(name, kind, value, metas[0], prefix)
     return found
 
 
