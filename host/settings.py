@@ -198,4 +198,4 @@ def table(settings: Iterable[Setting]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    return f"`{value}`" if value not in (None, "", False) else ""
+    return f"`{value}`" if value not in (None, "", False, {}) else ""
