@@ -95,7 +95,7 @@ def order(folder: Path, *path: str, **body: Any) -> str:
                 f"{folder / FILE}: only the owner of the folder may give orders by command. Others "
                 "give them over HTTP, with a token of `shoal token new`"
             ) from None
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, msgspec.MsgspecError, ValueError) as error:
             raise ConfigError(
                 f"The service in {folder} has given no answer: {error or type(error).__name__}. "
                 "audit.log says whether the order was carried out"
