@@ -198,7 +198,7 @@ def released_source(state: FleetState, read: Callable[[str], bytes]) -> Source |
         return None
     latest = current[-1]
     chosen = {release.group: release for release in current if release.campaign == latest.campaign}
-    keys = {group: group.rpartition("/")[2] for group in chosen}
+    keys = {group: group.removeprefix(group_name(latest.campaign, "")) for group in chosen}
     models = {
         keys[group]: decode_tensors(read(release.model), OWN_FILES)[0]
         for group, release in chosen.items()

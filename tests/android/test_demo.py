@@ -10,7 +10,7 @@ import pytest
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
-from shoal.commands.demo import demo
+from shoal.cli import application
 from simulation.local import fleet
 from simulation.local.fleet import phone_command
 from tests.android.bridge import run_build
@@ -18,18 +18,16 @@ from wire.arrays.tensors import Tensors, decode_tensors
 from wire.errors import ConfigError
 
 
+def run(out: Path, **options: str | int) -> None:
+    """Run `shoal demo` in this process with these options and those of every run here."""
+    options |= {"out": str(out), "data": "watch", "local-epochs": 1, "seed": 0}
+    words = [f"--{name}={value}" for name, value in options.items()]
+    application("demo")(["demo", *words], standalone_mode=False)
+
+
 def test_more_phones_than_devices_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--phones 3: there are 2 devices"):
-        demo(
-            algorithm="fedavg",
-            devices=2,
-            rounds=1,
-            out=tmp_path,
-            data="watch",
-            local_epochs=1,
-            seed=0,
-            phones=3,
-        )
+        run(tmp_path, algorithm="fedavg", devices=2, rounds=1, phones=3)
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,16 +61,7 @@ def models_of(out: Path) -> tuple[dict[str, str], dict[str, Tensors]]:
 def test_ten_phones_and_ten_boards_find_what_twenty_boards_find(tmp_path: Path) -> None:
     run_build("phone")
     for name, num_phones in (("mixed", 10), ("boards", 0)):
-        demo(
-            algorithm="distfl",
-            devices=20,
-            rounds=5,
-            out=tmp_path / name,
-            data="watch",
-            local_epochs=1,
-            seed=0,
-            phones=num_phones,
-        )
+        run(tmp_path / name, algorithm="distfl", devices=20, rounds=5, phones=num_phones)
     summary = json.loads((tmp_path / "mixed" / "summary.json").read_text())
     assert len(summary["phones"]["devices"]) == 10
     assert summary["phones"]["max_rss_bytes"] > 0

@@ -29,10 +29,9 @@ OTHERS = (
     "wire/links/in_process.py",
     "simulation/engine/checkpoint.py",
     "edge_client/live/commands.py",
-    "aggregator/releases/released.py",
     "wire/asyncapi.py",
 )
-"""These cut at slashes too: topics, the names in a checkpoint and of groups, and an address."""
+"""These cut at slashes too: topics, the names in a checkpoint, and an address."""
 
 
 @pytest.mark.parametrize("vector", VECTORS["parsed"], ids=lambda v: v["key"])
