@@ -285,7 +285,7 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
 
 def _check_objective(spec: AlgorithmSpec, parts: Parts, where: str) -> None:
     """Raise ConfigError if what is chosen has no place in the steps of the objective."""
-    name, objective, optimizer = spec.objective.name, parts.objective, parts.optimizer
+    name, objective, optimizer = parts.objective.name, parts.objective, parts.optimizer
     for wrapper in spec.wrappers:
         if wrapper.name not in objective.wrapped_by:
             table = registry.CHOICES["objective"].items()

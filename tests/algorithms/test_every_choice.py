@@ -98,6 +98,9 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
     assert len(names) == len(set(names))
     assert {row["choice"] for row in rows} == {
         "objective",
+        "memory",
+        "bias",
+        "memory and bias",
         "grouping",
         "mean",
         "privacy",
@@ -115,7 +118,9 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
     ("name", "reason"),
     [
         ("nothing", "'nothing' is none of"),
-        ("dbe+fedprox", "are both a objective"),
+        ("fedavg+fedprox", "are both a objective"),
+        ("dbe+mr", "are both a memory"),
+        ("dbe+ditto", "prbm goes with .*, not with ditto"),
         ("ifca:k=x", "k is 'x', expected a whole number"),
         ("ifca:n=2", "no option of ifca; it has k=2"),
         ("fedavg:mu=1", "no option of fedavg"),
@@ -138,7 +143,7 @@ def test_the_listing_names_every_choice_once_with_its_source() -> None:
         ("fedadam+fedyogi", "are both a server optimizer"),
         ("fedadam:tau=0", "tau is '0', expected a number above 0"),
         ("fedavgm:beta=1", "beta is '1', expected a number from 0 below 1"),
-        ("scaffold+dbe+fedavgm", "a rule of scaffold+dbe's own, in which fedavgm has no place"),
+        ("scaffold+dbe+fedavgm", "a rule of scaffold's own, in which fedavgm has no place"),
         ("sgd:nesterov=yes", "nesterov is 'yes', expected true or false"),
         ("adam:beta2=1", "beta2 is '1', expected a number from 0 below 1|beta2"),
         ("personal:memory=4", "memory is '4', expected a whole number from 8 to 4096"),

@@ -32,7 +32,7 @@ from algorithms.personalisation.keeping import (
     margins,
     variety,
 )
-from algorithms.personalisation.kept import WORST
+from algorithms.personalisation.kept import CHOOSE, WORST
 from algorithms.personalisation.memory import KEYS, SHARE, Memory
 from edge_client.core.policy import ranks
 from edge_client.core.ports import Windows
@@ -152,6 +152,11 @@ class TestFirstGood:
         np.testing.assert_allclose(error, apart.std(0, ddof=1) / math.sqrt(6), atol=1e-6)
 
 
+def keeping_of(objective: Any) -> Any:
+    """Return what an objective is wrapped with that makes its candidates and chooses."""
+    return objective.graphs()[CHOOSE].__self__
+
+
 class TestChoose:
     """The graph ``choose`` alone, on a memory that is set by hand: 8 rows, rows 0 to 3 held out."""
 
@@ -161,9 +166,9 @@ class TestChoose:
         objective: Any = make_objective(
             read_algorithm("fedavg+personal:memory=8+none"), tiny_model("fedavg")
         )
-        tensors = objective.initial()
+        tensors, keeping = objective.initial(), keeping_of(objective)
         rng = torch.Generator().manual_seed(0)
-        for key in objective.moving(tensors):
+        for key in keeping.moving(tensors):
             tensors[slot_of(key, "before")] = tensors[key]
             tensors[key] = tensors[key] + torch.randn(tensors[key].shape, generator=rng).abs()
         probability = math.exp(-tuned_loss)
@@ -183,7 +188,7 @@ class TestChoose:
         tensors[names.slot("memory.losses")][:held] = general_loss
         tensors[names.slot("memory.elsewhere")] += elsewhere
         tensors[KEYS][:, 0] = 0.25
-        return tensors, objective.choose(tensors, {}, {})
+        return tensors, keeping.choose(tensors, {}, {})
 
     def test_the_tuned_model_is_kept_with_its_memory(self) -> None:
         tensors, outputs = self.chosen(0.1, 2.0)
@@ -291,8 +296,8 @@ class TestBlend:
     @pytest.mark.parametrize(("held", "way"), [(0, UNJUDGED_WAY), (3, WAY)])
     def test_it_is_a_mean_of_the_models_before_and_after(self, held: int, way: float) -> None:
         objective: Any = make_objective(read_algorithm("ditto+personal+none"), tiny_model("ditto"))
-        tensors = objective.initial()
-        for number, key in enumerate(objective.moving(tensors)):
+        tensors, keeping = objective.initial(), keeping_of(objective)
+        for number, key in enumerate(keeping.moving(tensors)):
             tensors[slot_of(key, "before")] = tensors[key] + number
         size, width = tensors[KEYS].shape
         rows = {
@@ -301,12 +306,12 @@ class TestBlend:
             "labels": torch.zeros(size, CLASSES),
         }
         rows["held"] = (torch.arange(size) < held).float()[:, None]
-        outputs = objective.blend(
+        outputs = keeping.blend(
             tensors | {names.response("memorise", name): value for name, value in rows.items()},
             {},
             {},
         )
-        for number, key in enumerate(objective.moving(tensors)):
+        for number, key in enumerate(keeping.moving(tensors)):
             torch.testing.assert_close(
                 outputs[names.following(key)], tensors[key] + (1 - way) * number
             )
@@ -518,8 +523,9 @@ class TestRecalibrate:
 
 def test_recipes_name_models_that_exist_and_general_comes_after_tuned() -> None:
     for name in KEPT_WAYS:
-        objective: Any = make_objective(read_algorithm(f"{name}+none"), tiny_model("fedavg"))
-        models = [candidate.model for candidate in objective.recipe.candidates]
+        recipe = read_algorithm(f"{name}+none").recipe
+        assert recipe
+        models = [candidate.model for candidate in recipe.candidates]
         assert models == sorted(models, key=[TUNED, GENERAL].index)
 
 

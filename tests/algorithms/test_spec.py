@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from aggregator.core.round.cohort import POLICIES, read_policy, with_cohort
@@ -99,11 +99,15 @@ def choices(draw: st.DrawFn, names: Mapping[str, Options]) -> Choice:
     name = draw(st.sampled_from(sorted(names)))
     options = names[name]
     keys = draw(st.lists(st.sampled_from(sorted(options)), unique=True)) if options else []
-    return Choice(
+    made = Choice(
         name,
         tuple((key, draw(values_of(options[key]))) for key in keys),
         tuple((k, o.default) for k, o in options.items()),
     )
+    if name == "distfl":  # of groups by answers alone there are other cuts, and no surveys
+        by_answers = made.options["signature"] in ("responses", "noise")
+        assume(not made.options["resurvey"] if by_answers else made.options["cut"] == "test")
+    return made
 
 
 @everywhere

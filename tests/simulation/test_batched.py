@@ -6,6 +6,7 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -89,7 +90,8 @@ def test_the_same_for_every_objective(algorithm: str) -> None:
 
 def test_the_same_bits_twice_and_nearly_the_same_however_many_are_together() -> None:
     one, two, waves = (
-        run("ditto", replace(TOGETHER, workers=n), local_epochs=2) for n in (0, 0, 4)
+        run("ditto", msgspec.structs.replace(TOGETHER, workers=n), local_epochs=2)
+        for n in (0, 0, 4)
     )
     assert one.state.models == two.state.models
     assert_close(one, waves)
@@ -273,7 +275,7 @@ def test_bfloat16_rounds_more_coarsely_and_learns_the_same() -> None:
     fleet = synthetic_fleet(4)
     exact, coarse = (
         run("fedavg", engine, fleet, model="cnn4")
-        for engine in (TOGETHER, replace(TOGETHER, bf16=True))
+        for engine in (TOGETHER, msgspec.structs.replace(TOGETHER, bf16=True))
     )
     assert exact.state.models != coarse.state.models
     assert coarse.records[0].trained.loss_sum == pytest.approx(
