@@ -135,7 +135,8 @@ class Setting(NamedTuple):
 
 
 def _pairs(value: Any) -> Any:
-    """Return what ``NAME=VALUE``, several times, says as a mapping; another value as it is."""
+    """Return what ``NAME=VALUE``, several times, says as a mapping; the first that says none, or
+    another value, as it is."""
     if not isinstance(value, list | tuple):
         return value
     pairs = {}
@@ -144,7 +145,9 @@ def _pairs(value: Any) -> Any:
         try:
             pairs[name] = float(number)
         except ValueError:
-            raise msgspec.ValidationError(text) from None
+            return text
+        if not math.isfinite(pairs[name]):
+            return text
     return pairs
 
 

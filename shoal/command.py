@@ -3,9 +3,11 @@ of what was asked for reports. It imports nothing that takes time."""
 
 import inspect
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from datetime import UTC, datetime
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +19,7 @@ import typer
 from host.settings import Setting, settings_of
 from shoal.asked import NOW, describe
 from shoal.cli import naming_extra
+from wire.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -36,6 +39,8 @@ IN_JSON = inspect.Parameter(
     ],
 )
 """The option of commands that print for people alone."""
+
+UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Options(NamedTuple):
@@ -164,6 +169,8 @@ def _read(context: typer.Context, options: Options, given: dict[str, Any]) -> di
     values = {}
     for setting in options.settings():
         value = given.pop(setting.parameter)
+        if value is None and get_origin(setting.bare) is dict:
+            value = {}  # Typer passes on an empty list as None
         source = context.get_parameter_source(setting.parameter)
         origin = {
             "COMMANDLINE": setting.flag,
@@ -185,6 +192,28 @@ def _line(path: Path | None, parameter: str) -> str:
         if line.partition("=")[0].strip().replace("-", "_") == parameter:
             return f"{path}, line {number}"
     return str(path)
+
+
+def seconds_of(text: str, option: str) -> float:
+    """The seconds of ``30m``, ``12h`` or ``7d``, which this option has.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if not (found := re.fullmatch(r"([0-9]{1,6})([mhd])", text)):
+        raise ConfigError(f"{option} {text!r}: expected a number and m, h or d, such as 12h")
+    return int(found[1]) * UNITS_S[found[2]]
+
+
+def minute_of(at_s: float) -> str:
+    """A Unix time to the minute, in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def warn(text: str) -> None:
+    """Print a warning on standard error, if there is one."""
+    if text:
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

@@ -2,12 +2,9 @@
 be known, the time left; elsewhere, such as in a log, a line at once, and then one for each step
 that takes long."""
 
-import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.progress import (
@@ -19,8 +16,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-
-from wire.errors import ConfigError
 
 SAID_AFTER_S = 2.0
 """Further steps are written to a log once the command has taken so long."""
@@ -93,28 +88,3 @@ def rounds(
             )
 
     yield tell
-
-
-UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-def seconds_of(text: str, option: str) -> float:
-    """The seconds of ``30m``, ``12h`` or ``7d``, which this option has.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
-    if not (found := re.fullmatch(r"([0-9]{1,6})([mhd])", text)):
-        raise ConfigError(f"{option} {text!r}: expected a number and m, h or d, such as 12h")
-    return int(found[1]) * UNITS_S[found[2]]
-
-
-def minute_of(at_s: float) -> str:
-    """A Unix time to the minute, in UTC."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def warn(text: str) -> None:
-    """Print a warning on standard error, if there is one."""
-    if text:
-        print(f"warning: {text}", file=sys.stderr)

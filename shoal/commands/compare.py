@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from host.files import prepare_folder
-from shoal.command import Options, command
+from shoal.command import Options, command, warn
 from shoal.commands import options as opt
-from shoal.waiting import warn
 from simulation.settings import ComparisonWords, SimulationWords
 from wire.errors import ConfigError
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import to_builtins
 
-from shoal.command import command, print_json
+from shoal.command import command, minute_of, print_json, seconds_of
 from shoal.commands import options as opt
-from shoal.waiting import minute_of, seconds_of
 from wire.errors import ConfigError, ShoalError, WireError
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.command import Options, command, print_json
+from shoal.command import Options, command, print_json, warn
 from shoal.commands import options as opt
-from shoal.waiting import warn
 from simulation.settings import ExportWords, SimulationWords
 from wire.errors import BundleError, ConfigError
 

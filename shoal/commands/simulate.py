@@ -10,9 +10,8 @@ import typer
 
 from host.files import prepare_folder
 from shoal.asked import NOW
-from shoal.command import Options, command
+from shoal.command import Options, command, warn
 from shoal.commands import options as opt
-from shoal.waiting import warn
 from simulation.settings import EngineSettings, SimulationWords
 from wire.errors import ConfigError
 

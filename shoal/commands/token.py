@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from aggregator.http.tokens import Role, TokenFile
-from shoal.command import command, print_json
+from shoal.command import command, minute_of, print_json, seconds_of
 from shoal.commands import options as opt
-from shoal.waiting import minute_of, seconds_of
 
 Name = Annotated[str, typer.Option(help="By which the audit log knows whoever uses it.")]
 

@@ -65,7 +65,7 @@ def test_campaigns_are_numbered_as_they_are_accepted(tmp_path: Path, exported: E
     ("changes", "error"),
     [
         ({"hyper": {"lr": -5.0}}, "lr -5: expected a learning rate from 0"),
-        ({"deadline_s": -1.0}, r"Expected `float` >= 0.* at `\$.deadline_s`"),
+        ({"deadline_s": -1.0}, r"Expected `float` >= 1.0 - at `\$.deadline_s`"),
         ({"rounds": 0}, r"Expected `int` >= 1 - at `\$.rounds`"),
         ({"over_select": 0.5}, r"at `\$.over_select`"),
         ({"max_drop": 2.0}, r"at `\$.max_drop`"),

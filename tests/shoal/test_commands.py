@@ -162,8 +162,11 @@ def left_running(folder: Path) -> list[str]:
         ),
         (["simulate", "--attack", "x"], "error: attack 'x'"),
         (["simulate", "--model", "x"], "error: model 'x': expected one of"),
-        (["simulate", "--hyper", "lr"], "error: --hyper 'lr': expected NAME=VALUE"),
-        (["simulate", "--lr", "-1"], "error: --lr -1: expected a learning rate from 0"),
+        (
+            ["simulate", "--hyper", "lr"],
+            "error: hyper must be NAME=VALUE with a number, got 'lr' (--hyper)",
+        ),
+        (["simulate", "--lr", "-1"], "error: lr must be between 0 and 1000000, got -1 (--lr)"),
         (
             ["simulate", "--hyper", "momentum=1"],
             "error: algorithm 'personal': momentum is '1', expected a number from 0 below 1",

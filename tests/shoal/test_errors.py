@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
 from shoal.cli import application
-from wire.errors import DataError, ShoalError
+from wire.errors import ConfigError, DataError, ShoalError
 
 TEXT = Path(__file__)
 """A file that is none of those which commands read."""
@@ -38,11 +37,11 @@ def shoal(*arguments: str) -> None:
             "backend native: extractor.norm1 is GroupNorm; the engine in C++ has time windows and "
             "images, with layers Conv1d, ",
         ),
-        ("simulate --lr -1", "--lr -1: expected a learning rate from 0"),
-        ("compare --algorithms fedavg --hyper lr=-1", "--lr -1: expected a learning rate from 0"),
+        ("simulate --lr -1", "lr must be between 0 and 1000000, got -1 (--lr)"),
+        ("compare --algorithms fedavg --hyper lr=-1", "lr -1: expected a learning rate from 0"),
         (
             "simulate --hyper momentum=nan",
-            "--hyper 'momentum=nan': expected NAME=VALUE with a number",
+            "hyper must be NAME=VALUE with a number, got 'momentum=nan' (--hyper)",
         ),
         (
             "simulate --cohort 99 --algorithm fedavg --devices 3",
@@ -115,7 +114,8 @@ def test_a_misspelt_model_is_guessed() -> None:
 
 @pytest.mark.parametrize("target", ["3", "-0.1"])
 def test_a_target_is_a_fraction(target: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"equal to [01]$|in the range"):
+    error = f"target must be between 0 and 1, got {target} (--target)"
+    with pytest.raises(ConfigError, match=f"^{re.escape(error)}$"):
         shoal("compare", "--algorithms", "fedavg", "--target", target)
 
 
