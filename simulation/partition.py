@@ -65,7 +65,8 @@ def _pooled(
 
 def _users(about: str, devices: int, split: str, test: float) -> Partition:
     def make(data: FleetData | Pool, rng: np.random.Generator, **options: Value) -> FleetData:
-        return by_user(assign_alike(data) if isinstance(data, Pool) else data, rng, **options)  # type: ignore[arg-type]
+        fleet = assign_alike(data) if isinstance(data, Pool) else data
+        return by_user(fleet, rng, **options)  # type: ignore[arg-type]
 
     options = {
         "devices": _devices(devices, 0),

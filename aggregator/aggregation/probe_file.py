@@ -112,7 +112,8 @@ def _fold(graph: Graph, conv: Node, norm: Node) -> None:
             aten.rsqrt.default, (graph.call_function(aten.add.Tensor, (variance, eps)),)
         )
         scale = scale if gamma is None else graph.call_function(aten.mul.Tensor, (scale, gamma))
-        column = graph.call_function(aten.reshape.default, (scale, [-1, *[1] * (len(stride) + 1)]))  # type: ignore[arg-type]
+        shape: Any = [-1, *[1] * (len(stride) + 1)]
+        column = graph.call_function(aten.reshape.default, (scale, shape))
         shift = (
             graph.call_function(aten.neg.default, (mean,))
             if bias is None

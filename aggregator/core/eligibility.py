@@ -100,7 +100,8 @@ FIELDS: dict[str, Field] = {
 one."""
 
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<sign><=|>=|!=|=|<|>|\(|\))|(?P<quoted>"[^"]*"|'[^']*')|(?P<word>[^\s()<>=!"']+))"""
+    r"""\s*(?:(?P<sign><=|>=|!=|=|<|>|\(|\))|(?P<quoted>"[^"]*"|'[^']*')"""
+    r"""|(?P<word>[^\s()<>=!"']+))"""
 )
 _WORDS = ("and", "or", "not", "has", "known")
 

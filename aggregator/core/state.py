@@ -64,11 +64,11 @@ class Device(msgspec.Struct, frozen=True):
     """Whether its data have moved since its last survey, as it says; until a round with another
     survey of it is over."""
     encodings: tuple[str, ...] = ()
-    """As in `CheckIn`."""
+    """Encodings of updates that the device can send (`CheckIn.encodings`)."""
     withholds: bool = False
-    """As in `DeviceCheckedIn`."""
+    """True if its owner does not let it say what it keeps, and why (`Policy.withholds`)."""
     untested: bool = False
-    """As in `DeviceCheckedIn`."""
+    """True if it has fewer test windows than `Policy.min_windows`."""
     untold: bool = False
     """Whether its owner does not permit what would place it: to say what its inputs are like, or to
     train (`aggregator.core.round.inputs`)."""
@@ -312,7 +312,7 @@ class DeviceCheckedIn(msgspec.Struct, frozen=True, tag="device-checked-in"):
     """Whether its owner does not let it say what it keeps when the run is over, and why
     (`Policy.withholds`)."""
     terms: str = ""
-    """As in `Device`."""
+    """Short hash of what it says of itself that decides if it can carry out a plan."""
     untested: bool = False
     """Whether it has fewer test windows than its owner lets it say something of
     (`Policy.min_windows`)."""
@@ -381,7 +381,7 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
     views: MaybeDigest = ""
     notes: dict[str, Any] = {}
     norms: dict[str, float] = {}
-    """As in `RunState`."""
+    """The field of `RunState` after the round."""
     left_out: tuple[str, ...] = ()
     """The devices whose updates were not within bounds."""
     made_in: int | None = None
@@ -389,7 +389,7 @@ class RoundAggregated(msgspec.Struct, frozen=True, tag="round-aggregated"):
     distances: dict[str, float] = {}
     """By role, how far the models are from those before."""
     placed: dict[str, Placed] = {}
-    """As in `RunState`."""
+    """The field of `RunState` after the round."""
 
 
 class UpdatesLost(msgspec.Struct, frozen=True, tag="updates-lost"):
@@ -438,7 +438,7 @@ class Says(msgspec.Struct, frozen=True):
     withholds: bool
     """Whether its owner does not let it say what it keeps, and why (`Policy.withholds`)."""
     min_windows: int
-    """As in `Policy`."""
+    """Minimum number of windows behind all that it reports (`Policy.min_windows`)."""
 
 
 class KeptChanged(msgspec.Struct, frozen=True, tag="kept-changed"):

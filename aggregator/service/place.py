@@ -83,7 +83,7 @@ class Place:
     """SQLAlchemy URL."""
     trust: Trust
     blobs: str = ""
-    """As in `aggregator.storage.choice.open_blobs`."""
+    """Folder or bucket of the blobs; in the service's folder when empty."""
     lease: FleetLease | None = None
 
     def fence(self) -> Fence | None:

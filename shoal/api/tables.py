@@ -135,5 +135,6 @@ def to_frame(rows: Iterable[object], columns: Sequence[str]) -> "pd.DataFrame":
             "a DataFrame needs the package pandas: pip install 'shoal[pandas]'; plain records are "
             "there without it"
         ) from None
-    held: list[dict[str, Any]] = [row if isinstance(row, dict) else asdict(row) for row in rows]  # type: ignore[call-overload]
-    return pd.DataFrame(held, columns=list(columns) or None)
+    things: Iterable[Any] = rows
+    records = [row if isinstance(row, dict) else asdict(row) for row in things]
+    return pd.DataFrame(records, columns=list(columns) or None)

@@ -40,7 +40,7 @@ class Extras:
     """What a report has besides a run's summary and records; every part may be missing."""
 
     recipe: Recipe | None = None
-    """As in `AlgorithmSpec.recipe`."""
+    """Recipe by which devices choose what they keep; None where they do not choose by one."""
     confusion: Array | None = None
     """(classes, classes): how often windows of a class (rows) were taken for a class (columns)."""
     confused: int = 0

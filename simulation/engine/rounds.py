@@ -74,7 +74,7 @@ class Snapshot:
     records: tuple[RoundRecord, ...] = ()
     finished: bool = False
     inputs: Mapping[str, Told] = field(default_factory=dict)
-    """As in `RunState`, as is `placed`."""
+    """What devices without labels have told of their inputs, by device (`RunState.inputs`)."""
     placed: Mapping[str, Placed] = field(default_factory=dict)
     older: Mapping[int, Mapping[str, Tensors]] = field(default_factory=dict, repr=False)
     """By number of rounds, the models after so many, as far as devices are still at work on
