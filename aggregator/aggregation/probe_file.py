@@ -3,6 +3,7 @@
 import io
 import warnings
 from copy import deepcopy
+from typing import Any
 
 import msgspec
 import torch
