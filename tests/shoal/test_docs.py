@@ -391,7 +391,7 @@ def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.M
     from simulation.simulate import SimulationSettings
     from tests.support.fleets import synthetic_fleet
 
-    monkeypatch.setattr(compare, "_fleet", lambda *_: synthetic_fleet(4))
+    monkeypatch.setattr(compare, "fleet_of", lambda *_: synthetic_fleet(4))
     settings = SimulationSettings(
         read_algorithm("fedavg+gaussian"), 1, attack=read_attack("label-flip:count=1"), newcomers=1
     )

@@ -77,7 +77,7 @@ class TestCompare:
         [
             ({"algorithms": []}, "expected different names"),
             ({"reference": "distfl"}, "reference distfl: expected one of fedavg,local"),
-            ({"seeds": 0}, "seeds = 0: expected a whole number from 1"),
+            ({"seeds": 0}, "seeds must be a whole number between 1 and 1000000, got 0"),
             (
                 {"workers": 2},
                 "workers = 2: a FleetData, a model of your own and a class that is in no file are "
@@ -322,7 +322,7 @@ class TestExport:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"max_batch": 2}, "max_batch = 2: expected a whole number from 8"),
+            ({"max_batch": 2}, "max_batch must be a whole number of at least 8, got 2"),
             ({"runtimes": ["tpu"]}, "runtimes tpu: expected onnx"),
             (
                 {"model": lambda shape, classes: 3},

@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"shoal simulate --algorithm {algorithm} --rounds 2 --newcomers 1",
         )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare, "_fleet", lambda *_: synthetic_fleet(4))
+        patch.setattr(compare, "fleet_of", lambda *_: synthetic_fleet(4))
         jobs = [
             compare.Job(
                 "synthetic", read_partition("user"), SimulationSettings(read_algorithm(a), 2)
