@@ -19,16 +19,13 @@ import shoal
 def train(
     model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator, epochs: int, batch_size: int
 ) -> None:
-    """A device's part of a round: SGD over its own windows. The momentum starts anew in every
-    round."""
+    """Do a device's part of a round: SGD over its own windows, whose momentum starts anew."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     model.train()
     for _ in range(epochs):
         order = rng.permutation(len(y))
         batches = [order[at : at + batch_size] for at in range(0, len(y), batch_size)]
-        if (
-            len(batches) > 1 and len(batches[-1]) < batch_size / 2
-        ):  # BatchNorm learns nothing good of a few windows
+        if len(batches) > 1 and len(batches[-1]) < batch_size / 2:  # too few for BatchNorm
             batches[-2:] = np.array_split(np.concatenate(batches[-2:]), 2)
         for batch in batches:
             optimizer.zero_grad()
@@ -37,61 +34,36 @@ def train(
 
 
 def fedavg(
-    model: nn.Module,
-    data: shoal.FleetData,
-    rounds: int,
-    epochs: int = 1,
-    batch_size: int = 32,
-    seed: int = 0,
+    model: nn.Module, data: shoal.FleetData, rounds: int, epochs: int, batch_size: int, seed: int
 ) -> nn.Module:
-    """All of FedAvg: the server's model is the mean of the devices', where each counts by its
-    number of windows."""
+    """Do all of FedAvg: in the mean of the devices' models each counts by its windows."""
     model, size = deepcopy(model), torch.from_numpy(data.channel_size()).reshape(-1, 1)
     total = sum(windows.num_train for windows in data.devices.values())
     for number in range(1, rounds + 1):
-        mean = {
-            name: torch.zeros_like(value, dtype=torch.float64)
-            for name, value in model.state_dict().items()
-        }
-        for device_id, windows in sorted(data.devices.items()):
-            local, rng = (
-                deepcopy(model),
-                np.random.default_rng([seed * 1_000_003 + number, zlib.crc32(device_id.encode())]),
-            )
+        mean = dict.fromkeys(model.state_dict(), torch.zeros((), dtype=torch.float64))
+        for name, windows in sorted(data.devices.items()):
+            rng = np.random.default_rng([seed * 1_000_003 + number, zlib.crc32(name.encode())])
             x, y = torch.from_numpy(windows.train_x) / size, torch.from_numpy(windows.train_y)
+            local = deepcopy(model)
             train(local, x, y, rng, epochs, batch_size)
-            mean = {
-                name: mean[name] + value.double() * len(y) / total
-                for name, value in local.state_dict().items()
-            }
+            for key, value in local.state_dict().items():
+                mean[key] = mean[key] + value.double() * len(y) / total
         model.load_state_dict(mean)
     return model.eval()
 
 
 def main(rounds: int = 5) -> float:
-    """Run both on six watches; returns the largest difference between their parameters."""
+    """Run both on six watches; return the largest difference between their parameters."""
     data = shoal.load("watch", devices=6)
     torch.manual_seed(0)
-    start = nn.Sequential(
-        nn.Conv1d(6, 16, 5),
-        nn.BatchNorm1d(16),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool1d(8),
-        nn.Flatten(),
-        nn.Linear(128, 7),
-    )
-    own, registered = (
-        fedavg(start, data, rounds),
-        shoal.simulate(data, algorithm="fedavg", model=start, rounds=rounds),
-    )
-    there = registered.model().parameters()
-    largest = max(
-        float((one - other).detach().abs().max())
-        for one, other in zip(own.parameters(), there, strict=True)
-    )
-    print(
-        f"accuracy {registered.accuracy.mean:.4f}; the parameters differ by at most {largest:.1e}"
-    )
+    body = nn.Conv1d(6, 16, 5), nn.BatchNorm1d(16), nn.ReLU(), nn.AdaptiveAvgPool1d(8), nn.Flatten()
+    start = nn.Sequential(*body, nn.Linear(128, 7))
+    own = fedavg(start, data, rounds, epochs=1, batch_size=32, seed=0)
+    registered = shoal.simulate(data, algorithm="fedavg", model=start, rounds=rounds)
+    pairs = zip(own.parameters(), registered.model().parameters(), strict=True)
+    largest = max(float((one - other).detach().abs().max()) for one, other in pairs)
+    accuracy = registered.accuracy.mean
+    print(f"accuracy {accuracy:.4f}; the parameters differ by at most {largest:.1e}")
     return largest
 
 

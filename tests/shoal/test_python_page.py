@@ -126,7 +126,7 @@ class TestFedAvg:
     def test_it_is_short_and_runs(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert example("fedavg.py")["main"](rounds=1) < 1e-5
         assert "the parameters differ by at most" in capsys.readouterr().out
-        assert len((EXAMPLES / "fedavg.py").read_text().splitlines()) <= 60
+        assert len((EXAMPLES / "fedavg.py").read_text()) <= 3_100, "short however lines are broken"
 
 
 @pytest.mark.full
