@@ -291,7 +291,7 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         Releasing,
     ),
     (
-        "/devices/tag",
+        "/tags/add",
         "tag_several",
         "Add tags to devices, which need not have been here yet.",
         device.TagDevices,
@@ -299,7 +299,7 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         Tagging,
     ),
     (
-        "/devices/untag",
+        "/tags/remove",
         "untag_several",
         "Take tags away from devices.",
         device.UntagDevices,

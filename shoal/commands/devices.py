@@ -139,7 +139,7 @@ def tag(
     """Add tags to devices, which need not have been here yet."""
     from aggregator.http.local import order
 
-    print(order(folder, "devices", "tag", tags=_split(tags), device_ids=ids or [], where=where))
+    print(order(folder, "tags", "add", tags=_split(tags), device_ids=ids or [], where=where))
 
 
 @devices.command("untag")
@@ -153,7 +153,7 @@ def untag(
     """Take tags away from devices."""
     from aggregator.http.local import order
 
-    print(order(folder, "devices", "untag", tags=_split(tags), device_ids=ids or [], where=where))
+    print(order(folder, "tags", "remove", tags=_split(tags), device_ids=ids or [], where=where))
 
 
 @devices.command("ban")

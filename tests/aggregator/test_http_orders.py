@@ -272,7 +272,7 @@ def test_several_devices_are_tagged_by_their_ids_or_by_a_rule(
     service: HttpService, client: TestClient
 ) -> None:
     def order(**body: Any) -> tuple[int, str]:
-        answer = client.post("/devices/tag", json=body)
+        answer = client.post("/tags/add", json=body)
         said = answer.json()
         return answer.status_code, said.get("text") or said["detail"]
 
