@@ -113,7 +113,7 @@ def _fold(graph: Graph, conv: Node, norm: Node) -> None:
             aten.rsqrt.default, (graph.call_function(aten.add.Tensor, (variance, eps)),)
         )
         scale = scale if gamma is None else graph.call_function(aten.mul.Tensor, (scale, gamma))
-        shape: Any = [-1, *[1] * (len(stride) + 1)]
+        shape: Any = [-1, *[1] * (len(stride) + 1)]  # type: ignore[arg-type]
         column = graph.call_function(aten.reshape.default, (scale, shape))
         shift = (
             graph.call_function(aten.neg.default, (mean,))
