@@ -80,7 +80,8 @@ def values_of(option: Option) -> st.SearchStrategy[Value]:
             if option.choices
             else st.text("abz019-_./,= ", max_size=12).map(str.strip)
         )
-    if isinstance(option.default, int):
+    whole = option.default is None and (above, below) == (None, None)  # as in num_attackers
+    if isinstance(option.default, int) or whole:
         return st.integers(None if low is None else int(low), None if high is None else int(high))
     least, most = (low if above is None else above), (high if below is None else below)
     numbers = st.floats(

@@ -141,8 +141,8 @@ def test_options_that_cannot_be_are_one_clear_error(
 TYPED = """
 import shoal
 
-callbacks = [shoal.CsvLog("rounds.csv"), shoal.EarlyStopping(3)]
-result = shoal.simulate(shoal.load({"a": ([[[0.0]]], [0])}), rounds=1, callbacks=callbacks)
+data = shoal.load({"a": ([[[0.0]]], [0])})
+result = shoal.simulate(data, callbacks=[shoal.CsvLog("rounds.csv"), shoal.EarlyStopping(3)])
 reveal_type(result)
 reveal_type(result.accuracy)
 reveal_type(result.evaluations[0])
