@@ -108,6 +108,8 @@ def choices(draw: st.DrawFn, names: Mapping[str, Options]) -> Choice:
     if name == "distfl":  # of groups by answers alone there are other cuts, and no surveys
         by_answers = made.options["signature"] in ("responses", "noise")
         assume(not made.options["resurvey"] if by_answers else made.options["cut"] == "test")
+    if name == "hierarchical":
+        assume(made.options["linkage"] != "ward" or made.options["metric"] != "manhattan")
     return made
 
 
