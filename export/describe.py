@@ -36,7 +36,7 @@ def specs_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
     """The manifest's entries of tensors named ``ROLE/NAME``."""
     specs = []
     for key, tensor in tensors.items():
-        role, name = names.split(key)
+        role, name = names.role_of(key), names.name_of(key)
         fields: Any = (name, role, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         specs.append(TensorSpec(*fields))
     return tuple(specs)

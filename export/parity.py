@@ -254,7 +254,7 @@ def _errors(
 
 
 def _role(key: str) -> str:
-    return names.role_of(names.without_next(key))
+    return names.role_of(key.removeprefix(names.following.text))
 
 
 def _apart(a: Array, b: Array, scale: float) -> Array:

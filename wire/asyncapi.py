@@ -44,6 +44,13 @@ _PARAMETERS = {
     "digest": {"description": "SHA-256 of the bytes, in 64 lower-case hexadecimal digits."},
 }
 
+_BLOB = {
+    "name": "blob",
+    "contentType": BYTES,
+    "summary": "A bundle, a model, or inputs: the bytes with this hash.",
+    "payload": {"type": "string", "format": "binary"},
+}
+
 
 def document() -> dict[str, Any]:
     """The document. Its operations are those of both roles: ``device.send.check-in``,
@@ -68,7 +75,7 @@ def document() -> dict[str, Any]:
             "messages": {
                 kind.__name__: _message(row, kind) for row in TABLE for kind in CARRIED[row.kind]
             }
-            | {"Blob": _blob()},
+            | {"Blob": _BLOB},
         },
     }
 
@@ -138,16 +145,6 @@ def _message(row: Access, kind: type) -> dict[str, Any]:
             "summary": "Four lines (SPEC.md, 'Signatures'); the first is this message.",
         }
     return told | {"payload": {"$ref": f"#/components/schemas/{kind.__name__}"}}
-
-
-def _blob() -> dict[str, Any]:
-    told = "A bundle, a model, or inputs: the bytes with this hash."
-    return {
-        "name": "blob",
-        "contentType": BYTES,
-        "summary": told,
-        "payload": {"type": "string", "format": "binary"},
-    }
 
 
 def _described(part: Any) -> Any:

@@ -111,6 +111,13 @@ class Topics:
     def __init__(self, fleet: str) -> None:
         self.fleet = check_name(fleet, "fleet name")
         self._root = f"{PROTOCOL}/{self.fleet}"
+        self.aggregator = f"{self._root}/aggregator"
+        """The aggregator's retained status; a new boot id there asks every device to check in
+        again."""
+        self.from_devices = tuple(
+            f"{self._root}/device/+/{row.kind}" for row in TABLE if row.writer == "device"
+        )
+        """The subscriptions of the aggregator."""
 
     def device(self, device_id: str, kind: FromDevice | ToDevice) -> str:
         """A device's own topic; its kind says who writes it (`TABLE`)."""
@@ -129,17 +136,6 @@ class Topics:
                 return f"{self._root}/blob/+"
             case _:
                 return f"{self._root}/device/{device}/{kind}"
-
-    @property
-    def aggregator(self) -> str:
-        """The aggregator's retained status; a new boot id there asks every device to check in
-        again."""
-        return f"{self._root}/aggregator"
-
-    @property
-    def from_devices(self) -> tuple[str, ...]:
-        """The subscriptions of the aggregator."""
-        return tuple(f"{self._root}/device/+/{row.kind}" for row in TABLE if row.writer == "device")
 
     def parse(self, topic: str) -> Address:
         """Tell what a topic means.

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from aggregator.core.ports import StorageFailed
 from aggregator.enrolment.office import Office
 from aggregator.http.guard import Rates
+from wire.codec import decode
 from wire.errors import Malformed
 from wire.identity.enrolment import (
     AUTHORITY,
@@ -25,7 +26,6 @@ from wire.identity.enrolment import (
     Refused,
     Renew,
     Waiting,
-    read_said,
 )
 
 log = logging.getLogger("shoal.enrolment")
@@ -82,7 +82,9 @@ async def _answer(
             payload += part
             if len(payload) > REQUEST_BYTES:
                 return refuse("malformed", f"more than {REQUEST_BYTES} bytes")
-        return _response(await run_in_threadpool(office.answer, read_said(payload, kind), peer))
+        return _response(
+            await run_in_threadpool(office.answer, decode(payload, kind, REQUEST_BYTES), peer)
+        )
     except ClientDisconnect:
         return refuse("malformed", f"the connection ended after {len(payload)} bytes")
     except Malformed as error:

@@ -24,8 +24,8 @@ from wire.identity.certificates import (
     new_tls_key,
     read_certificate,
     read_tls_key,
-    tls_key_pem,
 )
+from wire.identity.keys import private_pem
 from wire.topics import aggregator_role, check_name, operator_role
 
 KEY, CERTIFICATE = "ca.key", "ca.pem"
@@ -106,7 +106,7 @@ def make_authority(folder: Path, fleet: str, hosts: Sequence[str], now_s: float)
                 if (folder / KEY).exists()
                 else new_tls_key()
             )
-            write_atomically(folder / KEY, tls_key_pem(key), FILES[KEY])
+            write_atomically(folder / KEY, private_pem(key), FILES[KEY])
             certificate = _own_certificate(key, fleet, now_s)
             write_atomically(
                 folder / CERTIFICATE, certificate_pem(certificate).encode(), FILES[CERTIFICATE]
@@ -196,7 +196,7 @@ def write_pair(path: Path, key: TlsKey, certificate: Certificate) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    write_atomically(path, tls_key_pem(key) + certificate_pem(certificate).encode(), 0o600)
+    write_atomically(path, private_pem(key) + certificate_pem(certificate).encode(), 0o600)
 
 
 def hosts_of(certificate: Certificate) -> list[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from aggregator.enrolment.authority import Authority, renew_server
 from host.files import make_folder, write_atomically
 from wire.errors import ConfigError
-from wire.identity.certificates import read_tls_key, tls_key_pem
+from wire.identity.certificates import read_tls_key
+from wire.identity.keys import private_pem
 from wire.topics import mosquitto_acl
 
 CONFIGURATION = """\
@@ -98,7 +99,7 @@ def renew_broker(
     made = renew_server(authority, pair, now_s, hosts)
     if made or not (folder / "broker.key").exists():
         key = read_tls_key(pair.read_bytes())
-        write_atomically(folder / "broker.key", tls_key_pem(key), 0o600)
+        write_atomically(folder / "broker.key", private_pem(key), 0o600)
     return made
 
 

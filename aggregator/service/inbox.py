@@ -156,7 +156,10 @@ class Inbox:
         shapes = [shape for graph in manifest.graphs for _, _, shape in manifest.responses(graph)]
         measured = sum(4 * prod(shape) for shape in shapes)
         specs = manifest.of_role(*names.EXCHANGED)
-        limits = Limits.for_layout(specs, measured + RESPONSE_BYTES, len(shapes) + RESPONSE_TENSORS)
+        tensors = len(specs) + len(shapes) + RESPONSE_TENSORS
+        header = 256 * tensors + 64 * 2**10
+        data = sum(spec.num_bytes for spec in specs) + measured + RESPONSE_BYTES
+        limits = Limits(8 + header + data, header, tensors)
         most = self._assembly.most_bytes if self._assembly is not None else MOST_BYTES
         if limits.total_bytes > most:
             update = f"an update of bundle {manifest.name} may have {limits.total_bytes} bytes"
@@ -164,7 +167,7 @@ class Inbox:
                 f"{update}, {most} are the most that are taken: --max-payload permits more, here "
                 "and on devices"
             )
-        self._limits = self._limits.or_more(limits)
+        self._limits = Limits(*map(max, self._limits, limits))
 
     def forget(self, device_id: str) -> None:
         """Remember nothing of a device."""

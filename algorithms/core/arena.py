@@ -47,7 +47,7 @@ def flatten(tensors: Tensors, layout: tuple[Slice, ...]) -> Array:
 
 
 def _change(part: Slice, received: Tensors, update: Tensors) -> Array:
-    role, name = names.split(part.key)
+    role, name = names.role_of(part.key), names.name_of(part.key)
     if role != names.SHARED:
         return update.get(part.key, received[part.key]) - received[part.key]
     change = update.get(names.delta(name))

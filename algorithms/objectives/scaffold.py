@@ -95,7 +95,7 @@ class Scaffold(Supervised):
         directions: TorchTensors = {}
         sums: TorchTensors = {_STEPS: tensors[_STEPS] + 1}
         for key, gradient in gradients.items():
-            role, name = names.split(key)
+            role, name = names.role_of(key), names.name_of(key)
             if role != names.SHARED:  # what stays on the device has no drift to correct
                 directions[key] = gradient
                 continue

@@ -22,10 +22,9 @@ from wire.identity.certificates import (
     public_key_of,
     read_certificate,
     read_tls_key,
-    tls_key_pem,
 )
 from wire.identity.enrolment import Enrolled
-from wire.identity.keys import read_public
+from wire.identity.keys import private_pem, read_public
 from wire.links.mqtt import BrokerAddress
 from wire.topics import check_name
 
@@ -73,7 +72,7 @@ class Credentials:
             self.folder.chmod(0o700)
             self.tidy()
             if not path.exists():
-                write_atomically(path, tls_key_pem(new_tls_key()), 0o600)
+                write_atomically(path, private_pem(new_tls_key()), 0o600)
         except OSError as error:
             raise ConfigError(f"{error.filename or path}: {error.strerror}") from None
         return self._next()
@@ -142,7 +141,7 @@ class Credentials:
             OSError: they cannot be written; the ones before are still there.
         """
         write_atomically(
-            self.folder / PAIR, tls_key_pem(key) + certificate_pem(certificate).encode(), 0o600
+            self.folder / PAIR, private_pem(key) + certificate_pem(certificate).encode(), 0o600
         )
         (self.folder / NEXT_KEY).unlink(missing_ok=True)
 

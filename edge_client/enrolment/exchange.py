@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from wire.errors import ConfigError, LinkError, Malformed
+from wire.codec import decode
+from wire.errors import ConfigError, LinkError, Malformed, WireError
 from wire.identity.certificates import certificate_digest, certificate_pem, read_certificate
-from wire.identity.enrolment import AUTHORITY, REQUEST_BYTES, Answer, Enrol, Renew, read_said
+from wire.identity.enrolment import AUTHORITY, REQUEST_BYTES, Answer, Enrol, Renew
 
 TIMEOUT_S = 20.0
 _OTHER_TIME, _OTHER_NAME = (9, 10), (62, 64)
@@ -86,8 +87,8 @@ def ask(url: str, authority: str, path: str, message: Enrol | Renew) -> Answer:
     context.load_verify_locations(cadata=authority)
     status, payload = _request(url, context, "POST", path, msgspec.json.encode(message))
     try:
-        answer: Answer = read_said(payload, Answer)
-    except Malformed as error:
+        answer: Answer = decode(payload, Answer, REQUEST_BYTES)
+    except WireError as error:
         raise LinkError(f"{url}: it answers {status}, and nothing that is known: {error}") from None
     return answer
 

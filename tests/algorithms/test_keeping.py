@@ -381,7 +381,7 @@ def with_tensors(model: Classifier, tensors: Tensors) -> Classifier:
         {
             names.name_of(k): torch.from_numpy(v)
             for k, v in tensors.items()
-            if names.is_exchanged(k)
+            if names.role_of(k) in names.EXCHANGED
         },
         strict=False,
     )
@@ -513,7 +513,7 @@ class TestRecalibrate:
         verbs = make_algorithm(spec).coordinator.closing(
             make_algorithm(spec).coordinator.begin({}, 0), WORK
         )
-        model = {k: v for k, v in bundle.initial.items() if names.is_exchanged(k)}
+        model = names.of_role(bundle.initial, *names.EXCHANGED)
         plan = Plan("r", 1, 1, 0, "d0", "0" * 64, "0" * 64, verbs, 7, 0.0)
         result = Executor(bundle, EagerGraphs(objective), tiny_windows(0)).execute(
             plan, model, {}, lambda _d: {}

@@ -74,7 +74,9 @@ def test_six_steps_are_those_of_torch(name: str, max_norm: float) -> None:
     for x, y in batches():
         made = step(example_inputs(objective, (2, 6)) | tensors | {names.X: x, names.Y: y})
         tensors |= {
-            names.without_next(key): value for key, value in made.items() if key.startswith("next/")
+            key.removeprefix(names.following.text): value
+            for key, value in made.items()
+            if key.startswith("next/")
         }
     for (_, expected), found in zip(
         plain.named_parameters(), names.of_role(tensors, names.SHARED).values(), strict=True

@@ -89,7 +89,7 @@ def trained(
         }
         moved = step(inputs | tensors)
         tensors |= {
-            names.without_next(key): value.detach().clone()
+            key.removeprefix(names.following.text): value.detach().clone()
             for key, value in moved.items()
             if key.startswith("next/")
         }

@@ -169,7 +169,7 @@ def trained(
         inputs |= {names.hyper("lr"): torch.tensor(SLOWER.get(name, LR))}
         moved = step(inputs | tensors)
         tensors |= {
-            names.without_next(key): value.detach().clone()
+            key.removeprefix(names.following.text): value.detach().clone()
             for key, value in moved.items()
             if key.startswith("next/")
         }

@@ -311,7 +311,7 @@ def test_an_update_that_is_finished_without_a_connection_waits_for_the_next(devi
 
 class TestTime:
     def test_work_waits_for_the_aggregators_status_but_not_for_ever(self, device: Device) -> None:
-        device.broker._retained.clear()
+        device.broker.retained.clear()
         device.start()
         while device.agent.link.receive(timeout_s=0) is not None:
             pass

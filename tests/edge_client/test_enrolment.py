@@ -27,14 +27,9 @@ from edge_client.enrolment.unit import unit
 from edge_client.options import parser
 from tests.support.enrolment import OFFER, TRUST, EnrolmentBench, enrolment_bench
 from wire.errors import ConfigError, LinkError
-from wire.identity.certificates import (
-    key_digest,
-    make_request,
-    new_tls_key,
-    public_key_of,
-    tls_key_pem,
-)
+from wire.identity.certificates import key_digest, make_request, new_tls_key, public_key_of
 from wire.identity.enrolment import ENROL, RENEW, REQUEST_BYTES, Enrol, Enrolled, Refused
+from wire.identity.keys import private_pem
 
 ROOT = Path(__file__).parents[2]
 
@@ -302,7 +297,7 @@ class TestKilled:
             folder, path = tmp_path / moment, tmp_path / f"{moment}.key"
             with enrolment_bench(folder) as bench:
                 token = bench.token()
-            path.write_bytes(tls_key_pem(key := new_tls_key()))
+            path.write_bytes(private_pem(key := new_tls_key()))
             done = subprocess.run(
                 [sys.executable, "-c", script, str(folder), str(path), token, moment],
                 cwd=ROOT,

@@ -168,8 +168,8 @@ def storm(
         if count % 10 == 1:
             fuzz.bundles[0] = fuzz.bundle()  # so that among the good ones there is another one
             if count % 500 == 1:
-                device.broker._retained = {
-                    k: v for k, v in device.broker._retained.items() if "/blob/" not in k
+                device.broker.retained = {
+                    k: v for k, v in device.broker.retained.items() if "/blob/" not in k
                 }
                 device.offer(*fuzz.models, *fuzz.bundles)
             if fuzz.bundles[0]:

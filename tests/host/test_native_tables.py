@@ -228,7 +228,7 @@ def assert_same_step(
     expected, made = EagerGraphs(objective).run(graph, inputs), native.run(graph, inputs)
     assert made.keys() == expected.keys()
     for key, value in expected.items():
-        moved = np.abs(value - inputs.get(names.without_next(key), 0)).max()
+        moved = np.abs(value - inputs.get(key.removeprefix(names.following.text), 0)).max()
         np.testing.assert_allclose(made[key], value, rtol=0, atol=1e-4 * moved + 1e-7, err_msg=key)
 
 

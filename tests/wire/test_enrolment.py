@@ -7,17 +7,9 @@ import msgspec
 import pytest
 
 from tests.wire.enrolment_vectors import FILE, enrolment_vectors
+from wire.codec import decode
 from wire.errors import ConfigError, Malformed
-from wire.identity.enrolment import (
-    Answer,
-    Enrol,
-    Refused,
-    Renew,
-    Token,
-    read_said,
-    read_token,
-    renewal_text,
-)
+from wire.identity.enrolment import Answer, Enrol, Refused, Renew, Token, read_token, renewal_text
 
 HELD = json.loads(FILE.read_text())
 
@@ -45,14 +37,14 @@ def test_a_token_with_any_other_character_is_not_read() -> None:
 
 def test_messages_and_answers() -> None:
     for text, kind in zip(HELD["said"], (Enrol, Enrol, Renew), strict=True):
-        assert msgspec.json.encode(read_said(text.encode(), kind)).decode() == text
+        assert msgspec.json.encode(decode(text.encode(), kind)).decode() == text
     for text in HELD["answers"]:
-        assert msgspec.json.encode(read_said(text.encode(), Answer)).decode() == text
+        assert msgspec.json.encode(decode(text.encode(), Answer)).decode() == text
     for text in HELD["refused_answers"]:
         with pytest.raises(Malformed):
-            read_said(text.encode(), Answer)
+            decode(text.encode(), Answer)
     assert renewal_text(HELD["renewal"]["request"]).decode() == HELD["renewal"]["text"]
 
 
 def test_a_reason_of_a_later_version_is_malformed_and_a_field_is_passed_over() -> None:
-    assert read_said(b'{"type":"refused","reason":"used","later":1}', Answer) == Refused("used")
+    assert decode(b'{"type":"refused","reason":"used","later":1}', Answer) == Refused("used")

@@ -23,6 +23,7 @@ nothing of the role. A parameter may be called ``my_running_var``.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 Role = Literal["shared", "statistic", "private", "slot", "memory", "received"]
@@ -71,7 +72,6 @@ VARIANCE_OF: Final = "variance."
 PLACES: Final = ("rank", "count", "held")
 """What the split ``windows`` says of each window: its rank among them, how many there are, and 1
 where it is held out."""
-_START: Final = "received/start."
 
 
 def key_of(role: str, name: str) -> str:
@@ -79,98 +79,59 @@ def key_of(role: str, name: str) -> str:
     return f"{role}/{name}"
 
 
-def shared(name: str) -> str:
-    """A tensor that is exchanged and averaged."""
-    return f"shared/{name}"
+@dataclass(frozen=True)
+class Prefix:
+    """The text with which names of one kind begin; calling it with the rest makes a name."""
+
+    text: str
+
+    def __call__(self, rest: str) -> str:
+        return self.text + rest
 
 
-def statistic(name: str) -> str:
-    """A running statistic that is exchanged and averaged; it has the same name in an update."""
-    return f"statistic/{name}"
-
-
-def private(name: str) -> str:
-    """A tensor that stays on the device between rounds."""
-    return f"private/{name}"
-
-
-def slot(name: str) -> str:
-    """A tensor that is set to its initial value in every round."""
-    return f"slot/{name}"
-
-
-def memory(name: str) -> str:
-    """What a device remembers of its windows by one model: set to its initial value every round,
-    and kept with that model."""
-    return f"memory/{name}"
-
-
-def received(name: str) -> str:
-    """A tensor that the aggregator sends for a round."""
-    return f"received/{name}"
-
-
-def received_start(name: str) -> str:
-    """The device's copy of ``shared/NAME`` as it was received."""
-    return _START + name
-
-
-def delta(name: str) -> str:
-    """What an update says of ``shared/NAME``: local minus received."""
-    return f"delta/{name}"
+shared = Prefix(f"{SHARED}/")
+"""A tensor that is exchanged and averaged."""
+statistic = Prefix(f"{STATISTIC}/")
+"""A running statistic that is exchanged and averaged; it has the same name in an update."""
+private = Prefix(f"{PRIVATE}/")
+"""A tensor that stays on the device between rounds."""
+slot = Prefix(f"{SLOT}/")
+"""A tensor that is set to its initial value in every round."""
+memory = Prefix(f"{MEMORY}/")
+"""What a device remembers of its windows by one model: set to its initial value every round,
+and kept with that model."""
+received = Prefix(f"{RECEIVED}/")
+"""A tensor that the aggregator sends for a round."""
+received_start = Prefix("received/start.")
+"""The device's copy of ``shared/NAME`` as it was received."""
+delta = Prefix(f"{DELTA}/")
+"""What an update says of ``shared/NAME``: local minus received."""
+batch = Prefix(f"{BATCH}/")
+"""An input with a row for each example, or a random input by ``uniform/NAME`` or
+``normal/NAME``."""
+hyper = Prefix(f"{HYPER}/")
+"""A hyper-parameter as an input, a float32 scalar."""
+uniform = Prefix(f"{UNIFORM}/")
+"""A random input, uniform in [0, 1), drawn for each example."""
+normal = Prefix(f"{NORMAL}/")
+"""A random input, standard normal, drawn once a batch."""
+following = Prefix(f"{NEXT}/")
+"""The output that is the next value of ``ROLE/NAME``."""
+metric = Prefix(f"{METRIC}/")
+"""An output that is a sum over the batch."""
+output = Prefix(f"{OUTPUT}/")
+"""An output with one row per example."""
+column = Prefix(f"{COLUMN}/")
+"""A column of a device's training windows, where it is kept; graphs read it as
+``batch/COLUMN``."""
+kept = Prefix(f"{KEPT}/")
+"""``ROLE/NAME`` of a model that the device has trained for itself alone."""
 
 
 def response(graph: str, metric: str = "") -> str:
     """What a graph measured: a metric of it, or its one output per example where there is no
     `metric`."""
     return f"response/{graph}.{metric}" if metric else f"response/{graph}"
-
-
-def batch(column: str) -> str:
-    """An input with a row for each example, or a random input by ``uniform/NAME`` or
-    ``normal/NAME``."""
-    return f"batch/{column}"
-
-
-def hyper(name: str) -> str:
-    """A hyper-parameter as an input, a float32 scalar."""
-    return f"hyper/{name}"
-
-
-def uniform(name: str) -> str:
-    """A random input, uniform in [0, 1), drawn for each example."""
-    return f"uniform/{name}"
-
-
-def normal(name: str) -> str:
-    """A random input, standard normal, drawn once a batch."""
-    return f"normal/{name}"
-
-
-def following(key: str) -> str:
-    """The output that is the next value of ``ROLE/NAME``."""
-    return f"next/{key}"
-
-
-def metric(name: str) -> str:
-    """An output that is a sum over the batch."""
-    return f"metric/{name}"
-
-
-def output(name: str) -> str:
-    """An output with one row per example."""
-    return f"output/{name}"
-
-
-def column(name: str) -> str:
-    """A column of a device's training windows, where it is kept; graphs read it as
-    ``batch/COLUMN``."""
-    return f"column/{name}"
-
-
-def kept(key: str) -> str:
-    """``ROLE/NAME`` of a model that the device has trained for itself alone."""
-    return f"kept/{key}"
 
 
 def role_of(key: str) -> str:
@@ -184,39 +145,20 @@ def name_of(key: str) -> str:
     Raises:
         ValueError: the key has no ``/``.
     """
-    return split(key)[1]
-
-
-def split(key: str) -> tuple[str, str]:
-    """`role_of` and `name_of`.
-
-    Raises:
-        ValueError: the key has no ``/``.
-    """
-    role, slash, name = key.partition("/")
+    _, slash, name = key.partition("/")
     if not slash:
         raise ValueError(f"name of a tensor {key!r}: expected ROLE/NAME")
-    return role, name
-
-
-def without_next(key: str) -> str:
-    """``ROLE/NAME`` of the tensor whose next value an output is; a key of another role as it is."""
-    return key.removeprefix("next/")
+    return name
 
 
 def is_start(key: str) -> bool:
     """Whether it is ``received/start.NAME``."""
-    return key.startswith(_START)
+    return key.startswith(received_start.text)
 
 
 def started_from(key: str) -> str:
     """``shared/NAME`` for ``received/start.NAME``."""
-    return shared(key.removeprefix(_START))
-
-
-def is_exchanged(key: str) -> bool:
-    """Whether it leaves a device and is averaged: ``shared/NAME`` or ``statistic/NAME``."""
-    return key.startswith(("shared/", "statistic/"))
+    return shared(key.removeprefix(received_start.text))
 
 
 def has_rows(key: str) -> bool:

@@ -7,7 +7,7 @@ library appends a message that holds nothing but ``graph.initializer`` and ``met
 has a model that every ONNX runtime reads.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -59,9 +59,17 @@ def whole_model(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> b
 
 def fragment(tensors: Mapping[str, Array], about: Mapping[str, str]) -> bytes:
     """A ``ModelProto`` with these initializers and this metadata and nothing else."""
-    initializers = b"".join(
-        _field(_GRAPH_INITIALIZER, _tensor(name, array)) for name, array in tensors.items()
-    )
+    initializers = b""
+    for name, array in tensors.items():
+        raw = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+        tensor = (
+            _field(_TENSOR_DIMS, b"".join(map(_varint, array.shape)))
+            + _varint(_TENSOR_TYPE << 3)
+            + _varint(_TYPES[str(array.dtype)])
+            + _field(_TENSOR_NAME, name.encode())
+            + _field(_TENSOR_RAW, raw)
+        )
+        initializers += _field(_GRAPH_INITIALIZER, tensor)
     entries = [
         _field(_ENTRY_KEY, key.encode()) + _field(_ENTRY_VALUE, value.encode())
         for key, value in about.items()
@@ -69,21 +77,6 @@ def fragment(tensors: Mapping[str, Array], about: Mapping[str, str]) -> bytes:
     return _field(_MODEL_GRAPH, initializers) + b"".join(
         _field(_MODEL_METADATA, entry) for entry in entries
     )
-
-
-def _tensor(name: str, array: Array) -> bytes:
-    raw = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
-    kind = _varint(_TENSOR_TYPE << 3) + _varint(_TYPES[str(array.dtype)])
-    return (
-        _packed(_TENSOR_DIMS, array.shape)
-        + kind
-        + _field(_TENSOR_NAME, name.encode())
-        + _field(_TENSOR_RAW, raw)
-    )
-
-
-def _packed(number: int, values: Iterable[int]) -> bytes:
-    return _field(number, b"".join(map(_varint, values)))
 
 
 def _field(number: int, payload: bytes) -> bytes:

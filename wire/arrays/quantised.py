@@ -49,7 +49,13 @@ def encoded(tensors: Tensors, encoding: Encoding, seed: int, device_id: str) -> 
         return tensors
     flat = np.concatenate([tensors[name].ravel() for name, _ in changes])
     rng = np.random.default_rng([seed, zlib.crc32(device_id.encode()), _DRAW])
-    values, scales = _quantised(flat, _blocks(changes), rng.random(flat.size, dtype=np.float32))
+    blocks, draws = _blocks(changes), rng.random(flat.size, dtype=np.float32)
+    begins = np.concatenate([[0], np.cumsum(blocks)[:-1]]).astype(np.int64)
+    peaks = np.maximum.reduceat(np.abs(flat), begins) if flat.size else np.zeros(0, np.float32)
+    scales = peaks / np.float32(LARGEST)
+    wide = np.repeat(scales, blocks)
+    steps = np.divide(flat, wide, out=np.zeros_like(flat), where=wide > 0)
+    values = np.clip(np.floor(steps + draws), -LARGEST, LARGEST).astype(np.int8)
     taken = dict(changes)
     others = {name: array for name, array in tensors.items() if name not in taken}
     return {**others, names.INT8_VALUES: values, names.INT8_SCALES: scales}
@@ -127,15 +133,3 @@ def _blocks(changes: Sequence[tuple[str, tuple[int, ...]]]) -> Array:
     return np.array(
         [min(BLOCK, size - at) for size in sizes for at in range(0, size, BLOCK)], np.int64
     )
-
-
-def _quantised(flat: Array, blocks: Array, draws: Array) -> tuple[Array, Array]:
-    """Finite numbers (D,) float32 in blocks (B,), as values (D,) int8 and scales (B,) float32.
-    `draws`: (D,) float32, from 0 to below 1."""
-    begins = np.concatenate([[0], np.cumsum(blocks)[:-1]]).astype(np.int64)
-    peaks = np.maximum.reduceat(np.abs(flat), begins) if flat.size else np.zeros(0, np.float32)
-    scales = peaks / np.float32(LARGEST)
-    wide = np.repeat(scales, blocks)
-    steps = np.divide(flat, wide, out=np.zeros_like(flat), where=wide > 0)
-    values = np.clip(np.floor(steps + draws), -LARGEST, LARGEST).astype(np.int8)
-    return values, scales

@@ -6,8 +6,7 @@ before an array is made. One metadata key, ``shoal``, carries a message beside t
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, Literal, NamedTuple, TypeGuard
 
@@ -58,8 +57,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What one tensor file may hold. The defaults are the protocol's upper bounds; an aggregator
     lowers them to its bundle."""
 
@@ -67,27 +65,6 @@ class Limits:
     header_bytes: int = 2**20
     num_tensors: int = 4096
     num_dims: int = 8
-
-    @classmethod
-    def for_layout(
-        cls, specs: Sequence[TensorSpec], extra_bytes: int, extra_tensors: int = 256
-    ) -> "Limits":
-        """The limits that just admit tensors of this layout, and beside them a message and
-        `extra_bytes` of other tensors."""
-        tensors = len(specs) + extra_tensors
-        header = 256 * tensors + 64 * 2**10
-        return cls(
-            8 + header + sum(spec.num_bytes for spec in specs) + extra_bytes, header, tensors
-        )
-
-    def or_more(self, other: "Limits") -> "Limits":
-        """The limits that admit what either admits."""
-        return Limits(
-            max(self.total_bytes, other.total_bytes),
-            max(self.header_bytes, other.header_bytes),
-            max(self.num_tensors, other.num_tensors),
-            max(self.num_dims, other.num_dims),
-        )
 
 
 PROTOCOL_LIMITS = Limits()
@@ -143,27 +120,21 @@ def decode_tensors(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[Te
         raise LimitExceeded(
             f"tensor file with {len(header)} tensors: at most {limits.num_tensors} are accepted"
         )
-    places = [_place(name, entry, len(payload) - data, limits) for name, entry in header.items()]
-    _check_gapless(places, len(payload) - data)
-    return {place.name: place.read(payload, data) for place in sorted(places)}, metadata.get(
-        METADATA_KEY, ""
-    ).encode()
-
-
-class _Place(NamedTuple):
-    """A tensor in a file whose header has been checked."""
-
-    name: str
-    dtype: str
-    shape: list[int]
-    start: int
-    """The first byte of its data, counted from the end of the header."""
-    end: int
-
-    def read(self, payload: bytes, data: int) -> Array:
-        """A copy of the tensor; `data` is where the header ends."""
-        array = np.frombuffer(payload, self.dtype, prod(self.shape), data + self.start)
-        return array.reshape(self.shape).copy()
+    places = {name: _place(name, e, len(payload) - data, limits) for name, e in header.items()}
+    end = 0
+    for name, (_, _, start, stop) in sorted(places.items(), key=lambda place: place[1][2:]):
+        if start != end:
+            raise Malformed(f"tensor {name[:80]!r}: its data begin at {start}, expected {end}")
+        end = stop
+    if end != len(payload) - data:
+        raise Malformed(
+            f"tensor file: its tensors end at {end} of {len(payload) - data} bytes of data"
+        )
+    tensors = {
+        name: np.frombuffer(payload, dtype, prod(shape), data + start).reshape(shape).copy()
+        for name, (dtype, shape, start, _) in sorted(places.items())
+    }
+    return tensors, metadata.get(METADATA_KEY, "").encode()
 
 
 def _header(payload: bytes, limits: Limits) -> tuple[dict[str, Any], int]:
@@ -196,8 +167,11 @@ def _header(payload: bytes, limits: Limits) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _place(name: str, entry: object, data_bytes: int, limits: Limits) -> _Place:
-    """Where an entry of the header says that its tensor is, if that can be."""
+def _place(
+    name: str, entry: object, data_bytes: int, limits: Limits
+) -> tuple[str, list[int], int, int]:
+    """Dtype and shape of a tensor, and where its data begin and end behind the header, as its entry
+    in the header says, if that can be."""
     what = f"tensor {name[:80]!r}"
     got = entry.get("dtype") if isinstance(entry, dict) else entry
     if not isinstance(entry, dict) or not isinstance(got, str) or got not in _DTYPES:
@@ -220,23 +194,11 @@ def _place(name: str, entry: object, data_bytes: int, limits: Limits) -> _Place:
             f"{what} of shape {shape}: data_offsets {str(offsets)[:40]}, expected two that are "
             f"{size} bytes apart"
         )
-    return _Place(name, _DTYPES[got], shape, *offsets)
+    return _DTYPES[got], shape, offsets[0], offsets[1]
 
 
 def _are_sizes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
-
-
-def _check_gapless(places: list[_Place], data_bytes: int) -> None:
-    end = 0
-    for place in sorted(places, key=lambda place: (place.start, place.end)):
-        if place.start != end:
-            raise Malformed(
-                f"tensor {place.name[:80]!r}: its data begin at {place.start}, expected {end}"
-            )
-        end = place.end
-    if end != data_bytes:
-        raise Malformed(f"tensor file: its tensors end at {end} of {data_bytes} bytes of data")
 
 
 def check_layout(

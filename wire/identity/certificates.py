@@ -24,15 +24,9 @@ def new_tls_key() -> TlsKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def tls_key_pem(key: TlsKey) -> bytes:
-    """A key as PEM text (PKCS#8, not encrypted): keep its file readable by its owner alone."""
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
 def read_tls_key(pem: bytes) -> TlsKey:
-    """Read what `tls_key_pem` wrote; certificates beside it are passed over.
+    """Read a P-256 key as `wire.identity.keys.private_pem` writes it; certificates beside it are
+    passed over.
 
     Raises:
         Malformed: no P-256 key.

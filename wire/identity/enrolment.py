@@ -8,11 +8,11 @@ is told from a wrong one.
 
 import base64
 import hashlib
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from wire.errors import ConfigError, Malformed
+from wire.errors import ConfigError
 
 PREFIX = "shoal1."
 SECRET_BYTES, FINGERPRINT_BYTES, SUM_BYTES = 16, 32, 3
@@ -150,17 +150,3 @@ Answer = Enrolled | Renewed | Waiting | Refused
 def renewal_text(request: str) -> bytes:
     """What the key of the old certificate signs to have another."""
     return b"shoal-enrolment-renew\n" + hashlib.sha256(request.encode()).hexdigest().encode()
-
-
-def read_said(payload: bytes, kind: Any) -> Any:
-    """Read what was said over HTTPS.
-
-    Raises:
-        Malformed: too large, not JSON, or a field missing or wrong.
-    """
-    if len(payload) > REQUEST_BYTES:
-        raise Malformed(f"{len(payload)} bytes, expected at most {REQUEST_BYTES}")
-    try:
-        return msgspec.json.decode(payload, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Malformed(f"{len(payload)} bytes: {error}") from None

@@ -7,11 +7,15 @@ rotated.
 import base64
 import binascii
 import re
+from typing import TYPE_CHECKING
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from wire.errors import BundleError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 PublicKey = Ed25519PublicKey
 PrivateKey = Ed25519PrivateKey
@@ -40,14 +44,9 @@ def key_name(key: PublicKey) -> str:
     return key.public_bytes_raw().hex()
 
 
-def named_key(name: str) -> PublicKey:
-    """The public key that `key_name` named."""
-    return Ed25519PublicKey.from_public_bytes(bytes.fromhex(name))
-
-
 # `serialization` takes 1 MiB of a device's memory, which only reads public keys
-def private_pem(key: PrivateKey) -> bytes:
-    """A signing key as PEM text (PKCS#8, not encrypted): keep its file readable by the aggregator
+def private_pem(key: "PrivateKey | EllipticCurvePrivateKey") -> bytes:
+    """A private key as PEM text (PKCS#8, not encrypted): keep its file readable by its owner
     alone."""
     from cryptography.hazmat.primitives import serialization
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from wire.codec import decode, encode
 from wire.errors import Malformed, Untrusted
-from wire.identity.keys import PrivateKey, PublicKey, key_name, named_key, verifies
+from wire.identity.keys import PrivateKey, PublicKey, key_name, verifies
 from wire.messages import ToDeviceMessage, Voucher
 
 MESSAGE_CONTEXT, VOUCHER_CONTEXT = b"shoal/1 message\n", b"shoal/1 voucher\n"
@@ -75,20 +75,19 @@ class Verifier:
             raise Malformed(
                 f"signed message of {len(payload)} bytes: {len(lines)} lines, expected 4"
             )
-        if self._trusted:
-            self._check(lines, now_s)
-        return decode(lines[0], kind)
-
-    def _check(self, lines: list[bytes], now_s: float) -> None:
+        if not self._trusted:
+            return decode(lines[0], kind)
         if len(lines) == 1:
             raise Untrusted("message: it is not signed")
         text, signature, *vouched = lines
         voucher = self.voucher(b"\n".join(vouched), now_s)
-        if not verifies(named_key(voucher.key), _signature(signature), MESSAGE_CONTEXT + text):
+        key = PublicKey.from_public_bytes(bytes.fromhex(voucher.key))
+        if not verifies(key, _signature(signature), MESSAGE_CONTEXT + text):
             raise Untrusted(
                 f"message: its signature was not made with the key {voucher.key[:12]}, which the "
                 "voucher names"
             )
+        return decode(lines[0], kind)
 
     def voucher(self, vouched: bytes, now_s: float) -> Voucher:
         """A voucher and its signature, two lines, verified.

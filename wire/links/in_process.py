@@ -4,6 +4,7 @@ nothing random or timed."""
 import queue
 import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from wire.links.port import Delivery, LinkEvent, LinkUp, Will
@@ -28,17 +29,17 @@ class _Session:
     connection: object = None
 
 
+@dataclass(eq=False)
 class InProcessBroker:
     """Keeps sessions and retained publications in memory."""
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._sessions: dict[str, _Session] = {}
-        self._retained: dict[str, bytes] = {}
+    lock: AbstractContextManager[object] = field(default_factory=threading.RLock)
+    retained: dict[str, bytes] = field(default_factory=dict)
+    _sessions: dict[str, _Session] = field(default_factory=dict)
 
     def connect(self, client_id: str, will: Will | None = None) -> "InProcessLink":
         """Open a link, taking up the client's earlier session if there is one."""
-        with self._lock:
+        with self.lock:
             session = self._sessions.setdefault(client_id, _Session())
             link = InProcessLink(self, session)
             session.will, session.connection = will, link
@@ -47,33 +48,30 @@ class InProcessBroker:
 
     def publish(self, topic: str, payload: bytes, retain: bool) -> None:
         """Hand a publication to every session that subscribes to its topic."""
-        with self._lock:
+        with self.lock:
             if retain and payload:
-                self._retained[topic] = payload
+                self.retained[topic] = payload
             elif retain:
-                self._retained.pop(topic, None)
+                self.retained.pop(topic, None)
             for session in self._sessions.values():
                 if any(topic_matches(pattern, topic) for pattern in session.patterns):
                     session.inbox.put(Delivery(topic, payload))
 
-    def subscribe(self, session: _Session, pattern: str) -> None:
-        """Add a subscription and deliver what is retained under it."""
-        with self._lock:
-            session.patterns.add(pattern)
-            for topic, payload in self._retained.items():
-                if topic_matches(pattern, topic):
-                    session.inbox.put(Delivery(topic, payload, retained=True))
 
-
+@dataclass(eq=False)
 class InProcessLink:
     """A `wire.links.port.Link` to an `InProcessBroker`."""
 
-    def __init__(self, broker: InProcessBroker, session: _Session) -> None:
-        self._broker, self._session = broker, session
+    _broker: InProcessBroker
+    _session: _Session
 
     def subscribe(self, *topics: str) -> None:
-        for topic in topics:
-            self._broker.subscribe(self._session, topic)
+        with self._broker.lock:
+            for pattern in topics:
+                self._session.patterns.add(pattern)
+                for topic, payload in self._broker.retained.items():
+                    if topic_matches(pattern, topic):
+                        self._session.inbox.put(Delivery(topic, payload, retained=True))
 
     def unsubscribe(self, *topics: str) -> None:
         self._session.patterns.difference_update(topics)

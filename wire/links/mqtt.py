@@ -17,7 +17,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -26,26 +26,15 @@ from wire.errors import ConfigError, LinkError
 from wire.links.port import Delivery, Denied, LinkDown, LinkEvent, LinkUp, Will
 
 
-def client_context(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
-    """What a connection is opened with: it trusts the authorities in `ca` (None: the system's), and
-    shows a certificate if there is one. A key of its own is not needed where the certificate's file
-    has it.
-
-    Raises:
-        ConfigError: a file cannot be read, or two do not fit together.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    load_files(context, ca, certificate, key)
-    return context
-
-
 def load_files(
     context: ssl.SSLContext, ca: Path | None, certificate: Path | None, key: Path | None
 ) -> None:
-    """Read the files again, for the connections that are opened from now on.
+    """Let a context, for the connections that are opened from now on, trust the authorities in `ca`
+    (None: the system's), and show a certificate if there is one. A key of its own is not needed
+    where the certificate's file has it.
 
     Raises:
-        ConfigError: as `client_context`.
+        ConfigError: a file cannot be read, or two do not fit together.
     """
     try:
         if ca is not None:
@@ -104,53 +93,14 @@ def _read_text(buffer: bytes, most: int) -> tuple[str, int]:
 paho.mqtt.properties.readUTF = _read_text
 
 
-@dataclass(frozen=True)
-class _Receipt:
-    """A delivery's number in one connection."""
-
-    connection: int
-    mid: int
-    qos: int
-
-
-class _Asked:
-    """Topics of requests to the broker by their numbers, until they are answered; the answer may be
-    there before the number is known."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._topics: dict[int | None, tuple[str, ...]] = {}
-        self._early: dict[int | None, list[bool]] = {}
-
-    def ask(self, mid: int | None, topics: tuple[str, ...]) -> list[str]:
-        """Remember a request; returns the topics that are denied already."""
-        with self._lock:
-            denied = self._early.pop(mid, None)
-            if denied is None:
-                self._topics[mid] = topics
-        return _denied(topics, denied or [])
-
-    def answer(self, mid: int, denied: list[bool]) -> list[str]:
-        """Forget the request that the broker answered; returns the topics that it denied."""
-        with self._lock:
-            topics = self._topics.pop(mid, None)
-            if topics is None:
-                self._early[mid] = denied
-        return _denied(topics or (), denied)
-
-
-def _denied(topics: tuple[str, ...], denied: list[bool]) -> list[str]:
-    return [topic for topic, refused in zip(topics, denied, strict=False) if refused]
-
-
+@dataclass(eq=False)
 class _Inbox:
     """Events from paho's thread for the reader's, bounded in bytes."""
 
-    def __init__(self) -> None:
-        self._events: deque[LinkEvent] = deque()
-        self._num_bytes = 0
-        self._changed = threading.Condition()
-        self._closed = False
+    _events: deque[LinkEvent] = field(default_factory=deque)
+    _num_bytes: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _closed: bool = False
 
     def put(self, event: LinkEvent) -> None:
         """Add an event; a delivery waits until there is room."""
@@ -275,7 +225,8 @@ class MqttLink:
         self._confirmed, self._persistent = confirmed, persistent
         self._inbox = _Inbox()
         self._connection = 0
-        self._subscribing, self._publishing = _Asked(), _Asked()
+        self._halves: dict[tuple[str, int | None], tuple[str, ...] | list[bool]] = {}
+        """By action and number, topics without an answer, or an answer to topics not known yet."""
         self._topics: dict[str, None] = {}
         self._lock = threading.Lock()
         self._closing = False
@@ -297,24 +248,23 @@ class MqttLink:
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         told = self._client.publish(topic, payload, qos=1, retain=retain)
-        self._report("publish", self._publishing.ask(told.mid, (topic,)))
+        self._report("publish", told.mid, (topic,))
 
     def receive(self, timeout_s: float | None = None) -> LinkEvent | None:
         return self._inbox.get(timeout_s)
 
     def confirm(self, deliveries: Iterable[Delivery]) -> None:
         for delivery in deliveries:
-            if (
-                isinstance(delivery.receipt, _Receipt)
-                and delivery.receipt.connection == self._connection
-            ):
-                self._client.ack(delivery.receipt.mid, delivery.receipt.qos)
+            match delivery.receipt:
+                case (self._connection, int(mid), int(qos)):
+                    self._client.ack(mid, qos)
 
     def close(self, patience_s: float = 5.0) -> None:
         self._closing = True
         self._inbox.close()
         give_up = time.monotonic() + patience_s
-        while self._client.is_connected() and self._unsent() and time.monotonic() < give_up:
+        unsent = self._client._out_messages  # paho has no public count of what is not confirmed yet
+        while self._client.is_connected() and unsent and time.monotonic() < give_up:
             time.sleep(0.02)
         self._client.disconnect()
         self._client.loop_stop()
@@ -330,11 +280,6 @@ class MqttLink:
             load_files(self._tls, self._address.ca, self._address.certificate, self._address.key)
         with suppress(OSError, AttributeError):  # there may be no connection now
             cast(Any, self._client.socket()).shutdown(socket.SHUT_RDWR)
-
-    def _unsent(self) -> bool:
-        return bool(
-            self._client._out_messages
-        )  # paho offers no public count of publications without a PUBACK
 
     def _connect(
         self, wait_s: float | None, give_up: Callable[[], bool]
@@ -402,7 +347,8 @@ class MqttLink:
         if address.username:
             client.username_pw_set(address.username, address.password)
         if address.tls:
-            self._tls = client_context(address.ca, address.certificate, address.key)
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            load_files(self._tls, address.ca, address.certificate, address.key)
             client.tls_set_context(self._tls)
         if self._will:
             client.will_set(self._will.topic, self._will.payload, qos=1, retain=True)
@@ -440,21 +386,18 @@ class MqttLink:
                 UnicodeDecodeError
             ):  # paho decodes when it is asked: such a topic is none of ours
                 topic = "\N{REPLACEMENT CHARACTER}"
-            receipt = _Receipt(self._connection, message.mid, message.qos)
+            receipt = (self._connection, message.mid, message.qos)
             self._inbox.put(Delivery(topic, bytes(message.payload), message.retain, receipt))
 
         def on_subscribe(
             _client: mqtt.Client, _data: object, mid: int, codes: list[Any], _properties: object
         ) -> None:
-            self._report(
-                "subscribe",
-                self._subscribing.answer(mid, [bool(code.is_failure) for code in codes]),
-            )
+            self._report("subscribe", mid, [bool(code.is_failure) for code in codes])
 
         def on_publish(
             _client: mqtt.Client, _data: object, mid: int, code: Any, _properties: object
         ) -> None:
-            self._report("publish", self._publishing.answer(mid, [bool(code.is_failure)]))
+            self._report("publish", mid, [bool(code.is_failure)])
 
         client.on_connect, client.on_disconnect, client.on_message = (
             on_connect,
@@ -467,11 +410,20 @@ class MqttLink:
     def _subscribe(self, client: mqtt.Client, topics: Iterable[str]) -> None:
         chosen = tuple(topics)
         _, mid = client.subscribe([(topic, 1) for topic in chosen])
-        self._report("subscribe", self._subscribing.ask(mid, chosen))
+        self._report("subscribe", mid, chosen)
 
-    def _report(self, action: str, topics: list[str]) -> None:
-        for topic in topics:
-            self._inbox.put(Denied(action, topic))
+    def _report(self, action: str, mid: int | None, half: tuple[str, ...] | list[bool]) -> None:
+        """Match the topics of a request with the broker's answer, True for each that it denies, and
+        report those. The answer may be there before the request's number is known."""
+        with self._lock:
+            other = self._halves.pop((action, mid), None)
+            if other is None or type(other) is type(half):
+                self._halves[action, mid] = half
+                return
+        topics, denied = (half, other) if isinstance(half, tuple) else (other, half)
+        for topic, refused in zip(topics, denied, strict=False):
+            if refused:
+                self._inbox.put(Denied(action, str(topic)))
 
     def _open(self, client: mqtt.Client, version: str) -> None:
         if version == "5":

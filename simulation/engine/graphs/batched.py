@@ -165,7 +165,7 @@ class BatchedGraphs(EagerGraphs):
                 hyper,
             )
             for name, value in outputs.items():
-                role, key = names.split(name)
+                role, key = names.role_of(name), names.name_of(name)
                 if role == names.NEXT:
                     value = value.to(state[key].dtype)
                     state[key] = value if at is None else state[key].index_copy(0, at, value)
