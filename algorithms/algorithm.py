@@ -36,7 +36,7 @@ from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.privacy.base import DefaultPrivacy
-from algorithms.server_optimizers.none import NoServerOptimizer
+from algorithms.server_optimizers.momentum import NoServerOptimizer
 from algorithms.server_optimizers.stepping import advance
 from wire.arrays import names
 from wire.arrays.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors

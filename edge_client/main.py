@@ -25,8 +25,7 @@ from edge_client.options import (
     trusted_keys,
     windows_of,
 )
-from host.logs import log_to_stderr
-from host.supervisor import alive
+from host.logs import alive, log_to_stderr
 from wire.codec import encode
 from wire.errors import ShoalError
 from wire.identity.keys import PublicKey

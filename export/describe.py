@@ -8,7 +8,7 @@ import torch
 
 from algorithms.core.contract import GraphFunction, Objective, TorchTensors
 from algorithms.models.adoption.draws import no_draws
-from algorithms.models.adoption.examples import some_examples
+from algorithms.models.classifier import some_examples
 from algorithms.objectives.gradients import tape
 from wire.arrays import names
 from wire.arrays.tensors import Tensors, TensorSpec

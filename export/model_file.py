@@ -9,7 +9,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from algorithms.core.contract import Probe, TorchTensors
-from algorithms.models.adoption.examples import some_examples
+from algorithms.models.classifier import some_examples
 from export.capture import trace
 from export.describe import TRACE_BATCH
 from export.lowering.executorch_program import to_executorch

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from algorithms.core.contract import Objective, TorchTensors
-from algorithms.models.adoption.examples import some_examples
+from algorithms.models.classifier import some_examples
 from export.capture import Trace, trace
 from export.describe import TRACE_BATCH
 from wire.arrays import names

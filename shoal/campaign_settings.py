@@ -1,15 +1,15 @@
 """From the options of a campaign, as people write them, to its settings: for `shoal serve` and
 `shoal campaign`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from aggregator.core.round.cohort import policy_settings, read_policy, with_cohort
-from algorithms.composition import read_algorithm
+from algorithms.composition import AlgorithmSpec, read_algorithm, read_privacy
 from algorithms.registry import CHOICES, Known
-from algorithms.spec import DEFAULT_ALGORITHM
-from shoal.choices import hyper_values, schedule_of, with_privacy
+from algorithms.schedules import read_schedule
+from algorithms.spec import DEFAULT_ALGORITHM, Choice
 from wire.bundle import unpack
 from wire.errors import ConfigError, ShoalError
 
@@ -76,3 +76,31 @@ def with_asking(text: str, cohort: int | None, over_select: float | None) -> dic
     if over_select not in (None, 1.0):
         raise ConfigError(f"--over-select {over_select:g}: --policy {text} says how many are asked")
     return policy_settings(with_cohort(policy, cohort) if cohort else policy)
+
+
+def hyper_values(lr: float | None, hyper: Mapping[str, float]) -> dict[str, float]:
+    """Return the hyper-parameters that are given; `hyper` takes precedence over `lr`."""
+    return ({} if lr is None else {"lr": lr}) | dict(hyper)
+
+
+def schedule_of(text: str) -> str:
+    """A learning rate's schedule as settings have it, from an option that may be empty.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    return str(read_schedule(text)) if text else ""
+
+
+def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:
+    """The algorithm with the mechanism that ``--privacy`` names, if it names one.
+
+    Raises:
+        ConfigError: no such mechanism, or the algorithm has one already.
+    """
+    return algorithm.with_privacy(read_privacy(privacy)) if privacy else algorithm
+
+
+def chosen(text: str, read: Callable[[str], Choice]) -> Choice | None:
+    """What an option chooses; None where it is empty."""
+    return read(text) if text else None

@@ -23,7 +23,7 @@ from algorithms.algorithm import Algorithm, Contribution
 from algorithms.core.contract import Placement, Probe, Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.personalisation.kept import Kept, kept_of
-from edge_client.core.own import own_tensors
+from edge_client.core.kept import own_tensors
 from edge_client.core.ports import Graphs, Windows
 from edge_client.work.executor import Executor, Secret
 from simulation.datasets.windows import FleetData

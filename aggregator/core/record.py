@@ -2,12 +2,15 @@
 out. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from aggregator.core.round.asking import all_placed, groups_of
+from aggregator.core.round.machine import step
 from aggregator.core.state import (
+    Command,
     DeviceBarred,
     DeviceCheckedIn,
     DeviceForgotten,
@@ -23,7 +26,7 @@ from aggregator.core.state import (
     UpdateAdmitted,
 )
 from algorithms.personalisation.kept import Kept
-from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
+from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics, Reply
 
 
 class RoundRecord(msgspec.Struct, frozen=True):
@@ -156,3 +159,34 @@ def _last_again(before: RunState, event: Event, after: RunState) -> RoundRecord 
         placed=placed,
         told=[said for said in after.inputs.values() if said.round == before.round],
     )
+
+
+@dataclass
+class Group:
+    """What came between two writes. `state` is the run's state after the events so far."""
+
+    state: RunState
+    steps: list[tuple[Event, RunState]] = field(default_factory=list)
+    """The events, and the state after each."""
+    records: list[RoundRecord] = field(default_factory=list)
+    """Of the rounds that were closed."""
+    commands: list[Command | Reply] = field(default_factory=list)
+    """What follows, in order: a reply to a later message must not overtake a plan."""
+    whole: bool = False
+    """Whether the state is to be saved as a whole, so that the log of events before it is
+    deleted."""
+    updates: list[tuple[str, bytes]] = field(default_factory=list)
+    """The device and the bytes of each update among the events."""
+
+    def add(self, event: Event) -> None:
+        """Take in one event."""
+        state, commands = step(self.state, event)
+        record = record_of(self.state, event, state)
+        self.state = state
+        self.steps.append((event, state))
+        if record is not None:
+            self.records = [
+                *(other for other in self.records if other.round != record.round),
+                record,
+            ]
+        self.commands += commands

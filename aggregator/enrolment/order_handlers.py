@@ -9,10 +9,10 @@ from aggregator.core.eligibility import read_rule
 from aggregator.core.registry import NOBODY
 from aggregator.enrolment.authority import CERTIFICATE
 from aggregator.enrolment.desk import ban, forget
-from aggregator.operator.desk import Handler
-from aggregator.operator.device_orders import (
+from aggregator.operator.desk import (
     BanDevice,
     ForgetDevice,
+    Handler,
     TagDevices,
     UnbanDevice,
     UntagDevices,
@@ -23,7 +23,7 @@ from aggregator.storage.choice import open_blobs
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.storage.sql_store import SqlStore, run_names
-from aggregator.transfer.offers import needed
+from aggregator.transfer.offered import needed
 from algorithms.composition import make_algorithm, read_algorithm
 from wire.errors import ConfigError
 

@@ -21,8 +21,15 @@ from aggregator.core.eligibility import LONGEST
 from aggregator.core.registry import MOST_TAGS
 from aggregator.core.settings import RunSettings
 from aggregator.http.problem import ID, LARGEST, NAME, RETRY_S, Campaign, DeviceId, Number, refusals
-from aggregator.operator import device_orders as device
-from aggregator.operator.desk import WAIT_S, Desk
+from aggregator.operator.desk import (
+    WAIT_S,
+    BanDevice,
+    Desk,
+    ForgetDevice,
+    TagDevices,
+    UnbanDevice,
+    UntagDevices,
+)
 from aggregator.releases import orders as release
 from aggregator.service.orders import Abort, Hold, Resume, Retune, RollBack, Start
 from host.settings import Setting, about, settings_of
@@ -213,7 +220,7 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/devices/{device_id}/tag",
         "tag",
         "Add tags to a device, which need not have been here yet.",
-        device.TagDevices,
+        TagDevices,
         OneDevice,
         TagChoice,
     ),
@@ -221,7 +228,7 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/devices/{device_id}/untag",
         "untag",
         "Take tags away from a device.",
-        device.UntagDevices,
+        UntagDevices,
         OneDevice,
         TagChoice,
     ),
@@ -229,16 +236,16 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/devices/{device_id}/ban",
         "ban",
         "Refuse everything of a device from now on, at the broker too.",
-        device.BanDevice,
+        BanDevice,
         DeviceId,
         BanReason,
     ),
-    ("/devices/{device_id}/unban", "unban", "End a ban.", device.UnbanDevice, DeviceId, None),
+    ("/devices/{device_id}/unban", "unban", "End a ban.", UnbanDevice, DeviceId, None),
     (
         "/devices/{device_id}/forget",
         "forget",
         "Remove everything that a device ever sent; the answer says what cannot be removed.",
-        device.ForgetDevice,
+        ForgetDevice,
         DeviceId,
         None,
     ),
@@ -294,7 +301,7 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/tags/add",
         "tag_several",
         "Add tags to devices, which need not have been here yet.",
-        device.TagDevices,
+        TagDevices,
         None,
         Tagging,
     ),
@@ -302,7 +309,7 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/tags/remove",
         "untag_several",
         "Take tags away from devices.",
-        device.UntagDevices,
+        UntagDevices,
         None,
         Tagging,
     ),

@@ -12,7 +12,7 @@ from pathlib import Path
 from aggregator.core.ports import Clock
 from aggregator.leadership.rivals import WrongFleet
 from host.files import is_locked, lock_folder, write_atomically
-from host.supervisor import at_work
+from host.logs import at_work
 from wire.errors import BundleError, ConfigError, OtherAggregator, ShoalError, WireError
 from wire.identity.keys import (
     PrivateKey,

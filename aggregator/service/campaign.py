@@ -18,7 +18,7 @@ from aggregator.aggregation.inherit import Source
 from aggregator.aggregation.placing import place_late
 from aggregator.aggregation.stored import check_fit, programs_of, retune, start_run
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
-from aggregator.core.record import RoundRecord
+from aggregator.core.record import Group, RoundRecord
 from aggregator.core.round.machine import step
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import (
@@ -40,9 +40,8 @@ from aggregator.core.versions import remembered
 from aggregator.leadership.identity import kept_alive
 from aggregator.service.devices import Devices
 from aggregator.service.forgetting import forgotten, without_kept
-from aggregator.service.group import Group
 from aggregator.transfer.fleet import Fleet
-from aggregator.transfer.offers import needed, offered
+from aggregator.transfer.offered import needed, offered
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Mean, Probe
 from wire import messages

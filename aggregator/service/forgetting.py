@@ -4,6 +4,7 @@ records of rounds say of it.
 What cannot be removed is said by `REMAINS`.
 """
 
+import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from aggregator.core.ports import Blobs, Store
-from aggregator.core.record import RoundRecord
+from aggregator.core.record import Group, RoundRecord
 from aggregator.core.state import DeviceForgotten, ModelVersion, RunState
-from aggregator.service.group import Group
-from aggregator.transfer.offers import needed
-from algorithms.algorithm import Algorithm, decode_memory, encode_memory
+from aggregator.transfer.offered import needed
+from algorithms.algorithm import Algorithm, State, decode_memory, encode_memory
 from algorithms.core.keys import NEWCOMER
-from algorithms.forgetting import forget, own_group
 from wire.arrays.tensors import OWN_FILES, decode_tensors, encode_tensors
 
 REMAINS = (
@@ -131,3 +130,31 @@ def _views(name: str, blobs: Blobs, device_id: str) -> str:
     }
     told["device_ids"] = [ids[row] for row in kept]
     return blobs.put(encode_tensors(others, msgspec.json.encode(told)))[0]
+
+
+def forget(algorithm: Algorithm, state: State, device_id: str) -> State:
+    """The state without what it holds of a device alone. What the device has given to a model that
+    others share stays in that."""
+    memory, group = (
+        algorithm.grouping.forget(state.memory, device_id),
+        own_group(algorithm, state, device_id),
+    )
+    return dataclasses.replace(
+        state,
+        models={key: model for key, model in state.models.items() if key != group},
+        memory=memory,
+        context=algorithm.coordinator.forget(state.context, device_id, group),
+        moments={key: moments for key, moments in state.moments.items() if key != group},
+        extra_epochs={d: extra for d, extra in state.extra_epochs.items() if d != device_id},
+    )
+
+
+def own_group(algorithm: Algorithm, state: State, device_id: str) -> str | None:
+    """The key of the group in which a device is the only one; None where there is none, or where
+    devices choose among all models."""
+    members = state.memory.membership
+    group = members.get(device_id)
+    shared = algorithm.grouping.chooses or any(
+        key == group for d, key in members.items() if d != device_id
+    )
+    return None if shared else group

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from aggregator.aggregation.inherit import Source
 from aggregator.core.ports import Blobs, Clock, Store
+from aggregator.core.record import Group
 from aggregator.core.round.dismissal import by_end
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import DeviceCheckedIn, DeviceLost, Resumed, RunState
@@ -24,7 +25,6 @@ from aggregator.leadership.rivals import Rivals
 from aggregator.releases.rollouts import Rollouts
 from aggregator.service.campaign import Campaign, Observer
 from aggregator.service.devices import Devices
-from aggregator.service.group import Group
 from aggregator.service.inbox import Inbox
 from aggregator.storage.memory import MemoryRegistry
 from aggregator.transfer.assembly import Assembly

@@ -37,8 +37,7 @@ import numpy as np
 import scipy
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Matrix, Probe
-from algorithms.groupings.base import Defaults, place, remember_first, settle
-from algorithms.groupings.identity import keep_names
+from algorithms.groupings.base import Defaults, keep_names, place, remember_first, settle
 from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors

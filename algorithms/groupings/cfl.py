@@ -30,8 +30,14 @@ import scipy
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Matrix, Probe
 from algorithms.core.keys import NEWCOMER
-from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
-from algorithms.groupings.identity import keep_names
+from algorithms.groupings.base import (
+    Defaults,
+    check_shared,
+    keep_names,
+    place,
+    remember_first,
+    settle,
+)
 from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError

@@ -40,9 +40,8 @@ import numpy as np
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Placement, Probe
 from algorithms.core.keys import NEWCOMER
-from algorithms.groupings.base import Defaults, group_of
+from algorithms.groupings.base import Defaults, group_of, keep_names
 from algorithms.groupings.gap import connect, group_by_gap
-from algorithms.groupings.identity import keep_names
 from algorithms.groupings.knowledge import Extraction, extract_knowledge, fitted_layers, plain_noise
 from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups

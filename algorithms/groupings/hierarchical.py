@@ -19,8 +19,14 @@ import numpy as np
 import scipy
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Matrix, Probe
-from algorithms.groupings.base import Defaults, check_shared, place, remember_first, settle
-from algorithms.groupings.identity import keep_names
+from algorithms.groupings.base import (
+    Defaults,
+    check_shared,
+    keep_names,
+    place,
+    remember_first,
+    settle,
+)
 from algorithms.groupings.views import euclidean_coordinates
 from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
 from wire.arrays.tensors import Array, Tensors

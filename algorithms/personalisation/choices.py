@@ -15,8 +15,7 @@ from algorithms.personalisation.keeping import (
     KeepingServer,
     Recipe,
 )
-from algorithms.personalisation.neighbourly import ByNeighbours
-from algorithms.personalisation.scores import ByScores
+from algorithms.personalisation.neighbourly import ByNeighbours, ByScores
 from algorithms.spec import Limits
 from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS

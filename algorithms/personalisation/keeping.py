@@ -16,8 +16,7 @@ The candidates are made one after the other, by verbs that every client has:
    to judge it by.
 4. ``memorise`` again, and ``choose``.
 
-What is remembered of a window goes by the task: `algorithms.personalisation.neighbourly` and
-`algorithms.personalisation.scores`.
+What is remembered of a window goes by the task: `algorithms.personalisation.neighbourly`.
 
 A candidate is a model, and a share of the device's neighbours in its answer. The choice goes
 through the candidates in their order, and takes the first one that is not worse than the best by

@@ -1,16 +1,18 @@
-"""What a device keeps where it can look up neighbours: one representation and one label for each
-window."""
+"""What a device remembers of its windows: by neighbours, where a window has one representation and
+one label, and by scores alone, where it has not."""
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
 from algorithms.objectives.supervised import Pass
 from algorithms.personalisation.answers import ANSWERS, Answers
 from algorithms.personalisation.keeping import Keeping
-from algorithms.personalisation.memory import Memory, answer, empty, unit
+from algorithms.personalisation.memory import SHARE, Memory, Scores, answer, empty, unit
 from wire.arrays import names
+from wire.tasks import NO_LABEL, RECONSTRUCTION
 
 
 class ByNeighbours(Keeping):
@@ -63,3 +65,31 @@ class ByNeighbours(Keeping):
         """The rows (batch, width) of what the device answers."""
         made = self.whole.answer(tensors, x)
         return answer(tensors, made.features, self.answers.guess(made.logits), self.answers)
+
+
+class ByScores(Keeping):
+    """Remembers how well a model does on each window, and keeps a model alone: steps of a window
+    have a representation each, and a window that is given back has no label."""
+
+    def no_memory(self) -> TorchTensors:
+        return {SHARE: torch.zeros(())}
+
+    def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
+        loss = self.whole.task.measured(made.logits, self.whole.target(batch))
+        return {"loss": loss.unsqueeze(1), "known": self.known(batch).unsqueeze(1)}
+
+    def known(self, batch: TorchTensors) -> Tensor:
+        if self.whole.task.of == RECONSTRUCTION:
+            return torch.ones_like(batch["count"])
+        return (self.whole.target(batch) != NO_LABEL).any(1).to(batch["count"].dtype)
+
+    def memorised(self, tensors: TorchTensors) -> Scores:
+        return Scores(
+            *(
+                tensors[names.response("memorise", name)].squeeze(1)
+                for name in ("loss", "known", "held")
+            )
+        )
+
+    def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
+        return self.whole.evaluate(tensors, batch)

@@ -29,3 +29,15 @@ class FedAvgM:
     def step(self, change: Array, moments: Tensors) -> Moved:
         momentum = self.beta * moments["momentum"] + change
         return Moved(self.server_lr * momentum, {"momentum": momentum})
+
+
+class NoServerOptimizer:
+    """x <- x + change."""
+
+    name: ClassVar[str] = "no-server-optimizer"
+    citation: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
+    moves: ClassVar[bool] = False
+    moments: Mapping[str, float] = {}
+
+    def step(self, change: Array, moments: Tensors) -> Moved:
+        return Moved(change, {})

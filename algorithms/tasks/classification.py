@@ -12,20 +12,39 @@ is the plain cross-entropy, so that runs can be compared.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from algorithms.core.keys import Units
 from algorithms.spec import BETWEEN, PART, Limits, read_numbers
-from algorithms.tasks.base import ByName
 from wire.errors import ConfigError
-from wire.tasks import CLASSIFICATION, NO_LABEL, TaskName
+from wire.tasks import CLASSIFICATION, NO_LABEL, Label, TaskName, label_of
 
 BALANCED, EQUAL = "balanced", "equal"
 """Class weights that are no numbers: by the device's own counts (`algorithms.tasks.balanced`), and
 none."""
+
+
+class ByName:
+    """A class, a label or a quantity is a name, and a model gives a number for each; tasks change
+    what differs."""
+
+    of: ClassVar[TaskName]
+
+    def in_units(self, units: Units | None) -> Self:
+        return self
+
+    def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
+        return num_classes
+
+    def label(self, num_outputs: int, steps: int) -> Label:
+        return label_of(self.of, num_outputs, steps)
+
+    def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
+        return classes
 
 
 class Classification(ByName):

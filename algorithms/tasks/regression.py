@@ -20,7 +20,7 @@ from torch import Tensor
 
 from algorithms.core.keys import Units
 from algorithms.spec import POSITIVE, Limits
-from algorithms.tasks.base import ByName
+from algorithms.tasks.classification import ByName
 from wire.errors import ConfigError
 from wire.tasks import REGRESSION, TaskName
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.spec import Limits
-from algorithms.tasks.base import ByName
+from algorithms.tasks.classification import ByName
 from wire.errors import ConfigError
 from wire.tasks import NO_LABEL, SEQUENCE, TaskName
 

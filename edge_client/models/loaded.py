@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from edge_client.core.own import own_tensors
+from edge_client.core.kept import own_tensors
 from edge_client.core.ports import BlobReader, Current, GraphLoader, Graphs, WholeModels, Windows
 from edge_client.data.layout import fitting, likely_meant
 from edge_client.work.executor import Between, Executor

@@ -7,7 +7,7 @@ import numpy as np
 
 from edge_client.core.batches import evaluation_slices
 from edge_client.core.checkpoint import Checkpoint, windows_digest
-from edge_client.core.own import own_tensors, usable
+from edge_client.core.kept import own_tensors, usable
 from edge_client.core.ports import Graphs, Windows
 from edge_client.core.verbs import check_verbs
 from edge_client.data.layout import PARTS, fit_windows, fitting, likely_meant, windows_for

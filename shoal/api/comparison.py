@@ -19,7 +19,7 @@ from host.threads import one_thread
 from shoal.api.data import fleet_of
 from shoal.api.settings import make_settings
 from shoal.api.tables import to_frame
-from shoal.choices import with_privacy
+from shoal.campaign_settings import with_privacy
 from shoal.reports.files import write_comparison, write_grid
 from shoal.reports.tables import flat_rows
 from simulation.comparison.grid import SEEDS, Grid, make_cells, sort_out

@@ -13,7 +13,7 @@ from export.publish import Publication, own_key, publish, read_key
 from export.runtimes import ONNX
 from host.files import prepare_folder
 from host.settings import check
-from shoal.choices import with_privacy
+from shoal.campaign_settings import with_privacy
 from simulation.datasets.catalog import load_data
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData, for_task

@@ -11,7 +11,7 @@ from aggregator.core.training import TrainingSettings
 from algorithms.build import check_model
 from algorithms.composition import Given, spec_of
 from host.settings import settings_of
-from shoal.choices import chosen, hyper_values, schedule_of, with_privacy
+from shoal.campaign_settings import chosen, hyper_values, schedule_of, with_privacy
 from simulation.engine.options import EngineOptions
 from simulation.engine.workers.attacks import read_attack
 from simulation.scenario import read_labels

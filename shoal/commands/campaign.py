@@ -145,8 +145,7 @@ def change(
     """Change the settings of a campaign from its next round on."""
     from aggregator.http.local import order
     from aggregator.storage.charter import check_campaign_name
-    from shoal.campaign_settings import hours_of, with_asking
-    from shoal.choices import schedule_of
+    from shoal.campaign_settings import hours_of, schedule_of, with_asking
 
     if policy := changes.pop("policy", ""):
         changes |= with_asking(policy, changes.get("cohort"), changes.get("over_select"))

@@ -70,7 +70,7 @@ def compare(
 
     from algorithms.composition import make_algorithm, read_algorithm
     from shoal.api.settings import make_settings
-    from shoal.choices import with_privacy
+    from shoal.campaign_settings import with_privacy
     from simulation.comparison.grid import SEEDS, Grid, read_cells
     from simulation.comparison.runs import Asked, read_algorithms
     from simulation.partition import read_partition

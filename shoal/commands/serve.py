@@ -73,8 +73,7 @@ def serve(
     from aggregator.enrolment.service import own_credentials
     from aggregator.main import serve as run_service
     from aggregator.releases.rollouts import read_steps
-    from host.logs import FORMS, log_to_stderr
-    from host.supervisor import alive
+    from host.logs import FORMS, alive, log_to_stderr
     from shoal.campaign_settings import campaign_fields
 
     if log_format not in FORMS:

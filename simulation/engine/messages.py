@@ -15,7 +15,7 @@ from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.transfer.fleet import Fleet
 from edge_client.agent.loop import Agent
 from edge_client.agent.state import MemoryState
-from edge_client.core.own import own_tensors
+from edge_client.core.kept import own_tensors
 from edge_client.core.ports import Graphs, Windows
 from edge_client.work.plan import read_blob
 from simulation.engine.experiment import EngineResult, Experiment

@@ -16,7 +16,7 @@ from aggregator.core import state as s
 from aggregator.core.round.cohort import Buffer, policy_settings, read_policy
 from aggregator.core.state import DeviceBarred, DeviceForgotten, Retuned, RolledBack
 from aggregator.service.start import check_retuned
-from aggregator.transfer.offers import needed, offered
+from aggregator.transfer.offered import needed, offered
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Programs
 from export.describe import describe_bundle

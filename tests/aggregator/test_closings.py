@@ -23,7 +23,7 @@ from aggregator.core.state import (
 )
 from aggregator.core.summary import summarize
 from aggregator.core.versions import latest
-from aggregator.transfer.offers import offered
+from aggregator.transfer.offered import offered
 from shoal.commands.serve import log_rounds
 from tests.aggregator.closing_cases import (
     PROGRAMS,

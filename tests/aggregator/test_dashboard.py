@@ -15,7 +15,7 @@ from aggregator.http.api import create_starting_api
 from aggregator.http.dashboard.orders import read_form, read_order
 from aggregator.http.server import HttpServer
 from aggregator.operator.audit import AUDIT, note, read_back
-from aggregator.operator.device_orders import TagDevices
+from aggregator.operator.desk import TagDevices
 from aggregator.service.orders import Hold, RollBack
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port

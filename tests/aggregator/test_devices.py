@@ -11,13 +11,7 @@ import pytest
 from aggregator.core.ports import RegistryStore, StorageFailed
 from aggregator.core.registry import Entry
 from aggregator.enrolment.order_handlers import DeviceOrders
-from aggregator.operator.device_orders import (
-    BanDevice,
-    ForgetDevice,
-    TagDevices,
-    UnbanDevice,
-    UntagDevices,
-)
+from aggregator.operator.desk import BanDevice, ForgetDevice, TagDevices, UnbanDevice, UntagDevices
 from aggregator.service.devices import SAVE_EVERY_S, Devices
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url

@@ -6,7 +6,7 @@ import pytest
 
 from aggregator.core import state as s
 from aggregator.core.round.closings import MOST_ASKED
-from aggregator.transfer.offers import needed
+from aggregator.transfer.offered import needed
 from tests.aggregator.closing_cases import (
     PROGRAMS,
     declined,

@@ -13,7 +13,7 @@ import sqlalchemy as sql
 
 from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.leadership.identity import own_secret, service_key
-from aggregator.operator.device_orders import ForgetDevice
+from aggregator.operator.desk import ForgetDevice
 from aggregator.service.devices import Devices
 from aggregator.storage.blob_bucket import BlobBucket
 from aggregator.storage.engine import make_engine

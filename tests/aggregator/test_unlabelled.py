@@ -22,7 +22,7 @@ from aggregator.core.round.machine import step
 from aggregator.core.state import DeviceBarred, DeviceForgotten, Placed, Retuned
 from aggregator.core.summary import summarize
 from aggregator.releases.policy import group_of
-from aggregator.transfer.offers import needed, offered
+from aggregator.transfer.offered import needed, offered
 from algorithms.algorithm import SURVEY_INPUTS
 from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
 from tests.aggregator.unlabelled_cases import (

@@ -13,8 +13,8 @@ from torch import nn
 from algorithms.core.contract import LocalModel
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
+from algorithms.groupings.base import keep_names
 from algorithms.groupings.distfl import pre_aggregate
-from algorithms.groupings.identity import keep_names
 from algorithms.groupings.knowledge import Extraction, extract_knowledge
 from algorithms.groupings.responses import SMALLEST, divergence, respond
 from algorithms.groupings.significance import FEWEST_DEVICES, SAMPLE, find_groups

@@ -16,7 +16,7 @@ from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import Keeping
 from algorithms.personalisation.memory import KEYS, LABELS, SHARE
 from algorithms.registry import CHOICES
-from edge_client.core.own import own_tensors
+from edge_client.core.kept import own_tensors
 from edge_client.core.ports import Windows
 from edge_client.work.executor import Executor
 from simulation.contract.fleet import (

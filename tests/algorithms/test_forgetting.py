@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from aggregator.service.forgetting import forget
 from algorithms.algorithm import State, encode_memory
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import GroupingMemory, LocalModel, ObjectiveMemory
 from algorithms.core.keys import NEWCOMER
-from algorithms.forgetting import forget
 from algorithms.groupings.surveys import GRADIENT, PREFIX, Surveys
 from wire.arrays.tensors import Tensors
 

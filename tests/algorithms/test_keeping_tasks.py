@@ -25,7 +25,7 @@ from algorithms.personalisation.memory import (
     answer,
     empty,
 )
-from edge_client.core.own import own_tensors
+from edge_client.core.kept import own_tensors
 from edge_client.core.ports import Windows
 from edge_client.data.labels import no_labels
 from edge_client.work.executor import Executor, Result

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from aggregator.service.forgetting import forget
 from algorithms.algorithm import Algorithm, State, decode_memory, encode_memory, origin_of
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
 from algorithms.core.keys import NEWCOMER
-from algorithms.forgetting import forget
 from algorithms.groupings.base import Defaults
 from algorithms.registry import CHOICES
 from algorithms.server_optimizers.momentum import FedAvgM

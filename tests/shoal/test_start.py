@@ -23,7 +23,7 @@ from aggregator.storage.blob_folder import BlobFolder, blob_names
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
 from algorithms.composition import make_algorithm, read_algorithm
-from host.supervisor import alive
+from host.logs import alive
 from simulation.local.broker import EmbeddedBroker, free_port
 from tests.aggregator.round_cases import RECEIVED
 from tests.support.bundles import Exported

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.composition import read_algorithm
-from shoal.choices import chosen
+from shoal.campaign_settings import chosen
 from simulation.engine.workers.attacks import (
     ATTACKS,
     flipped_classes,

@@ -11,7 +11,7 @@ import pytest
 from edge_client.core import kept, offers
 from edge_client.core import session as core
 from edge_client.core.backoff import AggregatorTime
-from edge_client.core.own import usable
+from edge_client.core.kept import usable
 from edge_client.core.policy import broken_rule
 from edge_client.core.ports import Current
 from tests.wire import (

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from aggregator.operator import device_orders as device
+from aggregator.operator.desk import BanDevice, TagDevices, UnbanDevice, UntagDevices
 from aggregator.releases import orders as release
 from aggregator.service.orders import Abort, Hold, Resume, RollBack
 from wire.errors import ConfigError
@@ -16,10 +16,10 @@ Order = (
     | Resume
     | Abort
     | RollBack
-    | device.TagDevices
-    | device.UntagDevices
-    | device.BanDevice
-    | device.UnbanDevice
+    | TagDevices
+    | UntagDevices
+    | BanDevice
+    | UnbanDevice
     | release.MakeReleases
     | release.PauseRollout
     | release.ResumeRollout

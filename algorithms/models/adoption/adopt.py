@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from algorithms.models.adoption.attention import replace_attention
 from algorithms.models.adoption.draws import no_draws
 from algorithms.models.adoption.dropout import DROPOUTS
-from algorithms.models.adoption.examples import some_examples
 from algorithms.models.adoption.stacked import replace_recurrent
-from algorithms.models.classifier import Classifier
+from algorithms.models.classifier import Classifier, some_examples
 from wire.arrays import names
 from wire.errors import ConfigError
 

@@ -13,7 +13,7 @@ from aggregator.core.settings import RunSettings
 from algorithms.algorithm import Algorithm
 from algorithms.means.streaming import Branch
 from algorithms.outside import blaming
-from edge_client.core.own import own_tensors
+from edge_client.core.kept import own_tensors
 from edge_client.core.ports import Graphs, Windows
 from edge_client.work.executor import Executor
 from simulation.engine.workers.attacks import Attack
