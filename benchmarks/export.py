@@ -54,14 +54,14 @@ def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:
         for name, graph in exported.graphs.items()
     }
     for name, programs in exported.programs.items():
-        for runtime, program in programs.items():
+        for runtime, (program, payload) in programs.items():
             delegated = sum(
                 count
                 for operator, count in program.operators.items()
                 if operator.startswith("delegated/")
             )
             files[f"{name}, {runtime}"] = (
-                len(program.data),
+                len(payload),
                 sum(program.operators.values()),
                 delegated,
             )

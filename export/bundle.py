@@ -14,7 +14,7 @@ import torch
 
 from algorithms.core.contract import Objective, Probe, TorchTensors
 from algorithms.core.probe import PROBE_FILE, ProbeDescription
-from export.capture import Trace, capture_program, trace
+from export.capture import Trace, lower, trace
 from export.describe import (
     TRACE_BATCH,
     describe_graphs,
@@ -25,8 +25,9 @@ from export.describe import (
     specs_of,
     to_numpy,
 )
-from export.lowering.executorch_program import ExecutorchProgram, to_executorch
+from export.lowering.executorch_program import to_executorch
 from export.lowering.onnx_graph import OnnxGraph, to_onnx, to_template
+from export.lowering.shared import shared_decompositions
 from export.refused import refused_layers
 from export.runtimes import ONNX
 from export.shortcuts import no_garbage_collection
@@ -49,13 +50,12 @@ planned for as many."""
 @dataclass(frozen=True)
 class ExportedGraphs:
     """The graphs of one objective, before they are packed; `programs` are those for other runtimes
-    than ONNX, by graph and runtime."""
+    than ONNX, by graph and runtime, and have no file yet."""
 
     graphs: dict[str, OnnxGraph]
     initial: Tensors
     tensors: tuple[TensorSpec, ...]
-    programs: dict[str, dict[str, ExecutorchProgram]] = field(default_factory=dict)
-    max_batch: int = MAX_BATCH
+    programs: dict[str, dict[str, tuple[Program, bytes]]] = field(default_factory=dict)
 
 
 def capture_graphs(
@@ -100,7 +100,7 @@ def capture_graphs(
                 names.response(name, n): torch.zeros(shape)
                 for n, shape in responses_of(traced.example)
             }
-    return ExportedGraphs(graphs, to_numpy(tensors), specs_of(tensors), programs, max_batch)
+    return ExportedGraphs(graphs, to_numpy(tensors), specs_of(tensors), programs)
 
 
 def _written(
@@ -139,12 +139,10 @@ def make_bundle(
     for n, graph in exported.graphs.items():
         files[f"{n}.onnx"] = graph.onnx
         programs = {}
-        for runtime, program in exported.programs.get(n, {}).items():
+        for runtime, (program, payload) in exported.programs.get(n, {}).items():
             file = f"{n}.{runtime.removeprefix(EXECUTORCH).removeprefix('-') or 'xnnpack'}.pte"
-            files[file] = program.data
-            programs[runtime] = Program(
-                file, exported.max_batch, program.operators, len(program.data), program.memory_bytes
-            )
+            files[file] = payload
+            programs[runtime] = msgspec.structs.replace(program, file=file)
         template = ""
         if n == PREDICT:
             template = f"{n}.template.onnx"
@@ -173,16 +171,16 @@ def save_probe(probe: Probe, model: TorchTensors, bundle: str) -> bytes:
         return results
 
     dtype = torch.int64 if probe.of_ids else torch.float32
-    program = capture_program(
+    traced = trace(
         run, {**model, names.X: torch.zeros(TRACE_BATCH, *probe.input_shape, dtype=dtype)}
     )
     buffer = io.BytesIO()
-    read = tuple(name for name in program.inputs if name != names.X)
+    read = tuple(name for name in traced.inputs if name != names.X)
     description = ProbeDescription(
         read, probe.norm_layers, probe.input_shape, probe.network, bundle, probe.of_ids
     )
     torch.export.save(
-        program.exported,
+        lower(traced, shared_decompositions()),
         buffer,
         extra_files={PROBE_FILE: msgspec.json.encode(description).decode()},
     )

@@ -6,7 +6,7 @@ import io
 import logging
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import FrameSummary
@@ -24,7 +24,7 @@ from algorithms.core.contract import TorchTensors
 from algorithms.models.reading.plain import PlainOperators
 from export.describe import MIN_BATCH
 from export.lowering.core_program import CoreProgram, core_program, read_sizes_once
-from export.lowering.shared import Table, shared_decompositions
+from export.lowering.shared import Table
 from wire.arrays.names import has_rows
 from wire.errors import ConfigError
 
@@ -47,16 +47,6 @@ class Trace:
     """The outputs for the example."""
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """A program of the operators that a runtime has, with positional inputs and outputs, and their
-    names."""
-
-    exported: CoreProgram
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
 def trace(function: NamedFunction, example: TorchTensors) -> Trace:
     """Trace `function` with a symbolic batch: the first dimension of every ``batch/...`` input but
     ``batch/normal/...``.
@@ -75,27 +65,18 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
         outputs[:] = results
         return list(results.values())
 
-    with _naming("the model cannot be captured as a graph"), quiet():
+    read = []
+    with _naming_operators(), quiet():
         made = function(example)
         traced, _ = _make_graph(positional, example, {}, MAX_BATCH)
-        read = _drop_unread(traced, names)
+        traced.graph.eliminate_dead_code()
+        for name, node in zip(names, traced.graph.find_nodes(op="placeholder"), strict=True):
+            if node.users:
+                read.append(name)
+            else:
+                traced.graph.erase_node(node)
+        traced.recompile()
     return Trace(traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), made)
-
-
-def _drop_unread(traced: torch.fx.GraphModule, names: Sequence[str]) -> list[str]:
-    """Remove the inputs that nothing reads; the names of the others. `names` are those of all
-    inputs, in their order."""
-    traced.graph.eliminate_dead_code()
-    read = []
-    for name, node in zip(
-        names, [n for n in traced.graph.nodes if n.op == "placeholder"], strict=True
-    ):
-        if node.users:
-            read.append(name)
-        else:
-            traced.graph.erase_node(node)
-    traced.recompile()
-    return read
 
 
 def lower(
@@ -103,22 +84,22 @@ def lower(
     table: Table,
     max_batch: int = MAX_BATCH,
     rewrite: Callable[[torch.fx.GraphModule], None] = lambda _module: None,
-) -> Lowered:
-    """Lower a trace by a table of decompositions, for batches of at most `max_batch` examples;
-    `rewrite` then changes the graph in place.
+) -> CoreProgram:
+    """A trace as a program of the operators that a runtime has, with positional inputs and outputs:
+    lowered by a table of decompositions, for batches of at most `max_batch` examples. `rewrite`
+    then changes the graph in place.
 
     Raises:
         ConfigError: an operator of the model cannot be lowered; the text names it.
     """
-    with _naming("the model cannot be captured as a graph"), quiet():
+    with _naming_operators(), quiet():
         example = dict(zip(traced.inputs, traced.values, strict=True))
         without_side_effects = torch.func.functionalize(torch.fx.Interpreter(traced.module).run)
         graph, sizes = _make_graph(without_side_effects, example, table, max_batch)
         read_sizes_once(graph)
         share_results(graph)
         rewrite(graph)
-        program = core_program(graph, traced.values, sizes.var_to_range)
-    return Lowered(program, traced.inputs, traced.outputs)
+        return core_program(graph, traced.values, sizes.var_to_range)
 
 
 def share_results(module: torch.fx.GraphModule) -> None:
@@ -194,38 +175,28 @@ def _make_graph(
     return graph, sizes
 
 
-def capture_program(function: NamedFunction, example: TorchTensors) -> Lowered:
-    """`trace` and `lower`, for torch itself.
-
-    Raises:
-        ConfigError: as both.
-    """
-    return lower(trace(function, example), shared_decompositions())
-
-
 @contextlib.contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """Torch raises many kinds of errors; the user needs the operator, not the trace."""
+def _naming_operators() -> Iterator[None]:
+    """Raise what torch raises, which is of many kinds, as a ConfigError that names the layer and
+    the operator where its trace shows them: the user needs these, not the trace."""
     try:
         yield
     except ConfigError as error:  # torch appends where in its own graph it was raised
         raise ConfigError(str(error).splitlines()[0]) from error
     except Exception as error:
+        layer = operator = ""
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            held, func = frame.f_locals.get("self"), frame.f_locals.get("func")
+            if isinstance(held, nn.Module) and not isinstance(held, torch.fx.GraphModule):
+                layer = type(held).__name__
+            if isinstance(func, torch._ops.OpOverload):
+                operator = str(func)
+        place = ", ".join(part for part in (layer, operator) if part)
         said = next(iter(str(error).splitlines()), "")
-        raise ConfigError(f"{what}{_place(error)}: {type(error).__name__}: {said}") from error
-
-
-def _place(error: Exception) -> str:
-    """The layer and the operator that an error came out of, where its trace shows them."""
-    layer = operator = ""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        held, func = frame.f_locals.get("self"), frame.f_locals.get("func")
-        if isinstance(held, nn.Module) and not isinstance(held, torch.fx.GraphModule):
-            layer = type(held).__name__
-        if isinstance(func, torch._ops.OpOverload):
-            operator = str(func)
-    named = [part for part in (layer, operator) if part]
-    return f" ({', '.join(named)})" if named else ""
+        raise ConfigError(
+            f"the model cannot be captured as a graph{f' ({place})' if place else ''}: "
+            f"{type(error).__name__}: {said}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -21,16 +21,6 @@ class Row:
     memory_bytes: int
     operators: dict[str, int]
 
-    @property
-    def num_operators(self) -> int:
-        """How many operators there are."""
-        return sum(self.operators.values())
-
-    @property
-    def num_delegated(self) -> int:
-        """How many of them a backend carries out."""
-        return sum(count for name, count in self.operators.items() if name.startswith("delegated/"))
-
 
 def inspect_bundle(bundle: Bundle) -> list[Row]:
     """A row for each graph and runtime, in the manifest's order, ONNX first."""

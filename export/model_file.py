@@ -110,7 +110,7 @@ def to_executorch_file(
     def predict(inputs: TorchTensors) -> TorchTensors:
         return {names.PROBABILITIES: probe.run(held, inputs[names.X])[0]}
 
-    return to_executorch(trace(predict, {names.X: x[:TRACE_BATCH]}), max_batch)[EXECUTORCH].data
+    return to_executorch(trace(predict, {names.X: x[:TRACE_BATCH]}), max_batch)[EXECUTORCH][1]
 
 
 def norms(one: Tensors, other: Tensors) -> list[tuple[str, float, float]]:
@@ -118,8 +118,8 @@ def norms(one: Tensors, other: Tensors) -> list[tuple[str, float, float]]:
     the largest share first."""
     rows = []
     for key, value in one.items():
-        distance = _norm(other[key].astype(np.float64) - value)
-        base = _norm(value.astype(np.float64))
+        distance = float(np.linalg.norm((other[key].astype(np.float64) - value).ravel()))
+        base = float(np.linalg.norm(value.astype(np.float64).ravel()))
         rows.append(
             (key, distance, distance / base if base else (0.0 if not distance else float("inf")))
         )
@@ -141,7 +141,3 @@ def agreement(task: TaskName, one: Array, other: Array) -> float:
         f"answers of {task} are quantities: expected models of classes or labels to compare "
         "answers of"
     )
-
-
-def _norm(values: Array) -> float:
-    return float(np.linalg.norm(values.ravel()))

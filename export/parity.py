@@ -20,7 +20,7 @@ from export.describe import to_numpy
 from export.runtimes import load_graph, load_whole, runtimes_of
 from wire.arrays import names
 from wire.arrays.onnx_model import PREDICT, apart, whole_model
-from wire.arrays.tensors import Array, Tensors
+from wire.arrays.tensors import Tensors
 from wire.bundle import Bundle
 from wire.errors import BundleError
 
@@ -162,13 +162,15 @@ def _check_graph(
         )
         found.append((worst, where, FLIPPED * batch_size / len(chosen)))
         if moves:
-            at = _next(at, outputs)
+            at = at | names.part(outputs, names.NEXT)
             at_eager, at_exact = (
-                _next(state, step_of(state, batch))
+                state | names.part(step_of(state, batch), names.NEXT)
                 for state, step_of in ((at_eager, eager), (at_exact, exact))
             )
     found.sort()
-    often, where_often, _ = found[steps - 1 - may_differ(steps, flips)]
+    half = steps - 1 - steps // 2
+    may_differ = max(half, min(AS_OFTEN * flips, int(MOST_OFTEN * steps)))
+    often, where_often, _ = found[steps - 1 - may_differ]
     for error, where, allowed in ((often, where_often, TYPICAL), *found):
         if error > allowed:
             raise ParityError(
@@ -180,17 +182,6 @@ def _check_graph(
         **held,
         **at,
     }
-
-
-def may_differ(steps: int, flips: int) -> int:
-    """In how many of the steps a graph may differ by more than `TYPICAL`, where eager float32 does
-    in `flips` of them."""
-    half = steps - 1 - steps // 2
-    return max(half, min(AS_OFTEN * flips, int(MOST_OFTEN * steps)))
-
-
-def _next(state: Tensors, outputs: Tensors) -> Tensors:
-    return state | names.part(outputs, names.NEXT)
 
 
 def _draw(objective: Objective, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -244,9 +235,9 @@ def _errors(
     errors = {}
     for key, value in exact.items():
         scale = max(floor[_role(key)], floor.get(key, 0.0), float(np.abs(value).max()))
-        apart = _apart(found[key], value, scale)
+        apart = np.abs(found[key].astype(np.float64) - value) / scale
         if eager is not None:
-            rounding = _apart(eager[key], value, scale)
+            rounding = np.abs(eager[key].astype(np.float64) - value) / scale
             if np.isfinite(rounding).all() and np.median(rounding) > TYPICAL:
                 apart = np.where(apart <= ALIKE * rounding.max(), 0.0, apart)
         errors[key] = float(apart.max())
@@ -255,10 +246,6 @@ def _errors(
 
 def _role(key: str) -> str:
     return names.role_of(key.removeprefix(names.following.text))
-
-
-def _apart(a: Array, b: Array, scale: float) -> Array:
-    return np.asarray(np.abs(a.astype(np.float64) - b) / scale)
 
 
 def _graph_step(bundle: Bundle, name: str, runtime: str) -> Step:

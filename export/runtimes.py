@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -91,21 +90,15 @@ def _runtime() -> Any:
         from executorch.extension.pybindings import portable_lib
         from executorch.runtime import Runtime
 
-        with _without_notices():
+        # ExecuTorch's threads, as they start, write to standard error which files of other boards
+        # are not here
+        sys.stderr.flush()
+        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
             portable_lib._threadpool_get_thread_count()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            os.close(nowhere)
         return Runtime.get()
-
-
-@contextmanager
-def _without_notices() -> Iterator[None]:
-    """Drop what native code writes to standard error: ExecuTorch's threads, as they start, say
-    which files of other boards are not here."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

@@ -145,17 +145,19 @@ def needed_passes() -> Iterator[None]:
 
     every: Any = xnnpack_preprocess.XNNPACKPassManager
 
-    class Needed(every):  # type: ignore[misc]
-        def __init__(
-            self, exported_program: torch.export.ExportedProgram, passes: list[type] | None = None
-        ) -> None:
-            super().__init__(exported_program, passes)
-            if not passes:
-                self.passes: list[type] = [
-                    one for one in self.passes if _is_needed(one.__name__, exported_program.graph)
-                ]
+    def needed(program: torch.export.ExportedProgram, passes: list[type] | None = None) -> Any:
+        manager = every(program, passes)
+        if not passes:
+            nodes: list[Any] = [node for node in program.graph.nodes if node.op == "call_function"]
+            # "aten.mul.Tensor"
+            operators = {part for node in nodes for part in node.target.__name__.split(".")}
+            unneeded = {name for name, those in LOOKS_FOR.items() if operators.isdisjoint(those)}
+            if all(node.all_input_nodes for node in nodes):
+                unneeded.add("ConstPropPass")  # it computes what depends on no input
+            manager.passes = [one for one in manager.passes if one.__name__ not in unneeded]
+        return manager
 
-    with _replaced(xnnpack_preprocess, "XNNPACKPassManager", Needed):
+    with _replaced(xnnpack_preprocess, "XNNPACKPassManager", needed):
         yield
 
 
@@ -195,16 +197,6 @@ def _identity(value: Any) -> Any:
     if isinstance(value, torch.SymInt):
         return "size", id(value.node.shape_env), value.node.expr
     return (type(value), value) if isinstance(value, (int, float, str, torch.dtype)) else id(value)
-
-
-def _is_needed(name: str, graph: torch.fx.Graph) -> bool:
-    nodes: list[Any] = [node for node in graph.nodes if node.op == "call_function"]
-    if name == "ConstPropPass":  # it computes what depends on no input
-        return any(not node.all_input_nodes for node in nodes)
-    operators = {
-        part for node in nodes for part in node.target.__name__.split(".")
-    }  # "aten.mul.Tensor"
-    return name not in LOOKS_FOR or not operators.isdisjoint(LOOKS_FOR[name])
 
 
 @contextmanager

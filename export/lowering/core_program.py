@@ -96,7 +96,12 @@ def read_sizes_once(module: torch.fx.GraphModule) -> None:
                     if isinstance(size, int)
                     else _computed(graph, torch.ops.aten.sym_size.int, (node.args[0], d), size)
                 )
-                count = _product(graph, count, factor)
+                if isinstance(count, int) and isinstance(factor, int):
+                    count *= factor
+                else:
+                    sizes = (n if isinstance(n, int) else n.meta["val"] for n in (count, factor))
+                    value = operator.mul(*sizes)
+                    count = _computed(graph, operator.mul, (count, factor), value)
         node.replace_all_uses_with(count)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
         if (before := known.get(node.meta["val"].node.expr)) is not None and before is not node:
@@ -110,17 +115,6 @@ def _computed(
     node = graph.call_function(function, arguments)
     node.meta["val"] = value
     return node
-
-
-def _product(
-    graph: torch.fx.Graph, a: torch.fx.Node | int, b: torch.fx.Node | int
-) -> torch.fx.Node | int:
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    value = operator.mul(
-        *(factor if isinstance(factor, int) else factor.meta["val"] for factor in (a, b))
-    )
-    return _computed(graph, operator.mul, (a, b), value)
 
 
 def _lift_constants(module: torch.fx.GraphModule) -> tuple[dict[str, Any], list[InputSpec]]:

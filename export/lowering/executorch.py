@@ -13,6 +13,7 @@ not, is found by arithmetic.
 
 import functools
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,34 +75,27 @@ def convolution(
     output_padding: list[int],
     groups: int,
 ) -> Tensor:
-    """A convolution in one or two dimensions: for each group, weight (outputs, positions *
-    channels) times columns (positions * channels, batch * out)."""
+    """A convolution in one or two dimensions."""
     geometry = convolution_geometry(weight, stride, padding, dilation, transposed)
-    out = geometry.out(x.shape[2:])
-    result = _batch_first(
-        torch.bmm(_rows_by_output(weight, groups), _columns(x, geometry, groups, out)), out
-    )
+    result = _convolve(x, weight, geometry, groups, geometry.out(x.shape[2:]))
     return result if bias is None else result + _over_channels(bias, result)
 
 
 def convolution_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias_sizes: list[int] | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-    wanted: list[bool],
+    grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: list[int] | None, *options: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of a convolution in one or two dimensions, by input, weight and bias."""
+    """Gradients of a convolution in one or two dimensions, by input, weight and bias. That of the
+    input is the convolution of the gradient, spread out where the stride is not 1, with the flipped
+    kernel."""
+    stride, padding, dilation, transposed, _, groups, wanted = options
     geometry = convolution_geometry(weight, stride, padding, dilation, transposed)
     grad_x = grad_weight = grad_bias = None
     if wanted[0]:
-        grad_x = _gradient_of_input(grad, x.shape[2:], weight, geometry, groups)
+        flipped = weight.flip(list(range(2, weight.dim()))).reshape(groups, -1, *weight.shape[1:])
+        turned = flipped.transpose(1, 2)
+        kernels = turned.reshape(-1, *turned.shape[2:])
+        spread_out = outer(spread(grad, geometry.stride), x.shape[2:], geometry)
+        grad_x = _convolve(spread_out, kernels, geometry.turned(), groups, x.shape[2:])
     if wanted[1]:
         rows = view(grad.transpose(0, 1), [groups, grad.shape[1] // groups, -1])
         product = torch.bmm(_columns(x, geometry, groups, grad.shape[2:]), rows.transpose(1, 2))
@@ -130,7 +124,7 @@ def batch_norm(
             running_mean,
             running_var,
         )
-    count = _count(x)
+    count = x.shape[0] * prod(x.shape[2:])  # values of a channel
     mean = channel_sums(x) / count
     centred = x - _over_channels(mean, x)
     variance = channel_sums(centred * centred) / count
@@ -182,7 +176,7 @@ def batch_norm_backward(
     slope = scale if weight is None else scale * weight
     grad_x = grad * _over_channels(slope, x)
     if training:
-        count = _count(x)
+        count = x.shape[0] * prod(x.shape[2:])  # values of a channel
         grad_x = (
             grad_x
             - centred * _over_channels(slope * scale * scale * (product / count), x)
@@ -199,11 +193,6 @@ def channel_sums(x: Tensor) -> Tensor:
         x = torch.bmm(view(x, [1, -1, size]), ones)
         return view(x, [-1, channels]).sum(0)
     return x.flatten(1).sum(0)
-
-
-def _count(x: Tensor) -> int:
-    """How many values a channel has."""
-    return x.shape[0] * prod(x.shape[2:])
 
 
 def _over_channels(values: Tensor, x: Tensor) -> Tensor:
@@ -320,23 +309,6 @@ def _is_positive(x: Tensor) -> Tensor:
     return torch.minimum(x * LARGE, torch.ones(1, dtype=x.dtype, device=x.device))
 
 
-def _gradient_of_input(
-    grad: Tensor, size: torch.Size, weight: Tensor, geometry: Geometry, groups: int
-) -> Tensor:
-    """The convolution of the gradient, spread out where the stride is not 1, with the flipped
-    kernel."""
-    kernels = (
-        weight.flip(list(range(2, weight.dim())))
-        .reshape(groups, -1, *weight.shape[1:])
-        .transpose(1, 2)
-    )
-    flipped = kernels.reshape(-1, *kernels.shape[2:])
-    columns = _columns(
-        outer(spread(grad, geometry.stride), size, geometry), geometry.turned(), groups, size
-    )
-    return _batch_first(torch.bmm(_rows_by_output(flipped, groups), columns), size)
-
-
 def _columns(x: Tensor, geometry: Geometry, groups: int, out: torch.Size) -> Tensor:
     """The input under each kernel position: (groups, positions * channels, batch * out), channels
     being those of a group."""
@@ -349,11 +321,11 @@ def _columns(x: Tensor, geometry: Geometry, groups: int, out: torch.Size) -> Ten
     )
 
 
-def _rows_by_output(weight: Tensor, groups: int) -> Tensor:
-    """(outputs, channels, \\*kernel) -> (groups, outputs of a group, positions * channels)"""
-    return weight.movedim(1, -1).reshape(groups, weight.shape[0] // groups, -1)
-
-
-def _batch_first(rows: Tensor, out: torch.Size) -> Tensor:
-    """(groups, channels of a group, batch * out) -> (batch, channels, \\*out)"""
-    return view(rows, [rows.shape[0] * rows.shape[1], -1, *out]).transpose(0, 1).contiguous()
+def _convolve(
+    x: Tensor, weight: Tensor, geometry: Geometry, groups: int, out: torch.Size
+) -> Tensor:
+    """(batch, outputs, \\*out): for each group, weight (outputs, positions * channels) times
+    columns (positions * channels, batch * out)."""
+    rows = weight.movedim(1, -1).reshape(groups, weight.shape[0] // groups, -1)
+    product = torch.bmm(rows, _columns(x, geometry, groups, out))
+    return view(product, [weight.shape[0], -1, *out]).transpose(0, 1).contiguous()

@@ -2,7 +2,6 @@
 ``forward``, a dynamic batch up to a maximum."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,26 +11,15 @@ from export.capture import Trace, lower, quiet
 from export.lowering.executorch import executorch_decompositions
 from export.runtimes import registered_operators
 from export.shortcuts import known_results, needed_passes, no_generated_code
-from wire.bundle import EXECUTORCH, PORTABLE
+from wire.bundle import EXECUTORCH, PORTABLE, Program
 from wire.errors import ConfigError
 
 METHOD = "forward"
 
 
-@dataclass(frozen=True)
-class ExecutorchProgram:
-    """A program's bytes, its operators (what XNNPACK carries out as
-    ``delegated/XnnpackBackend/NAME``) and the memory that the runtime plans for its tensors, in
-    bytes."""
-
-    data: bytes = field(repr=False)
-    operators: dict[str, int]
-    memory_bytes: int
-
-
-def to_executorch(traced: Trace, max_batch: int) -> dict[str, ExecutorchProgram]:
-    """A trace as a program for each of ExecuTorch's two ways, `wire.bundle.EXECUTORCH` and
-    `wire.bundle.PORTABLE`.
+def to_executorch(traced: Trace, max_batch: int) -> dict[str, tuple[Program, bytes]]:
+    """A trace as a program, whose bytes are in no file yet, for each of ExecuTorch's two ways,
+    `wire.bundle.EXECUTORCH` and `wire.bundle.PORTABLE`.
 
     Raises:
         ConfigError: an operator cannot be lowered, or ExecuTorch's runtime does not have it; the
@@ -51,12 +39,12 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, ExecutorchProgram]
     try:
         with quiet(), no_generated_code(), known_results(), needed_passes():
             edge = to_edge_transform_and_lower(
-                program.exported, compile_config=EdgeCompileConfig(_check_ir_validity=False)
+                program, compile_config=EdgeCompileConfig(_check_ir_validity=False)
             )
             edge = edge.transform([drop_copies])
             return {
-                EXECUTORCH: _write(edge.to_backend(XnnpackPartitioner())),
-                PORTABLE: _write(edge),
+                EXECUTORCH: _write(edge.to_backend(XnnpackPartitioner()), max_batch),
+                PORTABLE: _write(edge, max_batch),
             }
     except ConfigError:
         raise
@@ -69,7 +57,7 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, ExecutorchProgram]
         ) from error
 
 
-def _write(edge: Any) -> ExecutorchProgram:
+def _write(edge: Any, max_batch: int) -> tuple[Program, bytes]:
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes import MemoryPlanningPass
     from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
@@ -80,17 +68,25 @@ def _write(edge: Any) -> ExecutorchProgram:
             sym_shape_eval_pass=ConstraintBasedSymShapeEvalPass(), memory_planning_pass=planning
         )
     )
-    operators = _operators(made)
-    own = {name for name in operators if not name.startswith("delegated/")}
+    plan = made.executorch_program.execution_plan[0]
+    counts: Counter[str] = Counter()
+    for chain in plan.chains:
+        for instruction in chain.instructions:
+            if hasattr(instruction.instr_args, "op_index"):
+                called = plan.operators[instruction.instr_args.op_index]
+                counts[f"{called.name}.{called.overload}" if called.overload else called.name] += 1
+    own = set(counts)
+    for part in made.exported_program(METHOD).graph_module.children():
+        if hasattr(part, "original_module"):
+            for node in part.original_module.graph.nodes:
+                if node.op == "call_function":
+                    counts[f"delegated/{part.backend_id}/{node.target.__name__}"] += 1
     if missing := sorted(own - registered_operators()):
         raise ConfigError(
             f"ExecuTorch's runtime has no {', '.join(missing)}: the graph cannot be carried out"
         )
-    return ExecutorchProgram(
-        bytes(made.buffer),
-        operators,
-        sum(made.executorch_program.execution_plan[0].non_const_buffer_sizes),
-    )
+    payload, memory_bytes = bytes(made.buffer), sum(plan.non_const_buffer_sizes)
+    return Program("", max_batch, dict(sorted(counts.items())), len(payload), memory_bytes), payload
 
 
 def drop_copies(module: torch.fx.GraphModule) -> PassResult:
@@ -122,22 +118,3 @@ def infer_batch_in_views(module: torch.fx.GraphModule) -> None:
                 node.args = (node.args[0], [*shape[: symbolic[0]], -1, *shape[symbolic[0] + 1 :]])
     module.graph.eliminate_dead_code()
     module.recompile()
-
-
-def _operators(made: Any) -> dict[str, int]:
-    plan = made.executorch_program.execution_plan[0]
-    counts: Counter[str] = Counter()
-    for chain in plan.chains:
-        for instruction in chain.instructions:
-            arguments = instruction.instr_args
-            if hasattr(arguments, "op_index"):
-                operator = plan.operators[arguments.op_index]
-                counts[
-                    f"{operator.name}.{operator.overload}" if operator.overload else operator.name
-                ] += 1
-    for part in made.exported_program(METHOD).graph_module.children():
-        if hasattr(part, "original_module"):
-            for node in part.original_module.graph.nodes:
-                if node.op == "call_function":
-                    counts[f"delegated/{part.backend_id}/{node.target.__name__}"] += 1
-    return dict(sorted(counts.items()))

@@ -10,7 +10,8 @@ import torch
 from torch.onnx._internal.exporter import _core, _registration
 
 from algorithms.core.contract import TorchTensors
-from export.capture import Lowered, NamedFunction, Trace, lower, quiet, trace
+from export.capture import NamedFunction, Trace, lower, quiet, trace
+from export.lowering.core_program import CoreProgram
 from export.lowering.onnx import onnx_decompositions
 from export.shortcuts import likely_patterns
 from wire.arrays import names
@@ -50,19 +51,24 @@ def to_onnx(traced: Trace) -> OnnxGraph:
     """
     program = lower(traced, onnx_decompositions())
     try:
-        exported = _export(program)
+        exported = _export(traced, program)
     except (
         Exception
     ) as error:  # torch raises many kinds; the user needs the operator, not the trace
         raise ConfigError(f"the graph cannot be written as ONNX: {_said(error)}") from error
     model = exported.model_proto
-    _strip(model)
+    # stack traces and inferred shapes are nine tenths of the file
+    described = (*model.graph.input, *model.graph.output, *model.graph.initializer)
+    for entry in (*model.graph.node, *described, model.graph, model):
+        entry.ClearField("metadata_props")
+        entry.ClearField("doc_string")
+    model.graph.ClearField("value_info")
     _rename(
         model.graph, {value.name: value.name for value in (*model.graph.input, *model.graph.output)}
     )
     onnx.checker.check_model(model)
     return OnnxGraph(
-        model.SerializeToString(deterministic=True), program.inputs, program.outputs, traced.example
+        model.SerializeToString(deterministic=True), traced.inputs, traced.outputs, traced.example
     )
 
 
@@ -91,17 +97,17 @@ def count_operators(data: bytes) -> dict[str, int]:
     return dict(sorted(Counter(str(node.op_type) for node in model.graph.node).items()))
 
 
-def _export(program: Lowered) -> torch.onnx.ONNXProgram:
-    """What `torch.onnx.export` does with a program; that one would read its hundreds of
-    translations anew for every graph."""
+def _export(traced: Trace, program: CoreProgram) -> torch.onnx.ONNXProgram:
+    """What `torch.onnx.export` does with the program of a trace; that one would read its hundreds
+    of translations anew for every graph."""
     with quiet(), likely_patterns():
         return _core.export(
-            program.exported,
+            program,
             registry=_translations(),
             opset_version=OPSET,
             verbose=False,
-            input_names=list(program.inputs),
-            output_names=list(program.outputs),
+            input_names=list(traced.inputs),
+            output_names=list(traced.outputs),
         )
 
 
@@ -120,23 +126,6 @@ def _said(error: BaseException) -> str:
             return f"there is no operator for {found[1]}"
         met = met.__cause__
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-
-
-def _strip(model: onnx.ModelProto) -> None:
-    """Remove stack traces and inferred shapes: they are nine tenths of the file."""
-    for node in model.graph.node:
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
-    for entry in (
-        *model.graph.input,
-        *model.graph.output,
-        *model.graph.initializer,
-        model.graph,
-        model,
-    ):
-        entry.ClearField("metadata_props")
-        entry.ClearField("doc_string")
-    model.graph.ClearField("value_info")
 
 
 def _rename(graph: onnx.GraphProto, numbers: dict[str, str]) -> None:

@@ -84,7 +84,9 @@ def write(
         f"{bundle.manifest.version}"
     )
     for row in inspect_bundle(bundle):
-        console.print(f"  {row.file}: {row.num_bytes:,} bytes, {row.num_operators} operators")
+        console.print(
+            f"  {row.file}: {row.num_bytes:,} bytes, {sum(row.operators.values())} operators"
+        )
     console.print(
         f"largest difference to float64 after one step: {published.parity.step_error:.1e} of a "
         "tensor's scale"
@@ -149,14 +151,15 @@ def show(
         largest = f"{row.max_batch:,}" if row.max_batch else ""
         memory = f"{row.memory_bytes / 1e6:.1f} MB" if row.memory_bytes else ""
         size = f"{row.num_bytes / 1e3:.1f} KB"
+        delegated = sum(n for name, n in row.operators.items() if name.startswith("delegated/"))
         table.add_row(
             row.graph,
             row.runtime,
             size,
             largest,
             memory,
-            str(row.num_operators),
-            str(row.num_delegated or ""),
+            str(sum(row.operators.values())),
+            str(delegated or ""),
         )
     console.print(table)
     for row in rows if operators else []:

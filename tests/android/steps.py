@@ -8,8 +8,9 @@ import torch
 
 from algorithms.core.contract import Objective
 from edge_client.core.ports import Windows
-from export.parity import _draw, _eager_step, _next
+from export.parity import _draw, _eager_step
 from tests.android.bridge import host_command
+from wire.arrays import names
 from wire.arrays.tensors import Tensors, encode_tensors
 from wire.bundle import Bundle
 
@@ -38,9 +39,8 @@ def eager(
     """The tensors after the steps in eager torch."""
     step, held = _eager_step(objective, "step", dtype), dict(bundle.initial)
     for batch in batches:
-        held = _next(
-            held, step(held, {name.removeprefix("batch/"): value for name, value in batch.items()})
-        )
+        outputs = step(held, {name.removeprefix("batch/"): value for name, value in batch.items()})
+        held = held | names.part(outputs, names.NEXT)
     return held
 
 
