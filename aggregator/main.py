@@ -52,7 +52,7 @@ from wire.identity.signed import Signer, Verifier
 from wire.links.mqtt import MqttLink
 from wire.links.port import Will
 from wire.messages import AggregatorStatus
-from wire.topics import Topics, aggregator_role
+from wire.topics import Topics, client_name
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -150,7 +150,7 @@ def _serve(
         return service_signer(folder, settings.fleet, trust.keys, trust.root, clock())
 
     signer, verifier = make_signer(), Verifier(settings.fleet, trust.keys)
-    client_id = aggregator_role(settings.fleet)
+    client_id = client_name(settings.fleet, "aggregator")
 
     def look() -> MqttLink:
         return MqttLink(settings.broker, client_id, confirmed=True)

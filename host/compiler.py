@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from wire.errors import ConfigError
@@ -38,12 +39,25 @@ def find_compiler() -> tuple[tuple[str, ...], str]:
     )
 
 
-def compiler_error(output: str, status: int) -> str:
-    """The line of a compiler's output that says what is wrong."""
-    lines = output.splitlines()
-    return next(
-        (line for line in lines if "error" in line), lines[0] if lines else f"status {status}"
-    )
+def compile_all(compiler: Sequence[str], jobs: Sequence[Sequence[str]]) -> None:
+    """Run the compiler with the arguments of each job, all at the same time.
+
+    Raises:
+        CannotCompile: one of them fails; the text has the line of its output that says what is
+        wrong.
+    """
+    running = [
+        subprocess.Popen(
+            [*compiler, *job], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for job in jobs
+    ]
+    outputs = [process.communicate()[0] for process in running]
+    for process, output in zip(running, outputs, strict=True):
+        if process.returncode:
+            lines = [*output.splitlines(), f"status {process.returncode}"]
+            problem = next((line for line in lines if "error" in line), lines[0])
+            raise CannotCompile(f"C++ compiler {shlex.join(compiler)} fails: {problem}")
 
 
 def cache_folder(kind: str) -> Path:

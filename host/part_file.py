@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from host.files import sync_folder
+from wire.codec import digest
 from wire.messages import Pieces
 from wire.pieces import place
 
@@ -20,14 +21,14 @@ class PartFile:
         Raises:
             OSError: it cannot be written or read.
         """
-        self._path, self.pieces = path, pieces
+        self.path, self.pieces = path, pieces
         self.missing: dict[int, None] = {}
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
             held = min(os.fstat(file.fileno()).st_size, pieces.num_bytes)
             file.truncate(held)
             for index, name in enumerate(pieces.pieces):
                 offset, size = place(pieces, index)
-                if offset + size > held or not _has(file.read(size), name):
+                if offset + size > held or digest(file.read(size)) != name:
                     self.missing[index] = None
                     file.seek(offset + size)
 
@@ -41,9 +42,9 @@ class PartFile:
         if index not in self.missing:
             return 0 <= index < len(self.pieces.pieces)
         offset, size = place(self.pieces, index)
-        if len(payload) != size or not _has(payload, self.pieces.pieces[index]):
+        if len(payload) != size or digest(payload) != self.pieces.pieces[index]:
             return False
-        with self._path.open("r+b") as file:
+        with self.path.open("r+b") as file:
             file.seek(offset)
             file.write(payload)
         del self.missing[index]
@@ -56,7 +57,7 @@ class PartFile:
         Raises:
             OSError: it cannot be read.
         """
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == self.pieces.digest
 
     def move(self, target: Path) -> None:
@@ -65,27 +66,7 @@ class PartFile:
         Raises:
             OSError: it cannot be synchronised or renamed.
         """
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             os.fsync(file.fileno())
-        self._path.replace(target)
+        self.path.replace(target)
         sync_folder(target.parent)
-
-    def read(self) -> bytes:
-        """All of it.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        return self._path.read_bytes()
-
-    def drop(self) -> None:
-        """Delete it.
-
-        Raises:
-            OSError: it cannot be deleted.
-        """
-        self._path.unlink(missing_ok=True)
-
-
-def _has(payload: bytes, name: str) -> bool:
-    return hashlib.sha256(payload).hexdigest() == name

@@ -190,15 +190,15 @@ def check(struct: type[msgspec.Struct], values: Mapping[str, Any], origin: str =
 
 def table(settings: Iterable[Setting]) -> list[str]:
     """Return settings as lines of a table in Markdown."""
-    rows = [
-        f"| `{each.flag}` | {_shown(each.default)} | {each.allowed} | "
-        f"{each.about['unit']} | {'yes' if each.about['live'] else ''} | {each.text} |"
-        for each in settings
-        if each.parameter
+    lines = [
+        "| option | default | allowed | unit | may change in a campaign | meaning |",
+        "|---|---|---|---|---|---|",
     ]
-    head = "| option | default | allowed | unit | may change in a campaign | meaning |"
-    return [head, "|---|---|---|---|---|---|", *rows]
-
-
-def _shown(value: Any) -> str:
-    return f"`{value}`" if value not in (None, "", False, {}) else ""
+    for each in settings:
+        if each.parameter:
+            default = f"`{each.default}`" if each.default not in (None, "", False, {}) else ""
+            unit, live = each.about["unit"], "yes" if each.about["live"] else ""
+            lines.append(
+                f"| `{each.flag}` | {default} | {each.allowed} | {unit} | {live} | {each.text} |"
+            )
+    return lines

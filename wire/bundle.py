@@ -24,7 +24,7 @@ from wire.codec import digest
 from wire.errors import BundleError, LimitExceeded, StaleBundle, TamperedBundle
 from wire.identity.keys import PrivateKey, PublicKey, verifies
 from wire.messages import Count, Digest, Name, Positive, Text
-from wire.tasks import CLASSIFICATION, RECONSTRUCTION, Label, TaskName, answer_of, label_of
+from wire.tasks import CLASSIFICATION, Label, TaskName, answer_of, label_of
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """(name, dtype, shape) of each tensor that a message must carry."""
@@ -129,11 +129,6 @@ class Manifest(msgspec.Struct, frozen=True):
     """What is learned. `classes` names the numbers that ``predict`` gives; in a reconstruction
     windows need no labels."""
     format: Positive = 1
-
-    @property
-    def needs_labels(self) -> bool:
-        """Whether only windows with labels are trained and tested on."""
-        return self.task != RECONSTRUCTION
 
     @property
     def label(self) -> Label:
@@ -305,8 +300,13 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
             ):
                 raise BundleError("bundle: a name comes twice, or its entries overlap")
             text = archive.read(MANIFEST)
-            if trusted:
-                _verify(trusted, archive.read(SIGNATURE) if SIGNATURE in held else b"", text)
+            if trusted and SIGNATURE not in held:
+                raise TamperedBundle(
+                    "bundle: it is not signed, and a signature by a trusted key is required"
+                )
+            signature = archive.read(SIGNATURE) if trusted else b""
+            if trusted and not any(verifies(key, signature, text) for key in trusted):
+                raise TamperedBundle("bundle: its signature was not made with a trusted key")
             entries = {
                 name: archive.read(name) for name in held if name not in (MANIFEST, SIGNATURE)
             }
@@ -366,15 +366,6 @@ def _check_directory(payload: bytes) -> None:
         raise BundleError(
             f"bundle of {len(payload)} bytes: its directory is over {DIRECTORY_BYTES} bytes"
         )
-
-
-def _verify(trusted: Sequence[PublicKey], signature: bytes, text: bytes) -> None:
-    if not signature:
-        raise TamperedBundle(
-            "bundle: it is not signed, and a signature by a trusted key is required"
-        )
-    if not any(verifies(key, signature, text) for key in trusted):
-        raise TamperedBundle("bundle: its signature was not made with a trusted key")
 
 
 def check_version(manifest: Manifest, known: Mapping[str, int]) -> None:

@@ -159,16 +159,10 @@ class Topics:
         )
 
 
-def aggregator_role(fleet: str) -> str:
-    """The name of a fleet's aggregator for the broker: its client id, and the common name of its
-    certificate. No device can have it."""
-    return f"{check_name(fleet, 'fleet name')}@aggregator"
-
-
-def operator_role(fleet: str) -> str:
-    """The name of what bans a fleet's devices at the broker: the common name of its certificate. No
-    device can have it."""
-    return f"{check_name(fleet, 'fleet name')}@operator"
+def client_name(fleet: str, role: Literal["aggregator", "operator"]) -> str:
+    """The name for the broker of a fleet's aggregator, or of what bans its devices there: the
+    common name of its certificate, and the aggregator's client id. No device can have it."""
+    return f"{check_name(fleet, 'fleet name')}@{role}"
 
 
 def mosquitto_acl(fleet: str) -> str:
@@ -178,7 +172,7 @@ def mosquitto_acl(fleet: str) -> str:
     Raises:
         ConfigError: not a fleet's name.
     """
-    topics, role = Topics(fleet), aggregator_role(fleet)
+    topics, role = Topics(fleet), client_name(fleet, "aggregator")
     lines = [
         f"# Who may write and read the topics of the fleet '{fleet}', by the table of SPEC.md. "
         f"`shoal acl --fleet {fleet}` makes this.",
@@ -199,7 +193,7 @@ def mosquitto_acl(fleet: str) -> str:
         "",
         "# What bans devices, where the broker has its plugin for dynamic security; it can read "
         "and write no topic of the fleet.",
-        f"user {operator_role(fleet)}",
+        f"user {client_name(fleet, 'operator')}",
         f"topic write {CONTROL}",
         f"topic read {CONTROL}/response",
     ]

@@ -13,7 +13,7 @@ from aggregator.core.settings import RunSettings
 from aggregator.core.state import Received, RunState
 from algorithms.personalisation.kept import kept_of
 from wire.arrays import names
-from wire.arrays.quantised import decoded, is_encoded
+from wire.arrays.quantised import decoded
 from wire.arrays.tensors import Tensors, check_layout
 from wire.bundle import Layout
 from wire.errors import WrongLayout
@@ -84,7 +84,7 @@ def admit(
     if update.model != plan.model:
         start = next(key for key, model in state.models.items() if model == update.model)
     quantised: tuple[str, ...] = ()
-    if is_encoded(tensors):
+    if names.of_role(tensors, names.INT8):
         reporting = [verb.graph for verb in verbs if isinstance(verb, Train) and verb.report]
         quantised = tuple(dict.fromkeys(reporting))
         try:

@@ -11,6 +11,7 @@ from host.settings import about
 from wire.bundle import Bundle, Layout, Manifest
 from wire.errors import ConfigError
 from wire.messages import Digest, Name
+from wire.tasks import RECONSTRUCTION
 
 B = TypeVar("B", bound="NamedAlgorithm")
 
@@ -108,7 +109,7 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
                 "data": data,
                 "bundle": bundle.digest,
                 "min_batch": manifest.min_batch,
-                "needs_labels": manifest.needs_labels,
+                "needs_labels": manifest.task != RECONSTRUCTION,
                 "reported": {graph: manifest.reported(graph) for graph in manifest.graphs},
                 "responses": {graph: manifest.responses(graph) for graph in manifest.graphs},
             }

@@ -26,7 +26,7 @@ from wire.identity.certificates import (
     read_tls_key,
 )
 from wire.identity.keys import private_pem
-from wire.topics import aggregator_role, check_name, operator_role
+from wire.topics import check_name, client_name
 
 KEY, CERTIFICATE = "ca.key", "ca.pem"
 AGGREGATOR, OPERATOR, SERVER = "aggregator.pem", "operator.pem", "enrolment.pem"
@@ -167,8 +167,8 @@ def renew_own(authority: Authority, folder: Path, now_s: float, hosts: Sequence[
         Malformed: a file holds anything else.
     """
     for name, role in (
-        (AGGREGATOR, aggregator_role(authority.fleet)),
-        (OPERATOR, operator_role(authority.fleet)),
+        (AGGREGATOR, client_name(authority.fleet, "aggregator")),
+        (OPERATOR, client_name(authority.fleet, "operator")),
     ):
         if _is_due(authority, folder / name, now_s, role):
             key = new_tls_key()

@@ -25,7 +25,7 @@ from wire.errors import LinkError, ShoalError
 from wire.identity.certificates import new_tls_key
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery, LinkUp
-from wire.topics import CONTROL, operator_role
+from wire.topics import CONTROL, client_name
 
 log = logging.getLogger("shoal.enrolment")
 
@@ -71,7 +71,7 @@ class BrokerBans:
     def _keep(self) -> None:
         while not self._over.is_set():
             try:
-                name = operator_role(self._authority.fleet)
+                name = client_name(self._authority.fleet, "operator")
                 with closing(
                     MqttLink(self._broker, name, give_up=self._over.is_set, persistent=False)
                 ) as link:

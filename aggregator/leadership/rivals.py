@@ -10,7 +10,7 @@ from aggregator.core.ports import Clock
 from wire.errors import ConfigError, OtherAggregator, WireError
 from wire.identity.signed import Verifier
 from wire.messages import AggregatorStatus, Plan
-from wire.topics import Topics, aggregator_role
+from wire.topics import Topics, client_name
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -28,9 +28,9 @@ class WrongFleet(ConfigError):
         fleet = topics.fleet
         super().__init__(
             f"fleet {fleet}: the broker does not let this client {action} {topics.aggregator}. Is "
-            f"--fleet {fleet} right, and the "
-            f"certificate (--cert) that of {aggregator_role(fleet)}? `shoal acl --fleet {fleet}` "
-            "prints the broker's access list"
+            f"--fleet {fleet} right, and the certificate (--cert) that of "
+            f"{client_name(fleet, 'aggregator')}? `shoal acl --fleet {fleet}` prints the broker's "
+            "access list"
         )
 
 

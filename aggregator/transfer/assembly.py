@@ -137,7 +137,7 @@ class Assembly:
         part = self._coming[device_id].part
         assert part is not None
         try:
-            payload = part.read()
+            payload = part.path.read_bytes()
         except OSError as error:
             raise NoRoom(f"{self._path(device_id)}: {error.strerror}") from None
         return payload if digest_of(payload) == part.pieces.digest else None

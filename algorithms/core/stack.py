@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.core.arithmetic import NUMPY, Arithmetic, ColumnSums
+from algorithms.core.arithmetic import NUMPY, AddColumns, Arithmetic
 from wire.arrays.tensors import Array
 
 ASKED_FROM = 2**22
@@ -80,7 +80,7 @@ class Stack:
 
         def add(columns: slice) -> None:
             if sums is not None:
-                sums.add_to(total, columns)
+                sums(total, columns)
                 return
             for start in range(0, len(self), ROWS):
                 stop = min(start + ROWS, len(self))
@@ -138,7 +138,7 @@ class Stack:
             made[:, start:stop] = as_numpy(self.tile(start, stop, columns)).T
         return made
 
-    def _column_sums(self, factors: Any) -> ColumnSums | None:
+    def _column_sums(self, factors: Any) -> AddColumns | None:
         """The arithmetic's own, where it pays and there is one."""
         if (
             not isinstance(self.arena, np.ndarray)

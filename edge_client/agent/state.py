@@ -102,7 +102,7 @@ class FolderState:
         if part.is_whole():
             part.move(self._blobs / part.pieces.digest)
             return True
-        part.drop()
+        part.path.unlink(missing_ok=True)
         return False
 
     def keep_blobs(self, digests: set[str]) -> None:

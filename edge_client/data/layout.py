@@ -17,7 +17,7 @@ from edge_client.data.padding import to_length
 from wire.arrays.tensors import Array
 from wire.bundle import Manifest, Window
 from wire.errors import DataError
-from wire.tasks import split_unlabelled
+from wire.tasks import RECONSTRUCTION, split_unlabelled
 
 log = logging.getLogger("shoal.data")
 
@@ -141,7 +141,11 @@ def windows_for(manifest: Manifest, windows: Windows) -> Windows:
         DataError: their labels are not those of the task, or of a class that the bundle does not
         have.
     """
-    return fit_labels_of(windows, manifest) if manifest.needs_labels else without_labels(windows)
+    return (
+        fit_labels_of(windows, manifest)
+        if manifest.task != RECONSTRUCTION
+        else without_labels(windows)
+    )
 
 
 def without_labels(windows: Windows) -> Windows:

@@ -10,14 +10,13 @@ import argparse
 import hashlib
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from host.compiler import CannotCompile, cache_folder, compiler_error, find_compiler
+from host.compiler import CannotCompile, cache_folder, compile_all, find_compiler
 from wire.errors import ShoalError
 
 SOURCES = Path(__file__).parent / "source"
@@ -82,20 +81,6 @@ def build() -> Path:
     return folder / LIBRARY
 
 
-def copy_to(out: Path) -> Path:
-    """The library, the plain runner and the runtime's own libraries in one folder, which may be
-    moved to another machine of this kind."""
-    built, (package, _) = build(), find_executorch()
-    out.mkdir(parents=True, exist_ok=True)
-    for file in (
-        built,
-        built.with_name(RUNNER),
-        *(package / "lib" / f"lib{name}.so" for name in RUNTIME),
-    ):
-        shutil.copy2(file, out / file.name)
-    return out / LIBRARY
-
-
 def find_executorch() -> tuple[Path, str]:
     """The folder of the pip package, which is not imported (it would load torch), and its version.
 
@@ -118,7 +103,7 @@ def find_executorch() -> tuple[Path, str]:
 def _compile(compiler: tuple[str, ...], package: Path, number: str, made: Path) -> None:
     """The library, and the runner beside it. Both find the runtime in their own folder first."""
     include = package / "include"
-    common = [*compiler, *FLAGS, *DEFINITIONS, f'-DSHOAL_EXECUTORCH_VERSION="{number}"']
+    common = [*FLAGS, *DEFINITIONS, f'-DSHOAL_EXECUTORCH_VERSION="{number}"']
     common += [
         "-isystem",
         str(include),
@@ -131,37 +116,10 @@ def _compile(compiler: tuple[str, ...], package: Path, number: str, made: Path) 
         "-Wl,-rpath-link," + str(package / "lib"),
     ]
     runtime = ["-Wl,--no-as-needed", *(f"-l{name}" for name in RUNTIME)]
-    _run(
-        [
-            *common,
-            "-shared",
-            str(SOURCES / "program.cpp"),
-            "-o",
-            str(made / LIBRARY),
-            *paths,
-            *runtime,
-            "-Wl,--no-undefined",
-        ]
-    )
-    _run(
-        [
-            *common,
-            str(SOURCES / "train.cpp"),
-            "-o",
-            str(made / RUNNER),
-            "-L" + str(made),
-            "-lshoal_executorch",
-            *paths,
-        ]
-    )
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CannotCompile(
-            f"C++ compiler {command[0]} fails: {compiler_error(done.stderr, done.returncode)}"
-        )
+    shared = ["-shared", str(SOURCES / "program.cpp"), "-o", str(made / LIBRARY)]
+    compile_all(compiler, [[*common, *shared, *paths, *runtime, "-Wl,--no-undefined"]])
+    program = [str(SOURCES / "train.cpp"), "-o", str(made / RUNNER)]
+    compile_all(compiler, [[*common, *program, f"-L{made}", "-lshoal_executorch", *paths]])
 
 
 def main() -> None:
@@ -172,11 +130,18 @@ def main() -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        help="also copy it, the runtime's libraries and the plain runner into this folder",
+        help="also copy it, the runtime's libraries and the plain runner into this folder, which "
+        "may be moved to another machine of this kind",
     )
     out = parser.parse_args().out
     try:
-        print(copy_to(out) if out else build())
+        library = build()
+        if out:
+            runtime = (find_executorch()[0] / "lib" / f"lib{name}.so" for name in RUNTIME)
+            out.mkdir(parents=True, exist_ok=True)
+            for file in (library, library.with_name(RUNNER), *runtime):
+                shutil.copy2(file, out / file.name)
+        print(out / LIBRARY if out else library)
     except ShoalError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

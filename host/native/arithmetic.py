@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
+from algorithms.core.arithmetic import AddColumns, Arithmetic
 from algorithms.models.reading.network import Network
 from host.compiler import CannotCompile
 from host.native.library import load_library
@@ -18,28 +19,23 @@ from wire.arrays.tensors import Array
 log = logging.getLogger("shoal.native")
 
 
-class WeightedSum:
+def weighted_sum(arena: Array, rows: Array, weights: Array) -> AddColumns:
     """sum_i weights_i w_i over rows (N,) of an arena (M, D) float32, C order; weights (N,) float32.
-    Sums of 32 rows are made in float32, and those of these in float64."""
+    Sums of 32 rows are made in float32, and those of these in float64.
 
-    def __init__(self, arena: Array, rows: Array, weights: Array) -> None:
-        """
-        Raises:
-            CannotCompile: the library cannot be built here.
-        """
-        assert arena.flags.c_contiguous
-        assert arena.dtype == weights.dtype == np.float32
-        self._add = load_library().shoal_weighted_sum
-        self._arena, self._weights = arena, np.ascontiguousarray(weights)
-        self._starts = arena.ctypes.data + np.asarray(rows, np.int64) * arena.strides[0]
+    Raises:
+        CannotCompile: the library cannot be built here.
+    """
+    assert arena.flags.c_contiguous
+    assert arena.dtype == weights.dtype == np.float32
+    add, factors = load_library().shoal_weighted_sum, np.ascontiguousarray(weights)
+    offsets = np.asarray(rows, np.int64) * arena.strides[0]
 
-    def add_to(self, total: Array, columns: slice) -> None:
-        """Add the sum over these columns to those of total (D,) float64. Threads may do so at a
-        time, each with columns of its own."""
-        starts, part = self._starts + 4 * columns.start, total[columns]
-        self._add(
-            starts.ctypes.data, self._weights.ctypes.data, len(starts), len(part), part.ctypes.data
-        )
+    def add_to(total: Array, columns: slice) -> None:
+        places, part = arena.ctypes.data + offsets + 4 * columns.start, total[columns]
+        add(places.ctypes.data, factors.ctypes.data, len(places), len(part), part.ctypes.data)
+
+    return add_to
 
 
 def answer(network: Network, models: Sequence[Mapping[str, Array]], inputs: Array) -> Array:
@@ -67,13 +63,13 @@ def answer(network: Network, models: Sequence[Mapping[str, Array]], inputs: Arra
     return answers
 
 
-class NativeArithmetic:
-    """An `algorithms.core.arithmetic.Arithmetic`. Where the engine cannot be built, the log says so
+class NativeArithmetic(Arithmetic):
+    """Both in C++. Where the engine cannot be built, the log says so
     and numpy and torch compute."""
 
-    def column_sums(self, arena: Array, rows: Array, weights: Array) -> WeightedSum | None:
+    def column_sums(self, arena: Array, rows: Array, weights: Array) -> AddColumns | None:
         try:
-            return WeightedSum(arena, rows, weights)
+            return weighted_sum(arena, rows, weights)
         except CannotCompile as error:
             log.info("%s: models are summed without the native engine", error)
             return None

@@ -11,13 +11,12 @@ import ctypes
 import hashlib
 import os
 import platform
-import shlex
-import subprocess
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
-from host.compiler import CannotCompile, cache_folder, compiler_error, find_compiler
+from host.compiler import CannotCompile, cache_folder, compile_all, find_compiler
 
 SOURCES = Path(__file__).parent / "kernels"
 FLAGS = (
@@ -40,6 +39,19 @@ ARM: dict[str, tuple[str, ...]] = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGI
 OTHER: dict[str, tuple[str, ...]] = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=16")}
 TARGETS = ("baseline", "avx2", "avx512")
 """Instruction sets, slowest first, by the numbers that the library knows them by."""
+_POINTER, _INTEGER, _NUMBER = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "shoal_supports": (_INTEGER, [_INTEGER]),
+    "shoal_plan_new": (_POINTER, [_INTEGER, _POINTER, *[_NUMBER] * 5, _POINTER, _NUMBER]),
+    "shoal_plan_free": (None, [_POINTER]),
+    "shoal_workspace_size": (_NUMBER, [_POINTER, _NUMBER]),
+    "shoal_train": (_INTEGER, [_POINTER, _POINTER]),
+    "shoal_evaluate": (_INTEGER, [_POINTER, _POINTER]),
+    "shoal_forward": (_INTEGER, [_POINTER, _POINTER]),
+    "shoal_backward": (_INTEGER, [_POINTER, _POINTER]),
+    "shoal_weighted_sum": (None, [_POINTER, _POINTER, _NUMBER, _NUMBER, _POINTER]),
+}
+"""By the name of a function of the library, the types of its result and arguments."""
 
 _loaded: dict[tuple[str | None, ...], ctypes.CDLL] = {}
 _lock = threading.Lock()
@@ -54,7 +66,11 @@ def load_library() -> ctypes.CDLL:
     with _lock:
         settings = tuple(os.environ.get(name) for name in ("CXX", "PATH", "XDG_CACHE_HOME", "HOME"))
         if settings not in _loaded:
-            _loaded[settings] = _declare(ctypes.CDLL(str(build())))
+            library = ctypes.CDLL(str(build()))
+            for name, (result, arguments) in FUNCTIONS.items():
+                function = getattr(library, name)
+                function.restype, function.argtypes = result, arguments
+            _loaded[settings] = library
         return _loaded[settings]
 
 
@@ -92,53 +108,10 @@ def build() -> Path:
 def _compile(
     compiler: tuple[str, ...], common: list[str], targets: dict[str, tuple[str, ...]], made: Path
 ) -> None:
-    jobs = [[*compiler, *common, "-c", str(SOURCES / "library.cpp"), "-o", str(made / "library.o")]]
+    jobs = [[*common, "-c", str(SOURCES / "library.cpp"), "-o", str(made / "library.o")]]
     for name, flags in targets.items():
-        jobs.append(
-            [
-                *compiler,
-                *common,
-                f"-DSHOAL_TARGET={name}",
-                *flags,
-                "-c",
-                str(SOURCES / "engine.cpp"),
-                "-o",
-                str(made / f"{name}.o"),
-            ]
-        )
-    running = [
-        subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for job in jobs
-    ]
-    outputs = [process.communicate()[0] for process in running]
+        source = ["-c", str(SOURCES / "engine.cpp"), "-o", str(made / f"{name}.o")]
+        jobs.append([*common, f"-DSHOAL_TARGET={name}", *flags, *source])
+    compile_all(compiler, jobs)
     objects = [job[-1] for job in jobs]
-    if all(process.returncode == 0 for process in running):
-        link = [*compiler, "-shared", *objects, "-o", str(made / "engine.so")]
-        running = [
-            subprocess.Popen(link, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        ]
-        outputs = [running[0].communicate()[0]]
-    for process, output in zip(running, outputs, strict=True):
-        if process.returncode:
-            raise CannotCompile(
-                f"C++ compiler {shlex.join(compiler)} fails: "
-                f"{compiler_error(output, process.returncode)}"
-            )
-
-
-def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, integer, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-    for name, result, arguments in (
-        ("shoal_supports", integer, [integer]),
-        ("shoal_plan_new", pointer, [integer, pointer, *[number] * 5, pointer, number]),
-        ("shoal_plan_free", None, [pointer]),
-        ("shoal_workspace_size", number, [pointer, number]),
-        ("shoal_train", integer, [pointer, pointer]),
-        ("shoal_evaluate", integer, [pointer, pointer]),
-        ("shoal_forward", integer, [pointer, pointer]),
-        ("shoal_backward", integer, [pointer, pointer]),
-        ("shoal_weighted_sum", None, [pointer, pointer, number, number, pointer]),
-    ):
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+    compile_all(compiler, [["-shared", *objects, "-o", str(made / "engine.so")]])

@@ -3,12 +3,12 @@ predictions in one call each."""
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from host.native.plan import Floats, Integers, Plan, aligned, capacity_for, check_array, pointer
 from wire.errors import ConfigError
+from wire.messages import Metrics
 
 EVALUATION_BATCH = 32
 """Examples that are evaluated at once: few enough for their activations to stay in the cache."""
@@ -39,15 +39,6 @@ class _EvaluateCall(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Sums over the examples seen: cross-entropy, and how many were classified correctly."""
-
-    loss_sum: float
-    num_correct: int
-    num_examples: int
-
-
 class Trainer(Plan):
     """Steps of SGD on the mean cross-entropy, evaluation, and predictions."""
 
@@ -68,7 +59,7 @@ class Trainer(Plan):
         scale: Floats | None = None,
         move_statistics: bool = True,
         drawn: Sequence[Floats] = (),
-    ) -> Outcome:
+    ) -> Metrics:
         """Steps of SGD over the cross-entropy, one per batch: v <- momentum_factor * v + g; w <- w
         - lr * v.
 
@@ -140,11 +131,11 @@ class Trainer(Plan):
         status = self.library.shoal_train(self.handle, ctypes.addressof(call))
         self.release(capacity, workspace)
         self.refuse(status)
-        return Outcome(call.loss_sum, call.num_correct, len(order))
+        return Metrics(len(order), call.loss_sum, call.num_correct)
 
     def evaluate(
         self, flat: Floats, x: Floats, y: Integers, order: Integers | None = None
-    ) -> Outcome:
+    ) -> Metrics:
         """Loss and correct answers with the running statistics, over the examples `order` (all if
         None). Arguments as `train`."""
         return self._evaluate(flat, x, y, order, None)
@@ -165,7 +156,7 @@ class Trainer(Plan):
         y: Integers | None,
         order: Integers | None,
         probabilities: Floats | None,
-    ) -> Outcome:
+    ) -> Metrics:
         order = np.arange(len(x)) if order is None else order
         self._check_model(flat)
         self._check_examples(x, y, order)
@@ -177,7 +168,7 @@ class Trainer(Plan):
         status = self.library.shoal_evaluate(self.handle, ctypes.addressof(call))
         self.release(EVALUATION_BATCH, workspace)
         self.refuse(status)
-        return Outcome(call.loss_sum, call.num_correct, len(order))
+        return Metrics(len(order), call.loss_sum, call.num_correct)
 
     def _check_model(self, flat: Floats, *others: Floats | None) -> None:
         for name, vector in zip(

@@ -10,7 +10,7 @@ from algorithms.core.contract import Mean
 from algorithms.core.stack import COLUMNS, ROWS, Stack, column_blocks, each
 from algorithms.means.streaming import LEVELS, StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean, shares
-from host.native.arithmetic import NativeArithmetic, WeightedSum
+from host.native.arithmetic import NativeArithmetic, weighted_sum
 from tests.algorithms.mean_cases import LAYOUT, MEANS, SIZE, by_name, models
 from wire.arrays.tensors import Array
 
@@ -153,7 +153,7 @@ class TestNativeSum:
         weights = rng.random(len(rows)).astype(np.float32)
         first, last = sorted(rng.integers(0, width, 2, endpoint=True).tolist())
         total = np.ones(width)
-        WeightedSum(arena, rows, weights).add_to(total, slice(first, last))
+        weighted_sum(arena, rows, weights)(total, slice(first, last))
         expected = np.ones(width)
         expected[first:last] += (weights.astype(np.float64) @ arena[rows].astype(np.float64))[
             first:last

@@ -18,8 +18,9 @@ from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.reading.network import Network, extractor_of, network_of
 from host.native.passes import Passes
 from host.native.plan import Floats, available_targets
-from host.native.trainer import Outcome, Trainer
+from host.native.trainer import Trainer
 from tests.support.known import known
+from wire.messages import Metrics
 
 LR, MOMENTUM = 0.05, 0.9
 
@@ -74,7 +75,7 @@ def examples_of(window: tuple[int, ...], classes: int, n: int, seed: int = 0) ->
 
 def train_in_torch(
     model: Classifier, x: Any, y: Any, batches: list[Any], frozen: tuple[str, ...] = ()
-) -> Outcome:
+) -> Metrics:
     """The same steps in torch, double precision: the outcome before each step; `model` becomes the
     trained one."""
     model.double().train()
@@ -90,7 +91,7 @@ def train_in_torch(
         optimizer.step()
         loss_sum += loss.item() * len(chosen)
         correct += int((logits.argmax(1).numpy() == y[chosen]).sum())
-    return Outcome(loss_sum, correct, sum(map(len, batches)))
+    return Metrics(sum(map(len, batches)), loss_sum, correct)
 
 
 def batches_of(sizes: list[int]) -> tuple[Any, Any, list[Any]]:

@@ -13,7 +13,7 @@ from algorithms.models.blocks import conv_stack
 from algorithms.models.classifier import Classifier
 from algorithms.models.reading.network import Network, network_of
 from host.native.plan import INSTRUCTIONS, Floats, Plan, available_targets
-from host.native.trainer import Outcome, Trainer
+from host.native.trainer import Trainer
 from tests.host.native_cases import (
     LR,
     MOMENTUM,
@@ -25,6 +25,7 @@ from tests.host.native_cases import (
     train_in_torch,
 )
 from wire.errors import ConfigError, DataError
+from wire.messages import Metrics
 
 
 @pytest.fixture
@@ -249,10 +250,11 @@ def test_no_batches_change_nothing(har: tuple[Classifier, Network, Any, Any]) ->
     model, network, x, y = har
     flat = flat_of(model, network)
     none = np.zeros(0, np.int64)
-    assert Trainer(network).train(
-        flat, None, x, y, none, np.zeros(1, np.int64), LR, MOMENTUM
-    ) == Outcome(0, 0, 0)
-    assert Trainer(network).evaluate(flat, x, y, none) == Outcome(0, 0, 0)
+    assert (
+        Trainer(network).train(flat, None, x, y, none, np.zeros(1, np.int64), LR, MOMENTUM)
+        == Metrics()
+    )
+    assert Trainer(network).evaluate(flat, x, y, none) == Metrics()
     assert Trainer(network).predict(flat, x, none).shape == (0, 4)
     assert np.array_equal(flat, flat_of(model, network))
 

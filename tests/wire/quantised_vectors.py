@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.wire.signed_vectors import VECTORS
 from wire.arrays import names
-from wire.arrays.quantised import BLOCK, decoded, encoded, is_encoded
+from wire.arrays.quantised import BLOCK, decoded, encoded
 from wire.arrays.tensors import Array, Tensors
 
 FILE = VECTORS / "int8.json"
@@ -106,7 +106,7 @@ def _case(name: str, changes: Tensors, seed: int, device_id: str) -> dict[str, A
         key: {"shape": list(value.shape), "bits": _bits(value)} for key, value in changes.items()
     }
     case = {"name": name, "seed": seed, "device_id": device_id, "changes": given}
-    if not is_encoded(sent):
+    if not names.of_role(sent, names.INT8):
         return case | {"values": None, "scales": None, "decoded": None}
     back = decoded(sent, [(key, "float32", value.shape) for key, value in tensors.items()])
     stands_for = {names.name_of(key): _bits(value) for key, value in back.items()}

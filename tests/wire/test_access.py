@@ -31,12 +31,12 @@ from wire.identity.signed import Signer, Verifier, vouch
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery, Denied, LinkUp, Will
 from wire.messages import AggregatorStatus
-from wire.topics import TABLE, Topics, aggregator_role, mosquitto_acl
+from wire.topics import TABLE, Topics, client_name, mosquitto_acl
 
 ROOT = Path(__file__).parents[2]
 DEPLOYED = ROOT / "deploy" / "mosquitto"
 TOPICS, DIGEST = Topics("default"), "0" * 64
-AGGREGATOR = aggregator_role("default")
+AGGREGATOR = client_name("default", "aggregator")
 
 
 def concrete(kind: str, device_id: str) -> str:

@@ -61,11 +61,6 @@ def encoded(tensors: Tensors, encoding: Encoding, seed: int, device_id: str) -> 
     return {**others, names.INT8_VALUES: values, names.INT8_SCALES: scales}
 
 
-def is_encoded(tensors: Tensors) -> bool:
-    """Whether an update has tensors ``int8/...``."""
-    return bool(names.of_role(tensors, names.INT8))
-
-
 def decoded(tensors: Tensors, layout: Iterable[Entry]) -> Tensors:
     """An update that came in int8, with its changes as ``delta/NAME`` float32. A product may
     overflow to what is not finite. `layout`: what its plan's training reports; other entries do not

@@ -52,13 +52,15 @@ class Signer:
         )
 
 
+@dataclass
 class Verifier:
     """Opens messages of one fleet's aggregator. Without trusted keys, every message is believed,
     signed or not."""
 
-    def __init__(self, fleet: str, trusted: Sequence[PublicKey]) -> None:
-        self._fleet, self._trusted = fleet, tuple(trusted)
-        self._verified: tuple[bytes, Voucher] | None = None
+    _fleet: str
+    _trusted: Sequence[PublicKey]
+    _verified: tuple[bytes, Voucher] | None = None
+    """The voucher that was verified last."""
 
     def open(self, payload: bytes, kind: Any, now_s: float) -> Any:
         """The message of `kind`, a message class or a union of them. `now_s`: Unix time, as well as

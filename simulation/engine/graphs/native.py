@@ -8,10 +8,11 @@ import numpy as np
 from algorithms.core.contract import Objective, Sgd
 from algorithms.models.reading.network import Unsupported, network_of
 from algorithms.optimizers.base import slot_of
-from host.native.trainer import Outcome, Trainer
+from host.native.trainer import Trainer
 from simulation.engine.graphs.eager import EagerGraphs
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
+from wire.messages import Metrics
 
 
 class NativeGraphs(EagerGraphs):
@@ -141,7 +142,7 @@ class NativeGraphs(EagerGraphs):
         return np.concatenate([tensors[key].ravel() for key, _, _ in self._parts], dtype=np.float32)
 
 
-def _metrics(outcome: Outcome) -> Tensors:
+def _metrics(outcome: Metrics) -> Tensors:
     return {
         names.LOSS_SUM: np.asarray(outcome.loss_sum),
         names.NUM_CORRECT: np.asarray(outcome.num_correct),

@@ -18,7 +18,8 @@ from edge_client.core.ports import Graphs, Windows
 from edge_client.work.executor import Executor
 from simulation.engine.workers.attacks import Attack
 from simulation.engine.workers.private_store import PrivateStore
-from wire.arrays.quantised import decoded, encoded, is_encoded
+from wire.arrays import names
+from wire.arrays.quantised import decoded, encoded
 from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Bundle, Layout
 from wire.errors import ShoalError
@@ -113,12 +114,13 @@ class DeviceHost:
             tensors = attack.tamper(tensors, device_id, plan.round)
         self._store.put(device_id, plan.round, result.private)
         sent = encoded(tensors, plan.encoding, plan.seed, device_id)
-        if is_encoded(sent):
+        if names.of_role(sent, names.INT8):
             tensors = decoded(sent, layout_of(tensors))
         refused = check_tensors(self._spec.settings, plan.verbs, tensors, norms_of(tensors))
         if refused is not None:
             return DeviceResult(device_id, problem=refused.detail, refused=True)
-        took_s, carried = perf_counter() - started_s, layout_of(sent) if is_encoded(sent) else ()
+        took_s = perf_counter() - started_s
+        carried = layout_of(sent) if names.of_role(sent, names.INT8) else ()
         done = (result.num_steps, result.evaluated, result.trained, took_s, tensors, carried)
         return DeviceResult(device_id, result.model, windows.num_train, *done)
 
