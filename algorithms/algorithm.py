@@ -17,7 +17,6 @@ from algorithms.core.arena import flatten, layout_of, size_of, views, write_chan
 from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import (
     Grouped,
-    Grouping,
     GroupingMemory,
     LocalModel,
     Mean,
@@ -32,6 +31,7 @@ from algorithms.core.contract import (
 )
 from algorithms.core.keys import NEWCOMER, UNLABELLED, is_no_group
 from algorithms.core.stack import Stack
+from algorithms.groupings.base import Defaults
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
 from algorithms.objectives.coordinator import DefaultCoordinator
@@ -99,7 +99,7 @@ class Algorithm:
     name: str
     objective: str
     coordinator: DefaultCoordinator
-    grouping: Grouping
+    grouping: Defaults
     mean: Mean
     privacy: DefaultPrivacy
     server_optimizer: ServerOptimizer = field(default_factory=NoServerOptimizer)

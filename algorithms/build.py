@@ -5,12 +5,14 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from algorithms.composition import AlgorithmSpec, make_objective
-from algorithms.core.contract import Objective
+from algorithms.core.contract import Probe
 from algorithms.core.functional import seeded
 from algorithms.core.keys import Units
+from algorithms.core.probe import make_probe
 from algorithms.models.adoption.from_file import check_file, is_file, model_from_file
 from algorithms.models.classifier import Classifier
 from algorithms.models.registry import default_model, make_model, read_model
+from algorithms.objectives.supervised import Supervised
 from wire.bundle import Window
 from wire.errors import ConfigError
 from wire.tasks import RECONSTRUCTION
@@ -67,7 +69,7 @@ def build_objective(
     model: str = "",
     pretrained: Callable[[str], nn.Module] | None = None,
     units: Units | None = None,
-) -> Objective:
+) -> Supervised:
     """The objective of an algorithm on a fresh model, for data of so many classes; the seed decides
     the initial weights.
 
@@ -83,10 +85,16 @@ def build_objective(
         outputs_of(algorithm, window, num_classes),
     )
 
-    def make() -> Objective:
+    def make() -> Supervised:
         made = build_model(name, window, outputs, channel_size)
         if pretrained is not None:
             made.extractor = pretrained(name)
         return make_objective(algorithm, made, units)
 
     return seeded(make, seed)
+
+
+def probe_of(objective: Supervised, input_shape: tuple[int, ...]) -> Probe:
+    """Return the probe of an objective's model, which answers as its task does."""
+    model, task = objective.model, objective.task
+    return make_probe(model, input_shape, lambda logits, x: task.answer(logits, model.scale(x)))

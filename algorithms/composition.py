@@ -17,24 +17,21 @@ from typing import Any, NamedTuple
 from algorithms import outside, registry
 from algorithms.algorithm import Algorithm
 from algorithms.core.arithmetic import NUMPY, Arithmetic
-from algorithms.core.contract import (
-    Grouping,
-    Mean,
-    Optimizer,
-    ServerOptimizer,
-    Task,
-)
+from algorithms.core.contract import Mean, ServerOptimizer
 from algorithms.core.keys import Units
+from algorithms.groupings.base import Defaults
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.dbe import MeanRegulariserServer
 from algorithms.objectives.dpsgd import ClippedExamples
 from algorithms.objectives.supervised import Supervised
-from algorithms.personalisation.choices import ByRecipe, Personalisation
+from algorithms.optimizers.base import Optimizer
+from algorithms.personalisation.choices import ByRecipe
 from algorithms.personalisation.keeping import Recipe
 from algorithms.privacy.base import DefaultPrivacy
-from algorithms.spec import DEFAULT_ALGORITHM, Choice, Value, read, read_joined, write
+from algorithms.spec import DEFAULT_ALGORITHM, Choice, Value, hyper_of, options_of, read, write
 from algorithms.tasks.balanced import Balanced, BalancedServer
+from algorithms.tasks.base import Task
 from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION
 
@@ -44,10 +41,10 @@ class Parts(NamedTuple):
 
     objective: type[Supervised]
     """Not made yet: its two halves take options apart."""
-    grouping: Grouping
+    grouping: Defaults
     mean: Mean
     privacy: DefaultPrivacy
-    personalisation: Personalisation
+    personalisation: ByRecipe
     optimizer: Optimizer
     server_optimizer: ServerOptimizer
     task: Task
@@ -147,8 +144,7 @@ class AlgorithmSpec:
     @property
     def recipe(self) -> Recipe | None:
         """Recipe by which devices choose what they keep; None where they do not choose by one."""
-        made = self.parts.personalisation
-        return made.rule if isinstance(made, ByRecipe) else None
+        return self.parts.personalisation.rule
 
     @property
     def trains_as_fedavg(self) -> bool:
@@ -185,8 +181,11 @@ def choice(made: type, **options: Value) -> Choice:
     Raises:
         ConfigError: it is no choice, or has no such option or not with this value.
     """
-    name, source = registry.give(made)
-    known = {name: registry.options_of(registry.find(name, source).made)}
+    table = (each for choices in registry.CHOICES.values() for each in choices.items())
+    name, source = next(((name, "") for name, each in table if each is made), ("", ""))
+    if not name:
+        name, source = outside.give(made)
+    known = {name: registry.options_of(registry.find(name, source)[1])}
     text = str(Choice(name, tuple(options.items())))
     return replace(read(text, known, "algorithm"), source=source)
 
@@ -195,15 +194,19 @@ def algorithm_of(*parts: Part) -> AlgorithmSpec:
     """Compose an algorithm of these parts, at most one of each kind, in any order.
 
     Raises:
-        ConfigError: as `read_algorithm`, or for an object that is no choice.
+        ConfigError: a part is no choice, a choice is made twice, an option does not exist or cannot
+        have its value, or a part from outside cannot be loaded, is of no known kind, or is called
+        as a registered one is.
     """
     named: list[Choice] = []
     for part in parts:
         if isinstance(part, str):
-            named += read_joined(part, registry.Known(), "algorithm")
+            where, known = f"algorithm {part!r}", registry.Known()
+            named += (read(name, known, "algorithm", where) for name in part.split("+"))
         else:
             named.append(part if isinstance(part, Choice) else choice(part))
-    return compose(tuple(named), "+".join(map(str, named)))
+    alone = parts[0] if len(parts) == 1 else None
+    return compose(tuple(named), alone if isinstance(alone, str) else "+".join(map(str, named)))
 
 
 def spec_of(given: Given) -> AlgorithmSpec:
@@ -216,14 +219,8 @@ def spec_of(given: Given) -> AlgorithmSpec:
 
 
 def read_algorithm(text: str) -> AlgorithmSpec:
-    """Read an algorithm's name.
-
-    Raises:
-        ConfigError: a part is no choice, a choice is made twice, an option does not exist or cannot
-        have its value, or a part from outside cannot be loaded, is of no known kind, or is called
-        as a registered one is.
-    """
-    return compose(read_joined(text, registry.Known(), "algorithm"), text)
+    """Read an algorithm's name; errors are those of `algorithm_of`."""
+    return algorithm_of(text)
 
 
 def read_privacy(text: str) -> Choice:
@@ -233,7 +230,7 @@ def read_privacy(text: str) -> Choice:
         ConfigError: no such mechanism or option, or a value it cannot have.
     """
     choice = registry.with_source(read(text, registry.Known("privacy"), "privacy"))
-    if (kind := registry.find(choice.name).kind) != "privacy":
+    if (kind := registry.find(choice.name)[0]) != "privacy":
         raise ConfigError(f"privacy {text!r}: {choice.name} is a {kind}")
     return choice
 
@@ -248,7 +245,7 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
     named = tuple(map(registry.with_source, named))
     chosen: dict[str, Choice] = {}
     for one in (part for choice in named for part in registry.expand(choice)):
-        kind = registry.find(one.name, one.source).kind
+        kind, *_ = registry.find(one.name, one.source)
         if kind in chosen:
             raise ConfigError(
                 f"algorithm {text!r}: {chosen[kind].name} and {one.name} are both a {kind}"
@@ -312,7 +309,7 @@ def _check_objective(spec: AlgorithmSpec, parts: Parts, where: str) -> None:
             f"{spec.server_optimizer.name} has no place"
         )
     for key in optimizer.hyper:
-        if key in objective.hyper and key not in Supervised.hyper:
+        if key in hyper_of(objective) and key not in hyper_of(Supervised):
             raise ConfigError(
                 f"{where}: {name} and {spec.optimizer.name} both have a hyper-parameter {key!r}: "
                 "expected another name for the objective's"
@@ -385,7 +382,7 @@ def make_objective(
 
 def _options(half: type, objective: Choice) -> dict[str, Any]:
     """Return those options of an objective that this half of it is made with."""
-    own = registry.keywords(half)
+    own = options_of(half)
     return {key: value for key, value in objective.given if key in own}
 
 
@@ -426,15 +423,13 @@ def _check_privacy(spec: AlgorithmSpec, parts: Parts, coordinator: DefaultCoordi
 def listing() -> list[dict[str, Any]]:
     """Return every name with its kind, citation and options with their defaults."""
     rows: list[dict[str, Any]] = []
-    for kind in registry.KINDS:
-        for name in registry.names_of(kind):
-            made = registry.find(name).made
-            rows.append({"name": name, "choice": kind, "citation": made.citation})
-    for name, short in registry.SHORT.items():
-        first, last = (registry.find(part) for part in short)
-        kinds = f"{first.kind} and {last.kind}"
-        rows.append({"name": name, "choice": kinds, "citation": first.made.citation})
-    known = registry.Known()
-    for row in rows:
-        row["options"] = {key: option.default for key, option in known[row["name"]].items()}
+    for name, options in registry.Known().items():
+        entries = [registry.find(part) for part in registry.SHORT.get(name, (name,))]
+        row = {
+            "name": name,
+            "choice": " and ".join(kind for kind, *_ in entries),
+            "citation": entries[0][1].citation,
+            "options": {key: option.default for key, option in options.items()},
+        }
+        rows.append(row)
     return rows

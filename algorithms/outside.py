@@ -11,7 +11,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -26,9 +26,7 @@ WHAT = "algorithm file"
 model_files: set[str] = set()
 """The files of models that this process has run, as their functions name them."""
 _loaded: dict[tuple[str, str], Any] = {}
-"""By name and source."""
-_given: dict[str, str] = {}
-"""The source of the object that was given last, by its name."""
+"""Classes by name and source, the latest last."""
 
 
 def load(name: str, expected: str = "") -> tuple[Any, str]:
@@ -43,25 +41,30 @@ def load(name: str, expected: str = "") -> tuple[Any, str]:
     if (name, expected) in _loaded:
         return _loaded[name, expected], expected
     place, _, attribute = name.rpartition(":")
+    module = None
     if place == PYTHON:
-        if name not in _given:
+        source = next((s for n, s in reversed(_loaded) if n == name), "")
+        if not source:
             raise ConfigError(
-                f"{name} was given as an object in Python, and this process has not been given "
-                "it: put it into a file of its own"
+                f"{name} was given as an object in Python, and this process has not been given it: "
+                "put it into a file of its own"
             )
-        source, read = _given[name], None
-    elif place.endswith(".py"):
-        source, read = _digest(_read(Path(place))), lambda: run_file(Path(place))
     else:
-        module = _imported(place, name)
-        source, read = _source_of(module), lambda: module
-    if expected and source != expected:
+        module = None if place.endswith(".py") else _imported(place, name)
+        source = _source(getattr(module, "__file__", "") or "" if module else place)
+    if expected not in ("", source):
         raise ConfigError(
             f"{name}: its source has changed since this run was set up; start it anew"
         )
-    if read and (name, source) not in _loaded:
-        where = f"{WHAT} {place}" if place.endswith(".py") else f"module {place}"
-        _loaded[name, source] = _attribute(read(), attribute, where)
+    if (name, source) not in _loaded:
+        where = f"module {place}" if module else f"{WHAT} {place}"
+        held = vars(module or _run(Path(place)))
+        if attribute not in held:
+            classes = (k for k, v in held.items() if isinstance(v, type))
+            has = ", ".join(k for k in classes if held[k].__module__ == held["__name__"])
+            has = f"; it has {has}" if has else ""
+            raise ConfigError(f"{where}: it has no {attribute!r}{has}")
+        _loaded[name, source] = held[attribute]
     return _loaded[name, source], source
 
 
@@ -80,17 +83,19 @@ def give(made: Any) -> tuple[str, str]:
             "`choice` makes of them"
         )
     module = sys.modules.get(made.__module__)
-    attribute = next((key for key, value in vars(module).items() if value is made), "")
     file = getattr(module, "__file__", None) or ""
+    attribute = next((k for k, v in vars(module or made).items() if v is made), "")
     if module is None or not attribute or not file.endswith(".py"):
-        name, source = f"{PYTHON}:{made.__name__}", _digest_of_code(made)
+        name, source = f"{PYTHON}:{made.__name__}", "given"
+        with suppress(OSError, TypeError):
+            source = _digest(inspect.getsource(made).encode())
         while _loaded.get((name, source), made) is not made:
             source += "'"
-        _given[name] = source
-    elif "." in module.__name__ and module.__spec__ is not None:
-        name, source = f"{module.__name__}:{attribute}", _source_of(module)
+        _loaded.pop((name, source), None)
     else:
-        name, source = f"{_checked(file)}:{attribute}", _source_of(module)
+        installed = "." in module.__name__ and module.__spec__ is not None
+        name = anchored(f"{module.__name__ if installed else file}:{attribute}")
+        source = _source(file)
     _loaded[name, source] = made
     return name, source
 
@@ -102,44 +107,28 @@ def anchored(name: str) -> str:
         ConfigError: no name can contain that path.
     """
     place, _, attribute = name.rpartition(":")
-    whole = place.endswith(".py")
-    return f"{_checked(str(Path(place).resolve()))}:{attribute}" if whole else name
+    if not place.endswith(".py"):
+        return name
+    file = str(Path(place).resolve())
+    if marks := [mark for mark in ":+," if mark in file]:
+        raise ConfigError(
+            f"{WHAT} {file}: a path with {' or '.join(marks)} cannot be part of an algorithm's name"
+        )
+    return f"{file}:{attribute}"
 
 
 def modules() -> list[ModuleType]:
     """Return the modules whose classes another machine cannot import: they are sent as they are."""
-    names = [name for name in sys.modules if name.startswith(MODULES)]
-    names += sorted({made.__module__ for made in _loaded.values()} - {*names})
-    return [sys.modules[name] for name in names if name in sys.modules]
-
-
-def run_file(file: Path) -> ModuleType:
-    """Return the module that a Python file makes; the same contents are run once.
-
-    Raises:
-        ConfigError: it cannot be read, or it raises; the text names the line.
-    """
-    code, path = _read(file), file.resolve()
-    name = f"{MODULES}{file.stem}_{_digest(str(path).encode() + code)}"
-    if name in sys.modules:
-        return sys.modules[name]
-    module = ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module
-    try:
-        exec(compile(code, str(path), "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
-        del sys.modules[name]
-        raise failure(WHAT, file, error) from error
-    return module
+    names = {made.__module__ for made in _loaded.values()}
+    names |= {name for name in sys.modules if name.startswith(MODULES)}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
 def failure(what: str, file: Path, error: BaseException) -> ConfigError:
     """Return what to say when a user's code raises: the file and the line of it where it did."""
-    names = (str(file), str(file.resolve()))
+    names, text = (str(file), str(file.resolve())), str(error)
     frames = reversed(traceback.extract_tb(error.__traceback__))
     line = next((frame.lineno for frame in frames if frame.filename in names), None)
-    text = str(error)
     if isinstance(error, SyntaxError):
         line, text = error.lineno, error.msg
     place = f", line {line}" if line else ""
@@ -171,55 +160,41 @@ def blaming() -> Iterator[None]:
         raise
 
 
-def _read(file: Path) -> bytes:
-    if not file.is_file():
-        raise ConfigError(f"{WHAT} {file}: there is none")
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{WHAT} {file}: {error.strerror}") from None
-
-
-def _digest(payload: bytes) -> str:
-    return hashlib.sha256(payload).hexdigest()[:16]
-
-
-def _source_of(module: ModuleType) -> str:
-    file = getattr(module, "__file__", None) or ""
-    return _digest(_read(Path(file))) if file.endswith(".py") else ""
-
-
-def _digest_of_code(made: type) -> str:
-    try:
-        return _digest(inspect.getsource(made).encode())
-    except (OSError, TypeError):
-        return "given"
-
-
-def _checked(file: str) -> str:
-    if marks := [mark for mark in ":+," if mark in file]:
-        raise ConfigError(
-            f"{WHAT} {file}: a path with {' or '.join(marks)} cannot be part of an algorithm's name"
-        )
-    return file
-
-
-def _attribute(module: ModuleType, attribute: str, where: str) -> Any:
-    if not hasattr(module, attribute):
-        classes = [k for k, v in vars(module).items() if isinstance(v, type)]
-        own = [k for k in classes if vars(module)[k].__module__ == module.__name__]
-        raise ConfigError(
-            f"{where}: it has no {attribute!r}" + (f"; it has {', '.join(own)}" if own else "")
-        )
-    return getattr(module, attribute)
+def _run(file: Path) -> ModuleType:
+    """Return the module that a Python file makes; the same contents are run once."""
+    path = file.resolve()
+    name = f"{MODULES}{file.stem}_{_digest(f'{path}{_source(str(file))}'.encode())}"
+    if name not in sys.modules:
+        module = sys.modules[name] = ModuleType(name)
+        module.__file__ = str(path)
+        try:
+            exec(compile(file.read_bytes(), str(path), "exec"), module.__dict__)
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
+            del sys.modules[name]
+            raise failure(WHAT, file, error) from error
+    return sys.modules[name]
 
 
 def _imported(place: str, name: str) -> ModuleType:
+    """Return the module of this place, which the name from outside is in."""
     try:
         return import_module(place)
     except ModuleNotFoundError as error:
-        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
+        if error.name is not None and f"{place}.".startswith(f"{error.name}."):
             raise ConfigError(f"{name}: there is no module {error.name!r} here") from None
         raise ConfigError(f"{name}: {error}") from error
     except Exception as error:  # the module's code may raise anything
         raise failure("module", Path(place), error) from error
+
+
+def _source(file: str) -> str:
+    """Return the state of a Python file; empty for another one."""
+    try:
+        return _digest(Path(file).read_bytes()) if file.endswith(".py") else ""
+    except OSError as error:
+        reason = error.strerror if Path(file).is_file() else "there is none"
+        raise ConfigError(f"{WHAT} {file}: {reason}") from None
+
+
+def _digest(payload: bytes) -> str:
+    return hashlib.sha256(payload).hexdigest()[:16]

@@ -1,24 +1,21 @@
 """Names with options, as users write them: ``name:key=value:key=value``, and several such choices
 joined by ``+``.
 
-Algorithms, privacy mechanisms, partitions, attacks, profiles and policies are all written so. Each
-keeps a table of its names with their options; a text is read here and nowhere else, once, into a
-`Choice`, which ``str`` writes back. No value may contain ``:``, and none ``+`` where choices are
-joined.
-
-A name may also say where a class is that is in no table: ``FILE.py:CLASS``, or
-``PACKAGE.MODULE:CLASS`` (`is_outside`). A path in it contains none of ``:``, ``+`` and ``,``.
+Algorithms, partitions, attacks, profiles and policies are all written so. An option has one home,
+which says its default, its meaning and its range: a field of its class, or a table. A text is read
+here and nowhere else, once, into a `Choice`, which ``str`` writes back. No value may contain ``:``,
+and none ``+`` where choices are joined.
 """
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
 from wire.errors import ConfigError
-
-Word = TypeVar("Word", bound=str)
 
 Value = bool | int | float | str
 DEFAULT_ALGORITHM = "personal"
@@ -31,11 +28,14 @@ MANY = 20
 """Of more names than these, an error lists only those that are like the one that came."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Values that an option may have. A number lies from `low` to `high`, above `above` and below
-    `below`."""
+@dataclass(frozen=True)
+class Option:
+    """One option: its default, its meaning, and the values that it may have. A number lies from
+    `low` to `high`, above `above` and below `below`."""
 
+    default: Value | None
+    """Its type is the option's. None: a number that has no usual value."""
+    about: str = ""
     low: float = -math.inf
     high: float = math.inf
     above: float = -math.inf
@@ -44,20 +44,8 @@ class Limits:
     """Allowed texts; any text when empty."""
     numbers: bool = False
     """True if a text may also be numbers from 0, joined by `BETWEEN` (`read_numbers`)."""
-
-
-NOT_NEGATIVE, POSITIVE, AT_LEAST_ONE = Limits(low=0), Limits(above=0), Limits(low=1)
-SHARE, PART = Limits(low=0, high=1), Limits(low=0, below=1)
-"""A part of a whole: any, and less than all of it."""
-
-
-@dataclass(frozen=True)
-class Option(Limits):
-    """One option: its default, its meaning, and the values that it may have."""
-
-    default: Value | None
-    """Its type is the option's. None: a number that has no usual value."""
-    about: str = ""
+    whole: bool = False
+    """True if a number without a usual value must be a whole one."""
 
     def read(self, key: str, text: str, where: str) -> Value:
         """Return the value that `text` stands for; `where` begins the error.
@@ -70,31 +58,78 @@ class Option(Limits):
             if text in ("true", "false"):
                 return text == "true"
         elif isinstance(self.default, str):
-            expected = " or ".join(
-                [*self.choices, *(["numbers from 0 such as 1/2/0.5"] if self.numbers else [])]
-            )
-            anything = not (self.choices or self.numbers)
-            if anything or text in self.choices or (self.numbers and read_numbers(text)):
+            numbers = ["numbers from 0 such as 1/2/0.5"] if self.numbers else []
+            expected = " or ".join([*self.choices, *numbers])
+            if text in self.choices or not expected or (numbers and read_numbers(text)):
                 return text
         else:
-            kind = "a whole number" if isinstance(self.default, int) else "a number"
+            whole = self.whole or isinstance(self.default, int)
             bounds = {"from": self.low, "above": self.above, "to": self.high, "below": self.below}
             words = (f" {word} {at:g}" for word, at in bounds.items() if math.isfinite(at))
-            expected = kind + "".join(words)
-            number = self._number(text)
-            if self.low <= number <= self.high and self.above < number < self.below:
-                return number
+            expected = ("a whole number" if whole else "a number") + "".join(words)
+            try:
+                number: int | float = int(text) if whole else float(text)
+            except ValueError:
+                number = math.nan
+            inside = self.low <= number <= self.high and self.above < number < self.below
+            if inside and math.isfinite(number):
+                loose = self.default is None and float(number).is_integer()
+                return int(number) if loose else number
         raise ConfigError(f"{where}: {key} is {text!r}, expected {expected}")
 
-    def _number(self, text: str) -> int | float:
-        """Return the finite number in `text`, of the default's type; NaN when there is none."""
-        try:
-            number = int(text) if isinstance(self.default, int) else float(text)
-        except ValueError:
-            return math.nan
-        if not math.isfinite(number):
-            return math.nan
-        return int(number) if self.default is None and float(number).is_integer() else number
+
+Options = Mapping[str, Option]
+"""The options of one name, by key."""
+option: Any = Option
+"""Declares a field of a class as an option, such as ``k: int = option(2, "groups", low=1)``."""
+
+
+class WithOptions:
+    """A choice with options: class attributes that `option` makes, of which each object has
+    values. A class that derives from it may set one to a plain value, which is then no option."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """
+        Raises:
+            ConfigError: an option cannot have its value.
+        """
+        fields, where = fields_of(type(self)), str(getattr(self, "name", type(self).__name__))
+        named |= dict(zip(fields, values, strict=False))
+        if unknown := named.keys() - fields:
+            raise ConfigError(f"{where}: {min(unknown)!r} is no option")
+        for key, field in fields.items():
+            value: Any = named.get(key, field.default)
+            usual = value == field.default
+            setattr(self, key, field.default if usual else field.read(key, write(value), where))
+
+
+def fields_of(cls: type) -> Options:
+    """Return what a class and those that it derives from declare by `option`."""
+    names = (key for base in reversed(cls.__mro__) for key in vars(base))
+    return {key: each for key in names if isinstance(each := getattr(cls, key, None), Option)}
+
+
+def hyper_of(cls: type) -> Options:
+    """Return the hyper-parameters of a class: what is in its ``hyper``, where a plain number takes
+    the place of the default alone."""
+    found: dict[str, Option] = {}
+    for base in reversed(cls.__mro__):
+        for key, each in vars(base).get("hyper", {}).items():
+            known = found.get(key, Option(0.0))
+            found[key] = each if isinstance(each, Option) else replace(known, default=each)
+    return {key: found[key] for key in getattr(cls, "hyper", {})}
+
+
+@cache
+def options_of(cls: type) -> Options:
+    """Return the options of a class: its fields, or the keywords with defaults of an ``__init__``
+    of its own, which may have the range of a field."""
+    parameters, fields = inspect.signature(cls).parameters.values(), fields_of(cls)
+    keywords = {p.name: p.default for p in parameters if p.default is not p.empty}
+    return {**(fields if any(p.kind is p.VAR_KEYWORD for p in parameters) else {})} | {
+        key: replace(fields.get(key, Option(None)), default=default)
+        for key, default in keywords.items()
+    }
 
 
 def read_numbers(text: str) -> tuple[float, ...]:
@@ -105,10 +140,6 @@ def read_numbers(text: str) -> tuple[float, ...]:
     except ValueError:
         return ()
     return numbers if all(0 <= number < math.inf for number in numbers) and any(numbers) else ()
-
-
-Options = Mapping[str, Option]
-"""The options of one name, by key."""
 
 
 @dataclass(frozen=True)
@@ -133,34 +164,11 @@ class Choice:
         return ":".join([self.name, *(f"{key}={write(value)}" for key, value in self.given)])
 
 
-def is_outside(name: str) -> bool:
-    """True if a name, without options, says where a class is that is in no table:
-    ``FILE.py:CLASS`` or ``PACKAGE.MODULE:CLASS``."""
-    place, colon, _ = name.rpartition(":")
-    return bool(colon) and _is_place(place)
-
-
-def outside_names(text: str) -> set[str]:
-    """Return the names from outside in an algorithm's name, which running it would load."""
-    pieces = ([piece.strip() for piece in part.split(":")] for part in text.split("+"))
-    return {":".join(piece[:2]) for piece in pieces if _is_place(piece[0])}
-
-
-def _is_place(text: str) -> bool:
-    """True if this is a Python file or a module of a package: names in tables have no dot."""
-    return text == PYTHON or ("." in text and "=" not in text)
-
-
-def read_word(text: str, words: Sequence[Word], what: str) -> Word:
-    """Return the one of these words. `what` begins the error, such as an option's name.
-
-    Raises:
-        ConfigError: it is none of them.
-    """
-    for word in words:
-        if word == text:
-            return word
-    raise ConfigError(f"{what} {text}: expected {', '.join(words)}")
+def is_outside(place: str) -> bool:
+    """True if the part of a name before its first colon says where a class is that is in no table,
+    as ``FILE.py:CLASS`` and ``PACKAGE.MODULE:CLASS`` do: names in tables have neither colon nor
+    dot. A path contains none of ``:``, ``+`` and ``,``."""
+    return place == PYTHON or ("." in place and "=" not in place)
 
 
 def read(text: str, known: Mapping[str, Options], what: str, where: str = "") -> Choice:
@@ -174,7 +182,7 @@ def read(text: str, known: Mapping[str, Options], what: str, where: str = "") ->
     """
     where = where or f"{what} {text!r}"
     name, *parts = (part.strip() for part in text.split(":"))
-    if _is_place(name) and parts:
+    if is_outside(name) and parts:
         name = f"{name}:{parts.pop(0)}"
     if name not in known:
         raise ConfigError(f"{where}: {_unknown(name, known)}")
@@ -193,35 +201,13 @@ def read(text: str, known: Mapping[str, Options], what: str, where: str = "") ->
     return Choice(name, tuple(given.items()), usual)
 
 
-def read_joined(text: str, known: Mapping[str, Options], what: str) -> tuple[Choice, ...]:
-    """Read choices that are joined by ``+``, in their order.
-
-    Raises:
-        ConfigError: as for `read`, of any of them.
-    """
-    return tuple(read(part, known, what, f"{what} {text!r}") for part in text.split("+"))
-
-
-def with_option(
-    choice: Choice, key: str, value: Value, known: Mapping[str, Options], what: str
-) -> Choice:
-    """Return the choice with one more option, which is checked as if the text had had it.
-
-    Raises:
-        ConfigError: as for `read`.
-    """
-    return read(f"{choice}:{key}={write(value)}", known, what, f"{what} {str(choice)!r}")
-
-
 def _unknown(name: str, known: Mapping[str, Options]) -> str:
     """Say that there is no such name, and which ones are like it."""
     if not name:
         return f"no name, expected one of {', '.join(known)}"
-    if _is_place(name):
-        return (
-            f"{name!r} is none of the {len(known)} names; a class of your own is written "
-            "FILE.py:CLASS"
-        )
+    if is_outside(name):
+        write_it = "a class of your own is written FILE.py:CLASS"
+        return f"{name!r} is none of the {len(known)} names; {write_it}"
     near = get_close_matches(name, known)
     few = f"the {len(known)} names" if near and len(known) > MANY else ", ".join(known)
     return f"{name!r} is none of {few}" + (f"; did you mean {' or '.join(near)}?" if near else "")

@@ -42,8 +42,9 @@ from aggregator.service.start import run_settings
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.memory import MemoryBlobs
 from algorithms.composition import make_algorithm, read_algorithm
-from algorithms.core.contract import Objective, Probe
+from algorithms.core.contract import Probe
 from algorithms.core.probe import make_probe
+from algorithms.objectives.supervised import Supervised
 from algorithms.registry import CHOICES
 from benchmarks.results.report import describe_machine, keep
 from edge_client.core.ports import Windows
@@ -99,7 +100,7 @@ class Field:
     """A fleet, and what a service of it is made of."""
 
     data: FleetData
-    objective: Objective
+    objective: Supervised
     bundle: Bundle
     probe: Probe
     graphs: NativeGraphs

@@ -20,9 +20,10 @@ import torch
 
 import shoal
 from algorithms.composition import make_objective, read_algorithm
-from algorithms.core.contract import GraphFunction, Objective
+from algorithms.core.contract import GraphFunction
 from algorithms.models.adoption.from_file import as_classifier
 from algorithms.models.classifier import Classifier
+from algorithms.objectives.supervised import Supervised
 from benchmarks.results.report import describe_machine, put
 from benchmarks.usual_models import USUAL, Usual
 from export.bundle import RUNTIMES, capture_graphs, make_bundle
@@ -72,7 +73,7 @@ def examples(usual: Usual, count: int, seed: int = 0) -> tuple[Any, Any]:
     )
 
 
-def objective_of(name: str) -> Objective:
+def objective_of(name: str) -> Supervised:
     """FedAvg in the model's task on the model, without the graphs that groupings ask for."""
     usual, algorithm = USUAL[name], read_algorithm(algorithm_of(name))
     outputs = algorithm.parts.task.outputs(usual.shape, len(CLASSES))

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from algorithms.build import probe_of
 from algorithms.composition import make_algorithm, read_algorithm
-from algorithms.core.probe import probe_of
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle
 from simulation.datasets.catalog import load_data

@@ -7,7 +7,7 @@ stays on the device as in FedPer (Arivazhagan et al., 2019).
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,7 +16,7 @@ from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Pass
-from algorithms.spec import SHARE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 
 DRAWN = names.uniform("share")
@@ -28,8 +28,10 @@ class MixupHead(FedPer):
 
     name: ClassVar[str] = "mixup-head"
     citation: ClassVar[str] = "Zhang et al., ICLR 2018"
-    hyper: Mapping[str, float] = {**FedPer.hyper, "mix": 1.0}
-    limits: ClassVar[Mapping[str, Limits]] = {"mix": SHARE}
+    hyper: Mapping[str, Any] = {
+        **FedPer.hyper,
+        "mix": option(1.0, "largest share of another window in one", low=0, high=1),
+    }
 
     def __init__(self, model: Classifier) -> None:
         super().__init__(model)

@@ -5,7 +5,7 @@ most, the first principal component of the updates at length 1. A device that co
 the group whose first updates are most like its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe
 from algorithms.groupings.base import Defaults, check_shared, remember_first, settle
-from algorithms.spec import AT_LEAST_ONE, Limits
+from algorithms.spec import option
 from wire.arrays.tensors import Tensors
 
 
@@ -23,10 +23,7 @@ class Opposed(Defaults):
     name: ClassVar[str] = "opposed"
     citation: ClassVar[str] = "an example"
     compares: bool = True  # it reads updates
-    limits: ClassVar[Mapping[str, Limits]] = {"after": AT_LEAST_ONE}
-
-    def __init__(self, after: int = 1) -> None:
-        self.after = after
+    after: int = option(1, "round in which the devices are cut in two", low=1)
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         check_shared(self.name, model)

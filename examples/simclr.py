@@ -11,7 +11,7 @@ linear.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +19,10 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
 from algorithms.core.functional import seeded
-from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.objectives.supervised import Supervised, following_values
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.messages import Apply, Evaluate, Verb
 
@@ -36,10 +35,7 @@ class SimClrServer(DefaultCoordinator):
     """The server's half: what a device does in a round. What ``contrast`` measures stays on the
     device."""
 
-    limits: ClassVar[Mapping[str, Limits]] = {"passes": AT_LEAST_ONE}
-
-    def __init__(self, passes: int = 4) -> None:
-        self.passes = passes
+    passes: int = option(4, "passes over all windows in a round", low=1)
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         one: tuple[Verb, ...] = (
@@ -55,16 +51,13 @@ class SimClr(Supervised):
     name: ClassVar[str] = "simclr"
     citation: ClassVar[str] = "Chen et al., ICML 2020"
     server: ClassVar[type[DefaultCoordinator]] = SimClrServer
-    hyper: Mapping[str, float] = {**Supervised.hyper, "body_lr": 0.1, "tau": 0.2, "strength": 0.3}
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "body_lr": NOT_NEGATIVE,
-        "tau": Limits(low=0.05),
-        "strength": NOT_NEGATIVE,
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "body_lr": option(0.1, "learning rate of the body", low=0),
+        "tau": option(0.2, "temperature", low=0.05),
+        "strength": option(0.3, "how much views are changed", low=0),
     }
-
-    def __init__(self, model: Classifier, projected: int = 32) -> None:
-        super().__init__(model)
-        self.projected = projected
+    projected: int = option(32, "numbers of a projected representation", low=1)
 
     def trained(self, tensors: TorchTensors) -> list[str]:
         return [key for key in super().trained(tensors) if names.name_of(key).startswith("head.")]

@@ -12,8 +12,9 @@ from typing import TypeVar
 import msgspec
 import torch
 
-from algorithms.core.contract import Objective, Probe, TorchTensors
+from algorithms.core.contract import Probe, TorchTensors
 from algorithms.core.probe import PROBE_FILE, ProbeDescription
+from algorithms.objectives.supervised import Supervised
 from export.capture import Trace, lower, trace
 from export.describe import (
     TRACE_BATCH,
@@ -59,7 +60,7 @@ class ExportedGraphs:
 
 
 def capture_graphs(
-    objective: Objective,
+    objective: Supervised,
     window: tuple[int, ...],
     runtimes: Sequence[str] = (ONNX,),
     max_batch: int = MAX_BATCH,
@@ -104,7 +105,7 @@ def capture_graphs(
 
 
 def _written(
-    write: Callable[[Trace], T], traced: Trace, objective: Objective, window: tuple[int, ...]
+    write: Callable[[Trace], T], traced: Trace, objective: Supervised, window: tuple[int, ...]
 ) -> T:
     """
     Raises:
@@ -124,7 +125,7 @@ def make_bundle(
     *,
     name: str,
     bundle_version: int,
-    objective: Objective,
+    objective: Supervised,
     classes: tuple[str, ...],
     window: Window,
     key: PrivateKey | None = None,

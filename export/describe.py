@@ -6,13 +6,15 @@ from typing import Any, TypeVar
 
 import torch
 
-from algorithms.core.contract import GraphFunction, Objective, TorchTensors
+from algorithms.core.contract import GraphFunction, TorchTensors
 from algorithms.models.adoption.draws import no_draws
 from algorithms.models.classifier import some_examples
 from algorithms.objectives.gradients import tape
+from algorithms.objectives.supervised import Supervised
 from wire.arrays import names
 from wire.arrays.tensors import Tensors, TensorSpec
 from wire.bundle import Bundle, Graph, Manifest, Window, pack, unpack
+from wire.tasks import label_of
 
 T = TypeVar("T")
 MIN_BATCH = 2
@@ -43,13 +45,13 @@ def specs_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
 
 
 def example_inputs(
-    objective: Objective, window: tuple[int, ...], batch_size: int = TRACE_BATCH
+    objective: Supervised, window: tuple[int, ...], batch_size: int = TRACE_BATCH
 ) -> TorchTensors:
     """One value for everything that a graph may read, by the names that graphs use: tensors, a
     batch of examples of shape `window`, its columns, random inputs, hyper-parameters."""
     drawing = torch.Generator().manual_seed(0)
     x = some_examples(batch_size, window, objective.model.vocabulary, drawing)
-    label = objective.task.label(objective.model.num_classes, objective.model.steps)
+    label = label_of(objective.task.of, objective.model.num_classes, objective.model.steps)
     batch = {
         names.X: x,
         names.Y: torch.zeros(batch_size, *label.shape, dtype=getattr(torch, label.dtype)),
@@ -82,7 +84,7 @@ def named(function: GraphFunction) -> Callable[[TorchTensors], TorchTensors]:
     return run
 
 
-def describe_graphs(objective: Objective, window: tuple[int, ...]) -> dict[str, Graph]:
+def describe_graphs(objective: Supervised, window: tuple[int, ...]) -> dict[str, Graph]:
     """The graphs of an objective as a manifest names them, without capturing any: each is run once.
 
     Raises:
@@ -94,7 +96,7 @@ def describe_graphs(objective: Objective, window: tuple[int, ...]) -> dict[str, 
     }
 
 
-def run_once(objective: Objective, window: tuple[int, ...]) -> Iterator[tuple[str, TorchTensors]]:
+def run_once(objective: Supervised, window: tuple[int, ...]) -> Iterator[tuple[str, TorchTensors]]:
     """Every graph's name and what it gives for `example_inputs` and what graphs before it measured.
 
     Raises:
@@ -139,7 +141,7 @@ def parts_of(inputs: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T], dict[
 
 
 def describe_bundle(
-    objective: Objective, *, name: str, classes: tuple[str, ...], window: Window
+    objective: Supervised, *, name: str, classes: tuple[str, ...], window: Window
 ) -> Bundle:
     """A bundle whose graphs are described only: in a simulation the objective itself runs."""
     tensors = objective.initial()
@@ -157,7 +159,7 @@ def describe_bundle(
 
 
 def manifest_of(
-    objective: Objective,
+    objective: Supervised,
     tensors: tuple[TensorSpec, ...],
     graphs: dict[str, Graph],
     name: str,

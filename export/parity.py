@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from algorithms.core.contract import Objective, TorchTensors
+from algorithms.core.contract import TorchTensors
+from algorithms.objectives.supervised import Supervised
 from export.describe import to_numpy
 from export.runtimes import load_graph, load_whole, runtimes_of
 from wire.arrays import names
@@ -69,7 +70,7 @@ class Parity:
 
 def check_parity(
     bundle: Bundle,
-    objective: Objective,
+    objective: Supervised,
     x: np.ndarray,
     y: np.ndarray,
     steps: int = 50,
@@ -124,7 +125,7 @@ def _moves(bundle: Bundle, graph: str) -> bool:
 
 def _check_graph(
     bundle: Bundle,
-    objective: Objective,
+    objective: Supervised,
     name: str,
     runtime: str,
     held: Tensors,
@@ -184,7 +185,7 @@ def _check_graph(
     }
 
 
-def _draw(objective: Objective, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _draw(objective: Supervised, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """A batch's columns, random inputs, and what the split ``windows`` says of its windows."""
     columns = {
         name: rng.uniform(0.5, 1.5, (size, *shape)).astype(np.float32)
@@ -258,7 +259,7 @@ def _graph_step(bundle: Bundle, name: str, runtime: str) -> Step:
     return step
 
 
-def _eager_step(objective: Objective, name: str, dtype: torch.dtype) -> Step:
+def _eager_step(objective: Supervised, name: str, dtype: torch.dtype) -> Step:
     def cast(values: Tensors) -> TorchTensors:
         tensors = {k: torch.from_numpy(np.array(v)) for k, v in values.items()}
         return {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from algorithms.core.contract import Objective
-from algorithms.core.probe import probe_of, whole_model
+from algorithms.build import probe_of
+from algorithms.core.probe import whole_model
+from algorithms.objectives.supervised import Supervised
 from export.bundle import MAX_BATCH, capture_graphs, make_bundle, save_probe
 from export.parity import Parity, check_parity
 from export.runtimes import ONNX
@@ -55,7 +56,7 @@ class Publication:
 
 
 def publish(
-    objective: Objective,
+    objective: Supervised,
     window: Window,
     classes: tuple[str, ...],
     sample: tuple[Array, Array],

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from algorithms.core.contract import Objective, TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import some_examples
+from algorithms.objectives.supervised import Supervised
 from export.capture import Trace, trace
 from export.describe import TRACE_BATCH
 from wire.arrays import names
@@ -18,7 +19,7 @@ Write = Callable[[Trace], object]
 """Writes a trace for a runtime."""
 
 
-def refused_layers(objective: Objective, window: tuple[int, ...], write: Write) -> list[str]:
+def refused_layers(objective: Supervised, window: tuple[int, ...], write: Write) -> list[str]:
     """The innermost layers of an objective's model whose pass and gradients `write` refuses, as
     ``name (kind)``; empty where there is none, and something outside of the model is in the way."""
     seen: dict[str, tuple[Tensor, ...]] = {}

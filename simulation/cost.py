@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from aggregator.core.record import RoundRecord
-from algorithms.core.contract import Objective
+from algorithms.objectives.supervised import Supervised
 from export.describe import example_inputs, to_numpy
 from host.threads import one_thread
 from simulation.engine.graphs.eager import EagerGraphs
@@ -64,7 +64,7 @@ class Estimate(NamedTuple):
 def count(
     records: Sequence[RoundRecord],
     verbs: Sequence[Verb],
-    objective: Objective,
+    objective: Supervised,
     window: tuple[int, ...],
 ) -> Counted | None:
     """Count what the rounds of training cost, and time a step of the first graph that `verbs` train
@@ -88,7 +88,7 @@ def count(
 
 
 def time_of_step(
-    objective: Objective, window: tuple[int, ...], graph: str, batch_size: int
+    objective: Supervised, window: tuple[int, ...], graph: str, batch_size: int
 ) -> float | None:
     """Seconds of a training step on random windows (batch_size, \\*window), by torch on one thread;
     None where it needs more than these."""

@@ -8,9 +8,9 @@ from torch import nn
 
 from algorithms.build import build_objective, outputs_of
 from algorithms.composition import AlgorithmSpec, make_objective, read_algorithm
-from algorithms.core.contract import Objective
 from algorithms.core.functional import seeded
 from algorithms.models.adoption.from_file import as_classifier
+from algorithms.objectives.supervised import Supervised
 from algorithms.spec import DEFAULT_ALGORITHM
 from simulation.datasets.windows import FleetData, task_of_labels
 from simulation.pretrain import pretrained_extractor
@@ -32,7 +32,7 @@ def suited(algorithm: AlgorithmSpec, data: FleetData) -> AlgorithmSpec:
 
 def objective_for_fleet(
     data: FleetData, algorithm: AlgorithmSpec, seed: int, model: str = "", pretrain: str = ""
-) -> Objective:
+) -> Supervised:
     """`algorithms.build.build_objective` for the examples of a fleet. `pretrain` names other data
     that the extractor is trained on first.
 
@@ -59,7 +59,7 @@ def objective_for_fleet(
 
 def objective_on(
     model: nn.Module | ModelMaker, data: FleetData, algorithm: AlgorithmSpec, seed: int
-) -> Objective:
+) -> Supervised:
     """The objective of an algorithm on a model of the user's own. A module is copied and starts
     from the weights that it has; those of one that a function makes are decided by the seed.
 
@@ -76,7 +76,7 @@ def objective_on(
         else getattr(model, "__name__", "function")
     )
 
-    def make() -> Objective:
+    def make() -> Supervised:
         made = deepcopy(model) if isinstance(model, nn.Module) else model(data.window.shape, count)
         return make_objective(
             algorithm, as_classifier(name, made, data.window, count, size), data.label_units()

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from algorithms.spec import Choice, Option, Options, Value, read, with_option
+from algorithms.spec import Choice, Option, Options, Value, read
 from edge_client.data.labels import has_classes
 from simulation.datasets.catalog import load
 from simulation.datasets.pool import DEVICES, Pool, assign_alike, pool_of
@@ -259,7 +259,9 @@ def assign(data: FleetData | Pool, choice: Choice, devices: int | None, seed: in
         the data.
     """
     if devices is not None:
-        choice = with_option(choice, "devices", devices, _known(), "partition")
+        choice = read(
+            f"{choice}:devices={devices}", _known(), "partition", f"partition {str(choice)!r}"
+        )
     return partition(data, choice, seed)
 
 

@@ -84,7 +84,7 @@ def pretrain(
     """Train a classifier in place by SGD on all of x (n, \\*window) and y (n,); returns its
     accuracy there afterwards.
 
-    `model` has as many classes as y; `GatedClassifier` then takes its extractor.
+    `model` has as many classes as y; `OnFrozen` then takes its extractor.
     """
     order = torch.Generator().manual_seed(seed)
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)

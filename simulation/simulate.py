@@ -25,9 +25,10 @@ from aggregator.core.summary import (
     summarize,
 )
 from aggregator.core.training import TrainingSettings
+from algorithms.build import probe_of
 from algorithms.composition import AlgorithmSpec, make_algorithm, read_algorithm
-from algorithms.core.contract import USUAL_PASSES, Objective
-from algorithms.core.probe import probe_of
+from algorithms.core.contract import USUAL_PASSES
+from algorithms.objectives.supervised import Supervised
 from algorithms.spec import DEFAULT_ALGORITHM, Choice
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle
@@ -114,7 +115,7 @@ def simulate(
     data: FleetData,
     settings: SimulationSettings,
     on_progress: OnProgress = lambda _progress: None,
-    objective: Objective | Callable[[FleetData], Objective] | None = None,
+    objective: Supervised | Callable[[FleetData], Supervised] | None = None,
     engine: EngineOptions = DEFAULT,
 ) -> SimulationResult:
     """Run a fleet to the end: what its devices have of `data` is as the settings' scenario says.
@@ -235,7 +236,7 @@ def check_settings(data: FleetData, settings: SimulationSettings) -> None:
 def _set_up(
     data: FleetData,
     settings: SimulationSettings,
-    objective: Objective | Callable[[FleetData], Objective] | None,
+    objective: Supervised | Callable[[FleetData], Supervised] | None,
 ) -> tuple[FleetData, Mapping[str, Windows], Experiment]:
     """The fleet without its newcomers, the newcomers, and what is to be run."""
     data, newcomers = hold_out(

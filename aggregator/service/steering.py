@@ -38,7 +38,7 @@ from aggregator.storage.choice import kept_blobs, open_blobs
 from aggregator.storage.sql_store import SqlStore
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.keys import is_no_group
-from algorithms.spec import outside_names
+from algorithms.spec import is_outside
 from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError, ShoalError
 
@@ -252,7 +252,7 @@ class Steering:
             )
         except msgspec.ValidationError as error:
             raise ConfigError(f"campaign {order.name}: {error}") from None
-        if named := outside_names(wanted.algorithm) - outside_names(
+        if named := _outside_names(wanted.algorithm) - _outside_names(
             had.algorithm
         ):  # an order must not choose which code a service runs
             raise ConfigError(
@@ -307,6 +307,12 @@ class Steering:
             raise StorageFailed(
                 f"campaign {campaign.name}: nothing can be saved: {campaign.paused}"
             )
+
+
+def _outside_names(text: str) -> set[str]:
+    """Return the names of classes of one's own in an algorithm's name, which running it loads."""
+    pieces = ([piece.strip() for piece in part.split(":")] for part in text.split("+"))
+    return {":".join(piece[:2]) for piece in pieces if is_outside(piece[0])}
 
 
 def source_of(campaign: Campaign) -> Source:

@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from algorithms.core.contract import Objective, Probe, TorchTensors
+from algorithms.core.contract import Probe, TorchTensors
 from algorithms.core.functional import functional
 from algorithms.models.adoption.frozen import NORMS, frozen_tensors
 from algorithms.models.classifier import Classifier
@@ -112,12 +112,6 @@ def make_probe(
         network,
         of_ids,
     )
-
-
-def probe_of(objective: Objective, input_shape: tuple[int, ...]) -> Probe:
-    """The probe of an objective's model, which answers as its task does."""
-    model, task = objective.model, objective.task
-    return make_probe(model, input_shape, lambda logits, x: task.answer(logits, model.scale(x)))
 
 
 def _network_of(model: nn.Module, input_shape: tuple[int, ...]) -> Network | None:

@@ -30,7 +30,7 @@ paper leaves something open:
   layer's weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -38,7 +38,7 @@ import scipy
 
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Matrix, Probe
 from algorithms.groupings.base import Defaults, keep_names, place, remember_first, settle
-from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
@@ -56,22 +56,12 @@ class AutoCFL(Defaults):
 
     name: ClassVar[str] = "autocfl"
     citation: ClassVar[str] = "Gong et al., IEEE Transactions on Big Data, 2022"
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "vote": Limits(choices=("weighted", "unweighted")),
-        "alpha": POSITIVE,
-        "earliest": AT_LEAST_ONE,
-    }
-
-    def __init__(
-        self, vote: Vote = "weighted", alpha: float = 0.5, adjust: bool = True, earliest: int = 5
-    ) -> None:
-        if vote not in ("weighted", "unweighted"):
-            raise ConfigError(f"vote {vote!r}: expected weighted or unweighted")
-        if not 0 < alpha < float("inf"):
-            raise ConfigError(f"alpha = {alpha}: expected a positive number")
-        if earliest < 1:
-            raise ConfigError(f"earliest = {earliest}: expected at least 1")
-        self.vote, self.alpha, self.adjust, self.earliest = vote, alpha, adjust, earliest
+    vote: Vote = option(
+        "weighted", "devices vote by their examples or alike", choices=("weighted", "unweighted")
+    )
+    alpha: float = option(0.5, "share of the epochs that a device lacks", above=0)
+    adjust: bool = option(True, "small devices train for more epochs before the clustering")
+    earliest: int = option(5, "first round in which devices may be clustered", low=1)
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         last_layer(model)

@@ -7,14 +7,24 @@ device is compared with these sketches: its model has too little in common with 
 models.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import scipy
 
-from algorithms.core.contract import GroupingMemory, LocalModel, Matrix, Placement, Probe
+from algorithms.core.contract import (
+    Grouped,
+    GroupingMemory,
+    LocalModel,
+    Matrix,
+    Placement,
+    Probe,
+)
 from algorithms.core.keys import NEWCOMER
+from algorithms.spec import WithOptions
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
@@ -26,35 +36,64 @@ SKETCH = 2048
 %."""
 
 
-class Defaults:
-    """A grouping by what the server sees, weighted by examples as FedAvg is."""
+class Defaults(WithOptions, ABC):
+    """Which devices are averaged together, and what each one trains from: a grouping by what the
+    server sees, weighted by examples as FedAvg is."""
 
+    name: ClassVar[str]
+    citation: ClassVar[str]
     mean: str = "weighted"
+    """Name of the mean its paper uses."""
     surveys: bool = False
+    """True if it needs the survey of every device that has no group yet."""
     resurvey: int = 0
+    """Rounds of training between two surveys of a device that has a group; 0 for never."""
     chooses: bool = False
+    """True if devices choose among all groups' models themselves, by their training loss, at the
+    start of every round."""
     compares: bool = False
+    """True if it reads `LocalModel.update`."""
     reads_models: bool = True
+    """True if it looks at single models at all; else they need not be held one by one."""
     places: bool = False
+    """True if `place_by_inputs` may tell, so that devices without labels are asked what their
+    inputs are like."""
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
-        """No models besides the initial one."""
+        """Return the models (roles shared, statistic) by key that groups start from, besides
+        `initial`; none for most."""
         return {}
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
-        """Nothing is needed but the updates."""
+        """Check that it can work with what a model's blob holds (roles shared, statistic).
+
+        Raises:
+            ConfigError: it needs something that the objective keeps on the device.
+        """
 
     def start(self, memory: GroupingMemory, device_id: str) -> str:
-        """The device's group; the only group, if there is one; else the initial model, whose
-        training shows where it belongs."""
+        """Return the key of the model that a device trains from in the next round: its group; the
+        only group, if there is one; else the initial model, whose training shows where it
+        belongs."""
         return group_of(memory.membership, device_id)
 
+    @abstractmethod
+    def group(
+        self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
+    ) -> Grouped:
+        """Decide from a round's models, sorted by device id. Every device of `models` is in the new
+        membership. Keys of groups are decimal numbers. `probe` is None where the server does not
+        hold the whole model.
+        """
+
     def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
-        """It cannot tell."""
+        """Return the place of a device that has no labels, by what it surveyed of its inputs
+        (``response/survey.mean.LAYER`` and ``variance.LAYER``); None where the grouping cannot
+        tell."""
         return None
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
-        """Without its group and its sketch."""
+        """Return the memory without a device: without its group, and without what it reported."""
         membership = {d: group for d, group in memory.membership.items() if d != device_id}
         return replace(
             memory,

@@ -38,9 +38,8 @@ from algorithms.groupings.base import (
     remember_first,
     settle,
 )
-from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
+from algorithms.spec import option
 from wire.arrays.tensors import Array, Tensors
-from wire.errors import ConfigError
 
 Linkage = Literal["single", "complete", "average"]
 LINKAGES: tuple[Linkage, ...] = ("single", "complete", "average")
@@ -54,26 +53,10 @@ class Cfl(Defaults):
     name: ClassVar[str] = "cfl"
     citation: ClassVar[str] = "Sattler et al., IEEE TNNLS 32(8), 2021"
     compares = True
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "eps1": NOT_NEGATIVE,
-        "eps2": NOT_NEGATIVE,
-        "gamma": SHARE,
-        "linkage": Limits(choices=LINKAGES),
-    }
-
-    def __init__(
-        self, eps1: float = 0.4, eps2: float = 1.0, gamma: float = 0.5, linkage: Linkage = "single"
-    ) -> None:
-        for option, value in (("eps1", eps1), ("eps2", eps2)):
-            if not 0 <= value < float("inf"):
-                raise ConfigError(
-                    f"{option} = {value}: expected a share of the largest mean update, 0 or more"
-                )
-        if not 0 <= gamma <= 1:
-            raise ConfigError(f"gamma = {gamma}: expected 0 to 1")
-        if linkage not in LINKAGES:
-            raise ConfigError(f"linkage {linkage!r}: expected one of {', '.join(LINKAGES)}")
-        self.eps1, self.eps2, self.gamma, self.linkage = eps1, eps2, gamma, linkage
+    eps1: float = option(0.4, "mean update of a converged group, of the largest one", low=0)
+    eps2: float = option(1.0, "longest update of a group that is cut, of the same", low=0)
+    gamma: float = option(0.5, "separation of two halves", low=0, high=1)
+    linkage: Linkage = option("single", "distance between two halves", choices=LINKAGES)
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         check_shared(self.name, model)

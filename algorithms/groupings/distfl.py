@@ -33,7 +33,7 @@ again, are placed by the groups' centres; the fleet is tested anew when it has g
 GROWN since the last test, or when devices fit into no group.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -47,7 +47,7 @@ from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups
 from algorithms.groupings.surveys import Surveys, nearest_group
 from algorithms.groupings.views import Points, Responses, View
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, SHARE, Limits
+from algorithms.spec import option
 from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
 
@@ -67,55 +67,31 @@ AT_ONCE = 256
 """Models that are copied side by side to be averaged: bounds the memory that takes."""
 
 
-class DistFL(Defaults):
+class DistFL(Extraction, Defaults):
     """Distribution-aware grouping."""
 
     name: ClassVar[str] = "distfl"
     citation: ClassVar[str] = "Liu et al., IMWUT 5(4), 2021"
     mean = "uniform"
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "signature": Limits(choices=SIGNATURES),
-        "num_inputs": AT_LEAST_ONE,
-        "channel_share": SHARE,
-        "iterations": NOT_NEGATIVE,
-        "lr": NOT_NEGATIVE,
-        "resurvey": NOT_NEGATIVE,
-        "cut": Limits(choices=CUTS),
-        "threshold": POSITIVE,
-        "after": AT_LEAST_ONE,
-    }
+    signature: Signature = option("both", "what devices are compared by", choices=SIGNATURES)
+    resurvey: int = option(0, "rounds between two surveys of a device; 0 for never", low=0)
+    cut: Cut = option("test", "how responses become groups", choices=CUTS)
+    threshold: float = option(0.2, "divergence of cut=fixed", above=0)
+    after: int = option(5, "round of cut=fixed", low=1)
 
-    def __init__(
-        self,
-        signature: Signature = "both",
-        num_inputs: int = 200,
-        channel_share: float = 0.5,
-        iterations: int = 60,
-        lr: float = 0.1,
-        resurvey: int = 0,
-        cut: Cut = "test",
-        threshold: float = 0.2,
-        after: int = 5,
-    ) -> None:
-        if signature not in SIGNATURES:
-            raise ConfigError(f"signature {signature!r}: expected one of {', '.join(SIGNATURES)}")
-        self.signature, self.extraction = (
-            signature,
-            Extraction(num_inputs, channel_share, iterations, lr),
-        )
-        self.surveys = self.places = signature in ("statistics", "labels", "both")
-        if resurvey < 0 or (resurvey and not self.surveys):
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        self.surveys = self.places = self.signature in ("statistics", "labels", "both")
+        if self.resurvey and not self.surveys:
             raise ConfigError(
-                f"resurvey {resurvey} with signature {signature!r}: expected rounds between two "
-                "surveys, 0 for never or without surveys"
+                f"resurvey {self.resurvey} with signature {self.signature!r}: expected rounds "
+                "between two surveys, 0 for never or without surveys"
             )
-        self.resurvey = resurvey
-        if cut not in CUTS or (cut != "test" and self.surveys):
+        if self.cut != "test" and self.surveys:
             raise ConfigError(
-                f"cut {cut!r} with signature {signature!r}: expected test, or gap or fixed with "
-                "signature responses or noise"
+                f"cut {self.cut!r} with signature {self.signature!r}: expected test, or gap or "
+                "fixed with signature responses or noise"
             )
-        self.cut, self.threshold, self.after = cut, threshold, after
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         if self.signature == "statistics" and probe is not None and not probe.norm_layers:
@@ -307,9 +283,9 @@ class DistFL(Defaults):
         """Eq. 3 to 5: pre-aggregate, extract, respond."""
         notes: dict[str, Any] = {}
         if self.signature == "noise":
-            inputs = plain_noise(probe, self.extraction.num_inputs, seed)
+            inputs = plain_noise(probe, self.num_inputs, seed)
         else:
-            inputs, losses = extract_knowledge(pre_aggregate(models), probe, self.extraction, seed)
+            inputs, losses = extract_knowledge(pre_aggregate(models), probe, self, seed)
             notes["knowledge"] = {
                 "objective_first": round(losses[0], 4),
                 "objective_last": round(losses[-1], 4),

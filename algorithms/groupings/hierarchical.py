@@ -12,7 +12,7 @@ Under Ward all merges inside a cluster have about the same height, but a merge o
 with their sizes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -28,7 +28,7 @@ from algorithms.groupings.base import (
     settle,
 )
 from algorithms.groupings.views import euclidean_coordinates
-from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
+from algorithms.spec import option
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
 
@@ -50,33 +50,21 @@ class Hierarchical(Defaults):
     name: ClassVar[str] = "hierarchical"
     citation: ClassVar[str] = "Briggs et al., IJCNN 2020"
     compares = True
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "rounds": AT_LEAST_ONE,
-        "threshold": POSITIVE,
-        "linkage": Limits(choices=tuple(JUMP)),
-        "metric": Limits(choices=METRICS),
-    }
+    rounds: int = option(5, "round of the clustering", low=1)
+    threshold: float | None = option(
+        None, "distance at which the tree is cut, if not by its merges", above=0
+    )
+    linkage: Linkage = option(
+        "ward", "distance between clusters, of those of their devices", choices=tuple(JUMP)
+    )
+    metric: Metric = option("euclidean", "distance between updates", choices=METRICS)
 
-    def __init__(
-        self,
-        rounds: int = 5,
-        threshold: float | None = None,
-        linkage: Linkage = "ward",
-        metric: Metric = "euclidean",
-    ) -> None:
-        if rounds < 1:
-            raise ConfigError(f"rounds = {rounds}: expected at least 1")
-        if threshold is not None and not 0 < threshold < float("inf"):
-            raise ConfigError(f"threshold = {threshold}: expected a positive distance, or none")
-        if linkage not in JUMP:
-            raise ConfigError(f"linkage {linkage!r}: expected one of {', '.join(JUMP)}")
-        if metric not in METRICS:
-            raise ConfigError(f"metric {metric!r}: expected one of {', '.join(METRICS)}")
-        if linkage == "ward" and metric == "manhattan":
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        if self.linkage == "ward" and self.metric == "manhattan":
             raise ConfigError(
                 "linkage 'ward' with metric 'manhattan': ward expects euclidean or cosine"
             )
-        self.rounds, self.threshold, self.linkage, self.metric = rounds, threshold, linkage, metric
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         check_shared(self.name, model)

@@ -6,7 +6,7 @@ NeurIPS 2020, Algorithm 1, option II (model averaging). DistFL calls the same me
 number of groups has to be known.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -15,10 +15,9 @@ import numpy as np
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe, exchanged
 from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults
-from algorithms.spec import Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
-from wire.errors import ConfigError
 from wire.messages import MOST_CHOICES
 
 
@@ -30,15 +29,9 @@ class Ifca(Defaults):
     citation: ClassVar[str] = "Ghosh et al., NeurIPS 2020, Algorithm 1"
     mean = "uniform"
     chooses = True
-    limits: ClassVar[Mapping[str, Limits]] = {"k": Limits(low=1, high=MOST_CHOICES)}
-
-    def __init__(self, k: int = 2) -> None:
-        if not 1 <= k <= MOST_CHOICES:
-            raise ConfigError(
-                f"k = {k}: expected 1 to {MOST_CHOICES} groups, one of which a device can be "
-                "asked to choose"
-            )
-        self.k = k
+    k: int = option(
+        2, "groups, of whose models a device is asked to choose one", low=1, high=MOST_CHOICES
+    )
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
         """``0`` is the initial model, the others are drawn anew: normal, with each tensor's own

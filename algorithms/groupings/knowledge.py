@@ -8,26 +8,25 @@ Federated Learning for Mobile Scenarios. IMWUT 5(4), 2021, section 4.2. Legend: 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from algorithms.core.contract import Probe, TorchTensors
 from algorithms.optimizers.adam import Adam
+from algorithms.spec import WithOptions, option
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 
 
-@dataclass(frozen=True)
-class Extraction:
+class Extraction(WithOptions):
     """Settings of the extraction. z and E are the paper's (section 5.1.5); it does not say how it
     descends: Adam, this rate."""
 
-    num_inputs: int = 200
-    channel_share: float = 0.5
-    iterations: int = 60
-    lr: float = 0.1
+    num_inputs: int = option(200, "inputs that are made", low=1)
+    channel_share: float = option(0.5, "channels of each BatchNorm layer that count", low=0, high=1)
+    iterations: int = option(60, "steps from noise to the inputs", low=0)
+    lr: float = option(0.1, "learning rate of these steps", low=0)
 
 
 def as_torch(tensors: Tensors) -> TorchTensors:
@@ -76,7 +75,7 @@ def extract_knowledge(
         chosen = torch.topk(scale, max(1, round(settings.channel_share * len(scale)))).indices
         targets.append((probe.norm_layers.index(layer), chosen, mean[chosen], variance[chosen]))
     adam = Adam(
-        settings.lr
+        lr=settings.lr
     )  # torch.optim's loads torch's compiler, 1.6 s of work, of which it needs nothing
     hyper = {name: torch.tensor(value) for name, value in adam.hyper.items()}
     inputs = torch.from_numpy(plain_noise(probe, settings.num_inputs, seed))

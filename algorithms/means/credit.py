@@ -22,18 +22,17 @@ running statistics, which false values ruin as surely as weights, have an auto-e
 the lesser credit counts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
-from algorithms.core.contract import Combined, Matrix, Slice
+from algorithms.core.contract import Combined, Matrix, Mean, Slice
 from algorithms.core.stack import Stack
 from algorithms.means.weighted import average, shares
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.arrays.tensors import Array
-from wire.errors import ConfigError
 
 MOST_ROUNDS = 10
 """Times the half to train on is chosen anew; in practice it stays the same after two or three."""
@@ -46,26 +45,15 @@ ROUNDING = 1e-10
 was rebuilt."""
 
 
-class Credit:
+class Credit(Mean):
     """sum_i c_i w_i / sum_i c_i with the credit c_i = min(1, (median error / error_i) ^ power)."""
 
     name: ClassVar[str] = "credit"
     citation: ClassVar[str] = "Li et al., arXiv 1910.09933, 2019"
-    averages: ClassVar[bool] = False
-    by_examples: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, Limits]] = {"num_components": NOT_NEGATIVE, "power": AT_LEAST_ONE}
-
-    def __init__(self, *, num_components: int = 2, power: float = 2.0) -> None:
-        """`num_components`: width of the auto-encoder's bottleneck. `power`: how fast credit falls;
-        from 1 on, an attack cannot grow by growing its weights."""
-        if num_components < 0:
-            raise ConfigError(f"credit with {num_components} components: expected 0 or more")
-        if not power >= 1:
-            raise ConfigError(
-                f"credit with power {power}: expected 1 or more, below that larger weights do "
-                "more harm"
-            )
-        self.num_components, self.power = num_components, power
+    num_components: int = option(2, "width of the auto-encoder's bottleneck", low=0)
+    power: float = option(
+        2.0, "how fast credit falls; from 1 on, an attack cannot grow by growing its weights", low=1
+    )
 
     def combine(
         self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int

@@ -14,38 +14,30 @@ half of the devices decides alone. As long as fewer than a quarter of the device
 every parameter stays within the values of honest devices, however they are grouped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 import scipy
 
-from algorithms.core.contract import Combined, Slice
+from algorithms.core.contract import Combined, Mean, Slice
 from algorithms.core.stack import Stack
 from algorithms.means.krum import squared_distances
-from algorithms.spec import AT_LEAST_ONE, Limits
+from algorithms.spec import option
 from wire.arrays.tensors import Array
-from wire.errors import ConfigError
 
 
-class GroupwiseRobust:
+class GroupwiseRobust(Mean):
     """The weighted median of the medians of groups of similar models. Of two models it is their
     mean."""
 
     name: ClassVar[str] = "gra"
     citation: ClassVar[str] = "Yu and Wu, LNCS 12500, 2020"
-    averages: ClassVar[bool] = False
-    by_examples: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, Limits]] = {"num_groups": AT_LEAST_ONE}
-
-    def __init__(self, *, num_groups: int = 3) -> None:
-        """`num_groups`: how many groups of similar models; fewer where they would have less than
-        three members on average."""
-        if num_groups < 1:
-            raise ConfigError(
-                f"group-wise aggregation with {num_groups} groups: expected 1 or more"
-            )
-        self.num_groups = num_groups
+    num_groups: int = option(
+        3,
+        "groups of similar models; fewer where they would have less than three members on average",
+        low=1,
+    )
 
     def combine(
         self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int

@@ -16,17 +16,16 @@ Devices with exactly the same value of a parameter get the mean of their confide
 order does not count. Time grows as N^2 D: 1.8 s for 100 models of 50,000 parameters on one core.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
-from algorithms.core.contract import Combined, Slice
+from algorithms.core.contract import Combined, Mean, Slice
 from algorithms.core.stack import LARGEST, Stack, column_blocks, each
 from algorithms.means.weighted import average, shares
-from algorithms.spec import PART, POSITIVE, Limits
+from algorithms.spec import option
 from wire.arrays.tensors import Array
-from wire.errors import ConfigError
 
 SMALLEST_SCALE = 1e-7
 """Added to the scale of residuals, as the authors' code does: values that are the same for most
@@ -35,26 +34,14 @@ VALUES = 2**17
 """Values taken at a time: 1 MB in float64."""
 
 
-class ResidualReweighting:
+class ResidualReweighting(Mean):
     """The mean of corrected models, weighted by the devices' confidence. Two models are averaged:
     any line fits them."""
 
     name: ClassVar[str] = "irls"
     citation: ClassVar[str] = "Fu et al., arXiv 1912.11464, 2019"
-    averages: ClassVar[bool] = False
-    by_examples: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, Limits]] = {"interval": POSITIVE, "threshold": PART}
-
-    def __init__(self, *, interval: float = 2.0, threshold: float = 0.1) -> None:
-        """`interval`: the paper's lambda, the width of full confidence. `threshold`: its delta, in
-        [0, 1)."""
-        if not interval > 0:
-            raise ConfigError(f"IRLS with interval {interval}: expected more than 0")
-        if not 0 <= threshold < 1:
-            raise ConfigError(
-                f"IRLS with threshold {threshold}: expected at least 0 and less than 1"
-            )
-        self.interval, self.threshold = interval, threshold
+    interval: float = option(2.0, "lambda, the width of full confidence", above=0)
+    threshold: float = option(0.1, "delta, the confidence that a value must have", low=0, below=1)
 
     def combine(
         self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int

@@ -7,17 +7,16 @@ P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer. Machine Learning with A
 Byzantine Tolerant Gradient Descent. NeurIPS 2017, section 4 (Krum) and section 5 (m-Krum).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
-from algorithms.core.contract import Combined, Matrix, Slice
+from algorithms.core.contract import Combined, Matrix, Mean, Slice
 from algorithms.core.stack import Stack
 from algorithms.means.weighted import average, shares
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
+from algorithms.spec import option
 from wire.arrays.tensors import Array
-from wire.errors import ConfigError
 
 
 def squared_distances(stack: Stack) -> Matrix:
@@ -37,33 +36,24 @@ def krum_scores(squared: Matrix, num_attackers: int) -> Array:
     return np.asarray(others[:, :nearest].sum(1))
 
 
-class _Krum:
-    averages: ClassVar[bool] = False
-    by_examples: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, Limits]] = {"num_attackers": NOT_NEGATIVE}
-
-    def __init__(self, *, num_attackers: int | None = None) -> None:
-        """`num_attackers`: how many of a group's devices may be attackers. At most (N - 3) // 2,
-        the most for which Krum's guarantee holds, are assumed, whatever is asked; that many by
-        default."""
-        if num_attackers is not None and (num_attackers < 0 or num_attackers % 1):
-            raise ConfigError(
-                f"Krum against {num_attackers} attackers: expected 0 or more, a whole number"
-            )
-        self.num_attackers = num_attackers
-
-    def attackers(self, num_devices: int) -> int:
-        """f of a group of this size."""
-        most = max((num_devices - 3) // 2, 0)
-        return most if self.num_attackers is None else min(self.num_attackers, most)
-
-
-class Krum(_Krum):
+class Krum(Mean):
     """The model with the least score. Models of the same score share: two models, and the closest
     two of three, are averaged."""
 
     name: ClassVar[str] = "krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 4"
+    num_attackers: int | None = option(
+        None,
+        "devices of a group that may be attackers; at most (N - 3) // 2, the most for which Krum's "
+        "guarantee holds, are assumed, and that many by default",
+        low=0,
+        whole=True,
+    )
+
+    def attackers(self, num_devices: int) -> int:
+        """f of a group of this size."""
+        most = max((num_devices - 3) // 2, 0)
+        return most if self.num_attackers is None else min(self.num_attackers, most)
 
     def combine(
         self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
@@ -72,24 +62,15 @@ class Krum(_Krum):
         return average(stack, shares(scores == scores.min()))
 
 
-class MultiKrum(_Krum):
+class MultiKrum(Krum):
     """The mean of the `num_selected` models with the least scores; all of up to four, among which
     no attacker could be told apart."""
 
     name: ClassVar[str] = "multi-krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 5"
-    limits: ClassVar[Mapping[str, Limits]] = {"num_selected": AT_LEAST_ONE}
-
-    def __init__(
-        self, *, num_attackers: int | None = None, num_selected: int | None = None
-    ) -> None:
-        """`num_selected`: m, at most N; N - f by default."""
-        super().__init__(num_attackers=num_attackers)
-        if num_selected is not None and (num_selected < 1 or num_selected % 1):
-            raise ConfigError(
-                f"Multi-Krum of {num_selected} models: expected 1 or more, a whole number"
-            )
-        self.num_selected = num_selected
+    num_selected: int | None = option(
+        None, "models of the mean, at most N; N - f by default", low=1, whole=True
+    )
 
     def combine(
         self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.core.contract import Combined, Slice
+from algorithms.core.contract import Combined, Mean, Slice
 from algorithms.core.stack import Stack
 from wire.arrays.tensors import Array
 
@@ -22,7 +22,7 @@ def average(stack: Stack, weights: Array) -> Combined:
     return Combined(stack.weighted_sum(weights), weights)
 
 
-class WeightedMean:
+class WeightedMean(Mean):
     """sum_i n_i w_i / sum_i n_i."""
 
     name: ClassVar[str] = "weighted"
@@ -36,13 +36,12 @@ class WeightedMean:
         return average(stack, shares(num_examples))
 
 
-class UniformMean:
+class UniformMean(Mean):
     """sum_i w_i / N."""
 
     name: ClassVar[str] = "uniform"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, Eq. 3 and 7"
     averages: ClassVar[bool] = True
-    by_examples: ClassVar[bool] = False
 
     def combine(
         self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int

@@ -64,48 +64,31 @@ class OnFrozen(Classifier):
     head: nn.Linear
 
     def __init__(
-        self, pretrained: Classifier, layers: list[nn.Module], units: int, num_classes: int
-    ) -> None:
-        frozen = nn.Sequential()
-        frozen.add_module("frozen", freeze(pretrained.extractor))
-        frozen.add_module("flatten", nn.Identity() if pretrained.steps else nn.Flatten())
-        for i, layer in enumerate(layers, start=1):
-            frozen.add_module(f"units{i}", layer)
-        super().__init__(freeze(pretrained.scale), frozen, glorot(units, num_classes))
-        self.shape, self.vocabulary, self.steps = (
-            pretrained.shape,
-            pretrained.vocabulary,
-            pretrained.steps,
-        )
-        self.units = {f"units{i}": units for i in range(1, len(layers) + 1)}
-
-
-class GatedClassifier(OnFrozen):
-    """Layers of conditional gated activation units (CGAU); `conditioned=False` leaves the device's
-    own vectors out."""
-
-    def __init__(
         self,
         pretrained: Classifier,
         num_classes: int,
         units: int = 64,
         layers: int = 2,
+        gated: bool = True,
         conditioned: bool = True,
     ) -> None:
-        widths = [pretrained.num_features] + [units] * layers
-        made: list[nn.Module] = [GatedUnits(widths[i], units, conditioned) for i in range(layers)]
-        super().__init__(pretrained, made, units, num_classes)
-
-
-class PlainClassifier(OnFrozen):
-    """The paper's baseline: the same with ReLU units, without gates and conditioning."""
-
-    def __init__(
-        self, pretrained: Classifier, num_classes: int, units: int = 64, layers: int = 2
-    ) -> None:
-        widths = [pretrained.num_features] + [units] * layers
-        made: list[nn.Module] = [PlainUnits(widths[i], units) for i in range(layers)]
-        super().__init__(pretrained, made, units, num_classes)
+        """`gated`: conditional gated activation units (CGAU), else ReLU, the paper's baseline.
+        `conditioned=False` leaves the device's own vectors out."""
+        extractor = nn.Sequential()
+        extractor.add_module("frozen", freeze(pretrained.extractor))
+        extractor.add_module("flatten", nn.Identity() if pretrained.steps else nn.Flatten())
+        self.units = {f"units{i}": units for i in range(1, layers + 1)}
+        width = pretrained.num_features
+        for name in self.units:
+            layer = GatedUnits(width, units, conditioned) if gated else PlainUnits(width, units)
+            extractor.add_module(name, layer)
+            width = units
+        super().__init__(freeze(pretrained.scale), extractor, glorot(units, num_classes))
+        self.shape, self.vocabulary, self.steps = (
+            pretrained.shape,
+            pretrained.vocabulary,
+            pretrained.steps,
+        )
 
 
 def glorot(num_features: int, num_units: int) -> nn.Linear:

@@ -7,7 +7,6 @@ from functools import partial
 
 from torch import Tensor
 
-from algorithms.core.contract import Task
 from algorithms.models.blocks import CUTS
 from algorithms.models.classifier import Classifier
 from algorithms.models.har_cnn import har_cnn_dbe
@@ -16,7 +15,8 @@ from algorithms.models.plain import autoencoder, mlp
 from algorithms.models.small_cnn import autocfl, cnn2, cnn4
 from algorithms.models.tcn import tcn, text_tcn
 from algorithms.models.text import text_cnn, text_mlp
-from algorithms.spec import Choice, Limits, Option, Options, read
+from algorithms.spec import Choice, Option, Options, read
+from algorithms.tasks.base import Task
 from wire.bundle import Window
 from wire.errors import ConfigError
 from wire.tasks import RECONSTRUCTION, SEQUENCE
@@ -52,7 +52,7 @@ whole."""
 _CUT = Option(
     "last",
     "where the head begins: with the last layer, or right after the convolutions",
-    **vars(Limits(choices=CUTS)),
+    choices=CUTS,
 )
 _UNITS = Option(16, "units of the bottleneck", low=1)
 OPTIONS: dict[str, Options] = {

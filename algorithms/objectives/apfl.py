@@ -11,13 +11,12 @@ Beside v are kept the running statistics that m meets.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.models.classifier import Classifier
 from algorithms.objectives.personal_model import (
     as_model,
     as_personal_model,
@@ -27,13 +26,12 @@ from algorithms.objectives.personal_model import (
 )
 from algorithms.objectives.supervised import (
     LR,
-    MOMENTUM,
     Pass,
     Supervised,
     differentiate,
     following_values,
 )
-from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 
 _ALPHA = names.private("alpha")
@@ -47,13 +45,13 @@ class Apfl(Supervised):
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False
-    hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "alpha_lr": LR}
-    limits: ClassVar[Mapping[str, Limits]] = {"alpha": SHARE, "alpha_lr": NOT_NEGATIVE}
-
-    def __init__(self, model: Classifier, alpha: float = 0.5) -> None:
-        """`alpha`: the share of the device's own model before the first round."""
-        super().__init__(model)
-        self.alpha = alpha
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "alpha_lr": option(LR, "learning rate of the share", low=0),
+    }
+    alpha: float = option(
+        0.5, "share of the device's own model before the first round", low=0, high=1
+    )
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()

@@ -20,7 +20,7 @@ the device's own; ``settle`` takes them anew when other core models have come.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ from algorithms.core.contract import (
     TorchTensors,
     Work,
 )
-from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.peer_models import (
     PRESENT,
@@ -44,7 +43,7 @@ from algorithms.objectives.peer_models import (
     stack_peer_models,
 )
 from algorithms.objectives.supervised import LR, Pass, Supervised, differentiate, following_values
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.messages import Evaluate, Train, Verb
@@ -61,10 +60,8 @@ class AppleServer(DefaultCoordinator):
 
     grouping: ClassVar[str] = "individual"
     absorbs: ClassVar[bool] = True
-    limits: ClassVar[Mapping[str, Limits]] = {"schedule_rounds": AT_LEAST_ONE}
 
-    def __init__(self, schedule_rounds: int = 100) -> None:
-        self.schedule_rounds = schedule_rounds
+    schedule_rounds: int = option(100, "rounds from the global to the local objective", low=1)
 
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         return {"": (self._settle(work), Evaluate(), *self.training(context, work))}
@@ -162,16 +159,14 @@ class Apple(Supervised):
     server: ClassVar[type[DefaultCoordinator]] = AppleServer
     follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False
-    hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "dr_lr": 0.001, "mu": 0.1}
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "num_others": AT_LEAST_ONE,
-        "dr_lr": NOT_NEGATIVE,
-        "mu": NOT_NEGATIVE,
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "lr": 10 * LR,
+        "momentum": 0.0,
+        "dr_lr": option(0.001, "learning rate of the relationship vector", low=0),
+        "mu": option(0.1, "weight of the tie to the devices' examples", low=0),
     }
-
-    def __init__(self, model: Classifier, num_others: int = 5) -> None:
-        super().__init__(model)
-        self.num_others = num_others
+    num_others: int = option(5, "core models of others that a device gets", low=1)
 
     def role(self, name: str) -> str:
         return names.PRIVATE if super().role(name) == names.STATISTIC else names.SHARED

@@ -9,22 +9,16 @@ dropped in training, by random numbers that come in with the batch.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
 from algorithms.models.adoption.dropout import keep
 from algorithms.models.classifier import Classifier
-from algorithms.models.gated import (
-    EXPRESSION,
-    MODULATION,
-    GatedClassifier,
-    OnFrozen,
-    PlainClassifier,
-)
-from algorithms.objectives.supervised import MOMENTUM, Pass, Supervised
-from algorithms.spec import AT_LEAST_ONE, PART, Limits
+from algorithms.models.gated import EXPRESSION, MODULATION, OnFrozen
+from algorithms.objectives.supervised import Pass, Supervised
+from algorithms.spec import WithOptions, option
 from wire.arrays import names
 
 
@@ -36,32 +30,24 @@ class Cgau(Supervised):
     citation: ClassVar[str] = "Rieger et al., FL-ICML 2020, Eq. 1"
     follows_task: ClassVar[bool] = True
     model: OnFrozen
-    hyper: Mapping[str, float] = {"lr": 0.01, "momentum": MOMENTUM, "dropout": 0.5}
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "units": AT_LEAST_ONE,
-        "layers": AT_LEAST_ONE,
-        "dropout": PART,
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "lr": 0.01,
+        "dropout": option(0.5, "share of the units that a step drops", low=0, below=1),
     }
+    units: int = option(64, "units of a layer", low=1)
+    layers: int = option(2, "layers on the frozen extractor", low=1)
+    gated: bool = option(True, "gated units, else ReLU")
+    conditioned: bool = option(True, "the device has vectors of its own")
 
-    def __init__(
-        self,
-        model: Classifier,
-        units: int = 64,
-        layers: int = 2,
-        gated: bool = True,
-        conditioned: bool = True,
-    ) -> None:
+    def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:
         """Freezes the extractor of `model` as it is, pre-trained by whoever made it, unless `model`
-        stands on a frozen one already. `gated`: gated units, else ReLU; `conditioned`: whether the
-        device has vectors of its own."""
+        stands on a frozen one already."""
+        WithOptions.__init__(self, *values, **options)  # the layers are made by them
         if not isinstance(model, OnFrozen):
             classes = model.num_classes
-            model = (
-                GatedClassifier(model, classes, units, layers, conditioned)
-                if gated
-                else PlainClassifier(model, classes, units, layers)
-            )
-        super().__init__(model)
+            model = OnFrozen(model, classes, self.units, self.layers, self.gated, self.conditioned)
+        super().__init__(model, *values, **options)
         steps = (model.steps,) if model.steps else ()
         self.random: Mapping[str, tuple[int, ...]] = {
             names.uniform(name): (*steps, width) for name, width in model.units.items()

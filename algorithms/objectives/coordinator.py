@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from algorithms.core.contract import LocalModel, ObjectiveMemory, Programs, Work
+from algorithms.spec import WithOptions
 from wire.arrays.tensors import Tensors
 from wire.messages import Evaluate, Verb
 
 
-class DefaultCoordinator:
+class DefaultCoordinator(WithOptions):
     """Every round: evaluate the model received, then train. After the last: evaluate. Nothing is
     sent besides the model. Numpy only: the server does not have the model's code."""
 
@@ -27,6 +28,10 @@ class DefaultCoordinator:
     keeps: ClassVar[bool] = False
     """True if `closing` makes what a device keeps out of the model that it is given: a device that
     comes later then needs nothing else."""
+
+    before: ClassVar[tuple[Verb, ...]] = ()
+    """Verbs of a device that come before its training in a round, and `after` those behind it."""
+    after: ClassVar[tuple[Verb, ...]] = ()
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         """Return the memory before the first round, from the bundle's initial tensors and the run's
@@ -55,7 +60,7 @@ class DefaultCoordinator:
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """Return the verbs of a round after a device has evaluated the model it received."""
-        return (work.train(),)
+        return (*self.before, work.train(), *self.after)
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """Return the verbs of every device after the last round; its last evaluation is the one

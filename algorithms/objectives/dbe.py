@@ -16,7 +16,7 @@ whole head of a model, which may have several layers (`cut` of the models).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from algorithms.models.classifier import answers_of_head
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised
 from algorithms.objectives.wrapper import Wrapper
-from algorithms.spec import NOT_NEGATIVE, SHARE, Limits
+from algorithms.spec import WithOptions, option
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.messages import Apply, Verb
@@ -73,19 +73,22 @@ class PrivateBias(Wrapper[Supervised]):
         return made
 
 
-class MeanRegulariser(Wrapper[Supervised]):
+class MeanRegulariser(Wrapper[Supervised], WithOptions):
     """MR: the loss of an objective holds the mean representation to the consensus."""
 
     name: ClassVar[str] = "mr"
     citation: ClassVar[str] = CITATION
-    limits: ClassVar[Mapping[str, Limits]] = {"kappa": NOT_NEGATIVE, "mean_momentum": SHARE}
+    kappa: float = option(1.0, "weight of the regulariser", low=0)
+    mean_momentum: float = option(0.1, "momentum of the running mean", low=0, high=1)
     replaces = ("sgd_graphs", "model_answers", "hyper", "initial", "graphs", "loss")
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
     model_answers: ClassVar[bool] = False
 
-    def __init__(self, whole: Supervised, kappa: float = 1.0, mean_momentum: float = 0.1) -> None:
-        self.hyper = {**whole.hyper, "kappa": kappa, "mean_momentum": mean_momentum}
-        super().__init__(whole)
+    def __init__(self, whole: Supervised, **options: Any) -> None:
+        WithOptions.__init__(self, **options)
+        own = {"kappa": self.kappa, "mean_momentum": self.mean_momentum}
+        self.hyper = {**whole.hyper, **own}
+        Wrapper.__init__(self, whole)
 
     def initial(self) -> TorchTensors:
         width = self.whole.model.num_features

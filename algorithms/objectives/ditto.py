@@ -8,7 +8,7 @@ v <- v - lr * (gradient of the cross-entropy at v + lambda * (v - w)). The devic
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,26 +24,23 @@ from algorithms.objectives.personal_model import (
     personal_parameters,
 )
 from algorithms.objectives.supervised import (
-    LR,
-    MOMENTUM,
     Pass,
     Supervised,
     differentiate,
     following_values,
 )
-from algorithms.spec import NOT_NEGATIVE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.messages import MOST_EPOCHS, Verb
 
 
 class DittoServer(DefaultCoordinator):
-    """Every round: `personal_epochs` passes of the personal model (0: as many as the run's), then
-    the run's passes of what is exchanged."""
+    """Every round: `personal_epochs` passes of the personal model, then the run's passes of what is
+    exchanged."""
 
-    limits: ClassVar[Mapping[str, Limits]] = {"personal_epochs": Limits(low=0, high=MOST_EPOCHS)}
-
-    def __init__(self, personal_epochs: int = 0) -> None:
-        self.personal_epochs = personal_epochs
+    personal_epochs: int = option(
+        0, "passes of the personal model; 0 for as many as the run's", low=0, high=MOST_EPOCHS
+    )
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (
@@ -61,8 +58,10 @@ class Ditto(Supervised):
     server: ClassVar[type[DefaultCoordinator]] = DittoServer
     model_answers: ClassVar[bool] = False
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
-    hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "lambda": 1.0}
-    limits: ClassVar[Mapping[str, Limits]] = {"lambda": NOT_NEGATIVE}
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "lambda": option(1.0, "strength of the tie to the received model", low=0),
+    }
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()

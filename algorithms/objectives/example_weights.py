@@ -17,7 +17,7 @@ the step size. So alpha is divided by its mean unless `mean_one` is off.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import log
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -33,8 +33,8 @@ from algorithms.models.classifier import Classifier
 from algorithms.models.made import UnitInputs
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
-from algorithms.objectives.supervised import LR, MOMENTUM, Supervised, following_values
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
+from algorithms.objectives.supervised import Supervised, following_values
+from algorithms.spec import option
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
@@ -47,16 +47,16 @@ RATIO_UNITS = 100
 class Weighted(Supervised):
     """A classifier whose examples count by weights, which the device finds once."""
 
-    hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "ratio_lr": 0.01}
-    columns: Mapping[str, tuple[int, ...]] = {"weight": ()}
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "density_features": AT_LEAST_ONE,
-        "max_weight": AT_LEAST_ONE,
-        "ratio_lr": NOT_NEGATIVE,
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "ratio_lr": option(0.01, "learning rate of the binary classifier", low=0),
     }
+    density_features: int = option(784, "values of an example that are looked at, at most", low=1)
+    max_weight: float = option(100.0, "largest weight; its inverse is the least", low=1)
+    columns: Mapping[str, tuple[int, ...]] = {"weight": ()}
 
-    def __init__(self, model: Classifier, density_features: int, max_weight: float) -> None:
-        super().__init__(model)
+    def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:
+        super().__init__(model, *values, **options)
         if not model.shape:
             raise ConfigError(
                 f"{self.name}: expected a model whose `shape` says that of one example"
@@ -65,8 +65,8 @@ class Weighted(Supervised):
             raise ConfigError(
                 f"{self.name}: it estimates the density of measurements, and these windows hold ids"
             )
-        self.inputs = UnitInputs(model.scale, model.shape, density_features)
-        self.max_log_weight = log(max_weight)
+        self.inputs = UnitInputs(model.scale, model.shape, self.density_features)
+        self.max_log_weight = log(self.max_weight)
 
     def log_odds(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
         """log p / (1 - p) (batch,), p the probability that a binary classifier gives to label 1 for
@@ -120,15 +120,12 @@ def plain_step(
 
 
 class WeightedServer(DefaultCoordinator):
-    """Knows which devices have weights; the others find theirs before they train. `ratio_epochs`:
-    passes of the binary classifier; `mean_one`: whether a device's weights are divided by their
-    mean."""
+    """Knows which devices have weights; the others find theirs before they train."""
 
     absorbs: ClassVar[bool] = True
-    limits: ClassVar[Mapping[str, Limits]] = {"ratio_epochs": Limits(low=1, high=MOST_EPOCHS)}
 
-    def __init__(self, ratio_epochs: int = 10, mean_one: bool = True) -> None:
-        self.ratio_epochs, self.mean_one = ratio_epochs, mean_one
+    ratio_epochs: int = option(10, "passes of the binary classifier", low=1, high=MOST_EPOCHS)
+    mean_one: bool = option(True, "a device's weights are divided by their mean")
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         return ObjectiveMemory(info={"weighted": []})

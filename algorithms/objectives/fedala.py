@@ -16,7 +16,7 @@ still.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,14 +32,12 @@ from algorithms.core.contract import (
 )
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import (
-    LR,
-    MOMENTUM,
     Pass,
     Supervised,
     differentiate,
     following_values,
 )
-from algorithms.spec import NOT_NEGATIVE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.messages import MOST_EPOCHS, Apply, Evaluate, Verb
 
@@ -49,16 +47,11 @@ class FedAlaServer(DefaultCoordinator):
     evaluation, the usual training. In the first round all devices have the same last layer, and W
     stays as it is."""
 
-    limits: ClassVar[Mapping[str, Limits]] = {"toward_epochs": Limits(low=1, high=MOST_EPOCHS)}
-
-    def __init__(self, toward_epochs: int = 1) -> None:
-        self.toward_epochs = toward_epochs
+    toward_epochs: int = option(1, "passes of W in a round", low=1, high=MOST_EPOCHS)
+    after = (Apply("remember"),)
 
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
         return {"": (*self._to_start(work), Evaluate(), *self.training(context, work))}
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (*super().training(context, work), Apply("remember"))
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (*self._to_start(work), Evaluate())
@@ -76,8 +69,10 @@ class FedAla(Supervised):
     name: ClassVar[str] = "fedala"
     citation: ClassVar[str] = "Zhang et al., AAAI 2023, Algorithm 1"
     server: ClassVar[type[DefaultCoordinator]] = FedAlaServer
-    hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "toward_lr": 1.0}
-    limits: ClassVar[Mapping[str, Limits]] = {"toward_lr": NOT_NEGATIVE}
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "toward_lr": option(1.0, "learning rate of the way to the received layer", low=0),
+    }
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
     sends_more: ClassVar[bool] = True
 

@@ -36,10 +36,9 @@ from algorithms.models.made import Made, negative_log_likelihood
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.example_weights import RATIO_UNITS, Weighted, WeightedServer, plain_step
 from algorithms.objectives.supervised import following_values
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
-from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS, Apply, Evaluate, Train, Verb
 
 _NOT_YET = 1e30
@@ -63,32 +62,14 @@ class FedDiskServer(WeightedServer):
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "holdout": Limits(above=0, below=1),
-        "preparations": AT_LEAST_ONE,
-        "patience": AT_LEAST_ONE,
-        "local_checks": Limits(low=1, high=100),  # each is three verbs of a plan, which has 64 KiB
-        "local_epochs": Limits(low=1, high=MOST_EPOCHS),
-    }
 
-    def __init__(
-        self,
-        holdout: float = 0.15,
-        preparations: int = 100,
-        patience: int = 1,
-        local_checks: int = 20,
-        local_epochs: int = 3,
-        ratio_epochs: int = 10,
-        mean_one: bool = True,
-    ) -> None:
-        super().__init__(ratio_epochs, mean_one)
-        if not 0 < holdout < 1 or preparations < 1 or patience < 1:
-            raise ConfigError(
-                f"feddisk: holdout={holdout}, preparations={preparations}, patience={patience}: "
-                "expected 0 < holdout < 1, others >= 1"
-            )
-        self.holdout, self.preparations, self.patience = holdout, preparations, patience
-        self.local_checks, self.local_epochs = local_checks, local_epochs
+    holdout: float = option(0.15, "share of the training windows that validates", above=0, below=1)
+    preparations: int = option(100, "rounds of the global density model, at most", low=1)
+    patience: int = option(1, "rounds without a lower validation loss that end them", low=1)
+    local_checks: int = option(  # each is three verbs of a plan, which has 64 KiB
+        20, "validations of the local density model", low=1, high=100
+    )
+    local_epochs: int = option(3, "passes before each of them", low=1, high=MOST_EPOCHS)
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         info: dict[str, Any] = {"losses": [], "prepared": False}
@@ -156,24 +137,16 @@ class FedDisk(Weighted):
     name: ClassVar[str] = "feddisk"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, Algorithm 1"
     server: ClassVar[type[DefaultCoordinator]] = FedDiskServer
-    hyper: Mapping[str, float] = {**Weighted.hyper, "density_lr": 0.01}
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "density_units": AT_LEAST_ONE,
-        "density_lr": NOT_NEGATIVE,
+    hyper: Mapping[str, Any] = {
+        **Weighted.hyper,
+        "density_lr": option(0.01, "learning rate of the density models", low=0),
     }
+    density_units: int = option(50, "hidden units of the density models", low=1)
 
-    def __init__(
-        self,
-        model: Classifier,
-        density_units: int = 50,
-        density_features: int = 784,
-        max_weight: float = 100.0,
-    ) -> None:
-        """`density_units`: hidden units of the density models; `density_features`: how many values
-        of an example they see at most."""
-        super().__init__(model, density_features, max_weight)
+    def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:
+        super().__init__(model, *values, **options)
         size = self.inputs.num_values
-        self.made = seeded(lambda: Made(size, density_units))
+        self.made = seeded(lambda: Made(size, self.density_units))
         self.ratio = seeded(
             lambda: nn.Sequential(
                 nn.Linear(size, RATIO_UNITS), nn.ReLU(), nn.Linear(RATIO_UNITS, 2)

@@ -14,7 +14,7 @@ matrix, for SGD to converge: psi = W phi.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -102,11 +102,8 @@ class FedDiskAb(Weighted):
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, section VI"
     server: ClassVar[type[DefaultCoordinator]] = DensityRatioServer
 
-    def __init__(
-        self, model: Classifier, density_features: int = 784, max_weight: float = 100.0
-    ) -> None:
-        """`density_features`: how many values of an example the binary classifier sees at most."""
-        super().__init__(model, density_features, max_weight)
+    def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:
+        super().__init__(model, *values, **options)
         self.hidden = seeded(lambda: freeze(nn.Linear(self.inputs.num_values, RATIO_UNITS)))
 
     def initial(self) -> TorchTensors:

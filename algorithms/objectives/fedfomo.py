@@ -32,7 +32,6 @@ from algorithms.core.contract import (
     Work,
     exchanged,
 )
-from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.peer_models import (
     PRESENT,
@@ -42,7 +41,7 @@ from algorithms.objectives.peer_models import (
     stack_peer_models,
 )
 from algorithms.objectives.supervised import Supervised, following_values
-from algorithms.spec import AT_LEAST_ONE, SHARE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.messages import Apply, Evaluate, Verb
@@ -57,12 +56,16 @@ class FedFomoServer(DefaultCoordinator):
     grouping: ClassVar[str] = "individual"
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
-    limits: ClassVar[Mapping[str, Limits]] = {"holdout": Limits(above=0, below=1), "epsilon": SHARE}
 
-    def __init__(self, holdout: float = 0.2, epsilon: float = 0.3) -> None:
-        """`holdout`: share of a device's training data that models are weighed on, and not trained
-        on; `epsilon`: how often a model is sent that P does not favour."""
-        self.holdout, self.epsilon = holdout, epsilon
+    holdout: float = option(
+        0.2,
+        "share of a device's training data that models are weighed on, and not trained on",
+        above=0,
+        below=1,
+    )
+    epsilon: float = option(
+        0.3, "how often a model is sent that the weights do not favour", low=0, high=1
+    )
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         return ObjectiveMemory(
@@ -158,11 +161,8 @@ class FedFomo(Supervised):
     citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
     server: ClassVar[type[DefaultCoordinator]] = FedFomoServer
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
-    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE}
 
-    def __init__(self, model: Classifier, num_others: int = 5) -> None:
-        super().__init__(model)
-        self.num_others = num_others
+    num_others: int = option(5, "models of others that a device gets", low=1)
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()

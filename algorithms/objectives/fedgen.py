@@ -19,7 +19,7 @@ authors' code has 10 and 10: with these, training diverges at learning rates tha
 
 from collections.abc import Mapping, Sequence
 from math import ceil, sqrt
-from typing import ClassVar
+from typing import Any, ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -27,15 +27,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, TorchTensors
 from algorithms.core.keys import NEWCOMER
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, count_labels
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
+from algorithms.objectives.supervised import Pass, Supervised
+from algorithms.spec import option
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
-from wire.messages import Evaluate, Verb
+from wire.messages import Evaluate
 
 _SENT = ("bank", "classes", "strength")
 _BANK, _CLASSES, _STRENGTH = map(names.received, _SENT)
@@ -50,33 +50,19 @@ class FedGenServer(DefaultCoordinator):
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "generator_steps": NOT_NEGATIVE,
-        "generator_lr": NOT_NEGATIVE,
-        "generator_batch": Limits(low=2),  # BatchNorm needs two examples
-        "noise_dim": AT_LEAST_ONE,
-        "hidden_dim": AT_LEAST_ONE,
-    }
 
-    def __init__(
-        self,
-        generator_steps: int = 50,
-        generator_lr: float = 3e-4,
-        generator_batch: int = 128,
-        noise_dim: int = 32,
-        hidden_dim: int = 256,
-    ) -> None:
-        self.steps, self.lr, self.batch = generator_steps, generator_lr, generator_batch
-        self.noise_dim, self.hidden_dim = noise_dim, hidden_dim
+    before = (Evaluate("train", "labels"),)
+    generator_steps: int = option(50, "steps of Adam in a round", low=0)
+    generator_lr: float = option(3e-4, "learning rate of the generator", low=0)
+    generator_batch: int = option(128, "examples of a step; BatchNorm needs two", low=2)
+    noise_dim: int = option(32, "numbers of noise", low=1)
+    hidden_dim: int = option(256, "hidden units of the generator", low=1)
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         return ObjectiveMemory(
             {f"{NEWCOMER}/{name}": initial[names.received(name)] for name in _SENT},
             {"round": 0, "seed": seed},
         )
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (Evaluate("train", "labels"), *super().training(context, work))
 
     def absorb(
         self,
@@ -103,7 +89,14 @@ class FedGenServer(DefaultCoordinator):
                 (m.tensors[names.shared("head.weight")], m.tensors[names.shared("head.bias")])
                 for m in members
             ]
-            generator.train(heads, counts, rng, self.steps, self.lr, self.batch)
+            generator.train(
+                heads,
+                counts,
+                rng,
+                self.generator_steps,
+                self.generator_lr,
+                self.generator_batch,
+            )
             arrays |= {f"{prefix}{name}": value for name, value in generator.arrays().items()}
             arrays[f"{group}/bank"] = generator.bank(rng, shape[0])
             arrays[f"{group}/classes"] = (counts.sum(0) > 0).astype(np.float32)
@@ -124,23 +117,22 @@ class FedGen(Supervised):
     citation: ClassVar[str] = "Zhu et al., ICML 2021, Algorithm 1"
     wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     server: ClassVar[type[DefaultCoordinator]] = FedGenServer
-    hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "alpha": 1.0, "beta": 0.0}
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "bank_size": AT_LEAST_ONE,
-        "generated_batch": AT_LEAST_ONE,
-        "alpha": NOT_NEGATIVE,
-        "beta": NOT_NEGATIVE,
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "alpha": option(1.0, "weight of the loss on what was generated", low=0),
+        "beta": option(0.0, "weight of the distance to what the head says of it", low=0),
     }
+    bank_size: int = option(256, "representations that a device receives", low=1)
+    generated_batch: int = option(32, "of these, how many a step takes", low=1)
 
-    def __init__(self, model: Classifier, bank_size: int = 256, generated_batch: int = 32) -> None:
-        """`bank_size` representations are received; a step takes `generated_batch` of them, in
-        whole rows of one for each class."""
-        super().__init__(model)
+    def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:
+        """A step takes whole rows of one representation for each class."""
+        super().__init__(model, *values, **options)
         classes = model.linear_head(
             "fedgen generates what a head reads, and the server asks the heads itself"
         ).out_features
-        self.rows = ceil(bank_size / classes)
-        self.rows_per_step = min(self.rows, max(1, round(generated_batch / classes)))
+        self.rows = ceil(self.bank_size / classes)
+        self.rows_per_step = min(self.rows, max(1, round(self.generated_batch / classes)))
 
     def initial(self) -> TorchTensors:
         classes, width = self.model.num_classes, self.model.num_features
@@ -153,12 +145,6 @@ class FedGen(Supervised):
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "labels": self.labels}
-
-    def labels(
-        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
-    ) -> TorchTensors:
-        """The examples of each class."""
-        return {names.metric("share"): count_labels(batch["y"], self.model.num_classes)}
 
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors

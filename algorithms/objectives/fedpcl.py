@@ -34,7 +34,6 @@ from algorithms.core.contract import (
     Work,
 )
 from algorithms.core.keys import NEWCOMER
-from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.local import Local
 from algorithms.objectives.supervised import (
@@ -43,10 +42,10 @@ from algorithms.objectives.supervised import (
     following_values,
     metrics_of_answers,
 )
-from algorithms.spec import AT_LEAST_ONE, POSITIVE, Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
-from wire.messages import Apply, Evaluate, Verb
+from wire.messages import Apply, Evaluate
 
 _SUM, _SHARE = names.response("prototypes", "sum"), names.response("prototypes", "share")
 _OWN, _OWN_KNOWN = names.private("prototypes"), names.private("known")
@@ -61,6 +60,7 @@ class FedPclServer(DefaultCoordinator):
     """Averages prototypes, and hands on the sets of M devices of the group, others in every
     round."""
 
+    after = (Evaluate("train", "prototypes"), Apply("keep"))
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
@@ -75,10 +75,7 @@ class FedPclServer(DefaultCoordinator):
         return not context.info["round"]
 
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
-        return {"": self._collect()} if self.preparing(context) else super().programs(context, work)
-
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (*super().training(context, work), *self._collect())
+        return {"": self.after} if self.preparing(context) else super().programs(context, work)
 
     def absorb(
         self,
@@ -123,9 +120,6 @@ class FedPclServer(DefaultCoordinator):
             if k.startswith(prefix)
         }
 
-    def _collect(self) -> tuple[Verb, ...]:
-        return Evaluate("train", "prototypes"), Apply("keep")
-
 
 class FedPCL(Local):
     """The whole model is private; the head is not used."""
@@ -135,11 +129,9 @@ class FedPCL(Local):
     server: ClassVar[type[DefaultCoordinator]] = FedPclServer
     model_answers: ClassVar[bool] = False
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
-    limits: ClassVar[Mapping[str, Limits]] = {"num_others": AT_LEAST_ONE, "tau": POSITIVE}
 
-    def __init__(self, model: Classifier, num_others: int = 10, tau: float = 0.07) -> None:
-        super().__init__(model)
-        self.num_others, self.tau = num_others, tau
+    num_others: int = option(10, "devices whose prototypes one gets", low=1)
+    tau: float = option(0.07, "temperature", above=0)
 
     def initial(self) -> TorchTensors:
         classes, width = self.model.num_classes, self.model.num_features

@@ -5,14 +5,14 @@ Heterogeneous Networks. MLSys 2020, Eq. 2.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised
-from algorithms.spec import NOT_NEGATIVE, Limits
+from algorithms.objectives.supervised import Pass, Supervised
+from algorithms.spec import option
 from wire.arrays import names
 
 
@@ -40,8 +40,10 @@ class FedProx(Supervised):
     citation: ClassVar[str] = "Li et al., MLSys 2020, Eq. 2"
     wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     follows_task: ClassVar[bool] = True
-    hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "mu": 0.001}
-    limits: ClassVar[Mapping[str, Limits]] = {"mu": NOT_NEGATIVE}
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "mu": option(0.001, "weight of the proximal term", low=0),
+    }
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()

@@ -15,7 +15,7 @@ from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchT
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Supervised, differentiate, following_values
-from algorithms.spec import Limits
+from algorithms.spec import option
 from wire.arrays import names
 from wire.messages import MOST_EPOCHS, Verb
 
@@ -43,10 +43,7 @@ def step_over(
 class FedRepServer(DefaultCoordinator):
     """Every round: `head_epochs` passes of the head, then the run's passes of the body."""
 
-    limits: ClassVar[Mapping[str, Limits]] = {"head_epochs": Limits(low=1, high=MOST_EPOCHS)}
-
-    def __init__(self, head_epochs: int = 1) -> None:
-        self.head_epochs = head_epochs
+    head_epochs: int = option(1, "passes of the head", low=1, high=MOST_EPOCHS)
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         return (

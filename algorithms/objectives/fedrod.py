@@ -17,18 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, TorchTensors
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import (
-    LR,
-    MOMENTUM,
     Pass,
     Supervised,
-    count_labels,
     following_values,
 )
 from wire.arrays import names
-from wire.messages import Apply, Evaluate, Verb
+from wire.messages import Apply, Evaluate
 
 SMALLEST_SHARE = 1e-8
 """Share of a class that a device has no example of: its logit is lowered by 18, and its logarithm
@@ -41,12 +38,7 @@ _SHARE, _COUNTED = names.private("share"), names.response("labels", "share")
 class FedRodServer(DefaultCoordinator):
     """A device counts its labels, for itself, before it trains."""
 
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (
-            Evaluate("train", "labels", report=False),
-            Apply("keep"),
-            *super().training(context, work),
-        )
+    before = (Evaluate("train", "labels", report=False), Apply("keep"))
 
 
 class FedRod(Supervised):
@@ -57,7 +49,6 @@ class FedRod(Supervised):
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     server: ClassVar[type[DefaultCoordinator]] = FedRodServer
     model_answers: ClassVar[bool] = False
-    hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM}
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
@@ -75,12 +66,6 @@ class FedRod(Supervised):
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "labels": self.labels, "keep": self.keep}
-
-    def labels(
-        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
-    ) -> TorchTensors:
-        """The examples of each class."""
-        return {names.metric("share"): count_labels(batch["y"], self.model.num_classes)}
 
     def keep(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Remember what `labels` counted."""

@@ -7,13 +7,12 @@ traditional FL and then fine-tunes the model with the data in each client'. The 
 devices; DistFL's wording is followed here.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from algorithms.core.contract import ObjectiveMemory, Work
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedavg import FedAvg
-from algorithms.spec import Limits
+from algorithms.spec import option
 from wire.messages import MOST_EPOCHS, Verb
 
 
@@ -22,10 +21,8 @@ class FineTuned(DefaultCoordinator):
     evaluates what came of it."""
 
     tuning: ClassVar[str] = "step"
-    limits: ClassVar[Mapping[str, Limits]] = {"fine_tune_epochs": Limits(low=0, high=MOST_EPOCHS)}
 
-    def __init__(self, fine_tune_epochs: int = 10) -> None:
-        self.fine_tune_epochs = fine_tune_epochs
+    fine_tune_epochs: int = option(10, "passes after the last round", low=0, high=MOST_EPOCHS)
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         tune = (
@@ -36,14 +33,10 @@ class FineTuned(DefaultCoordinator):
         return (*tune, *super().closing(context, work))
 
 
-class LgNetServer(FineTuned):
-    """Fine-tunes the whole model with the step that federated it."""
-
-
 class LgNet(FedAvg):
     """The device's half is FedAvg's."""
 
     name: ClassVar[str] = "lg-net"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (LG-Net)"
     wrapped_by: ClassVar[tuple[str, ...]] = ()
-    server: ClassVar[type[DefaultCoordinator]] = LgNetServer
+    server: ClassVar[type[DefaultCoordinator]] = FineTuned

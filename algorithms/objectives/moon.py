@@ -6,26 +6,25 @@ term's weight, tau its temperature.
 """
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work, exchanged
+from algorithms.core.contract import GraphFunction, TorchTensors, exchanged
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
-from algorithms.objectives.supervised import LR, MOMENTUM, Pass, Supervised, following_values
-from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
+from algorithms.objectives.supervised import Pass, Supervised, following_values
+from algorithms.spec import option
 from wire.arrays import names
-from wire.messages import Apply, Verb
+from wire.messages import Apply
 
 
 class MoonServer(DefaultCoordinator):
     """A device remembers its model after its training."""
 
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (*super().training(context, work), Apply("remember"))
+    after = (Apply("remember"),)
 
 
 class Moon(Supervised):
@@ -37,8 +36,11 @@ class Moon(Supervised):
     wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     server: ClassVar[type[DefaultCoordinator]] = MoonServer
     follows_task: ClassVar[bool] = True
-    hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM, "mu": 1.0, "tau": 1.0}
-    limits: ClassVar[Mapping[str, Limits]] = {"mu": NOT_NEGATIVE, "tau": POSITIVE}
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "mu": option(1.0, "weight of the term", low=0),
+        "tau": option(1.0, "temperature", above=0),
+    }
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()

@@ -16,19 +16,17 @@ for half of a batch of any size.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import torch
 from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
-from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.lgnet import FineTuned
 from algorithms.objectives.supervised import LR, Supervised, differentiate, following_values
-from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
-from wire.errors import ConfigError
+from algorithms.spec import option
 from wire.messages import MOST_EPOCHS, Train, Verb
 
 Hessian = Literal["none", "free"]
@@ -43,11 +41,11 @@ class PerFedAvgServer(FineTuned):
     """
 
     tuning: ClassVar[str] = "adapt"
-    limits: ClassVar[Mapping[str, Limits]] = {"adapt_steps": Limits(low=0, high=MOST_EPOCHS)}
 
-    def __init__(self, fine_tune_epochs: int = 1, adapt_steps: int = 0) -> None:
-        super().__init__(fine_tune_epochs)
-        self.adapt_steps = adapt_steps
+    fine_tune_epochs: int = option(1, "passes after the last round", low=0, high=MOST_EPOCHS)
+    adapt_steps: int = option(
+        0, "batches after the last round, in place of passes", low=0, high=MOST_EPOCHS
+    )
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         verbs = super().closing(context, work)
@@ -69,22 +67,14 @@ class PerFedAvg(Supervised):
     citation: ClassVar[str] = "Fallah et al., NeurIPS 2020, Algorithm 1"
     server: ClassVar[type[DefaultCoordinator]] = PerFedAvgServer
     follows_task: ClassVar[bool] = True
-    hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0, "inner_lr": 0.01, "delta": 0.001}
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "hessian": Limits(choices=("none", "free")),
-        "inner_lr": NOT_NEGATIVE,
-        "delta": POSITIVE,
+    hyper: Mapping[str, Any] = {
+        **Supervised.hyper,
+        "lr": 10 * LR,
+        "momentum": 0.0,
+        "inner_lr": option(0.01, "rate of adaptation", low=0),
+        "delta": option(0.001, "distance at which hessian=free takes differences", above=0),
     }
-
-    def __init__(self, model: Classifier, hessian: Hessian = "none") -> None:
-        """
-        Raises:
-            ConfigError: there is no such approximation.
-        """
-        super().__init__(model)
-        if hessian not in ("none", "free"):
-            raise ConfigError(f"hessian {hessian!r}: expected none or free")
-        self.hessian = hessian
+    hessian: Hessian = option("none", "approximation of the Hessian", choices=("none", "free"))
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "adapt": self.adapt}

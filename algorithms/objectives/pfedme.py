@@ -14,24 +14,22 @@ the new model is the mean.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
-from algorithms.models.classifier import Classifier
+from algorithms.core.contract import GraphFunction, TorchTensors
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.personal_model import as_model, copy_as_personal_model, personal_key
 from algorithms.objectives.supervised import LR, Pass, Supervised, differentiate, following_values
-from algorithms.spec import AT_LEAST_ONE, NOT_NEGATIVE, Limits
-from wire.messages import Apply, Verb
+from algorithms.spec import option
+from wire.messages import Apply
 
 
 class PFedMeServer(DefaultCoordinator):
     """The personal model starts at the received one in every round."""
 
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (Apply("begin"), *super().training(context, work))
+    before = (Apply("begin"),)
 
 
 class PFedMe(Supervised):
@@ -43,16 +41,12 @@ class PFedMe(Supervised):
     follows_task: ClassVar[bool] = True
     model_answers: ClassVar[bool] = False
     own_rule: ClassVar[bool] = True
-    hyper: Mapping[str, float] = {"lr": 10 * LR, "personal_lr": 0.01, "lambda": 15.0}
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "inner_steps": AT_LEAST_ONE,
-        "personal_lr": NOT_NEGATIVE,
-        "lambda": NOT_NEGATIVE,
+    hyper: Mapping[str, Any] = {
+        "lr": option(10 * LR, "learning rate", low=0),
+        "personal_lr": option(0.01, "learning rate of the personal model", low=0),
+        "lambda": option(15.0, "strength of the tie to the local model", low=0),
     }
-
-    def __init__(self, model: Classifier, inner_steps: int = 5) -> None:
-        super().__init__(model)
-        self.inner_steps = inner_steps
+    inner_steps: int = option(5, "steps of the personal model in one of the local one", low=1)
 
     def initial(self) -> TorchTensors:
         tensors = self.parameters() | self.statistics()

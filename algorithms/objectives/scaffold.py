@@ -11,18 +11,18 @@ all devices (Eq. 5).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, LocalModel, ObjectiveMemory, TorchTensors
 from algorithms.core.keys import NEWCOMER
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import LR, Supervised
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
-from wire.messages import Apply, Verb
+from wire.messages import Apply
 
 _STEPS = names.slot("steps")
 
@@ -34,8 +34,7 @@ class ScaffoldServer(DefaultCoordinator):
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
 
-    def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        return (*super().training(context, work), Apply("conclude"))
+    after = (Apply("conclude"),)
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
         controls = {k: v for k, v in initial.items() if k.startswith(_servers(""))}
@@ -77,7 +76,7 @@ class Scaffold(Supervised):
     wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
     server: ClassVar[type[DefaultCoordinator]] = ScaffoldServer
     own_rule: ClassVar[bool] = True
-    hyper: Mapping[str, float] = {"lr": 10 * LR, "momentum": 0.0}
+    hyper: Mapping[str, Any] = {**Supervised.hyper, "lr": 10 * LR, "momentum": 0.0}
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()

@@ -8,12 +8,12 @@ and adds graphs of its own.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, Optimizer, Task, TorchTensors
+from algorithms.core.contract import GraphFunction, TorchTensors
 from algorithms.core.contract import Sgd as SgdGraph
 from algorithms.core.functional import functional
 from algorithms.core.probe import named_norms, watch_norms
@@ -24,8 +24,10 @@ from algorithms.models.adoption.stacked import replace_recurrent
 from algorithms.models.classifier import Classifier, plausible, watch_representation
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
+from algorithms.optimizers.base import Optimizer
 from algorithms.optimizers.sgd import Sgd
-from algorithms.spec import NOT_NEGATIVE, PART, Limits
+from algorithms.spec import WithOptions, hyper_of, option
+from algorithms.tasks.base import Task
 from algorithms.tasks.classification import Classification
 from wire.arrays import names
 from wire.errors import ConfigError
@@ -71,14 +73,18 @@ def following_values(tensors: TorchTensors) -> TorchTensors:
     return {names.following(key): value for key, value in tensors.items()}
 
 
-class Supervised:
+class Supervised(WithOptions):
     """A classifier trained by an optimizer on the loss of a task; what the optimizer keeps are
     slots: they start at zero in every round."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
-    hyper: Mapping[str, float] = {"lr": LR, "momentum": MOMENTUM}
-    limits: ClassVar[Mapping[str, Limits]] = {"lr": NOT_NEGATIVE, "momentum": PART}
+    hyper: Mapping[str, Any] = {
+        "lr": option(LR, "learning rate", low=0),
+        "momentum": option(MOMENTUM, "momentum of SGD", low=0, below=1),
+    }
+    """Numbers that the graphs take. On the class, `option`s say their ranges; a class that derives
+    from it may give other defaults as plain numbers."""
     columns: Mapping[str, tuple[int, ...]] = {}
     sgd_graphs: ClassVar[Mapping[str, SgdGraph]] = {}
     """The training graphs that are plain SGD. A class that overrides a method of `TRAINING`
@@ -113,12 +119,14 @@ class Supervised:
         if _overrides(cls, ANSWERS, declared="model_answers"):
             cls.model_answers = False
 
-    def __init__(self, model: Classifier) -> None:
+    def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:
         """
         Raises:
             ConfigError: the model has a layer that draws random numbers which cannot be inputs, or
             its last layer is frozen.
         """
+        super().__init__(*values, **options)
+        self.hyper = {key: each.default for key, each in hyper_of(type(self)).items()}
         self.model = model
         replace_attention(model)
         replace_recurrent(model)
@@ -292,6 +300,12 @@ class Supervised:
         """What the task answers by the model that the device uses: class probabilities (batch,
         classes), or others in their place."""
         return self.task.answer(self.answer(tensors, x).logits, self.model.scale(x))
+
+    def labels(
+        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
+    ) -> TorchTensors:
+        """Return the examples of each class: a graph for objectives that count them."""
+        return {names.metric("share"): count_labels(batch["y"], self.model.num_classes)}
 
     def survey(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         """What tells data distributions apart, as sums over the batch: ``mean.LAYER`` and

@@ -1,17 +1,16 @@
 """Adam and AdamW, as in `torch.optim`."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.optimizers.base import Clipping, slot_of
-from algorithms.spec import NOT_NEGATIVE, PART, POSITIVE, Limits
+from algorithms.optimizers.base import Optimizer, slot_of
+from algorithms.spec import option
 
 
-class Adam(Clipping):
+class Adam(Optimizer):
     """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; w <- w - lr * m' / (sqrt(v') + eps), m' and
     v' without their bias towards zero.
 
@@ -23,41 +22,13 @@ class Adam(Clipping):
     name: ClassVar[str] = "adam"
     citation: ClassVar[str] = "Kingma & Ba, ICLR 2015, Algorithm 1"
     replaces: ClassVar[tuple[str, ...]] = ("momentum",)
-    plain: ClassVar[bool] = False
+    in_step: ClassVar[tuple[str, ...]] = ("lr", "beta1", "beta2", "eps")
     decoupled: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "lr": NOT_NEGATIVE,
-        "beta1": PART,
-        "beta2": PART,
-        "eps": POSITIVE,
-    }
-
-    def __init__(
-        self,
-        lr: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        max_norm: float = 0.0,
-    ) -> None:
-        super().__init__(max_norm)
-        self.lr, self.beta1, self.beta2, self.eps, self.weight_decay = (
-            lr,
-            beta1,
-            beta2,
-            eps,
-            weight_decay,
-        )
-
-    @property
-    def hyper(self) -> Mapping[str, float]:
-        own = {"lr": self.lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
-        return (
-            own
-            | self.clipping()
-            | ({"weight_decay": self.weight_decay} if self.weight_decay else {})
-        )
+    lr: float = option(0.001, "learning rate", low=0)
+    beta1: float = option(0.9, "decay of the mean of gradients", low=0, below=1)
+    beta2: float = option(0.999, "decay of the mean of their squares", low=0, below=1)
+    eps: float = option(1e-8, "added to the root of the squares", above=0)
+    weight_decay: float = option(0.0, "share of a weight that is added to its gradient", low=0)
 
     def slots(self, key: str, value: Tensor) -> TorchTensors:
         moments = {slot_of(key, moment): torch.zeros_like(value) for moment in ("mean", "square")}
@@ -90,14 +61,4 @@ class AdamW(Adam):
     name: ClassVar[str] = "adamw"
     citation: ClassVar[str] = "Loshchilov & Hutter, ICLR 2019, Algorithm 2"
     decoupled: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        lr: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-        max_norm: float = 0.0,
-    ) -> None:
-        super().__init__(lr, beta1, beta2, eps, weight_decay, max_norm)
+    weight_decay: float = option(0.01, "share of a weight that a step takes off it", low=0)

@@ -1,17 +1,16 @@
 """Stochastic gradient descent with momentum, as `torch.optim.SGD`."""
 
-from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.optimizers.base import Clipping, slot_of
-from algorithms.spec import Limits
+from algorithms.optimizers.base import Optimizer, slot_of
+from algorithms.spec import option
 
 
-class Sgd(Clipping):
+class Sgd(Optimizer):
     """g <- g + weight_decay * w; v <- momentum * v + g; w <- w - lr * v, or with Nesterov w <- w -
     lr * (g + momentum * v).
 
@@ -21,22 +20,12 @@ class Sgd(Clipping):
 
     name: ClassVar[str] = "sgd"
     citation: ClassVar[str] = "Sutskever et al., ICML 2013, as torch.optim.SGD"
-    replaces: ClassVar[tuple[str, ...]] = ()
-    limits: ClassVar[Mapping[str, Limits]] = {}
+    weight_decay: float = option(0.0, "share of a weight that is added to its gradient", low=0)
+    nesterov: bool = option(False, "a step follows Nesterov's momentum")
 
-    def __init__(
-        self, weight_decay: float = 0.0, nesterov: bool = False, max_norm: float = 0.0
-    ) -> None:
-        super().__init__(max_norm)
-        self.weight_decay, self.nesterov = weight_decay, nesterov
-
-    @property
-    def plain(self) -> bool:
-        return not (self.weight_decay or self.nesterov or self.max_norm)
-
-    @property
-    def hyper(self) -> Mapping[str, float]:
-        return self.clipping() | ({"weight_decay": self.weight_decay} if self.weight_decay else {})
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        self.plain = not (self.weight_decay or self.nesterov or self.max_norm)
 
     def slots(self, key: str, value: Tensor) -> TorchTensors:
         return {slot_of(key): torch.zeros_like(value)}

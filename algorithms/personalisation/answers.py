@@ -12,9 +12,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import Task, TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.objectives.supervised import metrics_of_answers
 from algorithms.personalisation.kept import LEAST
+from algorithms.tasks.base import Task
 from wire.arrays import names
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, TaskName
 

@@ -16,28 +16,41 @@ from algorithms.personalisation.keeping import (
     Recipe,
 )
 from algorithms.personalisation.neighbourly import ByNeighbours, ByScores
-from algorithms.spec import Limits
+from algorithms.spec import WithOptions, option
 from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS
 from wire.tasks import CLASSIFICATION, TaskName
 
-MEMORY = 256
-"""How many of its windows a device remembers, at most."""
 
-
-class Personalisation:
-    """What a device keeps when a run is over: what it is given, unless a subclass says more."""
+class ByRecipe(WithOptions):
+    """What a device keeps when a run is over, chosen by a recipe; without one, what it is given."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
     grouping: ClassVar[str] = ""
     """Name of the grouping that goes with it where none is named; empty when any will do."""
+    recipe: ClassVar[Recipe | None] = None
+    memory: int = 256
+    """Largest number of its windows that a device remembers."""
+    holdout: float = 0.25
+    """Share of its windows that candidates are judged on."""
+    epochs: int = 0
+    """Epochs of its own training; 0 for as many as in a round."""
+    task: TaskName = CLASSIFICATION
 
     @property
     def candidates(self) -> tuple[str, ...]:
         """Names of what devices choose from, in the order of what they report
         (`algorithms.personalisation.kept`); empty where they do not choose."""
-        return ()
+        return tuple(map(str, self.rule.candidates)) if self.rule else ()
+
+    @property
+    def rule(self) -> Recipe | None:
+        """The recipe as it is in the task: without neighbours where there are none."""
+        if self.recipe is None:
+            return None
+        recipe = self.recipe if self.task in ANSWERS else self.recipe.alone
+        return replace(recipe, glances=recipe.recalibrates and self.task == CLASSIFICATION)
 
     def in_task(self, task: TaskName) -> Self:
         """Return the same for devices that learn this task.
@@ -45,47 +58,9 @@ class Personalisation:
         Raises:
             ConfigError: it has nothing to go by there.
         """
-        return self
-
-    def wrap_device(self, objective: Supervised) -> None:
-        """Wrap the device's half of an objective with what this needs."""
-
-    def wrap_server(self, coordinator: DefaultCoordinator, reports: bool) -> None:
-        """Wrap the server's half; `reports`: whether devices may say what they kept, and why."""
-
-
-class Served(Personalisation):
-    """The model that the algorithm gives the device, and what the objective itself does after the
-    last round."""
-
-    name: ClassVar[str] = "served"
-    citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
-
-
-class ByRecipe(Personalisation):
-    """Makes both halves by a recipe; the others derive from it."""
-
-    recipe: ClassVar[Recipe]
-    memory, holdout, epochs = MEMORY, 0.25, 0
-    task: TaskName = CLASSIFICATION
-
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        return tuple(map(str, self.rule.candidates))
-
-    @property
-    def rule(self) -> Recipe:
-        """The recipe as it is in the task: without neighbours where there are none."""
-        recipe = self.recipe if self.task in ANSWERS else self.recipe.alone
-        glances = recipe.recalibrates and self.task == CLASSIFICATION
-        return replace(recipe, glances=glances)
-
-    def in_task(self, task: TaskName) -> Self:
-        if (
-            task not in ANSWERS
-            and len(self.recipe.candidates) > 1
-            and len(self.recipe.alone.candidates) == 1
-        ):
+        recipe = self.recipe
+        alone = recipe is not None and task not in ANSWERS and len(recipe.alone.candidates) == 1
+        if recipe is not None and alone and len(recipe.candidates) > 1:
             raise ConfigError(
                 f"by {self.name} devices choose how much neighbours among their windows are to "
                 f"say, and in {task} there are none to look "
@@ -96,12 +71,24 @@ class ByRecipe(Personalisation):
         return made
 
     def wrap_device(self, objective: Supervised) -> None:
-        keeping = ByNeighbours if self.task in ANSWERS else ByScores
-        keeping(objective, self.rule, self.memory)
+        """Wrap the device's half of an objective with what this needs."""
+        if self.rule:
+            keeping = ByNeighbours if self.task in ANSWERS else ByScores
+            keeping(objective, self.rule, self.memory)
 
     def wrap_server(self, coordinator: DefaultCoordinator, reports: bool) -> None:
-        asked = Asked(self.holdout, self.epochs, reports, self.memory)
-        KeepingServer(coordinator, self.rule, asked)
+        """Wrap the server's half; `reports` is True if devices may say what they kept, and why."""
+        if self.rule:
+            asked = Asked(self.holdout, self.epochs, reports, self.memory)
+            KeepingServer(coordinator, self.rule, asked)
+
+
+class Served(ByRecipe):
+    """The model that the algorithm gives the device, and what the objective itself does after the
+    last round."""
+
+    name: ClassVar[str] = "served"
+    citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
 
 
 class Personal(ByRecipe):
@@ -123,16 +110,13 @@ class Personal(ByRecipe):
         ),
         errors=3.0,
     )
-    limits: ClassVar[dict[str, Limits]] = {
-        "memory": Limits(low=8, high=4096),
-        "holdout": Limits(above=0, high=0.5),
-        "epochs": Limits(low=0, high=MOST_EPOCHS),
-    }
-
-    def __init__(self, memory: int = MEMORY, holdout: float = 0.25, epochs: int = 0) -> None:
-        """`memory`: how many windows a device remembers; `holdout`: the share of its windows that
-        candidates are judged on; `epochs` of its training, 0 for as many as in a round."""
-        self.memory, self.holdout, self.epochs = memory, holdout, epochs
+    memory: int = option(256, "windows that a device remembers at most", low=8, high=4096)
+    holdout: float = option(
+        0.25, "share of its windows that candidates are judged on", above=0, high=0.5
+    )
+    epochs: int = option(
+        0, "epochs of its training; 0 for as many as in a round", low=0, high=MOST_EPOCHS
+    )
 
 
 class Recalibrated(ByRecipe):
@@ -158,11 +142,7 @@ class KnnPer(ByRecipe):
         unlabelled=False,
         unjudged=5,
     )
-    limits: ClassVar[dict[str, Limits]] = {
-        "memory": Limits(low=1, high=4096),
-        "holdout": Limits(above=0, below=1),
-    }
-
-    def __init__(self, memory: int = MEMORY, holdout: float = 0.25) -> None:
-        """`memory`, `holdout`: as those of `Personal`."""
-        self.memory, self.holdout = memory, holdout
+    memory: int = option(256, "windows that a device remembers at most", low=1, high=4096)
+    holdout: float = option(
+        0.25, "share of its windows that candidates are judged on", above=0, below=1
+    )

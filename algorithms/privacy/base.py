@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from algorithms.core.contract import LocalModel, Work
+from algorithms.spec import WithOptions
 from wire.arrays.tensors import Array
 from wire.messages import Verb
 
 
-class DefaultPrivacy:
+class DefaultPrivacy(WithOptions):
     """Leaves every update as it is, at no cost; mechanisms change what differs."""
 
     name: ClassVar[str]

@@ -12,17 +12,16 @@ nor who is put in which group.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from algorithms.core.contract import LocalModel, Work
 from algorithms.privacy.base import DefaultPrivacy
-from algorithms.spec import NOT_NEGATIVE, POSITIVE, Limits
+from algorithms.spec import option
 from wire.arrays.privacy import add_noise, clip
 from wire.arrays.tensors import Array
-from wire.errors import ConfigError
 from wire.messages import Protect, Verb
 
 
@@ -46,27 +45,15 @@ class Mechanism(DefaultPrivacy):
     """Options that every mechanism has; each changes what it does to updates, and says what it
     costs."""
 
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "clip_norm": POSITIVE,
-        "noise_multiplier": NOT_NEGATIVE,
-        "delta": Limits(above=0, below=1),
-    }
-
-    def __init__(
-        self, *, clip_norm: float = 1.0, noise_multiplier: float = 1.0, delta: float = 1e-5
-    ) -> None:
-        """`clip_norm`: largest Euclidean norm C. `noise_multiplier`: the noise's standard
-        deviation, in units of C. `delta`: chance that the guarantee does not hold; well below one
-        over the number of those it protects."""
-        if not (clip_norm > 0 and math.isfinite(clip_norm)):
-            raise ConfigError(f"clip_norm {clip_norm}: expected a number more than 0")
-        if not (noise_multiplier >= 0 and math.isfinite(noise_multiplier)):
-            raise ConfigError(
-                f"noise_multiplier {noise_multiplier}: expected a number of at least 0"
-            )
-        if not 0 < delta < 1:
-            raise ConfigError(f"delta {delta}: expected a number between 0 and 1")
-        self.clip_norm, self.noise_multiplier, self.delta = clip_norm, noise_multiplier, delta
+    clip_norm: float = option(1.0, "largest Euclidean norm C", above=0)
+    noise_multiplier: float = option(1.0, "standard deviation of the noise, in units of C", low=0)
+    delta: float = option(
+        1e-5,
+        "chance that the guarantee does not hold; well below one over the number of those it "
+        "protects",
+        above=0,
+        below=1,
+    )
 
 
 class LocalGaussian(Mechanism):

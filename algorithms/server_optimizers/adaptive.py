@@ -14,30 +14,27 @@ Neither moment is corrected for its bias towards its first value. The usual valu
 depends on how large the devices' changes are: the paper tries 0.001 to 10.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 import numpy as np
 
-from algorithms.core.contract import Moved
-from algorithms.spec import PART, POSITIVE, Limits
+from algorithms.core.contract import Moved, ServerOptimizer
+from algorithms.spec import option
 from wire.arrays.tensors import Array, Tensors
 
 
-class Adaptive(ABC):
+class Adaptive(ServerOptimizer):
     """What the three have in common."""
 
     citation: ClassVar[str] = "Reddi et al., ICLR 2021, Algorithm 2"
-    moves: ClassVar[bool] = True
-    limits: ClassVar[Mapping[str, Limits]] = {"server_lr": POSITIVE, "beta1": PART, "tau": POSITIVE}
+    server_lr: float = option(0.01, "learning rate of the server", above=0)
+    beta1: float = option(0.9, "decay of the momentum", low=0, below=1)
+    tau: float = option(0.001, "degree of adaptivity", above=0)
 
-    def __init__(self, server_lr: float, beta1: float, tau: float) -> None:
-        self.server_lr, self.beta1, self.tau = server_lr, beta1, tau
-
-    @property
-    def moments(self) -> Mapping[str, float]:
-        return {"momentum": 0.0, "square": self.tau**2}
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        self.moments = {"momentum": 0.0, "square": min(self.tau, 1e150) ** 2}
 
     def step(self, change: Array, moments: Tensors) -> Moved:
         momentum = self.beta1 * moments["momentum"] + (1 - self.beta1) * change
@@ -57,8 +54,7 @@ class FedAdagrad(Adaptive):
 
     name: ClassVar[str] = "fedadagrad"
 
-    def __init__(self, server_lr: float = 0.01, beta1: float = 0.0, tau: float = 0.001) -> None:
-        super().__init__(server_lr, beta1, tau)
+    beta1: float = option(0.0, "decay of the momentum", low=0, below=1)
 
     def second_moment(self, square: Array, squared: Array) -> Array:
         return square + squared
@@ -68,13 +64,7 @@ class FedAdam(Adaptive):
     """v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2."""
 
     name: ClassVar[str] = "fedadam"
-    limits: ClassVar[Mapping[str, Limits]] = {"beta2": PART}
-
-    def __init__(
-        self, server_lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 0.001
-    ) -> None:
-        super().__init__(server_lr, beta1, tau)
-        self.beta2 = beta2
+    beta2: float = option(0.99, "decay of the squares", low=0, below=1)
 
     def second_moment(self, square: Array, squared: Array) -> Array:
         return np.asarray(self.beta2 * square + (1 - self.beta2) * squared)

@@ -8,36 +8,32 @@ the server's optimizer in S. Reddi et al., ICLR 2021.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.core.contract import Moved
-from algorithms.spec import PART, POSITIVE, Limits
+from algorithms.core.contract import Moved, ServerOptimizer
+from algorithms.spec import option
 from wire.arrays.tensors import Array, Tensors
 
 
-class FedAvgM:
+class FedAvgM(ServerOptimizer):
     """v <- beta v + change; x <- x + server_lr v. With beta 0 and server_lr 1 the next model is the
     mean, to the bit: FedAvg."""
 
     name: ClassVar[str] = "fedavgm"
     citation: ClassVar[str] = "Hsu et al., arXiv 1909.06335, 2019, 4.3"
-    moves: ClassVar[bool] = True
     moments: Mapping[str, float] = {"momentum": 0.0}
-    limits: ClassVar[Mapping[str, Limits]] = {"server_lr": POSITIVE, "beta": PART}
-
-    def __init__(self, server_lr: float = 1.0, beta: float = 0.9) -> None:
-        self.server_lr, self.beta = server_lr, beta
+    server_lr: float = option(1.0, "learning rate of the server", above=0)
+    beta: float = option(0.9, "decay of the momentum", low=0, below=1)
 
     def step(self, change: Array, moments: Tensors) -> Moved:
         momentum = self.beta * moments["momentum"] + change
         return Moved(self.server_lr * momentum, {"momentum": momentum})
 
 
-class NoServerOptimizer:
+class NoServerOptimizer(ServerOptimizer):
     """x <- x + change."""
 
     name: ClassVar[str] = "no-server-optimizer"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
     moves: ClassVar[bool] = False
-    moments: Mapping[str, float] = {}
 
     def step(self, change: Array, moments: Tensors) -> Moved:
         return Moved(change, {})

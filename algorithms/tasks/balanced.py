@@ -24,7 +24,7 @@ from algorithms.core.contract import (
     Work,
 )
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.supervised import Supervised, count_labels, following_values
+from algorithms.objectives.supervised import Supervised, following_values
 from algorithms.objectives.wrapper import Wrapper
 from wire.arrays import names
 from wire.messages import Apply, Evaluate, Train, Verb
@@ -32,7 +32,7 @@ from wire.messages import Apply, Evaluate, Train, Verb
 MOST = 10.0
 """The largest weight."""
 COUNT, KEEP = "count_classes", "keep_class_shares"
-_SHARES, _COUNTED = names.private("balance.shares"), names.response(COUNT, "shares")
+_SHARES, _COUNTED = names.private("balance.shares"), names.response(COUNT, "share")
 
 
 def balanced_weights(shares: Tensor) -> Tensor:
@@ -53,18 +53,12 @@ class Balanced(Wrapper[Supervised]):
         return self.inner.initial() | {_SHARES: torch.full((count,), 1 / count)}
 
     def graphs(self) -> Mapping[str, GraphFunction]:
-        return {**self.inner.graphs(), COUNT: self.count_classes, KEEP: self.keep_class_shares}
-
-    def count_classes(
-        self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
-    ) -> TorchTensors:
-        """The examples of each class; the device divides by how many there are."""
-        return {names.metric("shares"): count_labels(batch["y"], self.whole.model.num_classes)}
+        return {**self.inner.graphs(), COUNT: self.whole.labels, KEEP: self.keep_class_shares}
 
     def keep_class_shares(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """Remember what `count_classes` counted."""
+        """Remember the counts."""
         return following_values({_SHARES: torch.clone(tensors[_COUNTED])})
 
     def losses(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:

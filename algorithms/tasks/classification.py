@@ -11,63 +11,44 @@ that of all windows together, whichever device has which classes. What is measur
 is the plain cross-entropy, so that runs can be compared.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.core.keys import Units
-from algorithms.spec import BETWEEN, PART, Limits, read_numbers
+from algorithms.spec import BETWEEN, option, read_numbers
+from algorithms.tasks.base import Task
 from wire.errors import ConfigError
-from wire.tasks import CLASSIFICATION, NO_LABEL, Label, TaskName, label_of
+from wire.tasks import CLASSIFICATION, NO_LABEL, TaskName
 
 BALANCED, EQUAL = "balanced", "equal"
 """Class weights that are no numbers: by the device's own counts (`algorithms.tasks.balanced`), and
 none."""
 
 
-class ByName:
-    """A class, a label or a quantity is a name, and a model gives a number for each; tasks change
-    what differs."""
-
-    of: ClassVar[TaskName]
-
-    def in_units(self, units: Units | None) -> Self:
-        return self
-
-    def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
-        return num_classes
-
-    def label(self, num_outputs: int, steps: int) -> Label:
-        return label_of(self.of, num_outputs, steps)
-
-    def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
-        return classes
-
-
-class Classification(ByName):
+class Classification(Task):
     """Cross-entropy, with smoothed labels and weights of classes where they are asked for."""
 
     name: ClassVar[str] = "classification"
     citation: ClassVar[str] = "Szegedy et al., CVPR 2016, section 7"
     of: ClassVar[TaskName] = CLASSIFICATION
-    accuracy: ClassVar[str] = "windows whose class is told rightly"
-    limits: ClassVar[Mapping[str, Limits]] = {
-        "label_smoothing": PART,
-        "class_weights": Limits(choices=(EQUAL, BALANCED), numbers=True),
-    }
+    accuracy = "windows whose class is told rightly"
+    label_smoothing: float = option(
+        0.0, "share of a target that goes to all classes alike", low=0, below=1
+    )
+    class_weights: str = option(
+        EQUAL,
+        "a number for each class, joined by /, or balanced, by the device's own counts",
+        choices=(EQUAL, BALANCED),
+        numbers=True,
+    )
 
-    def __init__(self, label_smoothing: float = 0.0, class_weights: str = EQUAL) -> None:
-        """`class_weights`: a number for each class, joined by ``/``, as in ``1/2/0.5``; or
-        ``balanced``, or ``equal``."""
-        self.label_smoothing, self.balanced = label_smoothing, class_weights == BALANCED
-        self.weights = () if class_weights in (BALANCED, EQUAL) else read_numbers(class_weights)
-
-    @property
-    def plain(self) -> bool:
-        return not (self.label_smoothing or self.balanced or self.weights)
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        self.balanced = self.class_weights == BALANCED
+        self.weights = read_numbers(self.class_weights)
+        self.plain = not (self.label_smoothing or self.balanced or self.weights)
 
     def check(self, num_outputs: int, steps: int) -> None:
         if self.weights and len(self.weights) != num_outputs:
@@ -76,9 +57,6 @@ class Classification(ByName):
                 f"class_weights {given}: expected a weight for each of {num_outputs} classes, got "
                 f"{len(self.weights)}"
             )
-
-    def target(self, scaled: Tensor, y: Tensor) -> Tensor:
-        return y
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
         each = F.cross_entropy(

@@ -11,31 +11,23 @@ name of it is told rightly: the strictest of the usual rules (subset accuracy, s
 the only one of them that counts windows.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.spec import Limits
-from algorithms.tasks.classification import ByName
+from algorithms.tasks.base import Task
 from wire.tasks import MULTI_LABEL, TaskName
 
 
-class MultiLabel(ByName):
+class MultiLabel(Task):
     """The mean binary cross-entropy over names."""
 
     name: ClassVar[str] = "multi-label"
     citation: ClassVar[str] = "Zhang and Zhou, IEEE TKDE 2014"
     of: ClassVar[TaskName] = MULTI_LABEL
-    accuracy: ClassVar[str] = "windows of which every label is told rightly"
-    limits: ClassVar[Mapping[str, Limits]] = {}
-    plain: ClassVar[bool] = False
-    balanced: ClassVar[bool] = False
-
-    def check(self, num_outputs: int, steps: int) -> None:
-        pass  # any number of names will do
+    accuracy = "windows of which every label is told rightly"
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:
         return y.to(scaled.dtype)

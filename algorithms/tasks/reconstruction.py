@@ -10,60 +10,43 @@ mean square over the fleet: an error of 0.1 is a tenth of a channel's mean power
 back rightly where its error is at most `tolerance`; accuracy is the share of such windows.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from algorithms.core.keys import Units
-from algorithms.spec import POSITIVE, Limits
-from wire.tasks import RECONSTRUCTION, Label, TaskName, label_of
+from algorithms.spec import option
+from algorithms.tasks.base import Task
+from wire.tasks import RECONSTRUCTION, TaskName
 
 ERROR = "reconstruction_error"
 """What the one number is called that a device is told of a window."""
 
 
-class Reconstruction:
+class Reconstruction(Task):
     """The mean squared error between a window and what a model gives back of it."""
 
     name: ClassVar[str] = "reconstruction"
     citation: ClassVar[str] = "Sakurada and Yairi, MLSDA 2014"
     of: ClassVar[TaskName] = RECONSTRUCTION
-    limits: ClassVar[Mapping[str, Limits]] = {"tolerance": POSITIVE}
-    plain: ClassVar[bool] = False
-    balanced: ClassVar[bool] = False
+    tolerance: float = option(0.5, "error up to which a window counts as given back", above=0)
 
-    def __init__(self, tolerance: float = 0.5) -> None:
-        self.tolerance = tolerance
-
-    @property
-    def accuracy(self) -> str:
-        return f"windows given back with a mean squared error of at most {self.tolerance:g}"
-
-    def in_units(self, units: Units | None) -> Self:
-        return self
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        most = f"{self.tolerance:g}"
+        self.accuracy = f"windows given back with a mean squared error of at most {most}"
 
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
         return torch.Size(window).numel()
 
-    def label(self, num_outputs: int, steps: int) -> Label:
-        return label_of(self.of, num_outputs, steps)
-
     def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
         return (ERROR,)
-
-    def check(self, num_outputs: int, steps: int) -> None:
-        pass  # `outputs` has said how many there are
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:
         return scaled.flatten(1)
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
         return (logits - target).square().mean(1)
-
-    def measured(self, logits: Tensor, target: Tensor) -> Tensor:
-        return self.losses(logits, target)
 
     def right(self, logits: Tensor, target: Tensor) -> Tensor:
         return (self.losses(logits, target) <= self.tolerance).to(torch.float32)

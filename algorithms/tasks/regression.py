@@ -11,37 +11,33 @@ A window is right where each of its quantities is told within `tolerance` standa
 accuracy is the share of such windows.
 """
 
-from collections.abc import Mapping
 from copy import copy
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from algorithms.core.keys import Units
-from algorithms.spec import POSITIVE, Limits
-from algorithms.tasks.classification import ByName
+from algorithms.spec import option
+from algorithms.tasks.base import Task
 from wire.errors import ConfigError
 from wire.tasks import REGRESSION, TaskName
 
 
-class Regression(ByName):
+class Regression(Task):
     """The mean squared error over quantities, in the fleet's units."""
 
     name: ClassVar[str] = "regression"
     citation: ClassVar[str] = "Hastie et al., 2009, sections 3.2.4 and 11.5.3"
     of: ClassVar[TaskName] = REGRESSION
-    limits: ClassVar[Mapping[str, Limits]] = {"tolerance": POSITIVE}
-    plain: ClassVar[bool] = False
-    balanced: ClassVar[bool] = False
+    tolerance: float = option(
+        0.5, "standard deviations by which a right answer may be off", above=0
+    )
+    units: Units | None = None
 
-    def __init__(self, tolerance: float = 0.5) -> None:
-        self.tolerance = tolerance
-        self.units: Units | None = None
-
-    @property
-    def accuracy(self) -> str:
-        return (
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        self.accuracy = (
             f"windows of which every quantity is told within {self.tolerance:g} of its standard "
             "deviation over the fleet"
         )

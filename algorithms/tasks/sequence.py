@@ -11,30 +11,25 @@ A step is told rightly where its class is the most probable one. A window counts
 labelled steps that are.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.spec import Limits
-from algorithms.tasks.classification import ByName
+from algorithms.tasks.base import Task
 from wire.errors import ConfigError
 from wire.tasks import NO_LABEL, SEQUENCE, TaskName
 
 
-class Sequence(ByName):
+class Sequence(Task):
     """The mean cross-entropy over the labelled steps of a window. Logits are (batch, steps,
     classes), targets (batch, steps)."""
 
     name: ClassVar[str] = "sequence"
     citation: ClassVar[str] = "Graves, 2012, section 2.3.1"
     of: ClassVar[TaskName] = SEQUENCE
-    accuracy: ClassVar[str] = "labelled steps of a window whose class is told rightly"
-    limits: ClassVar[Mapping[str, Limits]] = {}
-    plain: ClassVar[bool] = False
-    balanced: ClassVar[bool] = False
+    accuracy = "labelled steps of a window whose class is told rightly"
 
     def check(self, num_outputs: int, steps: int) -> None:
         if not steps:
@@ -43,17 +38,11 @@ class Sequence(ByName):
                 "each of them"
             )
 
-    def target(self, scaled: Tensor, y: Tensor) -> Tensor:
-        return y
-
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
         each = F.cross_entropy(
             logits.flatten(0, 1), target.flatten(), reduction="none", ignore_index=NO_LABEL
         )
         return _over_steps(each.view(-1, target.shape[1]), target)
-
-    def measured(self, logits: Tensor, target: Tensor) -> Tensor:
-        return self.losses(logits, target)
 
     def right(self, logits: Tensor, target: Tensor) -> Tensor:
         return _over_steps((logits.argmax(2) == target).to(torch.float32), target)

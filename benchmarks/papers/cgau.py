@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.models.classifier import Classifier
-from algorithms.models.gated import GatedClassifier, OnFrozen, PlainClassifier
+from algorithms.models.gated import OnFrozen
 from algorithms.models.registry import default_model, make_model
 from algorithms.objectives.cgau import Cgau
 from benchmarks.papers.intervals import estimate, paired
@@ -327,14 +327,14 @@ def xor(rounds: int = 250) -> dict[str, float]:
     both = partial(_classifier, nn.Identity, 2)
     first = partial(_classifier, First, 1)
     models: dict[str, Callable[[], OnFrozen]] = {
-        "x1 and x2: one CGAU": lambda: GatedClassifier(both(), 2, units=1, layers=1),
-        "x1 and x2: one gated unit without conditioning": lambda: GatedClassifier(
+        "x1 and x2: one CGAU": lambda: OnFrozen(both(), 2, units=1, layers=1),
+        "x1 and x2: one gated unit without conditioning": lambda: OnFrozen(
             both(), 2, units=1, layers=1, conditioned=False
         ),
-        "x1 and x2: two ReLU units": lambda: PlainClassifier(both(), 2, units=2, layers=1),
-        "x1 and x2: one ReLU unit": lambda: PlainClassifier(both(), 2, units=1, layers=1),
-        "x1 alone: one CGAU": lambda: GatedClassifier(first(), 2, units=1, layers=1),
-        "x1 alone: one gated unit without conditioning": lambda: GatedClassifier(
+        "x1 and x2: two ReLU units": lambda: OnFrozen(both(), 2, gated=False, units=2, layers=1),
+        "x1 and x2: one ReLU unit": lambda: OnFrozen(both(), 2, gated=False, units=1, layers=1),
+        "x1 alone: one CGAU": lambda: OnFrozen(first(), 2, units=1, layers=1),
+        "x1 alone: one gated unit without conditioning": lambda: OnFrozen(
             first(), 2, units=1, layers=1, conditioned=False
         ),
     }

@@ -12,7 +12,7 @@ BASES = (
     "algorithms.objectives.coordinator.DefaultCoordinator",
     "algorithms.objectives.fedper.FedPer",
     "algorithms.objectives.supervised.Supervised",
-    "algorithms.optimizers.base.Clipping",
+    "algorithms.optimizers.base.Optimizer",
     "algorithms.personalisation.choices.ByRecipe",
     "algorithms.privacy.base.DefaultPrivacy",
     "algorithms.tasks.classification.Classification",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from algorithms.composition import AlgorithmSpec, Given, make_algorithm, spec_of
-from algorithms.core.contract import Objective
+from algorithms.objectives.supervised import Supervised
 from algorithms.spec import PYTHON
 from host.files import prepare_folder
 from host.settings import check
@@ -127,7 +127,7 @@ def _in_memory(algorithm: AlgorithmSpec) -> bool:
 
 def _objective(
     model: nn.Module | ModelMaker, settings: SimulationSettings, data: FleetData
-) -> Objective:
+) -> Supervised:
     return objective_on(model, data, settings.algorithm, settings.seed)
 
 

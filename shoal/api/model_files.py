@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from torch import nn
 
-from algorithms.core.probe import probe_of
+from algorithms.build import probe_of
 from algorithms.models.adoption.frozen import frozen_slot, frozen_tensors
 from export.describe import example_inputs, named
 from export.lowering.onnx_graph import OnnxGraph, capture_onnx, to_template

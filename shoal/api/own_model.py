@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithms.core.contract import Objective, TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.core.probe import whole_model
 from algorithms.models.classifier import Classifier
+from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.memory import SHARE
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
@@ -30,7 +31,7 @@ class OwnModel(nn.Module):
     alone, `kept` the names of the tensors beside it (``ROLE/NAME``), which are buffers here.
     """
 
-    def __init__(self, objective: Objective, network: Classifier, tensors: TorchTensors) -> None:
+    def __init__(self, objective: Supervised, network: Classifier, tensors: TorchTensors) -> None:
         super().__init__()
         self._graph, self._has_classes = (
             objective.graphs()["predict"],
@@ -67,7 +68,7 @@ def torch_tensors(tensors: Tensors) -> TorchTensors:
     return {key: torch.from_numpy(np.array(value)) for key, value in tensors.items()}
 
 
-def network_with(objective: Objective, tensors: TorchTensors, whose: str) -> Classifier:
+def network_with(objective: Supervised, tensors: TorchTensors, whose: str) -> Classifier:
     """A copy of the objective's network with these parameters and running statistics (of role
     shared, statistic or private), in evaluation; what is frozen is the network's own. Dropout
     layers stand for nothing in it: Shoal's step does what they do.
@@ -91,7 +92,7 @@ def network_with(objective: Objective, tensors: TorchTensors, whose: str) -> Cla
     return network.eval()
 
 
-def device_model(objective: Objective, tensors: TorchTensors, whose: str) -> Classifier | OwnModel:
+def device_model(objective: Supervised, tensors: TorchTensors, whose: str) -> Classifier | OwnModel:
     """What a device answers with, from all tensors that it has: the network where that alone
     answers, else an `OwnModel`."""
     network = network_with(objective, tensors, whose)
@@ -99,7 +100,7 @@ def device_model(objective: Objective, tensors: TorchTensors, whose: str) -> Cla
     return network if alone else OwnModel(objective, network, tensors).eval()
 
 
-def answers_of(model: nn.Module, objective: Objective, examples: Array) -> Array:
+def answers_of(model: nn.Module, objective: Supervised, examples: Array) -> Array:
     """What a model that `device_model` or `network_with` made answers to examples, at least one, as
     the task has it."""
     made = []

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from aggregator.core.summary import Spread, Summary, group_number
-from algorithms.core.contract import Task
 from algorithms.personalisation.kept import Kept
+from algorithms.tasks.base import Task
 from edge_client.models.loaded import check_windows
 from shoal.api.model_files import Written
 from shoal.api.own_model import answers_of

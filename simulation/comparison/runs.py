@@ -19,8 +19,8 @@ import torch
 
 from aggregator.core.summary import accuracy_of, spread
 from algorithms.composition import AlgorithmSpec, read_algorithm
-from algorithms.core.contract import Objective
 from algorithms.models.adoption.from_file import is_file
+from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.kept import kept_text
 from algorithms.spec import Choice
 from simulation.cost import count
@@ -182,7 +182,7 @@ def run_job(
     on_round: Callable[[int], None] = lambda _round: None,
     workers: int = 0,
     fleet: FleetData | None = None,
-    objective: Callable[[FleetData], Objective] | None = None,
+    objective: Callable[[FleetData], Supervised] | None = None,
 ) -> dict[str, Any]:
     """Run one job with so many workers; `on_round` is called with the number of every round that is
     over. `fleet` takes the place of the data that the job names, and `objective` that of the

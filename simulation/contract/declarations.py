@@ -8,7 +8,7 @@ from algorithms.core.stack import Stack
 from algorithms.means.streaming import StreamingMean
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
-from algorithms.personalisation.choices import Personalisation
+from algorithms.personalisation.choices import ByRecipe
 from algorithms.privacy.base import DefaultPrivacy
 from simulation.contract.rounds import Broken
 from wire.arrays import names
@@ -74,7 +74,7 @@ def absorbing(device: type[Supervised]) -> str:
     return ""
 
 
-def same_declarations(kept: Personalisation, objective: Supervised) -> str:
+def same_declarations(kept: ByRecipe, objective: Supervised) -> str:
     """Wrapping an objective with what a device keeps leaves its declarations, and gives it a memory
     where it says so.
 

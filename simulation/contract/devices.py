@@ -27,6 +27,7 @@ from wire.bundle import Bundle
 from wire.errors import ConfigError
 from wire.identity.keys import new_key
 from wire.messages import Train
+from wire.tasks import label_of
 
 CLOSE = 2e-3
 """How far boards may be from the simulation after two rounds, of a tensor's scale: float32 in
@@ -98,7 +99,7 @@ def _published(algorithm: str, runtimes: tuple[str, ...]) -> Bundle:
     spec = read_algorithm(algorithm)
     objective = make_objective(spec, tiny_model(spec))
     windows = tiny_windows(
-        0, label=objective.task.label(objective.model.num_classes, objective.model.steps)
+        0, label=label_of(objective.task.of, objective.model.num_classes, objective.model.steps)
     )
     try:
         made = publish(

@@ -20,7 +20,7 @@ from algorithms.core.contract import Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.models.classifier import Classifier
-from algorithms.models.gated import GatedClassifier
+from algorithms.models.gated import OnFrozen
 from algorithms.models.har_cnn import HarCnn
 from algorithms.models.tcn import tcn
 from algorithms.objectives.cgau import Cgau
@@ -65,7 +65,7 @@ def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
     model = HarCnn(CHANNELS, LENGTH, outputs, torch.tensor([2.0, 1.0]))
     model.shape = (CHANNELS, LENGTH)
     if issubclass(spec_of(name).parts.objective, Cgau):
-        gated = GatedClassifier(model, CLASSES, units=8)
+        gated = OnFrozen(model, CLASSES, units=8)
         gated.shape = model.shape
         return gated
     return model

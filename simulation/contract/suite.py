@@ -9,7 +9,7 @@ from typing import Any
 from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.contract import Mean, ServerOptimizer
 from algorithms.objectives.supervised import Supervised
-from algorithms.personalisation.choices import Personalisation
+from algorithms.personalisation.choices import ByRecipe
 from algorithms.registry import Known, expand, find
 from algorithms.spec import read
 from host.threads import one_thread
@@ -74,7 +74,7 @@ def checks_of(name: str, phones: bool = True) -> tuple[str, str, list[Check]]:
         if phones:
             on_a_phone = partial(devices.on_a_phone, algorithm)
             checks.append(Check("phones (ExecuTorch) step as torch does", on_a_phone))
-    return kind, find(choice.name).made.name, checks
+    return kind, find(choice.name)[1].name, checks
 
 
 def run_checks(checks: list[Check]) -> Iterator[Outcome]:
@@ -167,7 +167,7 @@ def _privacy(name: str, made: type) -> list[Check]:
     ]
 
 
-def _personalisation(name: str, made: Callable[[], Personalisation]) -> list[Check]:
+def _personalisation(name: str, made: Callable[[], ByRecipe]) -> list[Check]:
     groupings = [f"fedavg+{grouping}+{name}" for grouping in names_of("grouping")]
     return [
         *(

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from algorithms.core.contract import Objective
 from algorithms.models.reading.network import Unsupported
+from algorithms.objectives.supervised import Supervised
 from edge_client.core.ports import Graphs
 from host.compiler import CannotCompile
 from simulation.engine.graphs.batched import BatchedGraphs
@@ -49,7 +49,7 @@ class Backend:
 
 
 def choose(
-    objective: Objective, manifest: Manifest, options: EngineOptions, trained: Iterable[str]
+    objective: Supervised, manifest: Manifest, options: EngineOptions, trained: Iterable[str]
 ) -> Backend:
     """The backend for a run that trains with the graphs `trained`.
 
@@ -75,7 +75,7 @@ def choose(
     return Backend("eager", make_eager(), make_eager, reason="; ".join(reasons))
 
 
-def _batched(objective: Objective, window: tuple[int, ...], options: EngineOptions) -> Backend:
+def _batched(objective: Supervised, window: tuple[int, ...], options: EngineOptions) -> Backend:
     if options.accelerator is None:
         raise ConfigError(
             "backend batched: torch finds no CUDA device here; with device cpu it would run on "

@@ -9,7 +9,8 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from algorithms.algorithm import Algorithm
-from algorithms.core.contract import Objective, Probe
+from algorithms.core.contract import Probe
+from algorithms.objectives.supervised import Supervised
 from edge_client.core.ports import Windows
 from simulation.engine.progress import HeldModels
 from simulation.engine.schedule import Schedule
@@ -24,7 +25,7 @@ class Experiment:
 
     settings: RunSettings
     algorithm: Algorithm
-    objective: Objective
+    objective: Supervised
     probe: Probe
     bundle: Bundle
     devices: Mapping[str, Windows]

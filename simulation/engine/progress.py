@@ -7,7 +7,7 @@ from typing import Final
 
 from aggregator.core.record import RoundRecord
 from aggregator.core.summary import count_groups
-from algorithms.core.contract import Objective
+from algorithms.objectives.supervised import Supervised
 from wire.arrays.tensors import Tensors
 
 
@@ -25,7 +25,7 @@ STOP: Final = Stop.STOP
 class HeldModels:
     """The models of a run as they are at one moment. Nothing is read before it is asked for."""
 
-    objective: Objective
+    objective: Supervised
     """What they are trained by, on the network that they are the tensors of."""
     of_group: Callable[[str], Tensors]
     """Key of a group -> what its devices receive (roles shared, statistic, received)."""

@@ -17,7 +17,7 @@ from aggregator.aggregation.stored import load_state
 from aggregator.core.round.influence import FLOOR, bounded
 from aggregator.core.state import Received
 from algorithms.algorithm import State
-from algorithms.core.contract import Combined, Slice
+from algorithms.core.contract import Combined, Mean, Slice
 from algorithms.core.stack import Stack
 from simulation.contract.fleet import difference
 from simulation.datasets.windows import FleetData
@@ -153,13 +153,11 @@ def models_of(bench: Bench) -> dict[str, str]:
     return bench.state.models
 
 
-class Overflowing:
+class Overflowing(Mean):
     """A mean whose sums overflow."""
 
     name: ClassVar[str] = "overflowing"
     citation: ClassVar[str] = "none"
-    averages: ClassVar[bool] = False
-    by_examples: ClassVar[bool] = False
 
     def combine(
         self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int

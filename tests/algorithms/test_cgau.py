@@ -11,7 +11,7 @@ from torch import nn
 from algorithms.core.contract import TorchTensors
 from algorithms.models.adoption.dropout import dropping
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.gated import GatedClassifier, GatedUnits, OnFrozen, PlainClassifier, freeze
+from algorithms.models.gated import GatedUnits, OnFrozen, PlainUnits, freeze
 from algorithms.objectives.cgau import Cgau
 from algorithms.objectives.supervised import Supervised
 from benchmarks.papers.cgau import First, federate, least_accuracy
@@ -108,27 +108,27 @@ def test_freezing_takes_other_shapes_of_networks() -> None:
 
 
 def test_a_classifier_on_a_frozen_extractor_has_its_parts() -> None:
-    model = GatedClassifier(pretrained(), 3, units=7)
+    model = OnFrozen(pretrained(), 3, units=7)
     x = torch.randn(4, *SHAPE)
     torch.testing.assert_close(model.head(model.extractor(model.scale(x))), model(x))
     features = pretrained().eval().extractor(x / torch.tensor([[1.0], [2.0]]))
     units1, units2 = (model.extractor.get_submodule(f"units{i}") for i in (1, 2))
     torch.testing.assert_close(model(x), model.head(units2(units1(features))))
     assert not any("frozen" in name for name, _ in model.named_parameters())
-    wide = GatedClassifier(pretrained(), 3, units=7, layers=1, conditioned=False)
+    wide = OnFrozen(pretrained(), 3, units=7, layers=1, conditioned=False)
     assert {n for n, _ in wide.named_parameters() if "shift" in n} == set()
 
 
 def test_without_conditioning_nothing_is_private() -> None:
     for model in (
-        GatedClassifier(pretrained(), 3, conditioned=False),
-        PlainClassifier(pretrained(), 3),
+        OnFrozen(pretrained(), 3, conditioned=False),
+        OnFrozen(pretrained(), 3, gated=False),
     ):
         assert {k.split("/")[0] for k in Cgau(model).initial()} == {"shared", "slot"}
 
 
 def test_the_baseline_is_a_network_of_relu() -> None:
-    model = PlainClassifier(pretrained(), 3, units=6)
+    model = OnFrozen(pretrained(), 3, gated=False, units=6)
     x = torch.randn(4, *SHAPE)
     features = pretrained().eval().extractor(x / torch.tensor([[1.0], [2.0]]))
     first, second = (model.extractor.get_submodule(f"units{i}.linear") for i in (1, 2))
@@ -139,7 +139,7 @@ def test_the_baseline_is_a_network_of_relu() -> None:
 
 
 def test_what_a_step_changes_and_what_leaves_the_device() -> None:
-    objective = Cgau(GatedClassifier(pretrained(), 3, units=8))
+    objective = Cgau(OnFrozen(pretrained(), 3, units=8))
     tensors = objective.initial()
     changed = {
         k.removeprefix("next/")
@@ -169,9 +169,9 @@ def test_the_step_equals_a_pytorch_loop_with_dropout(gated: bool) -> None:
     def build() -> OnFrozen:
         torch.manual_seed(1)
         return (
-            GatedClassifier(pretrained(), 3, units=8)
+            OnFrozen(pretrained(), 3, units=8)
             if gated
-            else PlainClassifier(pretrained(), 3, units=8)
+            else OnFrozen(pretrained(), 3, gated=False, units=8)
         )
 
     objective, reference = Cgau(build()), build()
@@ -203,7 +203,7 @@ def test_the_step_equals_a_pytorch_loop_with_dropout(gated: bool) -> None:
 
 
 def test_nothing_is_dropped_outside_training() -> None:
-    model = GatedClassifier(pretrained(), 3, units=8)
+    model = OnFrozen(pretrained(), 3, units=8)
     objective = Cgau(model)
     tensors, batch = objective.initial(), make_batch(objective, 6)
     model.eval()
@@ -219,7 +219,7 @@ def test_nothing_is_dropped_outside_training() -> None:
 
 
 def test_dropping_ends_with_its_context() -> None:
-    model = GatedClassifier(pretrained(), 3, units=8)
+    model = OnFrozen(pretrained(), 3, units=8)
     x = torch.randn(2, *SHAPE)
     before = model(x)
     with dropping(model, {"extractor.units2": torch.zeros(2, 8)}):
@@ -231,13 +231,13 @@ def test_any_classifier_can_be_stood_on() -> None:
     network = pretrained()
     network.shape = SHAPE
     objective = Cgau(network, units=9, layers=3)
-    assert isinstance(objective.model, GatedClassifier)
+    assert isinstance(objective.model.extractor.units1, GatedUnits)
     assert objective.model.shape == SHAPE
     assert objective.random == {f"uniform/units{i}": (9,) for i in (1, 2, 3)}
     assert objective.model.head.out_features == 5
-    assert isinstance(Cgau(network, gated=False).model, PlainClassifier)
+    assert isinstance(Cgau(network, gated=False).model.extractor.units1, PlainUnits)
     assert not any(k.startswith("private/") for k in Cgau(network, conditioned=False).initial())
-    ready = GatedClassifier(network, 3)
+    ready = OnFrozen(network, 3)
     assert Cgau(ready).model is ready
 
 
@@ -245,9 +245,9 @@ def test_any_classifier_can_be_stood_on() -> None:
 @pytest.mark.parametrize("gated", [True, False])
 def test_graphs_run_on_a_device(gated: bool) -> None:
     objective: Supervised = Cgau(
-        GatedClassifier(pretrained(), 3, units=8)
+        OnFrozen(pretrained(), 3, units=8)
         if gated
-        else PlainClassifier(pretrained(), 3, units=8, layers=1)
+        else OnFrozen(pretrained(), 3, gated=False, units=8, layers=1)
     )
     exported = capture_graphs(objective, SHAPE)
     assert not any("frozen" in spec.name for spec in exported.tensors)
@@ -291,9 +291,7 @@ def test_one_gated_unit_solves_the_xor_of_two_clients() -> None:
     monotonic."""
     for conditioned in (True, False):
         torch.manual_seed(0)
-        model = GatedClassifier(
-            points(nn.Identity(), 2), 2, units=1, layers=1, conditioned=conditioned
-        )
+        model = OnFrozen(points(nn.Identity(), 2), 2, units=1, layers=1, conditioned=conditioned)
         assert least_accuracy(*federate(model)) == 1.0
 
 
@@ -303,7 +301,7 @@ def test_one_relu_unit_does_not_solve_the_xor() -> None:
         torch.manual_seed(seed)
         assert (
             least_accuracy(
-                *federate(PlainClassifier(points(nn.Identity(), 2), 2, units=1, layers=1))
+                *federate(OnFrozen(points(nn.Identity(), 2), 2, gated=False, units=1, layers=1))
             )
             < 0.8
         )
@@ -313,7 +311,7 @@ def test_one_relu_unit_does_not_solve_the_xor() -> None:
 def test_only_the_conditioning_tells_clients_apart_that_look_the_same() -> None:
     """Without the second feature the clients have the same examples and contrary labels."""
     torch.manual_seed(0)
-    objective, own = federate(GatedClassifier(points(First(), 1), 2, units=1, layers=1))
+    objective, own = federate(OnFrozen(points(First(), 1), 2, units=1, layers=1))
     assert least_accuracy(objective, own) == 1.0
     kept = own["up"]["private/extractor.units1.filter_shift"]
     for modulation, expression in ((True, False), (False, True), (True, True)):
@@ -323,7 +321,7 @@ def test_only_the_conditioning_tells_clients_apart_that_look_the_same() -> None:
     torch.manual_seed(0)
     assert (
         least_accuracy(
-            *federate(GatedClassifier(points(First(), 1), 2, units=1, layers=1, conditioned=False))
+            *federate(OnFrozen(points(First(), 1), 2, units=1, layers=1, conditioned=False))
         )
         <= 0.5
     )
@@ -356,7 +354,7 @@ def test_an_extractor_is_trained_on_other_classes_and_then_stays() -> None:
     network.head = nn.Linear(28, 2)
     assert pretrain(network, pool.train_x[some], pool.train_y[some], epochs=20, lr=0.05) > 0.9
     state = {k: v.clone() for k, v in network.state_dict().items()}
-    objective = Cgau(GatedClassifier(network, 2, units=16))
+    objective = Cgau(OnFrozen(network, 2, units=16))
     tensors, x, y = (
         objective.initial(),
         torch.from_numpy(pool.train_x[others]),

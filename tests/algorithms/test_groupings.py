@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import State, decode_memory, encode_memory
-from algorithms.core.contract import Grouping, GroupingMemory
+from algorithms.core.contract import GroupingMemory
 from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.autocfl import AutoCFL
-from algorithms.groupings.base import FIRST, SKETCH, place, settle, sketch
+from algorithms.groupings.base import FIRST, SKETCH, Defaults, place, settle, sketch
 from algorithms.groupings.cfl import Cfl, compare
 from algorithms.groupings.hierarchical import Hierarchical
 from algorithms.groupings.ifca import Ifca
@@ -33,7 +33,7 @@ from tests.contracts.grouping import (
 )
 from wire.errors import ConfigError
 
-MAKERS: dict[str, Callable[[], Grouping]] = {
+MAKERS: dict[str, Callable[[], Defaults]] = {
     "none": SingleGroup,
     "individual": Individual,
     "ifca": lambda: Ifca(3),
@@ -187,7 +187,7 @@ class TestIfca:
         assert grouping.start(memory, "a") == "1"
 
     def test_refuses_what_it_does_not_have(self) -> None:
-        with pytest.raises(ConfigError, match="k = 0"):
+        with pytest.raises(ConfigError, match="k is '0'"):
             Ifca(0)
         with pytest.raises(ValueError, match="'7'"):
             Ifca(2).group(GroupingMemory(), [local_model("a", np.zeros(SIZE), "7")], None, 0)
@@ -199,7 +199,7 @@ class TestLateDevices:
     GROUPINGS = (AutoCFL(earliest=2), Hierarchical(rounds=3), Cfl())
 
     @pytest.mark.parametrize("grouping", GROUPINGS, ids=lambda grouping: grouping.name)
-    def test_are_placed_by_their_first_model(self, grouping: Grouping) -> None:
+    def test_are_placed_by_their_first_model(self, grouping: Defaults) -> None:
         change = labelled(2)
         seen = run(grouping, names(10), change, 5)
         memory = seen[-1].memory
@@ -218,7 +218,7 @@ class TestLateDevices:
         assert all(grouping.start(after, d) == after.membership[d] for d in late)
 
     @pytest.mark.parametrize("grouping", GROUPINGS, ids=lambda grouping: grouping.name)
-    def test_go_with_their_like_when_they_miss_the_split(self, grouping: Grouping) -> None:
+    def test_go_with_their_like_when_they_miss_the_split(self, grouping: Defaults) -> None:
         change = labelled(2)
         memory = run(grouping, names(12), change, 1)[-1].memory
 
@@ -230,7 +230,7 @@ class TestLateDevices:
         assert by_truth(memory.membership, 2) == 1.0
 
     @pytest.mark.parametrize("grouping", GROUPINGS, ids=lambda grouping: grouping.name)
-    def test_begin_anew_when_nothing_is_known_of_them(self, grouping: Grouping) -> None:
+    def test_begin_anew_when_nothing_is_known_of_them(self, grouping: Defaults) -> None:
         change = labelled(2)
         memory = run(grouping, names(10), change, 1)[-1].memory
         guest = local_model(

@@ -163,5 +163,5 @@ class TestMedianAndTrimmedMean:
 
     @pytest.mark.parametrize("share", [-0.1, 0.5, math.nan])
     def test_refuses_a_share_that_leaves_nothing(self, share: float) -> None:
-        with pytest.raises(ConfigError, match=r"expected at least 0 and less than 0\.5"):
+        with pytest.raises(ConfigError, match=r"expected a number from 0 below 0\.5"):
             TrimmedMean(share=share)

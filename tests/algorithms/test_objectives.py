@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, decode_memory, encode_memory
-from algorithms.core.contract import LocalModel, Objective, ObjectiveMemory, Work
+from algorithms.core.contract import LocalModel, ObjectiveMemory, Work
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
 from algorithms.groupings.individual import Individual
@@ -23,7 +23,7 @@ from algorithms.objectives.fedfomo import FedFomoServer
 from algorithms.objectives.fedgen import FedGenServer, Generator, diversity, first_generator
 from algorithms.objectives.fedpcl import FedPclServer
 from algorithms.objectives.fedrod import FedRodServer
-from algorithms.objectives.lgnet import LgNetServer
+from algorithms.objectives.lgnet import FineTuned
 from algorithms.objectives.perfedavg import PerFedAvgServer
 from algorithms.objectives.supervised import Supervised
 from algorithms.privacy.base import NoPrivacy
@@ -162,7 +162,7 @@ def _drawn(key: str, value: Tensor, size: int, draw: torch.Generator) -> Tensor:
     return value + 0.1 * torch.rand(value.shape, generator=draw)
 
 
-def make_bundle(objective: Objective) -> Bundle:
+def make_bundle(objective: Supervised) -> Bundle:
     return describe_bundle(
         objective,
         name="small",
@@ -269,7 +269,7 @@ def local_model(device_id: str, start: str, num_examples: int = 10, **responses:
 class TestServers:
     def test_fine_tuning_reports_nothing_and_may_be_left_out(self) -> None:
         work = Work(8, 3)
-        assert LgNetServer(5).closing(ObjectiveMemory(), work) == (
+        assert FineTuned(5).closing(ObjectiveMemory(), work) == (
             work.train(epochs=5, report=False),
             Evaluate(),
         )
@@ -281,7 +281,7 @@ class TestServers:
             work.train("adapt", epochs=1, report=False),
             Evaluate(),
         )
-        assert LgNetServer(0).closing(ObjectiveMemory(), work) == (Evaluate(),)
+        assert FineTuned(0).closing(ObjectiveMemory(), work) == (Evaluate(),)
 
     def test_counted_labels_of_fedrod_stay_on_the_device(self) -> None:
         verbs = FedRodServer().training(ObjectiveMemory(), Work(8, 1))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from aggregator.core.state import RunState
-from algorithms import outside, registry
+from algorithms import objectives, outside, registry
 from algorithms.composition import (
     algorithm_of,
     choice,
@@ -447,3 +447,35 @@ class TestObjects:
     def test_options_are_checked(self) -> None:
         with pytest.raises(ConfigError, match="k is '0', expected a whole number"):
             choice(Ifca, k=0)
+
+
+OWN = """
+from algorithms.objectives.fedper import FedPer
+from algorithms.spec import option
+
+class Ours(FedPer):
+    name, citation = "ours", "a file"
+    hyper = {**FedPer.hyper, "pull": option(0.5, "strength", low=0)}
+    width: int = option(3, "units", low=1)
+"""
+
+
+def test_an_objective_is_added_by_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleet: FleetData
+) -> None:
+    """A file in the folder of objectives is all: its name, its options with their ranges, both
+    halves, and a simulation."""
+    (tmp_path / "ours.py").write_text(OWN)
+    monkeypatch.setattr(objectives, "__path__", [*objectives.__path__, str(tmp_path)])
+    monkeypatch.setitem(
+        registry.CHOICES, "objective", registry.registered(registry.KINDS["objective"])
+    )
+    spec = read_algorithm("ours:width=2:pull=1")
+    assert make_algorithm(spec).objective == "ours"
+    made = make_objective(spec, tiny_model(spec))
+    assert (vars(made)["width"], made.hyper["pull"]) == (2, 1.0)
+    (row,) = [row for row in listing() if row["name"] == "ours"]
+    assert row["options"] == {"width": 3, "lr": 0.005, "momentum": 0.9, "pull": 0.5}
+    with pytest.raises(ConfigError, match="pull is '-1', expected a number from 0"):
+        read_algorithm("ours:pull=-1")
+    assert simulate(fleet, SimulationSettings(spec, 1)).summary.accuracy.mean is not None

@@ -205,5 +205,5 @@ class TestMechanisms:
     def test_refuse_impossible_options(
         self, kind: type[LocalGaussian], option: str, value: float
     ) -> None:
-        with pytest.raises(ConfigError, match=f"{option} {value}: expected"):
+        with pytest.raises(ConfigError, match=f"{option} is '{value:g}', expected"):
             kind(**{option: value})

@@ -14,6 +14,7 @@ from algorithms.algorithm import MOST_SHARES, Contribution
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Placement, Probe
 from algorithms.core.keys import NEWCOMER
+from algorithms.groupings.base import Defaults
 from tests.algorithms.round_cases import MODEL, PROBE, WORK, begin, updates
 from tests.support.objectives import OBJECTIVES
 from wire.arrays.privacy import clip
@@ -48,28 +49,16 @@ def near(one: Tensors, two: Tensors) -> None:
         assert one[key] == pytest.approx(two[key], rel=1e-5, abs=1e-6), key
 
 
-class Watching:
+class Watching(Defaults):
     """A grouping that puts every device in one group and remembers what it saw."""
 
     name: ClassVar[str] = "watching"
     citation: ClassVar[str] = ""
-    mean, surveys, resurvey, chooses, reads_models, places = (
-        "weighted",
-        False,
-        0,
-        False,
-        True,
-        False,
-    )
 
     def __init__(self, compares: bool) -> None:
+        super().__init__()
         self.compares = compares
         self.seen: list[LocalModel] = []
-
-    def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
-        return {}
-
-    def check(self, model: Tensors, probe: Probe | None) -> None: ...
 
     def start(self, memory: GroupingMemory, device_id: str) -> str:
         return memory.membership.get(device_id, NEWCOMER)

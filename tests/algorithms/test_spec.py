@@ -2,7 +2,7 @@
 again, and errors are alike."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite, isinf, nextafter
 from typing import Any
 
@@ -20,9 +20,12 @@ from algorithms.composition import (
     read_privacy,
 )
 from algorithms.core.contract import Work
+from algorithms.groupings.ifca import Ifca
+from algorithms.means.krum import MultiKrum
 from algorithms.registry import CHOICES as REGISTERED
 from algorithms.registry import Known, options_of
-from algorithms.spec import DEFAULT_ALGORITHM, Choice, Option, Options, Value, read, with_option
+from algorithms.spec import DEFAULT_ALGORITHM, Choice, Option, Options, Value, read
+from algorithms.spec import option as declared
 from simulation.contract.fleet import tiny_model
 from simulation.engine.workers.attacks import ATTACKS, read_attack
 from simulation.partition import PARTITIONS, read_partition
@@ -258,6 +261,7 @@ def test_the_default_says_the_type(option: Option, text: str, value: Value) -> N
         (Option(0.5, above=0, below=1), "0", "expected a number above 0 below 1"),
         (Option(0.5, low=0, below=1), "1", "expected a number from 0 below 1"),
         (Option(None), "x", "expected a number"),
+        (Option(None, whole=True), "2.5", "expected a whole number"),
         (Option(True), "yes", "expected true or false"),
         (Option("a", choices=("a", "b")), "c", "expected a or b"),
     ],
@@ -270,20 +274,41 @@ def test_a_value_that_cannot_be_is_said_with_what_was_expected(
     assert str(error.value) == f"thing 'x:key={text}': key is {text!r}, {expected}"
 
 
-def test_an_option_that_is_added_is_checked_like_one_in_the_text() -> None:
-    known: dict[str, Options] = {"x": {"n": Option(1, low=1), "m": Option(0.5)}}
-    added = with_option(read("x:m=2", known, "thing"), "n", 3, known, "thing")
-    assert added == read("x:m=2:n=3", known, "thing")
-    for again, error in (
-        (3, "thing 'x:m=2:n=3': n is given twice"),
-        (0, "thing 'x': n is '0', expected a whole number from 1"),
+def test_an_option_of_an_object_is_checked_like_one_in_the_text() -> None:
+    assert (Ifca(k=3).k, Ifca(3).k, Ifca().k) == (3, 3, 2)
+    assert MultiKrum(num_attackers=1).num_attackers == 1
+    for make, error in (
+        (lambda: Ifca(k=0), "ifca: k is '0', expected a whole number from 1 to 64"),
+        (lambda: MultiKrum(num_selected=1.5), "num_selected is '1.5', expected a whole number"),
+        (lambda: Ifca(groups=3), "ifca: 'groups' is no option"),
     ):
         with pytest.raises(ConfigError, match=error):
-            with_option(added if again else read("x", known, "thing"), "n", again, known, "thing")
+            make()
+
+
+def test_an_option_has_one_home_which_a_derived_class_changes() -> None:
+    class Threes(Ifca):
+        k: int = declared(3, "groups", low=3)
+
+    class Four(Ifca):
+        k = 4
+
+    assert options_of(Threes)["k"] == Option(3, "groups", low=3)
+    assert (Threes().k, Four().k, dict(options_of(Four))) == (3, 4, {})
+    assert options_of(Fours)["k"] == replace(options_of(Ifca)["k"], default=4)
+
+
+class Fours(Ifca):
+    """A grouping with an `__init__` of its own."""
+
+    def __init__(self, k: int = 4) -> None:
+        super().__init__(k)
 
 
 def test_a_cohort_is_added_to_a_policy_that_has_rounds_and_says_no_other() -> None:
     assert with_cohort(read_policy("sync:wait=5"), 3).options["cohort"] == 3
+    with pytest.raises(ConfigError, match="policy 'sync': cohort is '-1', expected a whole number"):
+        with_cohort(read_policy("sync"), -1)
     with pytest.raises(ConfigError, match="cohort is given twice"):
         with_cohort(read_policy("sync:cohort=2"), 3)
     with pytest.raises(ConfigError, match="policy 'buffered' has no rounds"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from algorithms.core.contract import Objective
+from algorithms.objectives.supervised import Supervised
 from edge_client.core.ports import Windows
 from export.parity import _draw, _eager_step
 from tests.android.bridge import host_command
@@ -19,7 +19,7 @@ BATCH = 32
 VERSION = "1.5.1"
 
 
-def draw_batches(objective: Objective, windows: Windows) -> list[Tensors]:
+def draw_batches(objective: Supervised, windows: Windows) -> list[Tensors]:
     """What the batches of twenty steps hold."""
     rng, batches = np.random.default_rng(3), []
     for step in range(STEPS):
@@ -34,7 +34,7 @@ def draw_batches(objective: Objective, windows: Windows) -> list[Tensors]:
 
 
 def eager(
-    objective: Objective, bundle: Bundle, batches: list[Tensors], dtype: torch.dtype
+    objective: Supervised, bundle: Bundle, batches: list[Tensors], dtype: torch.dtype
 ) -> Tensors:
     """The tensors after the steps in eager torch."""
     step, held = _eager_step(objective, "step", dtype), dict(bundle.initial)

@@ -12,9 +12,10 @@ from msgspec import structs
 
 from algorithms.algorithm import SURVEY_INPUTS
 from algorithms.composition import make_algorithm, read_algorithm
-from algorithms.core.contract import Objective, Work, exchanged
+from algorithms.core.contract import Work, exchanged
 from algorithms.core.keys import NEWCOMER
 from algorithms.core.probe import make_probe
+from algorithms.objectives.supervised import Supervised
 from edge_client.core.ports import Graphs, Windows
 from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.work.executor import Executor
@@ -74,7 +75,7 @@ class Prepared:
     """An algorithm's bundle, its objective, the closing plan, the model and the devices."""
 
     path: Path
-    objective: Objective
+    objective: Supervised
     bundle: Bundle
     model: Tensors
     plan: Plan

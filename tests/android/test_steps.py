@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from algorithms.composition import read_algorithm
-from algorithms.core.contract import Objective
+from algorithms.objectives.supervised import Supervised
 from export.bundle import capture_graphs
 from simulation.objective import objective_for_fleet
 from tests.android.bridge import host_command
@@ -30,7 +30,7 @@ ALGORITHMS = [
 @pytest.fixture(scope="module", params=ALGORITHMS)
 def prepared(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Objective, Bundle, list[Tensors]]:
+) -> tuple[Path, Supervised, Bundle, list[Tensors]]:
     """A bundle's file, its objective, the bundle, and what the batches of twenty steps hold."""
     data = synthetic_fleet(2, num_windows=96)
     objective = objective_for_fleet(data, read_algorithm(request.param), 0)
@@ -42,7 +42,7 @@ def prepared(
 
 
 def test_twenty_steps_differ_from_eager_float32_no_more_than_that_from_float64(
-    prepared: tuple[Path, Objective, Bundle, list[Tensors]],
+    prepared: tuple[Path, Supervised, Bundle, list[Tensors]],
 ) -> None:
     path, objective, bundle, batches = prepared
     done = on_the_jvm(path, bundle, batches)
@@ -68,7 +68,7 @@ def test_twenty_steps_differ_from_eager_float32_no_more_than_that_from_float64(
 
 
 def test_a_bundle_of_a_newer_exporter_is_refused(
-    prepared: tuple[Path, Objective, Bundle, list[Tensors]],
+    prepared: tuple[Path, Supervised, Bundle, list[Tensors]],
 ) -> None:
     path, _, bundle, batches = prepared
     done = on_the_jvm(path, bundle, batches[:1], version="1.4.0")
@@ -79,7 +79,7 @@ def test_a_bundle_of_a_newer_exporter_is_refused(
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_threads_of_an_apps_own_models_stay_as_they_are(
-    prepared: tuple[Path, Objective, Bundle, list[Tensors]], threads: int
+    prepared: tuple[Path, Supervised, Bundle, list[Tensors]], threads: int
 ) -> None:
     path = prepared[0]
     arguments = [str(path), str(path.parent), str(threads)]

@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from algorithms.core.contract import Grouped, Grouping, GroupingMemory, LocalModel
+from algorithms.core.contract import Grouped, GroupingMemory, LocalModel
 from algorithms.core.keys import NEWCOMER
+from algorithms.groupings.base import Defaults
 
 SEEDS = st.integers(0, 2**31)
 
@@ -53,7 +54,7 @@ Change = Callable[[int, int, np.random.Generator], np.ndarray]
 
 
 def run(
-    grouping: Grouping,
+    grouping: Defaults,
     ids: Sequence[str],
     change: Change,
     rounds: int,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algorithms.core.contract import Objective, TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.models.har_cnn import HarCnn
 from algorithms.objectives.apfl import Apfl
 from algorithms.objectives.apple import Apple, AppleServer
@@ -28,7 +28,7 @@ from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedprox import FedProx
 from algorithms.objectives.fedrep import FedRep, FedRepServer
 from algorithms.objectives.fedrod import FedRod, FedRodServer
-from algorithms.objectives.lgnet import LgNet, LgNetServer
+from algorithms.objectives.lgnet import FineTuned, LgNet
 from algorithms.objectives.local import Local
 from algorithms.objectives.moon import Moon, MoonServer
 from algorithms.objectives.perfedavg import PerFedAvg, PerFedAvgServer
@@ -51,7 +51,7 @@ PLAIN: dict[str, Halves] = {
     "fedper": (FedPer, {}, DefaultCoordinator),
     "fedrep": (FedRep, {}, FedRepServer),
     "fedbabu": (FedBABU, {}, lambda: FedBabuServer(fine_tune_epochs=1)),
-    "lgnet": (LgNet, {}, lambda: LgNetServer(fine_tune_epochs=1)),
+    "lgnet": (LgNet, {}, lambda: FineTuned(fine_tune_epochs=1)),
     "fedrod": (FedRod, {}, FedRodServer),
     "ditto": (Ditto, {}, DittoServer),
     "pfedme": (PFedMe, {"inner_steps": 2}, PFedMeServer),
@@ -120,7 +120,7 @@ def batches(seed: int = 1) -> list[TorchTensors]:
 class Device:
     """Runs graphs by hand; keeps tensors and responses as the executor does."""
 
-    def __init__(self, objective: Objective, **hyper: float) -> None:
+    def __init__(self, objective: Supervised, **hyper: float) -> None:
         self.graphs = objective.graphs()
         self.tensors = dict(objective.initial())
         self.hyper = {k: torch.tensor(float(v)) for k, v in {**objective.hyper, **hyper}.items()}

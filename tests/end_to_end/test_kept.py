@@ -20,8 +20,8 @@ from aggregator.service.campaign import Campaign
 from aggregator.service.runner import Runner
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from algorithms.composition import make_algorithm, read_algorithm
-from algorithms.core.contract import Objective
 from algorithms.core.probe import make_probe
+from algorithms.objectives.supervised import Supervised
 from edge_client.agent.state import FolderState
 from edge_client.core.ports import Current
 from edge_client.models.kept import KeptModels
@@ -326,7 +326,7 @@ def run_on_devices(
 
 
 @cache
-def exported() -> tuple[Objective, Bundle]:
+def exported() -> tuple[Supervised, Bundle]:
     """What devices with such data train with."""
     data = synthetic_fleet(3, num_windows=24)
     objective = objective_for_fleet(data, read_algorithm(ALGORITHM), 0)
@@ -335,7 +335,7 @@ def exported() -> tuple[Objective, Bundle]:
     )
 
 
-def prepared(data: FleetData, **others: Any) -> tuple[Objective, Bundle, RunSettings]:
+def prepared(data: FleetData, **others: Any) -> tuple[Supervised, Bundle, RunSettings]:
     """What a run of these devices trains with."""
     algorithm, (objective, bundle) = read_algorithm(ALGORITHM), exported()
     training = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=8)

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algorithms.composition import make_objective, read_algorithm
-from algorithms.core.contract import Objective
 from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.reading.network import Unsupported, network_of
+from algorithms.objectives.supervised import Supervised
 from benchmarks.usual_models import USUAL
 from export.describe import example_inputs
 from host.native.trainer import Trainer
@@ -198,7 +198,7 @@ DROPPING: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def dropping(name: str, algorithm: str = "fedavg") -> tuple[Objective, dict[str, Any]]:
+def dropping(name: str, algorithm: str = "fedavg") -> tuple[Supervised, dict[str, Any]]:
     """An objective on a model that drops, and the inputs of a step."""
     torch.manual_seed(0)
     make, shape = DROPPING[name]
@@ -222,7 +222,7 @@ def dropping(name: str, algorithm: str = "fedavg") -> tuple[Objective, dict[str,
 
 
 def assert_same_step(
-    graph: str, objective: Objective, native: NativeGraphs, inputs: dict[str, Any]
+    graph: str, objective: Supervised, native: NativeGraphs, inputs: dict[str, Any]
 ) -> None:
     assert not native.trains(graph), "each batch brings its random numbers"
     expected, made = EagerGraphs(objective).run(graph, inputs), native.run(graph, inputs)

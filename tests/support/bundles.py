@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorithms.composition import AlgorithmSpec
-from algorithms.core.contract import Objective
+from algorithms.objectives.supervised import Supervised
 from export.bundle import RUNTIMES, ExportedGraphs, capture_graphs, make_bundle
 from export.publish import own_key, publish
 from simulation.datasets.windows import FleetData
@@ -29,7 +29,7 @@ def write_bundle(
     published.write(folder, key)
 
 
-def pack_graphs(exported: ExportedGraphs, data: FleetData, objective: Objective) -> bytes:
+def pack_graphs(exported: ExportedGraphs, data: FleetData, objective: Supervised) -> bytes:
     """The bytes of an unsigned bundle of captured graphs for the data of a fleet."""
     return make_bundle(
         exported,
@@ -55,10 +55,10 @@ class ExportedPrograms:
     of 32 at most."""
 
     bundle: Bundle
-    objective: Objective
+    objective: Supervised
 
 
-def some_graphs(objective: Objective, *names: str) -> Objective:
+def some_graphs(objective: Supervised, *names: str) -> Supervised:
     """The objective with these of its graphs alone: exporting one for ExecuTorch takes seconds."""
     whole = type(objective)
     some = type(
@@ -70,7 +70,7 @@ def some_graphs(objective: Objective, *names: str) -> Objective:
     return objective
 
 
-def export_programs(fleet: FleetData, objective: Objective, max_batch: int) -> Bundle:
+def export_programs(fleet: FleetData, objective: Supervised, max_batch: int) -> Bundle:
     """A bundle for ONNX and ExecuTorch."""
     exported = capture_graphs(objective, fleet.window.shape, RUNTIMES, max_batch)
     return unpack(pack_graphs(exported, fleet, objective))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from algorithms.spec import Choice, Option, Options, read, with_option
+from algorithms.spec import Choice, Option, Options, read
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 
@@ -106,7 +106,7 @@ def with_cohort(policy: Choice, cohort: int) -> Choice:
         raise ConfigError(
             f"cohort {cohort}: policy {str(policy)!r} has no rounds; say concurrency= and buffer="
         )
-    return with_option(policy, "cohort", cohort, POLICIES, "policy")
+    return read(f"{policy}:cohort={cohort}", POLICIES, "policy", f"policy {str(policy)!r}")
 
 
 def policy_settings(policy: Choice) -> dict[str, Any]:

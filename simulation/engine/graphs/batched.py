@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from algorithms.core.contract import GraphFunction, Objective, TorchTensors
+from algorithms.core.contract import GraphFunction, TorchTensors
 from algorithms.models.reading.plain import PlainOperators
+from algorithms.objectives.supervised import Supervised
 from export.describe import example_inputs, parts_of, responses_of
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.rendezvous import Rendezvous
@@ -60,7 +61,7 @@ class BatchedGraphs(EagerGraphs):
 
     def __init__(
         self,
-        objective: Objective,
+        objective: Supervised,
         window: tuple[int, ...],
         device: torch.device,
         bf16: bool = False,
@@ -222,7 +223,7 @@ class BatchedGraphs(EagerGraphs):
     def _scalars(self, request: Request) -> TorchTensors:
         return {name: torch.tensor(float(value)) for name, value in request.hyper.items()}
 
-    def _learn(self, objective: Objective, window: tuple[int, ...]) -> None:
+    def _learn(self, objective: Supervised, window: tuple[int, ...]) -> None:
         """Run every graph once over two devices, to learn how it can be run."""
         inputs = {
             name: value.to(self.device) for name, value in example_inputs(objective, window).items()
@@ -314,7 +315,7 @@ def _fill(values: Tensor, padding: Tensor) -> Tensor:
     )
 
 
-def _moved(objective: Objective, device: torch.device) -> Objective:
+def _moved(objective: Supervised, device: torch.device) -> Supervised:
     """A copy whose model lies on the device."""
     moved = deepcopy(objective)
     for name, value in vars(moved).items():

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from algorithms.core.contract import Objective, TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.objectives.gradients import tape
+from algorithms.objectives.supervised import Supervised
 from export.describe import named
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
@@ -23,7 +24,7 @@ class EagerGraphs:
 
     max_batch: int | None = None
 
-    def __init__(self, objective: Objective, device: torch.device = PROCESSOR) -> None:
+    def __init__(self, objective: Supervised, device: torch.device = PROCESSOR) -> None:
         """`device`: where the objective's model lies."""
         self.device = device
         self._lock = (

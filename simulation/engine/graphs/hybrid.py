@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithms.core.contract import Objective, TorchTensors
+from algorithms.core.contract import TorchTensors
 from algorithms.models.reading.network import Unsupported, extractor_of, has_hooks
+from algorithms.objectives.supervised import Supervised
 from export.describe import run_once
 from host.native.passes import Pass, Passes
 from host.native.plan import Floats
@@ -23,7 +24,7 @@ class HybridGraphs(EagerGraphs):
     the representation and back is not."""
 
     def __init__(
-        self, objective: Objective, window: tuple[int, ...], trained: Iterable[str]
+        self, objective: Supervised, window: tuple[int, ...], trained: Iterable[str]
     ) -> None:
         """`trained`: the graphs that plans train with.
 

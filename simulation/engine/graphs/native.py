@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from algorithms.core.contract import Objective, Sgd
+from algorithms.core.contract import Sgd
 from algorithms.models.reading.network import Unsupported, network_of
+from algorithms.objectives.supervised import Supervised
 from algorithms.optimizers.base import slot_of
 from host.native.trainer import Trainer
 from simulation.engine.graphs.eager import EagerGraphs
@@ -19,7 +20,7 @@ class NativeGraphs(EagerGraphs):
     """Trains, evaluates and predicts without the interpreter's lock."""
 
     def __init__(
-        self, objective: Objective, window: tuple[int, ...], trained: Iterable[str]
+        self, objective: Supervised, window: tuple[int, ...], trained: Iterable[str]
     ) -> None:
         """`trained`: the graphs that plans train with.
 
