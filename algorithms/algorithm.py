@@ -135,14 +135,6 @@ class Algorithm:
             context=self.coordinator.begin(dict(initial), seed),
         )
 
-    def start(self, memory: GroupingMemory, device_id: str) -> str:
-        """Key of the model that a device trains from in the next round."""
-        return self.grouping.start(memory, device_id)
-
-    def preparing(self, state: State) -> bool:
-        """Whether the next round is a preparation."""
-        return self.coordinator.preparing(state.context)
-
     def received(self, state: State) -> dict[str, Tensors]:
         """The tensors of role received that go with each model."""
         return {
@@ -160,7 +152,7 @@ class Algorithm:
         programs = self.coordinator.programs(state.context, work)
         closing = self.coordinator.closing(state.context, after or work)
         placing: Programs = {UNLABELLED: (SURVEY_INPUTS,)} if self.grouping.places else {}
-        if self.preparing(state):
+        if self.coordinator.preparing(state.context):
             return (
                 {key: (*verbs, *self.privacy.verbs()) for key, verbs in programs.items()}
                 | {"closing": closing}
@@ -372,7 +364,7 @@ class Algorithm:
         the largest group where they say nothing; in none where every group is a single device's.
         `survey` holds what it surveyed of its inputs (``response/survey.NAME``), or nothing. Of the
         state only the memory is read."""
-        start = self.start(state.memory, device_id)
+        start = self.grouping.start(state.memory, device_id)
         if start != NEWCOMER and not self.grouping.chooses:  # to choose takes labels
             return Placement(start, 1.0)
         sizes = Counter(state.memory.membership.values())
@@ -443,7 +435,7 @@ class Algorithm:
                 ],
                 out=update,
             )
-        self._complete(row, received)
+        np.add(self.privacy.clip(row), received, out=row)
         responses = names.of_role(tensors, names.RESPONSE)
         return LocalModel(
             c.device_id,
@@ -455,9 +447,6 @@ class Algorithm:
             update,
             c.loss,
         )
-
-    def _complete(self, row: Array, received: Array) -> None:
-        np.add(self.privacy.clip(row), received, out=row)
 
     def _average(
         self,
@@ -487,7 +476,7 @@ class Algorithm:
             key=lambda pair: (pair[0], pair[1].device_id),
         ):
             write_change(row, layout, received, c.read())
-            self._complete(row, start)
+            np.add(self.privacy.clip(row), start, out=row)
             mean.add(row, c.num_examples if self.mean.by_examples else 1, place)
         return mean
 

@@ -115,11 +115,6 @@ class AlgorithmSpec:
                 options[key].read(key, write(given[key]), f"algorithm {str(self)!r}")
         return {**self.hyper, **given}
 
-    @property
-    def private_step(self) -> dict[str, float]:
-        """Hyper-parameters that the privacy mechanism adds to the step of devices."""
-        return self.parts.privacy.in_step()
-
     def anchored(self) -> "AlgorithmSpec":
         """Return this algorithm with the whole paths of its files in its name, so that a service
         finds them from wherever it is started."""
@@ -190,8 +185,9 @@ def choice(made: type, **options: Value) -> Choice:
     return replace(read(text, known, "algorithm"), source=source)
 
 
-def algorithm_of(*parts: Part) -> AlgorithmSpec:
-    """Compose an algorithm of these parts, at most one of each kind, in any order.
+def algorithm_of(*parts: Given) -> AlgorithmSpec:
+    """Compose an algorithm of these parts, at most one of each kind, in any order; one that is
+    composed already is itself.
 
     Raises:
         ConfigError: a part is no choice, a choice is made twice, an option does not exist or cannot
@@ -200,22 +196,15 @@ def algorithm_of(*parts: Part) -> AlgorithmSpec:
     """
     named: list[Choice] = []
     for part in parts:
-        if isinstance(part, str):
+        if isinstance(part, AlgorithmSpec):
+            named += part.named
+        elif isinstance(part, str):
             where, known = f"algorithm {part!r}", registry.Known()
             named += (read(name, known, "algorithm", where) for name in part.split("+"))
         else:
             named.append(part if isinstance(part, Choice) else choice(part))
     alone = parts[0] if len(parts) == 1 else None
     return compose(tuple(named), alone if isinstance(alone, str) else "+".join(map(str, named)))
-
-
-def spec_of(given: Given) -> AlgorithmSpec:
-    """Return the algorithm that Python code names.
-
-    Raises:
-        ConfigError: as `algorithm_of`.
-    """
-    return given if isinstance(given, AlgorithmSpec) else algorithm_of(given)
 
 
 def read_algorithm(text: str) -> AlgorithmSpec:

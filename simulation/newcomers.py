@@ -160,7 +160,7 @@ class Reception:
     ) -> tuple[dict[str, str], dict[str, Tensors]]:
         """The model each newcomer starts from, and what it keeps of the round that showed where it
         belongs."""
-        starts = {d: self._algorithm.start(self._state.memory, d) for d in executors}
+        starts = {d: self._algorithm.grouping.start(self._state.memory, d) for d in executors}
         kept: dict[str, Tensors] = {device_id: {} for device_id in executors}
         contributions = []
         for device_id, executor in executors.items():

@@ -130,14 +130,15 @@ def aggregate(
     }
     stored = store_state(run.next_settings, algorithm, state, blobs, unchanged)
     starts = {
-        device_id: algorithm.start(state.memory, device_id) for device_id in state.memory.membership
+        device_id: algorithm.grouping.start(state.memory, device_id)
+        for device_id in state.memory.membership
     }
     return RoundAggregated(
         at_s=clock(),
         round=run.round,
         models=stored.models,
         memory=stored.memory,
-        starts={} if run.preparing else starts | {"": algorithm.start(state.memory, "")},
+        starts={} if run.preparing else starts | {"": algorithm.grouping.start(state.memory, "")},
         programs=stored.programs,
         preparing=stored.preparing,
         views=blobs.put(encode_views(grouped))[0] if grouped.views else "",
@@ -210,7 +211,7 @@ def _groups(
     device started from (`started`)."""
     members: dict[str, list[str]] = {}
     for device_id in started:
-        members.setdefault(algorithm.start(state.memory, device_id), []).append(device_id)
+        members.setdefault(algorithm.grouping.start(state.memory, device_id), []).append(device_id)
     return {
         key: _Group(
             len(devices := members.get(key, [])),

@@ -92,7 +92,7 @@ def start_run(
     if source is not None:
         initial, models, starts = begin_from(source, initial, algorithm)
     state = algorithm.begin(initial, probe, settings.seed)
-    if not algorithm.preparing(state):
+    if not algorithm.coordinator.preparing(state.context):
         state = replace(state, models={**state.models, **models})
     else:
         starts = {}
@@ -104,7 +104,7 @@ def start_run(
         memory=stored.memory,
         programs=stored.programs,
         preparing=stored.preparing,
-        starts=starts | {"": algorithm.start(state.memory, "")},
+        starts=starts | {"": algorithm.grouping.start(state.memory, "")},
         epoch=epoch,
     )
 
@@ -135,7 +135,10 @@ def store_state(
         models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))[0]
     programs = make_programs(algorithm, state, settings, models)
     return StoredState(
-        models, blobs.put(encode_memory(state))[0], programs, algorithm.preparing(state)
+        models,
+        blobs.put(encode_memory(state))[0],
+        programs,
+        algorithm.coordinator.preparing(state.context),
     )
 
 

@@ -244,3 +244,12 @@ def exchanged(tensors: Mapping[str, T]) -> dict[str, T]:
     """What leaves a device and is averaged, the tensors of roles shared and statistic, in their
     order."""
     return names.of_role(tensors, *names.EXCHANGED)
+
+
+def without(info: Any, key: str | None) -> Any:
+    """Return JSON values without what is kept under a key, or says it, at any depth."""
+    if isinstance(info, dict):
+        return {k: without(value, key) for k, value in info.items() if k != key}
+    return (
+        [without(value, key) for value in info if value != key] if isinstance(info, list) else info
+    )

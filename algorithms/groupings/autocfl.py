@@ -106,15 +106,6 @@ class AutoCFL(Defaults):
             notes,
         )
 
-    def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
-        """Without its group, its sketch and its losses."""
-        kept = super().forget(memory, device_id)
-        info = {
-            k: {d: v for d, v in held.items() if d != device_id} if isinstance(held, dict) else held
-            for k, held in kept.info.items()
-        }
-        return GroupingMemory(kept.membership, kept.arrays, info)
-
     def _adjusted(
         self, before: dict[str, float], info: dict[str, Any]
     ) -> tuple[dict[str, float], dict[str, int]]:

@@ -22,6 +22,7 @@ from algorithms.core.contract import (
     Matrix,
     Placement,
     Probe,
+    without,
 )
 from algorithms.core.keys import NEWCOMER
 from algorithms.spec import WithOptions
@@ -98,6 +99,7 @@ class Defaults(WithOptions, ABC):
         return replace(
             memory,
             membership=membership,
+            info=without(memory.info, device_id),
             arrays={k: v for k, v in memory.arrays.items() if k != FIRST + device_id},
         )
 

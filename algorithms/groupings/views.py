@@ -7,7 +7,6 @@ centres. Nothing here is N x N for the N of a whole fleet.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import scipy
@@ -21,45 +20,27 @@ CHUNK = 4096
 not grow with the fleet."""
 
 
-class View(Protocol):
-    """One way to look at N devices. `members` are positions of devices, (m,) int."""
-
-    def __len__(self) -> int:
-        """N."""
-
-    def points(self, members: Array) -> Matrix:
-        """Points (m, d) that are as far apart as the members are. For a few hundred members: may be
-        quadratic in m."""
-
-    def centre(self, members: Array) -> Array:
-        """The mean of the members, in the view's own terms."""
-
-    def squared_distances(self, members: Array, centres: Array) -> Matrix:
-        """Squared distance of each member to each of k centres, (m, k)."""
-
-    def distances(self, members: Array) -> Matrix:
-        """What people look at: how far members are apart, (m, m)."""
-
-
 @dataclass(frozen=True)
 class Points:
-    """Rows (N, D), compared by Euclidean distance."""
+    """Rows (N, D) of N devices, compared by Euclidean distance. `members` are positions of devices,
+    (m,) int."""
 
     rows: Array
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def points(self, members: Array) -> Matrix:
+        """Return points (m, d) that are as far apart as the members are. For a few hundred members:
+        may be quadratic in m."""
         return np.asarray(self.rows[members])
 
     def centre(self, members: Array) -> Array:
+        """Return the mean of the members, in the view's own terms."""
         total = np.zeros(self.rows.shape[1])
         for part in _chunks(members):
             total += self.rows[part].sum(0, dtype=np.float64)
         return np.asarray(total / len(members), self.rows.dtype)
 
     def squared_distances(self, members: Array, centres: Array) -> Matrix:
+        """Return the squared distance of each member to each of k centres, (m, k)."""
         origin = centres.mean(0)
         moved = centres - origin
         result = np.empty((len(members), len(centres)))
@@ -71,6 +52,7 @@ class Points:
         return np.maximum(result, 0.0)
 
     def distances(self, members: Array) -> Matrix:
+        """Return what people look at: how far members are apart, (m, m)."""
         return np.asarray(
             scipy.spatial.distance.squareform(
                 scipy.spatial.distance.pdist(self.rows[members].astype(np.float64))
@@ -84,9 +66,6 @@ class Responses:
     both directions, which stands in for a squared distance."""
 
     responses: Array
-
-    def __len__(self) -> int:
-        return len(self.responses)
 
     def points(self, members: Array) -> Matrix:
         kl = self.distances(members)
@@ -102,6 +81,9 @@ class Responses:
 
     def distances(self, members: Array) -> Matrix:
         return divergence(self.responses[members])
+
+
+View = Points | Responses
 
 
 def euclidean_coordinates(rows: Array) -> Matrix:

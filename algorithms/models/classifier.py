@@ -66,37 +66,23 @@ class Classifier(nn.Module):
         """
         super().__init__()
         self.scale, self.extractor, self.head = scale, extractor, head
-        self._ends()
+        layers = list(head) if isinstance(head, nn.Sequential) else [head]
+        if not (isinstance(layers[0], nn.Linear) and isinstance(layers[-1], nn.Linear)):
+            raise ConfigError(
+                "a model's head: expected Linear, or a Sequential that begins and ends with Linear"
+            )
         if any(True for _ in self.head.buffers()):
             raise ConfigError(
                 "a model's head: expected no BatchNorm in it, whose running statistics belong to "
                 "the extractor"
             )
-
-    def _ends(self) -> tuple[nn.Linear, nn.Linear]:
-        """The first layer of the head and the last."""
-        layers = list(self.head) if isinstance(self.head, nn.Sequential) else [self.head]
-        if not (isinstance(layers[0], nn.Linear) and isinstance(layers[-1], nn.Linear)):
-            raise ConfigError(
-                "a model's head: expected Linear, or a Sequential that begins and ends with Linear"
-            )
-        return layers[0], layers[-1]
-
-    @property
-    def num_features(self) -> int:
+        self.num_features = layers[0].in_features
         """K, the size of the representation."""
-        return self._ends()[0].in_features
-
-    @property
-    def num_classes(self) -> int:
-        """How many logits there are."""
-        return self._ends()[1].out_features
-
-    @property
-    def last_layer(self) -> str:
+        self.num_classes = layers[-1].out_features
+        """Number of logits."""
+        self.last_layer = f"head.{len(layers) - 1}" if isinstance(head, nn.Sequential) else "head"
         """Name of the linear layer that gives the logits: ``head``, or ``head.N`` of a
         `Sequential`."""
-        return f"head.{len(self.head) - 1}" if isinstance(self.head, nn.Sequential) else "head"
 
     def linear_head(self, why: str) -> nn.Linear:
         """The head, for what works with one linear layer alone; `why` begins the error.

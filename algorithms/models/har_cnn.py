@@ -9,9 +9,8 @@ exchanged.
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.blocks import Cut, Norm, conv_stack, count_features, dimensions, split_linear
+from algorithms.models.blocks import Norm, conv_stack
 from algorithms.models.classifier import Classifier, Scale
-from wire.bundle import Window
 from wire.errors import ConfigError
 
 
@@ -40,19 +39,3 @@ class HarCnn(Classifier):
         extractor = conv_stack(1, (num_channels, 32, 64), 5, padding=2, kind=kind)
         head = nn.Linear(64 * (num_samples // 4), num_classes)
         super().__init__(Scale(torch.ones(num_channels) if size is None else size), extractor, head)
-
-
-def har_cnn_dbe(window: Window, num_classes: int, size: Tensor, cut: Cut = "last") -> Classifier:
-    """Two convolutions of 9 samples (32 and 64 channels) without padding or normalisation, then
-    linear layers of 1024 and 512.
-
-    The authors' library splits it before all linear layers (``cut=convolutions``): its
-    representation then has 64 * 26 = 1,664 values for windows of 128 samples.
-
-    J. Zhang et al., DBE, NeurIPS 2023, appendix D.6, which cites M. Zeng et al., MobiCASE 2014, for
-    it; the sizes are those of the authors' library PFLlib.
-    """
-    extractor = conv_stack(dimensions(window), (len(window.channels), 32, 64), 9)
-    features = count_features("har-cnn-dbe", window, extractor)
-    layers, head = split_linear(features, (1024, 512), num_classes, cut)
-    return Classifier(Scale(size, dimensions(window)), extractor.extend(layers), head)

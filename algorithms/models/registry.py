@@ -9,11 +9,10 @@ from torch import Tensor
 
 from algorithms.models.blocks import CUTS
 from algorithms.models.classifier import Classifier
-from algorithms.models.har_cnn import har_cnn_dbe
 from algorithms.models.images import resnet18, vgg11
 from algorithms.models.plain import autoencoder, mlp
 from algorithms.models.small_cnn import autocfl, cnn2, cnn4
-from algorithms.models.tcn import tcn, text_tcn
+from algorithms.models.tcn import tcn
 from algorithms.models.text import text_cnn, text_mlp
 from algorithms.spec import Choice, Option, Options, read
 from algorithms.tasks.base import Task
@@ -29,7 +28,7 @@ Builder = Callable[..., Classifier]
 MODELS: dict[str, Builder] = {
     "har-cnn": cnn2,
     "har-cnn-gn": partial(cnn2, kind="group"),
-    "har-cnn-dbe": har_cnn_dbe,
+    "har-cnn-dbe": partial(cnn4, kernel=9, widths=(1024, 512)),
     "cnn2-bn": cnn2,
     "cnn4": cnn4,
     "autocfl": autocfl,
@@ -42,7 +41,7 @@ MODELS: dict[str, Builder] = {
     "tcn": tcn,
     "text-mlp": text_mlp,
     "text-cnn": text_cnn,
-    "text-tcn": text_tcn,
+    "text-tcn": tcn,
 }
 OF_IDS = ("text-mlp", "text-cnn", "text-tcn")
 """The models of sequences of ids. All others are of measurements."""

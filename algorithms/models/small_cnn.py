@@ -29,11 +29,26 @@ def cnn2(window: Window, num_classes: int, size: Tensor, kind: Norm = "batch") -
     return assemble("cnn2", window, num_classes, size, extractor)
 
 
-def cnn4(window: Window, num_classes: int, size: Tensor, cut: Cut = "last") -> Classifier:
-    """Two convolutions of 5 without padding (32 and 64 channels, ReLU, max-pool 2), then linear
-    layers of 512 and of the classes."""
-    extractor = conv_stack(dimensions(window), (len(window.channels), 32, 64), 5)
-    layers, head = split_linear(count_features("cnn4", window, extractor), (512,), num_classes, cut)
+def cnn4(
+    window: Window,
+    num_classes: int,
+    size: Tensor,
+    cut: Cut = "last",
+    kernel: int = 5,
+    widths: tuple[int, ...] = (512,),
+) -> Classifier:
+    """Two convolutions without padding (32 and 64 channels, ReLU, max-pool 2), then linear layers
+    of `widths` and of the classes.
+
+    With a `kernel` of 9 and `widths` of 1024 and 512 it is DBE's network for HAR (appendix D.6,
+    which cites M. Zeng et al., MobiCASE 2014, for it). The authors' library splits it before all
+    linear layers (``cut=convolutions``): its representation then has 64 * 26 = 1,664 values for
+    windows of 128 samples.
+    """
+    name = "cnn4" if kernel == 5 else "har-cnn-dbe"
+    extractor = conv_stack(dimensions(window), (len(window.channels), 32, 64), kernel)
+    features = count_features(name, window, extractor)
+    layers, head = split_linear(features, widths, num_classes, cut)
     return Classifier(Scale(size, dimensions(window)), extractor.extend(layers), head)
 
 

@@ -60,38 +60,23 @@ class Steps(nn.Module):
 
 
 def tcn(window: Window, num_classes: int, size: Tensor) -> Classifier:
-    """For measurements.
+    """For measurements, and for ids, which are embedded first.
 
     Raises:
         ConfigError: steps are no equal parts of a window.
     """
-    return Classifier(
-        Scale(size, dimensions(window)),
-        _extractor("tcn", window, len(window.channels)),
-        nn.Linear(CHANNELS, num_classes),
-    )
-
-
-def text_tcn(window: Window, num_classes: int, size: Tensor) -> Classifier:
-    """For ids, which are embedded first.
-
-    Raises:
-        ConfigError: steps are no equal parts of a window.
-    """
-    layers = _extractor("text-tcn", window, WIDTH * len(window.channels))
-    return Classifier(
-        nn.Identity(),
-        nn.Sequential(Embedded(window.vocabulary, WIDTH), *layers),
-        nn.Linear(CHANNELS, num_classes),
-    )
-
-
-def _extractor(name: str, window: Window, inputs: int) -> nn.Sequential:
     if window.steps and (window.height or window.length % window.steps):
         raise ConfigError(
-            f"model {name}: examples {' x '.join(map(str, window.shape))} in {window.steps} "
-            "steps: expected windows that so many divide"
+            f"model {'text-tcn' if window.vocabulary else 'tcn'}: examples "
+            f"{' x '.join(map(str, window.shape))} in {window.steps} steps: expected windows that "
+            "so many divide"
         )
-    dims = dimensions(window)
-    layers = [Dilated(dims, CHANNELS, 2**layer) for layer in range(LAYERS)]
-    return nn.Sequential(conv(dims, inputs, CHANNELS, 1), *layers, Steps(window.steps))
+    dims, inputs = dimensions(window), len(window.channels) * (WIDTH if window.vocabulary else 1)
+    layers = [
+        *([Embedded(window.vocabulary, WIDTH)] if window.vocabulary else []),
+        conv(dims, inputs, CHANNELS, 1),
+        *(Dilated(dims, CHANNELS, 2**layer) for layer in range(LAYERS)),
+        Steps(window.steps),
+    ]
+    scale = nn.Identity() if window.vocabulary else Scale(size, dims)
+    return Classifier(scale, nn.Sequential(*layers), nn.Linear(CHANNELS, num_classes))

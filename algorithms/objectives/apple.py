@@ -19,7 +19,6 @@ the device's own; ``settle`` takes them anew when other core models have come.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -104,27 +103,6 @@ class AppleServer(DefaultCoordinator):
                 "round": info["round"] + 1,
                 "known": known,
                 "others": peers,
-                "examples": examples,
-            },
-        )
-
-    def forget(
-        self, context: ObjectiveMemory, device_id: str, alone: str | None
-    ) -> ObjectiveMemory:
-        kept = super().forget(context, device_id, alone)
-        info = kept.info
-        others = {
-            key: [k for k in peers if k != alone]
-            for key, peers in info["others"].items()
-            if key != alone
-        }
-        examples = {key: count for key, count in info["examples"].items() if key != alone}
-        return replace(
-            kept,
-            info={
-                **info,
-                "known": [k for k in info["known"] if k != alone],
-                "others": others,
                 "examples": examples,
             },
         )

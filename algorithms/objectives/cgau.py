@@ -48,13 +48,12 @@ class Cgau(Supervised):
             classes = model.num_classes
             model = OnFrozen(model, classes, self.units, self.layers, self.gated, self.conditioned)
         super().__init__(model, *values, **options)
+        every = (name for name, _ in model.named_parameters())
+        self.private = tuple(name for name in every if name.endswith((MODULATION, EXPRESSION)))
         steps = (model.steps,) if model.steps else ()
         self.random: Mapping[str, tuple[int, ...]] = {
             names.uniform(name): (*steps, width) for name, width in model.units.items()
         }
-
-    def role(self, name: str) -> str:
-        return names.PRIVATE if name.endswith((MODULATION, EXPRESSION)) else super().role(name)
 
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors

@@ -1,10 +1,9 @@
 """The server's half of an objective that needs nothing from it; others change what differs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
-from algorithms.core.contract import LocalModel, ObjectiveMemory, Programs, Work
+from algorithms.core.contract import LocalModel, ObjectiveMemory, Programs, Work, without
 from algorithms.spec import WithOptions
 from wire.arrays.tensors import Tensors
 from wire.messages import Evaluate, Verb
@@ -25,6 +24,8 @@ class DefaultCoordinator(WithOptions):
     absorbs: ClassVar[bool] = False
     """True if `absorb` looks at the round at all; where it does not, models need not be held one by
     one."""
+    by_device: ClassVar[bool] = False
+    """True if the JSON values of its memory name devices; else they name groups, if anything."""
     keeps: ClassVar[bool] = False
     """True if `closing` makes what a device keeps out of the model that it is given: a device that
     comes later then needs nothing else."""
@@ -41,13 +42,12 @@ class DefaultCoordinator(WithOptions):
     def forget(
         self, context: ObjectiveMemory, device_id: str, alone: str | None
     ) -> ObjectiveMemory:
-        """Return the memory without what is kept for the device's own group."""
-        if alone is None:
-            return context
-        return replace(
-            context,
-            arrays={k: v for k, v in context.arrays.items() if not k.startswith(f"{alone}/")},
-        )
+        """Return the memory without what is kept for the device, or for its own group, if it has
+        one in which it is `alone`."""
+        info = without(context.info, device_id if self.by_device else alone)
+        own = f"{alone}/"
+        arrays = {k: v for k, v in context.arrays.items() if alone is None or not k.startswith(own)}
+        return ObjectiveMemory(arrays, info)
 
     def preparing(self, context: ObjectiveMemory) -> bool:
         """Return True if the next round is a preparation: nobody is grouped in it, and it does not

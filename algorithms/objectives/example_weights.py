@@ -15,7 +15,6 @@ the step size. So alpha is divided by its mean unless `mean_one` is off.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import log
 from typing import Any, ClassVar
 
@@ -123,6 +122,7 @@ class WeightedServer(DefaultCoordinator):
     """Knows which devices have weights; the others find theirs before they train."""
 
     absorbs: ClassVar[bool] = True
+    by_device: ClassVar[bool] = True
 
     ratio_epochs: int = option(10, "passes of the binary classifier", low=1, high=MOST_EPOCHS)
     mean_one: bool = option(True, "a device's weights are divided by their mean")
@@ -155,12 +155,3 @@ class WeightedServer(DefaultCoordinator):
     ) -> ObjectiveMemory:
         weighted = sorted({*context.info["weighted"], *(m.device_id for m in models)})
         return ObjectiveMemory(context.arrays, {**context.info, "weighted": weighted})
-
-    def forget(
-        self, context: ObjectiveMemory, device_id: str, alone: str | None
-    ) -> ObjectiveMemory:
-        kept = super().forget(context, device_id, alone)
-        return replace(
-            kept,
-            info={**kept.info, "weighted": [d for d in kept.info["weighted"] if d != device_id]},
-        )

@@ -37,7 +37,7 @@ class FedBABU(FedPer):
     }
 
     def graphs(self) -> Mapping[str, GraphFunction]:
-        return {**super().graphs(), "tune": self.tune}
+        return {**super().graphs(), "tune": super().step}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """A step of the body."""
@@ -48,7 +48,3 @@ class FedBABU(FedPer):
             batch,
             hyper,
         )
-
-    def tune(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """A step of body and head."""
-        return step_over(self, self.trained(tensors), tensors, batch, hyper)

@@ -11,7 +11,6 @@ from algorithms.core.contract import Sgd
 from algorithms.core.probe import norm_layers
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.supervised import Supervised
-from wire.arrays import names
 
 
 class FedBN(Supervised):
@@ -23,7 +22,4 @@ class FedBN(Supervised):
 
     def __init__(self, model: Classifier) -> None:
         super().__init__(model)
-        self._norms = frozenset(norm_layers(model))
-
-    def role(self, name: str) -> str:
-        return names.PRIVATE if name.rpartition(".")[0] in self._norms else super().role(name)
+        self.private = tuple(f"{layer}." for layer in norm_layers(model))

@@ -15,7 +15,6 @@ in a place.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import msgspec
@@ -105,24 +104,6 @@ class FedFomoServer(DefaultCoordinator):
                 **context.info,
                 "round": context.info["round"] + 1,
                 "known": known,
-                "affinity": affinity,
-            },
-        )
-
-    def forget(
-        self, context: ObjectiveMemory, device_id: str, alone: str | None
-    ) -> ObjectiveMemory:
-        kept = super().forget(context, device_id, alone)
-        affinity = {
-            own: {k: w for k, w in row.items() if k != alone}
-            for own, row in kept.info["affinity"].items()
-            if own != alone
-        }
-        return replace(
-            kept,
-            info={
-                **kept.info,
-                "known": [k for k in kept.info["known"] if k != alone],
                 "affinity": affinity,
             },
         )

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from algorithms.core.contract import Sgd
 from algorithms.objectives.supervised import Supervised
-from wire.arrays import names
 
 
 class FedPer(Supervised):
@@ -19,6 +18,4 @@ class FedPer(Supervised):
     citation: ClassVar[str] = "Arivazhagan et al., arXiv:1912.00818, Algorithms 1 and 2"
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
-
-    def role(self, name: str) -> str:
-        return names.PRIVATE if name.startswith("head.") else super().role(name)
+    private = ("head.",)

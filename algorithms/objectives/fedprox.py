@@ -24,15 +24,6 @@ def start_copies(tensors: TorchTensors) -> TorchTensors:
     }
 
 
-def squared_distance(tensors: TorchTensors) -> Tensor:
-    """|w - w_start|^2 over the shared tensors."""
-    total = torch.zeros(())
-    for key, start in tensors.items():
-        if names.is_start(key):
-            total = total + (tensors[names.started_from(key)] - start).square().sum()
-    return total
-
-
 class FedProx(Supervised):
     """loss + mu / 2 * |w - w_start|^2."""
 
@@ -53,4 +44,8 @@ class FedProx(Supervised):
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
-        return loss + hyper["mu"] / 2 * squared_distance(tensors), made
+        squared = torch.zeros(())
+        for key, start in tensors.items():
+            if names.is_start(key):
+                squared = squared + (tensors[names.started_from(key)] - start).square().sum()
+        return loss + hyper["mu"] / 2 * squared, made

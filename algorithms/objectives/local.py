@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from algorithms.core.contract import Sgd
 from algorithms.objectives.supervised import Supervised
-from wire.arrays import names
 
 
 class Local(Supervised):
@@ -18,6 +17,4 @@ class Local(Supervised):
     name: ClassVar[str] = "local"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (Local)"
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
-
-    def role(self, name: str) -> str:
-        return names.PRIVATE
+    private = ("",)

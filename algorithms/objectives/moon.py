@@ -5,7 +5,7 @@ Q. Li, B. He, D. Song. Model-Contrastive Federated Learning. CVPR 2021, Eq. 3 an
 term's weight, tau its temperature.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +19,8 @@ from algorithms.objectives.supervised import Pass, Supervised, following_values
 from algorithms.spec import option
 from wire.arrays import names
 from wire.messages import Apply
+
+_PREVIOUS, _RECEIVED = names.private("previous."), names.received_start("")
 
 
 class MoonServer(DefaultCoordinator):
@@ -44,17 +46,17 @@ class Moon(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        previous = {_previous(names.name_of(k)): v.clone() for k, v in exchanged(tensors).items()}
+        previous = {_PREVIOUS + names.name_of(k): v.clone() for k, v in exchanged(tensors).items()}
         return tensors | start_copies(tensors) | previous
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "remember": self.remember}
 
-    def other(self, tensors: TorchTensors, named: Callable[[str], str]) -> TorchTensors:
-        """The tensors of another model of the same structure, under this one's names; `named` says
-        how it names NAME."""
+    def other(self, tensors: TorchTensors, begin: str) -> TorchTensors:
+        """The tensors of another model of the same structure, under this one's names; `begin` is
+        how its names begin."""
         renamed = {
-            k: tensors.get(named(names.name_of(k)), v).detach()
+            k: tensors.get(begin + names.name_of(k), v).detach()
             for k, v in exchanged(tensors).items()
         }
         return {**tensors, **renamed}
@@ -64,10 +66,10 @@ class Moon(Supervised):
     ) -> tuple[Tensor, Pass]:
         loss, made = super().loss(tensors, batch, hyper)
         received = self.forward(
-            self.other(tensors, names.received_start), batch, training=True
+            self.other(tensors, _RECEIVED), batch, training=True
         ).features.detach()
         previous = self.forward(
-            self.other(tensors, _previous), batch, training=True
+            self.other(tensors, _PREVIOUS), batch, training=True
         ).features.detach()
         near = F.cosine_similarity(made.features, received, dim=-1) / hyper["tau"]
         far = F.cosine_similarity(made.features, previous, dim=-1) / hyper["tau"]
@@ -77,11 +79,7 @@ class Moon(Supervised):
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
         """The model after its training becomes the previous one."""
-        own = {_previous(names.name_of(key)): value for key, value in exchanged(tensors).items()}
+        own = {_PREVIOUS + names.name_of(key): value for key, value in exchanged(tensors).items()}
         return following_values(
             {key: torch.clone(value) for key, value in own.items() if key in tensors}
         )
-
-
-def _previous(name: str) -> str:
-    return names.private(f"previous.{name}")

@@ -24,7 +24,8 @@ from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.messages import Apply
 
-_STEPS = names.slot("steps")
+_STEPS, _SUM = names.slot("steps"), names.slot("sum.")
+_OWN, _SERVERS = names.private("control."), names.received("control.")
 
 
 class ScaffoldServer(DefaultCoordinator):
@@ -37,7 +38,7 @@ class ScaffoldServer(DefaultCoordinator):
     after = (Apply("conclude"),)
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        controls = {k: v for k, v in initial.items() if k.startswith(_servers(""))}
+        controls = {k: v for k, v in initial.items() if k.startswith(_SERVERS)}
         return ObjectiveMemory({f"{NEWCOMER}/{names.name_of(k)}": v for k, v in controls.items()})
 
     def absorb(
@@ -81,7 +82,9 @@ class Scaffold(Supervised):
     def initial(self) -> TorchTensors:
         tensors = super().initial()
         zeros = {n: torch.zeros_like(v) for n, v in names.part(tensors, names.SHARED).items()}
-        own = {key(n): zero.clone() for key in (_own, _servers, _sum) for n, zero in zeros.items()}
+        own = {
+            begin + n: zero.clone() for begin in (_OWN, _SERVERS, _SUM) for n, zero in zeros.items()
+        }
         return tensors | own | {_STEPS: torch.zeros(())}
 
     def graphs(self) -> Mapping[str, GraphFunction]:
@@ -98,8 +101,8 @@ class Scaffold(Supervised):
             if role != names.SHARED:  # what stays on the device has no drift to correct
                 directions[key] = gradient
                 continue
-            directions[key] = gradient - tensors[_own(name)] + tensors[_servers(name)]
-            sums[_sum(name)] = tensors[_sum(name)] + gradient
+            directions[key] = gradient - tensors[_OWN + name] + tensors[_SERVERS + name]
+            sums[_SUM + name] = tensors[_SUM + name] + gradient
         return directions, sums
 
     def conclude(
@@ -108,24 +111,12 @@ class Scaffold(Supervised):
         """c_i becomes the mean gradient of the round; its change is reported."""
         outputs: TorchTensors = {}
         for key, total in tensors.items():
-            if key.startswith(_sum("")):
-                name = key.removeprefix(_sum(""))
+            if key.startswith(_SUM):
+                name = key.removeprefix(_SUM)
                 mean = total / tensors[_STEPS].clamp(min=1.0)
-                outputs[names.following(_own(name))] = mean
-                outputs[names.metric(f"change.{name}")] = mean - tensors[_own(name)]
+                outputs[names.following(_OWN + name)] = mean
+                outputs[names.metric(f"change.{name}")] = mean - tensors[_OWN + name]
         return outputs
-
-
-def _own(name: str) -> str:
-    return names.private(f"control.{name}")
-
-
-def _servers(name: str) -> str:
-    return names.received(f"control.{name}")
-
-
-def _sum(name: str) -> str:
-    return names.slot(f"sum.{name}")
 
 
 def _control(context: ObjectiveMemory, key: str, name: str) -> Array:

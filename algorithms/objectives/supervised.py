@@ -18,7 +18,7 @@ from algorithms.core.contract import Sgd as SgdGraph
 from algorithms.core.functional import functional
 from algorithms.core.probe import named_norms, watch_norms
 from algorithms.models.adoption.attention import replace_attention
-from algorithms.models.adoption.dropout import dropping, replace_dropouts
+from algorithms.models.adoption.dropout import dropping, keep, replace_dropouts
 from algorithms.models.adoption.frozen import frozen_slot, frozen_tensors
 from algorithms.models.adoption.stacked import replace_recurrent
 from algorithms.models.classifier import Classifier, plausible, watch_representation
@@ -107,6 +107,8 @@ class Supervised(WithOptions):
     """Whether its steps are of a kind that no other optimizer can take the place of."""
     server: ClassVar[type[DefaultCoordinator]] = DefaultCoordinator
     """The server's half."""
+    private: tuple[str, ...] = ()
+    """Beginnings of the names of parameters and running statistics that stay on the device."""
     wrapped_by: ClassVar[tuple[str, ...]] = ()
     """Names of the choices that it may be wrapped with (`algorithms.objectives.dbe`)."""
 
@@ -147,6 +149,8 @@ class Supervised(WithOptions):
     def role(self, name: str) -> str:
         """The role of the parameter or running statistic of this name: what leaves the device, and
         what does not."""
+        if name.startswith(self.private):
+            return names.PRIVATE
         return names.STATISTIC if name in self._statistics else names.SHARED
 
     def parameters(self) -> TorchTensors:
@@ -209,7 +213,8 @@ class Supervised(WithOptions):
     def factors(self, batch: TorchTensors) -> TorchTensors:
         """What the outputs of layers are multiplied by in training, by the layer's name."""
         return {
-            name: layer.factors(batch[names.uniform(name)]) for name, layer in self.dropouts.items()
+            name: keep(batch[names.uniform(name)], layer.share)
+            for name, layer in self.dropouts.items()
         }
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:

@@ -7,6 +7,7 @@ there or not, and of quantities, a row has one more column, which is its weight:
 would be an answer too.
 """
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -24,27 +25,54 @@ LEAST_MEASURED = 1e-12
 measured."""
 
 
-class OfClasses:
-    """Class probabilities; labels are 1 for the class."""
+class Answers(ABC):
+    """How a task's answers are remembered and mixed: rows (n, width), of which the last column is
+    the weight."""
+
+    by_class: ClassVar[bool] = False
+    """True if a window has one of the classes, so that a device may have labels of a part of them
+    alone."""
+    columns: ClassVar[int] = 1
+    """Columns of a row besides the numbers that a model gives."""
+
+    @abstractmethod
+    def guess(self, logits: Tensor) -> Tensor:
+        """Return the rows of what a model answers (n, outputs)."""
+
+    @abstractmethod
+    def labels(self, target: Tensor, num_outputs: int) -> Tensor:
+        """Return the rows of labels, as `Task.target` gives them; zeros where a window has none."""
+
+    def weight(self, rows: Tensor) -> Tensor:
+        """Return (n,) how much there is in each row: 1 for a whole answer, 0 for none."""
+        return rows[:, -1]
+
+    @abstractmethod
+    def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss (n,) of answers as rows."""
+
+    def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
+        """Return what `Task.answer` would say, by these rows."""
+        return rows[:, :-1]
+
+    @abstractmethod
+    def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
+        """Return ``metric/loss_sum`` and ``metric/num_correct`` of answers as rows."""
+
+
+class OfClasses(Answers):
+    """Class probabilities, which add up to their weight themselves; labels are 1 for the class."""
 
     by_class: ClassVar[bool] = True
-    """Whether a window has one of the classes, so that a device may have labels of a part of them
-    alone."""
-
-    def width(self, num_outputs: int) -> int:
-        """How wide rows are where a model gives so many numbers."""
-        return num_outputs
+    columns: ClassVar[int] = 0
 
     def guess(self, logits: Tensor) -> Tensor:
-        """The rows of what a model answers (n, outputs)."""
         return torch.softmax(logits, dim=1)
 
     def labels(self, target: Tensor, num_outputs: int) -> Tensor:
-        """The rows of labels, as `Task.target` gives them; zeros where a window has none."""
         return (target.unsqueeze(1) == torch.arange(num_outputs)).to(torch.float32)
 
     def weight(self, rows: Tensor) -> Tensor:
-        """(n,) how much there is in each row: 1 for a whole answer, 0 for none."""
         return rows.sum(1)
 
     def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
@@ -52,21 +80,14 @@ class OfClasses:
         return -(rows * labels).sum(1).clamp(min=LEAST).log()
 
     def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
-        """What `Task.answer` would say, by these rows."""
         return rows
 
     def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
-        """``metric/loss_sum`` and ``metric/num_correct`` of answers as rows."""
         return metrics_of_answers(rows, target, LEAST_MEASURED)
 
 
-class OfNames:
+class OfNames(Answers):
     """The probability of each name, by itself."""
-
-    by_class: ClassVar[bool] = False
-
-    def width(self, num_outputs: int) -> int:
-        return num_outputs + 1
 
     def guess(self, logits: Tensor) -> Tensor:
         return with_weight(torch.sigmoid(logits))
@@ -75,15 +96,9 @@ class OfNames:
         known = (target[:, :1] >= 0).to(target.dtype)
         return with_weight(target) * known
 
-    def weight(self, rows: Tensor) -> Tensor:
-        return rows[:, -1]
-
     def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
         """The mean binary cross-entropy."""
         return _of_names(rows[:, :-1], labels[:, :-1], LEAST)
-
-    def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
-        return rows[:, :-1]
 
     def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
         told = rows[:, :-1]
@@ -94,13 +109,8 @@ class OfNames:
         }
 
 
-class OfQuantities:
+class OfQuantities(Answers):
     """Quantities in the fleet's units, as a model gives them."""
-
-    by_class: ClassVar[bool] = False
-
-    def width(self, num_outputs: int) -> int:
-        return num_outputs + 1
 
     def guess(self, logits: Tensor) -> Tensor:
         return with_weight(logits)
@@ -108,9 +118,6 @@ class OfQuantities:
     def labels(self, target: Tensor, num_outputs: int) -> Tensor:
         known = (target == target).all(1, keepdim=True)  # what differs from itself is no number
         return torch.where(known, with_weight(target), 0.0)
-
-    def weight(self, rows: Tensor) -> Tensor:
-        return rows[:, -1]
 
     def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
         """The mean squared error."""
@@ -128,8 +135,6 @@ class OfQuantities:
 
 
 CLASSES = OfClasses()
-Answers = OfClasses | OfNames | OfQuantities
-"""How a task's answers are remembered and mixed; rows are (n, width)."""
 ANSWERS: dict[TaskName, Answers] = {
     CLASSIFICATION: CLASSES,
     MULTI_LABEL: OfNames(),

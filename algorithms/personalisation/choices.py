@@ -10,7 +10,6 @@ from algorithms.personalisation.answers import ANSWERS
 from algorithms.personalisation.keeping import (
     GENERAL,
     TUNED,
-    Asked,
     Candidate,
     KeepingServer,
     Recipe,
@@ -79,8 +78,8 @@ class ByRecipe(WithOptions):
     def wrap_server(self, coordinator: DefaultCoordinator, reports: bool) -> None:
         """Wrap the server's half; `reports` is True if devices may say what they kept, and why."""
         if self.rule:
-            asked = Asked(self.holdout, self.epochs, reports, self.memory)
-            KeepingServer(coordinator, self.rule, asked)
+            of_all = self.memory, self.holdout, self.epochs
+            KeepingServer(coordinator, self.rule, *of_all, reports)
 
 
 class Served(ByRecipe):

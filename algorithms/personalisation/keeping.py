@@ -119,18 +119,6 @@ class Recipe:
         )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the server asks of devices: the share of windows `holdout` that candidates are judged
-    on, the `epochs` of their own training (0: as many as in a round), whether they say what they
-    keep (`reports`), and how many windows they remember (`memory`)."""
-
-    holdout: float
-    epochs: int
-    reports: bool
-    memory: int
-
-
 class Keeping(Wrapper[Supervised]):
     """Wraps an objective: the graphs that make candidates and choose. Classes that derive from it
     say what is remembered, and how the device answers by it."""
@@ -294,7 +282,7 @@ class Keeping(Wrapper[Supervised]):
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
         """The model on the way from the one before training to the one after it."""
-        way = torch.where(self.memorised(tensors).num_held() > 0, WAY, UNJUDGED_WAY)
+        way = torch.where(self.memorised(tensors).held.sum() > 0, WAY, UNJUDGED_WAY)
         before = {key: tensors[slot_of(key, "before")] for key in self.moving(tensors)}
         return following_values(
             {key: way * tensors[key] + (1 - way) * value for key, value in before.items()}
@@ -325,7 +313,7 @@ class Keeping(Wrapper[Supervised]):
             ).sum()
             trained = (apart > 0) & (memory.num_trained() >= TRAINED)
             whole = (judged.sum() >= FEWEST) | (
-                memory.num_held() <= 0
+                memory.held.sum() <= 0
             )  # what is held out of too few is missed in the training
             good = memory.finite & trained & whole & (tensors[ELSEWHERE] < ABSENT)
             usable = 1 - is_tuned * (1 - good.to(every.dtype))
@@ -415,22 +403,32 @@ class KeepingServer(Wrapper[DefaultCoordinator]):
     replaces = ("keeps", "closing")
     keeps: ClassVar[bool] = True
 
-    def __init__(self, whole: DefaultCoordinator, recipe: Recipe, keeping: Asked) -> None:
+    def __init__(
+        self,
+        whole: DefaultCoordinator,
+        recipe: Recipe,
+        memory: int,
+        holdout: float,
+        epochs: int,
+        reports: bool,
+    ) -> None:
+        """Devices remember so many windows in their `memory`, judge candidates on the share
+        `holdout`, train for so many `epochs` (0: as many as in a round), and say what they keep
+        where `reports` is true."""
         super().__init__(whole)
-        self.recipe, self.keeping = recipe, keeping
+        self.recipe, self.memory, self.holdout = recipe, memory, holdout
+        self.epochs, self.reports = epochs, reports
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         own = (verb for verb in self.inner.closing(context, work) if verb != Evaluate())
         holdout = (
-            self.keeping.holdout if len(self.recipe.candidates) > 1 else 0.0
+            self.holdout if len(self.recipe.candidates) > 1 else 0.0
         )  # there is nothing to choose from
         before = tuple(
             replace(verb, holdout=holdout, least=TRAINED) if isinstance(verb, Train) else verb
             for verb in own
         )
-        memorise = Evaluate(
-            "windows", "memorise", holdout=holdout, report=False, most=self.keeping.memory
-        )
+        memorise = Evaluate("windows", "memorise", holdout=holdout, report=False, most=self.memory)
         gauge: tuple[Verb, ...] = ()
         if self.recipe.recalibrates:
             gauge = (
@@ -452,24 +450,24 @@ class KeepingServer(Wrapper[DefaultCoordinator]):
             *gauge,
             memorise,
             *tune,
-            Apply(CHOOSE, report=self.keeping.reports),
+            Apply(CHOOSE, report=self.reports),
             Evaluate("test", names.ASSESS),
         )
 
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
         """The objective's own training, on the windows that are not held out; nothing of it is
         reported."""
-        asked, usual, verbs = self.keeping, self.whole.training(context, work), list[Verb]()
+        usual, verbs = self.whole.training(context, work), list[Verb]()
         judges = any(
             isinstance(verb, Evaluate) and verb.split == "holdout" for verb in usual
         )  # by windows that candidates are judged on
         for verb in usual:
             match verb:
                 case Train():
-                    epochs = asked.epochs or verb.epochs
+                    epochs = self.epochs or verb.epochs
                     verbs.append(
                         replace(
-                            verb, epochs=epochs, report=False, holdout=asked.holdout, least=TRAINED
+                            verb, epochs=epochs, report=False, holdout=self.holdout, least=TRAINED
                         )
                     )
                 case Apply() | Evaluate() if not judges:

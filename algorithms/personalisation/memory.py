@@ -64,10 +64,6 @@ class Memory:
         """() how many windows have labels and are not held out."""
         return (self.known & (self.held <= 0)).to(self.keys.dtype).sum()
 
-    def num_held(self) -> Tensor:
-        """() how many windows are held out."""
-        return self.held.sum()
-
     def elsewhere(self) -> Tensor:
         """() the share of the windows without labels that is, by the model, of classes of which no
         window has a label; 0 where all windows have labels, or none has, and where a label is not
@@ -186,10 +182,6 @@ class Scores:
     def num_trained(self) -> Tensor:
         """() how many windows are known and not held out."""
         return ((self.known > 0) & (self.held <= 0)).to(self.loss.dtype).sum()
-
-    def num_held(self) -> Tensor:
-        """() how many windows are held out."""
-        return self.held.sum()
 
     def elsewhere(self) -> Tensor:
         """0: labels are not one class of each window."""

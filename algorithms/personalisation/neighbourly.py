@@ -29,7 +29,7 @@ class ByNeighbours(Keeping):
 
     def no_memory(self) -> TorchTensors:
         model = self.model
-        return empty(self.memory_size, model.num_features, self.answers.width(model.num_classes))
+        return empty(self.memory_size, model.num_features, model.num_classes + self.answers.columns)
 
     def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
         labels = self.label_rows(batch).to(made.logits.dtype)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from algorithms.composition import AlgorithmSpec, Given, make_algorithm, spec_of
+from algorithms.composition import AlgorithmSpec, Given, algorithm_of, make_algorithm
 from algorithms.objectives.supervised import Supervised
 from algorithms.spec import PYTHON
 from host.files import prepare_folder
@@ -240,7 +240,7 @@ def compare(
     for algorithm in compared:
         make_algorithm(algorithm)
     names = [str(algorithm) for algorithm in compared]
-    base = str(with_privacy(spec_of(reference), privacy)) if reference else names[0]
+    base = str(with_privacy(algorithm_of(reference), privacy)) if reference else names[0]
     if base not in names:
         raise ConfigError(f"reference {reference}: expected one of {','.join(names)}")
     check(ComparisonWords, words)
@@ -355,7 +355,7 @@ def _algorithms(given: str | Sequence[Given]) -> tuple[AlgorithmSpec, ...]:
         return read_algorithms(given)
     if not isinstance(given, Sequence):
         raise ConfigError(f"algorithms {given!r}: expected a list of names and classes")
-    made = tuple(map(spec_of, given))
+    made = tuple(map(algorithm_of, given))
     if not made or len({str(algorithm) for algorithm in made}) < len(made):
         raise ConfigError(
             f"algorithms {', '.join(map(str, made)) or 'none'}: expected different names"

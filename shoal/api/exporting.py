@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from algorithms.composition import AlgorithmSpec, Given, spec_of
+from algorithms.composition import AlgorithmSpec, Given, algorithm_of
 from algorithms.spec import DEFAULT_ALGORITHM
 from export.bundle import MAX_BATCH
 from export.publish import Publication, own_key, publish, read_key
@@ -49,7 +49,7 @@ def export(
         ParityError: an exported graph does not do what eager torch does.
     """
     fleet = data if isinstance(data, FleetData) else load_data(str(data))
-    spec = spec_of(algorithm)
+    spec = algorithm_of(algorithm)
     for said in doubts(fleet, suited(spec, fleet).has_classes):
         warnings.warn(said, stacklevel=2)
     own_key_path = Path(key) if key is not None else None

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from aggregator.core.round.cohort import read_policy
 from aggregator.core.training import TrainingSettings
 from algorithms.build import check_model
-from algorithms.composition import Given, spec_of
+from algorithms.composition import Given, algorithm_of
 from host.settings import settings_of
 from shoal.campaign_settings import chosen, hyper_values, schedule_of, with_privacy
 from simulation.engine.options import EngineOptions
@@ -53,7 +53,7 @@ def make_settings(words: Mapping[str, Any], algorithm: Given = "") -> Simulation
     )
     if not algorithm:
         return settings
-    return replace(settings, algorithm=with_privacy(spec_of(algorithm), values["privacy"]))
+    return replace(settings, algorithm=with_privacy(algorithm_of(algorithm), values["privacy"]))
 
 
 def engine_options(words: Mapping[str, Any]) -> EngineOptions:

@@ -110,7 +110,7 @@ class Field:
         trained, number = 0, 0
         while trained < rounds:
             number += 1
-            preparing = self.algorithm.preparing(self.state)
+            preparing = self.algorithm.coordinator.preparing(self.state.context)
             there = [d for d in self.executors if d != late or trained]
             contributions = self.contributions(there, number)
             contributions = contributions[::-1] if reverse else contributions
@@ -134,8 +134,8 @@ class Field:
         for device_id in there:
             key = (
                 NEWCOMER
-                if self.algorithm.preparing(self.state)
-                else self.algorithm.start(self.state.memory, device_id)
+                if self.algorithm.coordinator.preparing(self.state.context)
+                else self.algorithm.grouping.start(self.state.memory, device_id)
             )
             verbs = program_for(programs, device_id, key)
             plan = Plan(

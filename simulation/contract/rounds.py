@@ -72,7 +72,8 @@ def places(algorithm: str) -> str:
     if bad := [key for key in state.models if key != NEWCOMER and not key.isdigit()]:
         raise Broken(f"a group is called {bad[0]!r}: expected a decimal number, as text")
     if lost := sorted(
-        {field.algorithm.start(state.memory, d) for d in field.executors} - state.models.keys()
+        {field.algorithm.grouping.start(state.memory, d) for d in field.executors}
+        - state.models.keys()
     ):
         raise Broken(f"a device starts from model {lost[0]!r}, which there is not")
     left = field.algorithm.grouping.forget(state.memory, "d3")

@@ -108,7 +108,7 @@ class Rounds:
         are given."""
         settings, state = self.settings, snapshot.state
         number, closing = snapshot.round + 1, bool(self._ended(snapshot))
-        preparing = not closing and self.algorithm.preparing(state)
+        preparing = not closing and self.algorithm.coordinator.preparing(state.context)
         invited = self._closing(snapshot) if closing else self.schedule.invite(number)
         starts = {d: self._start(state, d, snapshot.placed, closing) for d in invited.device_ids}
         models, inputs, placed = self._models(state), snapshot.inputs, snapshot.placed
@@ -304,7 +304,7 @@ class Rounds:
         """The key of the model that a device starts from; `closing`: when training is over."""
         if (held := self._placed(state, device_id, placed, closing)) is not None:
             return held.group
-        key = self.algorithm.start(state.memory, device_id)
+        key = self.algorithm.grouping.start(state.memory, device_id)
         return key if key in state.models else NEWCOMER
 
     def _closing(self, snapshot: Snapshot) -> Invitation:

@@ -29,7 +29,7 @@ def close(
     blobs = {key: {**model, **received[key]} for key, model in field.state.models.items()}
     digests = {key: f"{i:064x}" for i, key in enumerate(sorted(blobs))}
     asked = verbs or field.algorithm.programs(field.state, WORK, digests)["closing"]
-    key = field.algorithm.start(field.state.memory, "d0")
+    key = field.algorithm.grouping.start(field.state.memory, "d0")
     plan = Plan("r", 1, 9, 0, "d0", "0" * 64, digests[key], asked, 7, 0.0)
     executor = Executor(field.bundle, field.executors["d0"]._graphs, windows)
     return executor.execute(plan, blobs[key], private or {}, lambda digest: {}), blobs[key]

@@ -263,7 +263,7 @@ class TestClosingPlans:
 
     @staticmethod
     def loss(field: Field, windows: Windows, private: Tensors) -> float:
-        model = field.state.models[field.algorithm.start(field.state.memory, "d0")]
+        model = field.state.models[field.algorithm.grouping.start(field.state.memory, "d0")]
         executor = Executor(field.bundle, field.executors["d0"]._graphs, windows)
         return executor.evaluate(model, private, windows.test_x, windows.test_y).loss_sum
 

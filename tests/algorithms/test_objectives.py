@@ -196,7 +196,7 @@ class SmallFleet:
     def round(self) -> float:
         """A round, and the preparations before it; the mean loss of what devices evaluated at its
         start."""
-        while self.algorithm.preparing(self.state):
+        while self.algorithm.coordinator.preparing(self.state.context):
             assert self.number < 3
             self.state = self.algorithm.prepare(self.state, self._work("")[0])
         contributions, losses = self._work("")
@@ -220,7 +220,7 @@ class SmallFleet:
         for device_id, executor in self.devices.items():
             if self.number == 1 and device_id == "d3":
                 continue
-            start = self.algorithm.start(self.state.memory, device_id)
+            start = self.algorithm.grouping.start(self.state.memory, device_id)
             verbs = programs[phase] if phase else program_for(programs, device_id, start)
             plan = Plan("run", 1, self.number, 0, device_id, "0" * 64, "0" * 64, verbs, 7, 0.0)
             model = {**self.state.models[start], **received[start]}

@@ -463,11 +463,11 @@ class TestAlgorithmSpec:
             spec.hyper_with({"mu": -1.0})
 
     def test_only_a_mechanism_in_the_step_changes_the_step(self) -> None:
-        assert read_algorithm("fedavg+dp-sgd:clip_norm=2").private_step == {
+        assert read_algorithm("fedavg+dp-sgd:clip_norm=2").parts.privacy.in_step() == {
             "clip_norm": 2.0,
             "noise_multiplier": 1.0,
         }
-        assert read_algorithm("fedavg+local-gaussian").private_step == {}
+        assert read_algorithm("fedavg+local-gaussian").parts.privacy.in_step() == {}
 
     def test_options_reach_what_they_are_for(self) -> None:
         spec: Any = read_algorithm("fedfomo:lr=0.1:num_others=2:epsilon=0.5")

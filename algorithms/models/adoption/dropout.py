@@ -33,10 +33,6 @@ class Dropped(nn.Identity):
         super().__init__()
         self.share, self.shape = share, shape
 
-    def factors(self, uniform: Tensor) -> Tensor:
-        """What the values are multiplied by, from numbers in [0, 1) (batch, \\*shape)."""
-        return keep(uniform, self.share)
-
 
 def keep(uniform: Tensor, share: float | Tensor) -> Tensor:
     """What values are multiplied by so that this share of them is dropped: one stays where its

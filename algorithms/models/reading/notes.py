@@ -17,12 +17,6 @@ class Notes:
         self.layers: list[Layer] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
 
-    def note(self, name: str) -> None:
-        """A parameter that belongs to no layer is used."""
-        if name in self.shapes:
-            raise Unsupported(f"{name} is used more than once")
-        self.shapes[name] = self.parameters[name]
-
     def made_by(self, x: Value) -> str:
         """The kind of the layer that x comes from, behind dropout."""
         layer = self.layers[x.layer]

@@ -104,8 +104,8 @@ class Reader(Notes):
             "reshape": partial(arranged.reshaped, self, "reshape"),
             getattr: self._attribute,
             "size": views.size,
-            operator.floordiv: _whole_number(operator.floordiv),
-            operator.mul: _whole_number(operator.mul),
+            operator.floordiv: partial(_whole_number, operator.floordiv),
+            operator.mul: partial(_whole_number, operator.mul),
             torch.cat: partial(views.joined, self),
             F.scaled_dot_product_attention: partial(views.attended, self),
         }
@@ -161,7 +161,11 @@ class Reader(Notes):
                 sizes = self.window[1:]
                 values[node] = Value(-1, self.window[0], sizes, pair(sizes, len(sizes), 1))
             elif node.op == "output":
-                return self._result(args[0])
+                if not isinstance(args[0], Value):
+                    raise Unsupported(
+                        f"the model gives {type(args[0]).__name__}: expected one tensor"
+                    )
+                return args[0]
             elif node.op == "get_attr":
                 values[node] = self._held(whole, str(node.target))
             elif node.op == "call_module":
@@ -191,11 +195,6 @@ class Reader(Notes):
         if name != "shape" or not isinstance(x, (Value, View)):
             raise Unsupported(f"for {name}")
         return views.shape_of(x)
-
-    def _result(self, made: object) -> Value:
-        if not isinstance(made, Value):
-            raise Unsupported(f"the model gives {type(made).__name__}: expected one tensor")
-        return made
 
     def call(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """What a layer of this name makes of what it is given."""
@@ -268,12 +267,8 @@ class Reader(Notes):
         return self.sum(x, other)
 
 
-def _whole_number(function: Callable[[int, int], int]) -> Callable[[Any, Any], int]:
-    """The function for sizes of a shape, and for nothing else."""
-
-    def called(a: Any, b: Any) -> int:
-        if not isinstance(a, int) or not isinstance(b, int):
-            raise Unsupported("of what are no sizes")
-        return function(a, b)
-
-    return called
+def _whole_number(function: Callable[[int, int], int], a: Any, b: Any) -> int:
+    """Return what a function makes of sizes of a shape, and of nothing else."""
+    if not isinstance(a, int) or not isinstance(b, int):
+        raise Unsupported("of what are no sizes")
+    return function(a, b)

@@ -206,7 +206,9 @@ def _tabled(reader: Notes, x: Value, source: Value | str | Tensor, at: Tensor, f
         places = tuple(at.flatten().tolist())
         if sorted(places) != list(range(prod(reader.parameters[source]))):
             raise Unsupported(f"of a part of {source}, or of values of it that are repeated")
-        reader.note(source)
+        if source in reader.shapes:
+            raise Unsupported(f"{source} is used more than once")
+        reader.shapes[source] = reader.parameters[source]
         table |= {"places": places, "tensors": {"weight": source}}
     else:
         raise Unsupported("of samples in another order")
