@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 
 from edge_client.agent.health import linux_health
 from edge_client.agent.loop import Agent
-from edge_client.agent.owner import Owner
-from edge_client.agent.state import FolderState, only_process
 from edge_client.enrolment.enrolled import fill_in
+from edge_client.graphs.loading import RUNTIMES
 from edge_client.options import (
-    RUNTIMES,
     broker_address,
     graph_loader,
     parser,
@@ -25,6 +23,8 @@ from edge_client.options import (
     trusted_keys,
     windows_of,
 )
+from edge_client.storage.owner import Owner
+from edge_client.storage.state import DeviceState, only_process
 from host.logs import alive, log_to_stderr
 from wire.codec import encode
 from wire.errors import ShoalError
@@ -68,11 +68,14 @@ def _take_part(
     address: BrokerAddress,
     enrolled: Path | None,
 ) -> None:
-    _return_memory()
+    # glibc is to return the memory of large arrays whenever they are freed: left alone, it raises
+    # its threshold to the largest array so far and keeps what is freed below
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
     load_graphs, state = (
         graph_loader(arguments),
-        FolderState(arguments.state, Owner(arguments.id, arguments.fleet)),
+        DeviceState(arguments.state, Owner(arguments.id, arguments.fleet)),
     )
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,7 +92,11 @@ def _take_part(
             f"train={windows.num_train} test={windows.num_test} unlabelled={windows.num_unlabelled}"
         )
         log.info("device=%s %s broker=%s", arguments.id, counts, address)
-        link = _connect(arguments, topics, address, stop)
+        will = Will(
+            topics.device(arguments.id, "status"), encode(DeviceStatus(arguments.id, False))
+        )
+        client = f"{arguments.fleet}.{arguments.id}"
+        link = MqttLink(address, client, will, wait_s=None, give_up=stop)
         held.callback(link.close)
         agent = Agent(
             arguments.id,
@@ -109,7 +116,8 @@ def _take_part(
             from edge_client.enrolment.credentials import Credentials
             from edge_client.enrolment.renewal import Renewal
 
-            held.enter_context(Renewal(Credentials(enrolled), link.renew_certificate))
+            renewal = Renewal(Credentials(enrolled), link.renew_certificate)
+            held.enter_context(renewal.at_work())
         agent.run(stop)
 
 
@@ -129,31 +137,11 @@ def _live(
     return recorded.data
 
 
-def _connect(
-    arguments: argparse.Namespace,
-    topics: Topics,
-    address: BrokerAddress,
-    give_up: Callable[[], bool],
-) -> MqttLink:
-    will = Will(topics.device(arguments.id, "status"), encode(DeviceStatus(arguments.id, False)))
-    return MqttLink(
-        address, f"{arguments.fleet}.{arguments.id}", will, wait_s=None, give_up=give_up
-    )
-
-
-def _return_memory() -> None:
-    """Let glibc return the memory of large arrays whenever they are freed. Left alone, it raises
-    its threshold to the largest array so far and keeps what is freed below."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
-
-
 def main() -> None:
     """Entry point: a `ShoalError` is one line and status 2; `check`, `predict` and `withdraw` give
     1 if something is wrong. Ctrl-C gives 130."""
-    arguments = parser().parse_args()
     try:
-        sys.exit(_carry_out(arguments))
+        sys.exit(_carry_out(parser().parse_args()))
     except ShoalError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -175,23 +163,23 @@ def _carry_out(arguments: argparse.Namespace) -> int:
     log_to_stderr(arguments.log if command == "record" else "ERROR")
     match command:
         case "enrol":
-            from edge_client.enrolment.enrol import enrol
+            from edge_client.commands.enrol import enrol
 
             enrol(arguments)
             return 0
         case "check":
-            from edge_client.check import check
+            from edge_client.commands.check import check
 
             return check(arguments)
         case "withdraw":
-            from edge_client.agent.withdrawal import withdraw
+            from edge_client.commands.withdraw import withdraw
 
             return withdraw(arguments)
         case "predict" if not arguments.live:
-            from edge_client.models.predict import predict
+            from edge_client.commands.predict import predict
 
             return predict(arguments)
-    from edge_client.live.commands import predict_live, record
+    from edge_client.commands.live import predict_live, record
 
     return record(arguments) if command == "record" else predict_live(arguments)
 

@@ -2,8 +2,11 @@
 its hash."""
 
 import hashlib
+import io
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import IO
 
 from host.files import sync_folder
 from wire.codec import digest
@@ -12,20 +15,22 @@ from wire.pieces import place
 
 
 class PartFile:
-    """Pieces in a file at their places. `missing`: the indexes of those that are not there, in
-    order."""
+    """Pieces in a file at their places, or in memory. `missing`: the indexes of those that are not
+    there, in order."""
 
-    def __init__(self, path: Path, pieces: Pieces) -> None:
-        """Begin a file, or go on with one: each piece that is there is hashed.
+    def __init__(self, path: Path, pieces: Pieces, memory: io.BytesIO | None = None) -> None:
+        """Begin a file, or go on with one: each piece that is there is hashed. With `memory`, that
+        is in the place of the file.
 
         Raises:
             OSError: it cannot be written or read.
         """
-        self.path, self.pieces = path, pieces
+        self.path, self.pieces, self.memory = path, pieces, memory
         self.missing: dict[int, None] = {}
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
-            held = min(os.fstat(file.fileno()).st_size, pieces.num_bytes)
+        with self._open() as file:
+            held = min(file.seek(0, os.SEEK_END), pieces.num_bytes)
             file.truncate(held)
+            file.seek(0)
             for index, name in enumerate(pieces.pieces):
                 offset, size = place(pieces, index)
                 if offset + size > held or digest(file.read(size)) != name:
@@ -44,7 +49,7 @@ class PartFile:
         offset, size = place(self.pieces, index)
         if len(payload) != size or digest(payload) != self.pieces.pieces[index]:
             return False
-        with self.path.open("r+b") as file:
+        with self._open() as file:
             file.seek(offset)
             file.write(payload)
         del self.missing[index]
@@ -57,6 +62,8 @@ class PartFile:
         Raises:
             OSError: it cannot be read.
         """
+        if self.memory is not None:
+            return digest(self.memory.getvalue()) == self.pieces.digest
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == self.pieces.digest
 
@@ -70,3 +77,8 @@ class PartFile:
             os.fsync(file.fileno())
         self.path.replace(target)
         sync_folder(target.parent)
+
+    def _open(self) -> AbstractContextManager[IO[bytes]]:
+        if self.memory is not None:
+            return nullcontext(self.memory)
+        return os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")

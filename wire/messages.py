@@ -106,12 +106,10 @@ class InUse(msgspec.Struct, frozen=True, tag="in-use"):
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
-    """Device to aggregator: publish this blob, or this piece of one (again), I lack it. `pieces`:
-    the device can put pieces together; for one that cannot, a large blob is published whole."""
+    """Device to aggregator: publish this blob, or this piece of one (again), I lack it."""
 
     device_id: Name
     digest: Digest
-    pieces: bool = False
 
 
 class Pieces(msgspec.Struct, frozen=True, tag="pieces"):
@@ -184,8 +182,6 @@ class AggregatorStatus(msgspec.Struct, frozen=True, tag="aggregator"):
     run_id: Text = ""
     paused: Text = ""
     """Why the aggregator takes no updates now; empty while it does."""
-    pieces: bool = False
-    """Whether it takes updates in pieces."""
 
 
 class Plan(msgspec.Struct, frozen=True, tag="plan"):

@@ -73,7 +73,6 @@ class Runner:
             Inbox(fleet.topics, clock, fleet.offered, self.devices, assembly),
             assembly,
         )
-        fleet.takes_pieces = assembly is not None
         self._rivals = Rivals(verifier, clock, self._inbox.count)
         self._was_connected, self.connected = False, False
         self._look_at_s, self._started_s = 0.0, clock()
@@ -298,7 +297,7 @@ class Runner:
     def _offer_again(self, fetch: Fetch) -> bool:
         """Publish a blob that a device asks for; whether it is on offer, and can be read."""
         try:
-            return self._fleet.offer_again(fetch.digest, fetch.pieces)
+            return self._fleet.offer_again(fetch.digest)
         except ShoalError as error:
             self._inbox.count("blob-unread", str(error))
             return False

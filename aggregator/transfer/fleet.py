@@ -1,7 +1,6 @@
 """What the aggregator publishes to its devices over a link: signed messages, and blobs by their
 digest."""
 
-import time
 from collections.abc import Iterable
 from itertools import chain
 
@@ -11,11 +10,7 @@ from wire.codec import encode
 from wire.identity.signed import Sign
 from wire.links.port import Link
 from wire.messages import AggregatorStatus, Plan, Release, Reply, Want
-from wire.pieces import MOST_BYTES
 from wire.topics import RETAINED_OF_DEVICE, ToDevice, Topics
-
-WHOLE_EVERY_S = 5.0
-"""A large blob is published as a whole at most so often."""
 
 
 class Fleet:
@@ -25,9 +20,6 @@ class Fleet:
     def __init__(self, link: Link, topics: Topics, boot_id: str, sign: Sign = encode) -> None:
         self.link, self.topics, self.boot_id, self.sign = link, topics, boot_id, sign
         self._offered: dict[str, Offered] = {}
-        self._whole_at_s: dict[str, float] = {}
-        self.takes_pieces = False
-        """Whether updates are taken in pieces."""
         self._needed: dict[object, set[str]] = {}
         self.announced = b""
         """The last status that was published."""
@@ -43,9 +35,7 @@ class Fleet:
     ) -> None:
         """Publish the aggregator's status; a boot id that devices do not know makes them check
         in."""
-        status = AggregatorStatus(
-            online, self.boot_id, epoch, at_s, run_id, paused[:1000], self.takes_pieces
-        )
+        status = AggregatorStatus(online, self.boot_id, epoch, at_s, run_id, paused[:1000])
         self.announced = self.sign(status)
         self.link.publish(self.topics.aggregator, self.announced, retain=True)
 
@@ -91,10 +81,10 @@ class Fleet:
         """
         return self._offered[digest].payload()
 
-    def offer_again(self, digest: str | None = None, pieces: bool = True) -> bool:
+    def offer_again(self, digest: str | None = None) -> bool:
         """Publish the blob or the piece of this digest again, or all blobs that are on offer: a
         broker that was restarted may have lost them. Of a large one, what names its pieces is
-        published; or the blob as a whole, for devices that do not know `pieces`.
+        published.
 
         Returns whether the blob is on offer.
 
@@ -104,8 +94,6 @@ class Fleet:
         for name in self._offered if digest is None else {digest} & self._offered.keys():
             self._publish(self._offered[name])
         if digest is None or digest in self._offered:
-            if digest is not None and not pieces and self._offered[digest].pieces is not None:
-                self._publish_whole(digest)
             return True
         for offered in self._offered.values():
             if offered.pieces is not None and digest in offered.pieces.pieces:
@@ -133,14 +121,3 @@ class Fleet:
         """Publish what is retained in a blob's name."""
         payload = offered.payload() if offered.pieces is None else self.sign(offered.pieces)
         self.link.publish(self.topics.blob(offered.digest), payload, retain=True)
-
-    def _publish_whole(self, digest: str) -> None:
-        """Publish a large blob, not retained, for devices that cannot put its pieces together, if
-        such devices take it. Those that ask at about the same time get the same publication."""
-        now_s = time.monotonic()
-        payload = (
-            self._offered[digest].payload() if now_s >= self._whole_at_s.get(digest, 0.0) else b""
-        )
-        if payload and len(payload) <= MOST_BYTES:
-            self._whole_at_s[digest] = now_s + WHOLE_EVERY_S
-            self.link.publish(self.topics.blob(digest), payload)

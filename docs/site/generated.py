@@ -36,7 +36,7 @@ def commands() -> str:
         "of `shoal serve` is",
         "",
     ]
-    parts[-1:] = ["`SHOAL_SERVE_MIN_DEVICES`.", ""]
+    parts[-1:] = ["`SHOAL_SERVE_MIN_DEVICES`; one of `shoal-edge`, `SHOAL_EDGE_MAX_PAYLOAD`.", ""]
     for name, about in COMMANDS.items():
         group = typer.main.get_command(application(name))
         parts += [f"## shoal {name}", "", about.summary + f" Needs `shoal[{about.extra}]`.", ""]
@@ -52,6 +52,7 @@ def _settings() -> list[str]:
     from aggregator.core.release.state import Gate
     from aggregator.core.training import AdmissionSettings, RoundSettings, TrainingSettings
     from aggregator.service_settings import EnrolmentSettings, ServeSettings
+    from edge_client.settings import DeviceSettings
     from host.settings import settings_of, table
     from simulation.settings import EngineSettings, SimulationWords
 
@@ -65,9 +66,14 @@ def _settings() -> list[str]:
         "Enrolment": (EnrolmentSettings, "enrol_"),
         "Simulation": (SimulationWords, ""),
         "Engine": (EngineSettings, ""),
+        "Device": (DeviceSettings, ""),
     }
     for title, (struct, prefix) in groups.items():
-        settings = [each for each in settings_of(struct, prefix).values() if each.flag not in shown]
+        settings = [
+            each
+            for each in settings_of(struct, prefix).values()
+            if title == "Device" or each.flag not in shown
+        ]
         shown |= {each.flag for each in settings if not prefix and title != "Simulation"}
         parts += [f"### {title}", "", *table(settings), ""]
     return parts

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from itertools import islice
 
 from edge_client.core.offers import open_offer
-from edge_client.core.ports import BlobPart, DeviceState
 from edge_client.core.session import Session
 from edge_client.models.current import CurrentModel
+from edge_client.storage.state import BLOBS, PART, DeviceState
+from host.part_file import PartFile
 from wire.codec import digest
 from wire.errors import LimitExceeded, Malformed, WireError
 from wire.links.port import Link
@@ -30,8 +31,9 @@ def blobs_of(plan: Plan) -> set[str]:
 def needed(session: Session, model: CurrentModel) -> set[str]:
     """The blobs that have to be here and that an aggregator has: of the model in use, of the one
     that is offered, and of the plan."""
-    names = set(model.fetched)
-    if (offer := open_offer(session, model.current)) is not None:
+    current = model.current
+    names = {current.bundle, current.model} if current is not None else set()
+    if (offer := open_offer(session, current)) is not None:
         names |= {offer.bundle, offer.model}
     return names | (
         blobs_of(session.plan) if session.plan is not None and session.stage == "working" else set()
@@ -59,7 +61,7 @@ class Fetching:
         self._most_bytes = most_bytes
         self._topics, self._link, self._state, self._open_pieces = topics, link, state, open_pieces
         self.wanted: set[str] = set()
-        self._parts: dict[str, BlobPart] = {}
+        self._parts: dict[str, PartFile] = {}
         """By blob, what comes in pieces."""
         self._awaited: dict[str, tuple[str, ...]] = {}
         """By piece that is subscribed to, the blobs that it belongs to."""
@@ -81,7 +83,7 @@ class Fetching:
     def need(self, names: set[str]) -> bool:
         """Wait for those of these blobs that are not stored, and for no others; whether that are
         more than before."""
-        missing = {name for name in names if not self._state.has_blob(name)}
+        missing = {name for name in names if not self._state.files.size(BLOBS + name)}
         over, new = self.wanted - missing, missing - self.wanted
         self.wanted = missing
         if over:
@@ -120,10 +122,6 @@ class Fetching:
         self._on_pieces(name, payload)
         return True
 
-    def has(self, names: set[str]) -> bool:
-        """Whether none of these blobs is waited for."""
-        return not self.wanted & names
-
     def _on_pieces(self, name: str, payload: bytes) -> None:
         try:
             pieces = self._open_pieces(payload)
@@ -138,7 +136,7 @@ class Fetching:
             raise Malformed(f"blob {name}: in its place came the pieces of {pieces.digest}")
         self._link.unsubscribe(self._topics.blob(name))
         if name not in self._parts or self._parts[name].pieces != pieces:
-            self._parts[name] = self._state.part(pieces)
+            self._parts[name] = self._state.files.part(f"{BLOBS}{name}{PART}", pieces)
             self._go_on(name)
 
     def _store(self, name: str, payload: bytes) -> None:
@@ -157,9 +155,11 @@ class Fetching:
         is not what its hash says comes anew."""
         part = self._parts.get(blob)
         if part is not None and not part.missing:
-            if self._state.finish(part):
+            if part.is_whole():
+                self._state.files.finish(part, BLOBS + blob)
                 self._arrived(blob)
             else:
+                self._state.files.delete(f"{BLOBS}{blob}{PART}")
                 del self._parts[blob]
                 self._link.subscribe(self._topics.blob(blob))
         self._await_pieces()

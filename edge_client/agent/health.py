@@ -3,6 +3,7 @@ is metered only NetworkManager knows: it is not asked."""
 
 import os
 import platform
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ def linux_health(
     return Health(
         battery_percent=_found(lambda: _battery(power)),
         hardware=_found(lambda: _hardware(model)) or "",
-        free_bytes=_found(lambda: _free_bytes(state)),
+        free_bytes=_found(lambda: shutil.disk_usage(state).free),
         temperature_c=_found(lambda: _temperature(thermal)),
         charging=_found(lambda: _charging(power)),
         idle=_found(lambda: os.getloadavg()[0] < IDLE_LOAD * (os.cpu_count() or 1)),
@@ -79,11 +80,6 @@ def _temperature(thermal: Path) -> float | None:
     found = (_found(partial(_number, path)) for path in sorted(thermal.glob("thermal_zone*/temp")))
     zones = (thousandths / 1000 for thousandths in found if thousandths is not None)
     return max((zone for zone in zones if _COLDEST_C <= zone <= _HOTTEST_C), default=None)
-
-
-def _free_bytes(state: Path) -> int:
-    found = os.statvfs(state)
-    return found.f_bavail * found.f_frsize
 
 
 def _hardware(model: Path) -> str:

@@ -11,22 +11,24 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from edge_client.agent.fetching import Fetching, blobs_of, needed
 from edge_client.agent.inbox import Inbox
-from edge_client.agent.incidents import Incidents
-from edge_client.agent.memory import Memory
 from edge_client.agent.outbox import Outbox
+from edge_client.agent.releases import Releases
 from edge_client.agent.sending import Sending
 from edge_client.agent.traffic import Traffic
 from edge_client.core import session as core
 from edge_client.core.backoff import AggregatorTime, Backoff
 from edge_client.core.checkpoint import USUAL, Pace
 from edge_client.core.policy import told_classes
-from edge_client.core.ports import DeviceState, GraphLoader, Health, LiveWindows, Windows
+from edge_client.core.ports import GraphLoader, Health, Windows
 from edge_client.models.current import CurrentModel
 from edge_client.models.kept import KeptModels
-from edge_client.models.releases import Releases
+from edge_client.storage.incidents import Incidents
+from edge_client.storage.memory import Memory
+from edge_client.storage.state import CHECKPOINT, DeviceState
 from edge_client.work.checkpoints import Checkpoints
 from edge_client.work.executor import Secret, from_entropy
 from edge_client.work.plan import Declined, Done, Stopped, Work, decline_of
@@ -34,13 +36,16 @@ from wire import messages as m
 from wire.arrays import names
 from wire.arrays.quantised import ENCODINGS
 from wire.arrays.tensors import Array
-from wire.codec import digest
+from wire.codec import digest, encode
 from wire.errors import LimitExceeded, printable
 from wire.identity.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.messages import CLIENT
-from wire.pieces import MOST_BYTES
+from wire.pieces import MOST_BYTES, WHOLE_BYTES
 from wire.topics import RECEIVED, Topics
+
+if TYPE_CHECKING:  # a board that does not record has no memory for what does
+    from edge_client.live.store import LiveData
 
 log = logging.getLogger("shoal.edge")
 
@@ -68,14 +73,16 @@ class Agent:
         wall: Callable[[], float] = time.time,
         runtime: str = "",
         secret: Secret = from_entropy,
-        live: LiveWindows | None = None,
+        live: "LiveData | None" = None,
         most_bytes: int = MOST_BYTES,
+        most_whole: int = WHOLE_BYTES,
         pace: Pace = USUAL,
     ) -> None:
         """`live`: where windows are taken from anew for each plan, if not `windows` all the time.
         `trusted`: the root keys; without any, everything is believed. `clock`: seconds, from a
         clock that cannot be set. `wall`: Unix time, which may be wrong. `most_bytes`: of the
-        largest blob and update. `pace`: of checkpoints.
+        largest blob and update; `most_whole`: of the largest update that is sent whole. `pace`: of
+        checkpoints.
 
         Raises:
             ConfigError: the state folder cannot be read.
@@ -96,7 +103,12 @@ class Agent:
             policy or m.Policy(),
         )
         self._sending = Sending(
-            device_id, state, self._outbox, self._traffic, self._permitted.max_bytes_a_day
+            device_id,
+            state,
+            self._outbox,
+            self._traffic,
+            self._permitted.max_bytes_a_day,
+            most_whole,
         )
         self._most_bytes = most_bytes
         self._own = KeptModels(state, self._memory)
@@ -137,7 +149,8 @@ class Agent:
                 self.handle(event)
             self.tick()
         self._contained("stop", self._traffic.save)
-        self._outbox.leave()
+        status = m.DeviceStatus(self.device_id, online=False)
+        self._outbox.publish("status", encode(status), retain=True)
 
     def handle(self, event: LinkEvent) -> None:
         """Act on one event, and go on with what it makes possible."""
@@ -170,7 +183,7 @@ class Agent:
         try:
             act()
         except Exception as error:
-            self.incidents.survived(what, error)
+            self.incidents.add(f"failed {what}", error)
 
     def _on_event(self, event: LinkEvent) -> None:
         match event:
@@ -196,12 +209,12 @@ class Agent:
         except (
             Exception
         ) as error:  # the innermost ring: whatever was sent, it costs one line of the log
-            self.incidents.ignored("a message", error)
+            self.incidents.add("ignored a message", error)
             return
         try:
             self._act(message, delivery.payload)
         except OSError as error:
-            self.incidents.survived("to store what a message says", error)
+            self.incidents.add("failed to store what a message says", error)
             if isinstance(message, m.Plan):
                 self._outbox.decline(message, decline_of(error))
             elif isinstance(message, m.Finish | m.Release):
@@ -215,7 +228,14 @@ class Agent:
     ) -> None:
         match message:
             case m.Plan():
-                self._on_plan(message, payload.decode(errors="replace"))
+                text = payload.decode(errors="replace")
+                changed, action = core.on_plan(self.session, message, text, self._time.now_s)
+                self._memory.save(changed)
+                if action.kind == "decline":
+                    declined = Declined(action.reason, action.detail)
+                    self._outbox.decline(message, declined, action.proof)
+                elif action.kind == "send":
+                    self._send_update()
             case m.Release():
                 self._releases.on_release(message)
                 self._unstored = None
@@ -223,7 +243,6 @@ class Agent:
                 self._backoff.begin()
             case m.AggregatorStatus() if self._time.hear(message):
                 self._ready_at_s = self._clock()
-                self._sending.hear(message)
                 if message.online and message.boot_id != self._boot_id:
                     self._boot_id = message.boot_id
                     self._check_in()
@@ -231,14 +250,6 @@ class Agent:
                 self._on_reply(message)
             case str():
                 self._on_blob(message, payload)
-
-    def _on_plan(self, plan: m.Plan, text: str) -> None:
-        changed, action = core.on_plan(self.session, plan, text, self._time.now_s)
-        self._memory.save(changed)
-        if action.kind == "decline":
-            self._outbox.decline(plan, Declined(action.reason, action.detail), action.proof)
-        elif action.kind == "send":
-            self._send_update()
 
     def _on_reply(self, reply: m.Acknowledge | m.Refuse | m.Busy | m.Finish) -> None:
         if isinstance(reply, m.Refuse):
@@ -272,7 +283,7 @@ class Agent:
             plan = self.session.plan
             if self.session.stage != "working" or plan is None or name not in blobs_of(plan):
                 raise
-            self.incidents.survived("to store a blob", error)
+            self.incidents.add("failed to store a blob", error)
             self._decline(plan, decline_of(error))
         self._rest()
 
@@ -294,7 +305,8 @@ class Agent:
             kept=self._own.models(),
             **asdict(self._health()),
         )
-        self._outbox.check_in(message)
+        self._outbox.publish("check-in", encode(message))
+        self._outbox.beat(now=True)
         self._releases.report()
         self._send_update()
         self._outbox.ask(self._fetching.unknown)
@@ -305,7 +317,7 @@ class Agent:
 
     def _retry(self) -> None:
         if (
-            not self._backoff.is_due or not self._outbox.connected
+            self._clock() < self._backoff.at_s or not self._outbox.connected
         ):  # what is published meanwhile would wait in the link, again and again
             return
         self._backoff.tried()
@@ -335,7 +347,7 @@ class Agent:
         if self._clock() < self._ready_at_s or self._stop():
             return
         offer = self._releases.offer
-        if offer is not None and self._fetching.has({offer.bundle, offer.model}):
+        if offer is not None and not self._fetching.wanted & {offer.bundle, offer.model}:
             self._releases.take_up(self._now_s(), self._between_windows)
         plan = self._plan_in_work()
         if plan is None:
@@ -348,7 +360,7 @@ class Agent:
                     f"its deadline was over {self._time.now_s - plan.deadline_at_s:.0f} s ago",
                 ),
             )
-        elif self._fetching.has(blobs_of(plan)):
+        elif not self._fetching.wanted & blobs_of(plan):
             self._carry_out(plan)
 
     def _plan_in_work(self) -> m.Plan | None:
@@ -362,7 +374,7 @@ class Agent:
             try:
                 outcome = self._store_update(plan, outcome)
             except Exception as error:
-                self.incidents.survived("to store an update", error)
+                self.incidents.add("failed to store an update", error)
                 outcome = decline_of(error)
         if isinstance(outcome, Declined):
             self._decline(plan, outcome)
@@ -384,7 +396,7 @@ class Agent:
         try:
             self._state.put_update(plan.run_id, plan.round, payload, private)
         except OSError:
-            self._state.drop_checkpoint()  # so there may be space
+            self._state.files.delete(CHECKPOINT)  # so there may be space
             self._state.put_update(plan.run_id, plan.round, payload, private)
         self._memory.note(core.on_executed(self.session, plan, digest(payload)))
         log.info(
@@ -445,7 +457,7 @@ class Agent:
         return (
             needed(self.session, self._model)
             | self._model.blobs
-            | self._own.blobs
+            | {kept.tensors for kept in self.session.kept}
             | offered
             | loaded
         )

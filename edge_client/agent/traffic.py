@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
-from edge_client.core.ports import DeviceState
+import msgspec
+
+from edge_client.storage.state import TRAFFIC, DeviceState
 
 HOUR_S, HOURS = 3600, 24
 SAVED_BYTES = 64 * 2**10
@@ -16,7 +18,7 @@ class Traffic:
     def __init__(self, state: DeviceState, clock: Callable[[], float]) -> None:
         """`clock`: Unix time in seconds."""
         self._state, self._clock = state, clock
-        self._by_hour = dict(state.traffic())
+        self._by_hour = state.document(TRAFFIC, dict[int, int]) or {}
         self._unsaved = 0
 
     def add(self, num_bytes: int) -> None:
@@ -48,5 +50,5 @@ class Traffic:
     def save(self) -> None:
         """Store the counts."""
         if self._unsaved and self.last_day:
-            self._state.put_traffic(dict(self._by_hour))
+            self._state.files.write(TRAFFIC, msgspec.json.encode(self._by_hour))
         self._unsaved = 0

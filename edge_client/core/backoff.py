@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from wire.messages import AggregatorStatus
 
@@ -11,37 +12,32 @@ second value."""
 LEAST_RETRY_S = 1.0
 
 
+@dataclass
 class Backoff:
     """`at_s` is the time of the next attempt, by the clock; infinity if nothing waits for an
     answer."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self.at_s = math.inf
-        self._pause_s = RESEND_S[0]
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to try again."""
-        return self._clock() >= self.at_s
+    clock: Callable[[], float]
+    at_s: float = math.inf
+    pause_s: float = RESEND_S[0]
 
     def begin(self) -> None:
         """Something new waits for an answer."""
-        self._pause_s = RESEND_S[0]
-        self.at_s = self._clock() + self._pause_s
+        self.pause_s = RESEND_S[0]
+        self.at_s = self.clock() + self.pause_s
 
     def tried(self) -> None:
         """It was tried again; the next pause is twice as long."""
-        self._pause_s = min(self._pause_s * 2, RESEND_S[1])
-        self.at_s = self._clock() + self._pause_s
+        self.pause_s = min(self.pause_s * 2, RESEND_S[1])
+        self.at_s = self.clock() + self.pause_s
 
     def after(self, pause_s: float) -> None:
         """The other side asked to be left alone for so long."""
-        self.at_s = self._clock() + max(LEAST_RETRY_S, pause_s)
+        self.at_s = self.clock() + max(LEAST_RETRY_S, pause_s)
 
     def end(self) -> None:
         """Nothing waits any more."""
-        self.at_s, self._pause_s = math.inf, RESEND_S[0]
+        self.at_s, self.pause_s = math.inf, RESEND_S[0]
 
 
 class AggregatorTime:

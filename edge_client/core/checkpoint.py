@@ -9,7 +9,6 @@ device draws noise anew.
 
 import hashlib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -86,7 +85,7 @@ class Pace:
     """Of a device's time, what writing them may take."""
 
     def pause_s(self, took_s: float) -> float:
-        """How long work goes on before the next one, after one that took so long."""
+        """Return how long work goes on before the next one, after one that took so long."""
         return max(self.every_s, took_s / self.share)
 
 
@@ -188,8 +187,8 @@ def encode_checkpoint(basis: Basis, made: Checkpoint) -> bytes:
     """
     within = made.within
     numbers = [
-        *_flat(made.evaluated),
-        *_flat(made.trained),
+        *msgspec.structs.astuple(made.evaluated),
+        *msgspec.structs.astuple(made.trained),
         within.num_examples,
         within.loss_sum,
         within.num_correct,
@@ -255,10 +254,6 @@ def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:
 class _Message(msgspec.Struct, frozen=True):
     basis: Basis
     place: Place
-
-
-def _flat(metrics: Metrics) -> Iterable[float]:
-    return metrics.num_examples, metrics.loss_sum, metrics.num_correct
 
 
 def _metrics(numbers: Array) -> Metrics:

@@ -30,14 +30,13 @@ class Kept(msgspec.Struct, frozen=True):
 
 def with_kept(held: Sequence[Kept], made: Kept) -> tuple[Kept, ...]:
     """What is held once this was kept as well, the last one at the end."""
-    return (*(kept for kept in held if not _is_of(kept, made.bundle, made.model)), made)[
-        -MOST_KEPT:
-    ]
+    others = (kept for kept in held if (kept.bundle, kept.model) != (made.bundle, made.model))
+    return (*others, made)[-MOST_KEPT:]
 
 
 def kept_of(held: Sequence[Kept], bundle: str, model: str) -> Kept | None:
     """What is held of this model of this bundle."""
-    return next((kept for kept in held if _is_of(kept, bundle, model)), None)
+    return next((kept for kept in held if (kept.bundle, kept.model) == (bundle, model)), None)
 
 
 def why_alone(held: Sequence[Kept], bundle: str, model: str) -> str:
@@ -49,10 +48,6 @@ def why_alone(held: Sequence[Kept], bundle: str, model: str) -> str:
         f"what is kept of run {held[-1].run_id} was made of model {held[-1].model[:12]}, not of "
         "this one"
     )
-
-
-def _is_of(kept: Kept, bundle: str, model: str) -> bool:
-    return (kept.bundle, kept.model) == (bundle, model)
 
 
 def usable(private: Sequence[TensorSpec], stored: Tensors, num_train: int) -> Tensors:

@@ -11,16 +11,7 @@ import msgspec
 from edge_client.core.kept import kept_of, why_alone
 from edge_client.core.ports import Current
 from edge_client.core.session import MOST_TRIES, Offer, Session
-from wire.messages import LARGEST_COUNT, InUse, Metrics, Release
-
-
-class Trial(msgspec.Struct, frozen=True):
-    """What was found out of an offered model: what was measured on the windows held back, with it
-    and with the model in use; and what a prediction takes."""
-
-    evaluated: Metrics = Metrics()
-    before: Metrics = Metrics()
-    latency_ms: float = 0.0
+from wire.messages import LARGEST_COUNT, InUse, Release
 
 
 def on_release(session: Session, release: Release) -> Session:
@@ -61,17 +52,6 @@ def is_of_offer(session: Session, current: Current | None) -> bool:
     )
 
 
-def is_in_use(session: Session, current: Current | None) -> bool:
-    """Whether the last offer is in use, under its number; it may still be open, if something newer
-    was kept of it."""
-    return (
-        is_of_offer(session, current)
-        and session.offer is not None
-        and current is not None
-        and session.offer.number == current.release
-    )
-
-
 def on_trying(session: Session) -> Session:
     """The offered model is about to be loaded. To be saved before it is."""
     assert session.offer is not None
@@ -109,17 +89,11 @@ def on_again(session: Session) -> Session:
     return _with_offer(session, msgspec.structs.replace(offer, is_again=True))
 
 
-def on_measured(session: Session, trial: Trial, name: str, version: int) -> Session:
-    """The offered model was tried and can be used; its bundle has this name and version. To be
-    saved before it is taken into use."""
-    assert session.offer is not None
+def on_measured(session: Session, measured: Offer, name: str, version: int) -> Session:
+    """The offered model was tried and can be used: `measured` is the offer with what was found. Its
+    bundle has this name and version. To be saved before it is taken into use."""
     known = {**session.versions, name: max(version, session.versions.get(name, 0))}
-    measured = {
-        "evaluated": trial.evaluated,
-        "before": trial.before,
-        "latency_ms": trial.latency_ms,
-    }
-    offer = msgspec.structs.replace(session.offer, problem="", is_again=False, **measured)
+    offer = msgspec.structs.replace(measured, problem="", is_again=False)
     return msgspec.structs.replace(_with_offer(session, offer), versions=known)
 
 

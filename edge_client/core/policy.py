@@ -36,14 +36,14 @@ def ranks(num_labelled: int, num_unlabelled: int) -> Array:
             unlabelled * (IN_TURN + 1) + IN_TURN,
         ]
     )
-    order = np.concatenate([_spread(num_labelled), num_labelled + _spread(num_unlabelled)])
+    of_kind, others = (
+        np.argsort((np.arange(1, count + 1) * GOLDEN) % 1.0, kind="stable")
+        for count in (num_labelled, num_unlabelled)
+    )
+    order = np.concatenate([of_kind, num_labelled + others])
     made = np.empty(len(order), np.int64)
     made[order[np.argsort(turn, kind="stable")]] = np.arange(len(order))
     return made
-
-
-def _spread(count: int) -> Array:
-    return np.argsort((np.arange(1, count + 1) * GOLDEN) % 1.0, kind="stable")
 
 
 def broken_rule(
@@ -63,11 +63,17 @@ def broken_rule(
             return f"verbs: {name} is not permitted"
         if policy.graphs is not None and graph is not None and graph not in policy.graphs:
             return f"graphs: {graph} is not permitted"
-        if policy.unreported is not None and graph in policy.unreported and _reports(verb):
+        reports = getattr(verb, "report", isinstance(verb, Respond | Choose))
+        if policy.unreported is not None and graph in policy.unreported and reports:
             return f"unreported: {name} reports what graph {graph} gives"
     if policy.bundles is not None and bundle not in policy.bundles:
         return f"bundles: {bundle} is not permitted"
-    epochs = sum(_epochs(verb, num_train) for verb in plan.verbs)
+    epochs = 0.0
+    for verb in plan.verbs:
+        if isinstance(verb, Train) and _trained_on(verb, num_train) >= verb.least:
+            steps = verb.steps
+            of_steps = None if steps is None else steps * verb.batch_size / max(1, num_train)
+            epochs += float(verb.epochs) if of_steps is None else of_steps
     if epochs > policy.max_epochs:
         return f"max_epochs: {epochs:g} are asked for, {policy.max_epochs:g} are permitted"
     return _unprotected(policy, plan.verbs, measuring) or _too_few_windows(
@@ -86,16 +92,6 @@ def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
     ):
         return None
     return tuple(np.bincount(y).tolist()) if y.size else ()
-
-
-def _epochs(verb: Verb, num_train: int) -> float:
-    if not isinstance(verb, Train) or _trained_on(verb, num_train) < verb.least:
-        return 0.0
-    return (
-        verb.steps * verb.batch_size / max(1, num_train)
-        if verb.steps is not None
-        else float(verb.epochs)
-    )
 
 
 def _trained_on(verb: Train, num_train: int) -> int:
@@ -194,8 +190,3 @@ def _windows_of(verb: Verb, y: Array, num_test: int) -> int | None:
         case Evaluate() | Choose() | Respond() | Apply(report=True):
             return num_train
     return None
-
-
-def _reports(verb: Verb) -> bool:
-    """Whether something that the verb's graph gives leaves the device."""
-    return bool(getattr(verb, "report", isinstance(verb, Respond | Choose)))

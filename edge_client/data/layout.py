@@ -133,6 +133,12 @@ def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) ->
     )
 
 
+def no_windows(window: Window) -> Windows:
+    """Return the windows of a device that has none."""
+    x, y = np.zeros((0, *window.shape), window.dtype), np.zeros(0, np.int64)
+    return Windows(x, y, x, y)
+
+
 def windows_for(manifest: Manifest, windows: Windows) -> Windows:
     """A device's windows as the task of a bundle takes them: all of them as windows to train and
     test on where it needs no labels.

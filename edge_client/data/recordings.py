@@ -23,7 +23,6 @@ not every name or quantity.
 
 import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -84,16 +83,6 @@ class Columns(NamedTuple):
     names: tuple[str, ...]
     named: list[int]
     are_quantities: bool
-
-
-@dataclass(frozen=True)
-class Recording:
-    """Samples (time, channels) float32, and what is said of each: class numbers (time,) int64,
-    `NO_LABEL` where nothing is; or numbers (time, names) float64, NaN where nothing is."""
-
-    columns: Columns
-    samples: Array = field(repr=False)
-    said: Array = field(repr=False)
 
 
 def classes_of(folder: Path) -> tuple[str, ...]:
@@ -159,24 +148,20 @@ def load_recordings(
             f"data folder {folder}: windows of {length} samples in {steps} steps: expected a "
             "number from 2 that divides them"
         )
-    first: Recording | None = None
+    first: Columns | None = None
     parts: tuple[list[_Cut], list[_Cut]] = ([], [])
     for path in paths:
-        made = _read(path, folder)
-        first = first or made
-        _check_alike(path, made.columns, paths[0], first.columns)
-        if steps and made.columns.label is None and made.columns.names:
+        columns, samples, said = _read(path, folder)
+        first = first or columns
+        _check_alike(path, columns, paths[0], first)
+        if steps and columns.label is None and columns.names:
             raise DataError(
                 f"{path}: steps have classes, expected a column {LABEL!r}, and it has "
-                f"{', '.join(_said(made.columns))}"
+                f"{', '.join(_said(columns))}"
             )
-        cut = round((1 - TEST_SHARE) * len(made.samples))
+        cut = round((1 - TEST_SHARE) * len(samples))
         for part, at in zip(parts, (slice(0, cut), slice(cut, None)), strict=True):
-            part.append(
-                _cut(
-                    Recording(made.columns, made.samples[at], made.said[at]), length, stride, steps
-                )
-            )
+            part.append(_cut(columns, samples[at], said[at], length, stride, steps))
     train, test = (_Cut(*map(np.concatenate, zip(*part, strict=True))) for part in parts)
     unlabelled = np.concatenate([part.x[~part.labelled] for part in (train, test)])
     if not train.labelled.any() and not len(unlabelled):
@@ -187,9 +172,7 @@ def load_recordings(
     (train_x, train_y), (test_x, test_y) = (
         (part.x[part.labelled], part.y[part.labelled]) for part in (train, test)
     )
-    return Windows(
-        train_x, train_y, test_x, test_y, unlabelled, first.columns.names if first else ()
-    )
+    return Windows(train_x, train_y, test_x, test_y, unlabelled, first.names if first else ())
 
 
 def cut_samples(samples: Array, length: int, stride: int) -> Array:
@@ -208,16 +191,18 @@ class _Cut(NamedTuple):
     labelled: Array
 
 
-def _cut(recording: Recording, length: int, stride: int, steps: int) -> _Cut:
-    x = np.ascontiguousarray(cut_samples(recording.samples, length, stride))
-    if recording.columns.names:
-        said = cut_samples(recording.said, length, stride)
+def _cut(
+    columns: Columns, samples: Array, said: Array, length: int, stride: int, steps: int
+) -> _Cut:
+    x = np.ascontiguousarray(cut_samples(samples, length, stride))
+    if columns.names:
+        of_windows = cut_samples(said, length, stride)
         return _Cut(
             x,
-            of_samples(said, recording.columns.are_quantities),
-            (~np.isnan(said)).sum(2).min(1) > 0,
+            of_samples(of_windows, columns.are_quantities),
+            (~np.isnan(of_windows)).sum(2).min(1) > 0,
         )
-    classes = cut_samples(recording.said[:, None], length, stride)[:, 0]
+    classes = cut_samples(said[:, None], length, stride)[:, 0]
     if steps:
         y = classes_of_steps(classes, steps)
         return _Cut(x, y, (y != NO_LABEL).any(1))
@@ -301,7 +286,10 @@ def _check_alike(path: Path, own: Columns, first: Path, expected: Columns) -> No
         raise DataError(f"{path}: it says {told} of its samples, {first.name} {others}")
 
 
-def _read(path: Path, folder: Path) -> Recording:
+def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
+    """Return what a recording's header says, its samples (time, channels) float32, and what is said
+    of each: class numbers (time,) int64, `NO_LABEL` where nothing is; or numbers (time, names)
+    float64, NaN where nothing is."""
     rows = rows_of(path)
     header = next(rows, [])
     columns, numbers = (
@@ -324,7 +312,7 @@ def _read(path: Path, folder: Path) -> Recording:
                     if columns.label is not None
                     else NO_LABEL
                 )
-        except _Unsaid as error:
+        except DataError as error:
             raise DataError(f"{path}, line {line}: {error}") from None
         except (ValueError, IndexError) as error:
             raise DataError(
@@ -344,11 +332,7 @@ def _read(path: Path, folder: Path) -> Recording:
         if columns.names
         else np.array(said, np.int64)
     )
-    return Recording(columns, array, of_names)
-
-
-class _Unsaid(Exception):
-    """A cell does not say what its column is of."""
+    return columns, array, of_names
 
 
 def _numeral(text: str) -> str:
@@ -365,7 +349,7 @@ def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
         return NO_LABEL
     if numbers:
         if text not in numbers:
-            raise _Unsaid(
+            raise DataError(
                 f"label {text!r}: expected one that {folder / CLASSES} lists: {', '.join(numbers)}"
             )
         return numbers[text]
@@ -374,12 +358,12 @@ def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
             _numeral(text).removesuffix(".0")
         )  # as programs write whole numbers of a column with gaps
     except ValueError:
-        raise _Unsaid(
+        raise DataError(
             f"label {text!r} is no number, and {folder / CLASSES}, which lists the names of "
             "classes one a line, is missing"
         ) from None
     if not 0 <= number <= LARGEST_CLASS:
-        raise _Unsaid(f"class number {text}: expected one from 0 to {LARGEST_CLASS}")
+        raise DataError(f"class number {text}: expected one from 0 to {LARGEST_CLASS}")
     return number
 
 
@@ -392,7 +376,7 @@ def _number(text: str, column: str, is_quantity: bool) -> float:
     except ValueError:
         number = np.nan
     if not (abs(number) <= LARGEST if is_quantity else number in (0, 1)):
-        raise _Unsaid(
+        raise DataError(
             f"{column} is {text!r}: expected {'a finite number' if is_quantity else '0 or 1'}, or "
             "nothing"
         )

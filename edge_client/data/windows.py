@@ -61,7 +61,10 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64, steps: int = 
     """
     if not folder.is_dir():
         raise DataError(f"data folder {folder}: there is no such folder")
-    unlabelled = _unlabelled(folder / UNLABELLED) if (folder / UNLABELLED).exists() else None
+    unlabelled = None
+    if (path := folder / UNLABELLED).exists():
+        held = _held(path, "X")
+        unlabelled = _examples(held.arrays[0], str(path), held.channels, bool(held.vocabulary))
     windows = _labelled(folder, unlabelled, length, stride, steps)
     if unlabelled is None:
         return windows
@@ -163,11 +166,6 @@ def _arrays(path: Path, classes: Sequence[str]) -> tuple[Array, Array]:
     return _checked(x, y, path, classes, held.channels, bool(held.vocabulary))
 
 
-def _unlabelled(path: Path) -> Array:
-    held = _held(path, "X")
-    return _examples(held.arrays[0], str(path), held.channels, bool(held.vocabulary))
-
-
 class _Held(NamedTuple):
     """Arrays of an ``.npz``, the names of its channels, none where it says none, and how many ids
     there are, 0 where it says none. Windows of different lengths have the channel ``present``."""
@@ -187,10 +185,14 @@ def _held(path: Path, *names: str) -> _Held:
                 tuple(map(str, channels)),
                 vocabulary(said, str(path)),
             )
-            return (
-                _padded(made, names, file["X"], file["lengths"], str(path))
-                if "lengths" in file.files
-                else made
+            if "lengths" not in file.files:
+                return made
+            x, padded = read_lengths(
+                file["X"], file["lengths"], made.channels, bool(made.vocabulary), str(path)
+            )
+            pairs = zip(names, made.arrays, strict=True)
+            return made._replace(
+                arrays=[x if name == "X" else array for name, array in pairs], channels=padded
             )
     except ValueError:
         raise DataError(
@@ -202,15 +204,6 @@ def _held(path: Path, *names: str) -> _Held:
             f"{path}: expected {'arrays' if names[1:] else 'an array'} {' and '.join(names)}: "
             f"{error}"
         ) from None
-
-
-def _padded(held: _Held, names: Sequence[str], x: Array, lengths: Array, origin: str) -> _Held:
-    """The arrays `names` of a file that says how many samples its windows x have."""
-    made, channels = read_lengths(x, lengths, held.channels, bool(held.vocabulary), origin)
-    arrays = [
-        made if name == "X" else array for name, array in zip(names, held.arrays, strict=True)
-    ]
-    return held._replace(arrays=arrays, channels=channels)
 
 
 def _checked(

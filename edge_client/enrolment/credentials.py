@@ -3,6 +3,7 @@ certificate), ``ca.pem``, ``trust.pem``, ``policy.toml`` and ``enrolment.json``.
 written last: with it, all is there."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,11 +33,11 @@ NEXT_KEY = "next.key"
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
 class Credentials:
     """The folder. What is in it is whole after every step, whatever interrupts the writing."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     @property
     def exists(self) -> bool:
@@ -75,7 +76,7 @@ class Credentials:
                 write_atomically(path, private_pem(new_tls_key()), 0o600)
         except OSError as error:
             raise ConfigError(f"{error.filename or path}: {error.strerror}") from None
-        return self._next()
+        return self._parsed(NEXT_KEY, read_tls_key)
 
     def tidy(self) -> None:
         """Remove the key of a request that is in use already: a kill may have left it.
@@ -88,7 +89,8 @@ class Credentials:
         if (
             path.exists()
             and self.exists
-            and key_digest(self._next().public_key()) == key_digest(self.pair()[0].public_key())
+            and key_digest(self._parsed(NEXT_KEY, read_tls_key).public_key())
+            == key_digest(self.pair()[0].public_key())
         ):
             path.unlink()
 
@@ -145,22 +147,15 @@ class Credentials:
         )
         (self.folder / NEXT_KEY).unlink(missing_ok=True)
 
-    def _next(self) -> TlsKey:
-        return self._parsed(NEXT_KEY, read_tls_key)
-
     def _parsed(self, name: str, parse: Callable[[bytes], T]) -> T:
         try:
-            return parse(self._read(name))
+            return parse((self.folder / name).read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{self.folder / name}: {error.strerror}") from None
         except (WireError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"{self.folder / name}: {error}; remove the folder, and enrol again"
             ) from None
-
-    def _read(self, name: str) -> bytes:
-        try:
-            return (self.folder / name).read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{self.folder / name}: {error.strerror}") from None
 
 
 def check_pair(

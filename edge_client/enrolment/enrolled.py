@@ -2,11 +2,11 @@
 certificates."""
 
 import argparse
-import os
 from pathlib import Path
 
 import msgspec
 
+from edge_client.settings import usual
 from wire.errors import ConfigError
 
 FOLDER = "enrolled"
@@ -69,9 +69,8 @@ def fill_in(arguments: argparse.Namespace) -> Path | None:
         "ca": folder / "ca.pem",
         "policy": policy if policy.exists() else None,
     }
-    left_open = (None, "default", os.environ.get("SHOAL_BROKER", "mqtt://localhost"))
     for name, value in values.items():
-        if getattr(arguments, name) in left_open:
+        if getattr(arguments, name) in (None, usual(name)):
             setattr(arguments, name, value)
     arguments.cert, arguments.key = folder / PAIR, folder / PAIR
     return folder

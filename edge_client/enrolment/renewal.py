@@ -4,7 +4,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from edge_client.enrolment.credentials import Credentials, check_pair
 from edge_client.enrolment.enrolled import read_enrolment
@@ -22,8 +23,7 @@ AGAIN_S = (60.0, 300.0, 1800.0, 3600.0)
 
 
 class Renewal:
-    """Looks at the certificate now and then, in a thread of its own, for as long as the context is
-    open."""
+    """Looks at the certificate now and then, and renews it when it is time."""
 
     def __init__(
         self,
@@ -37,15 +37,17 @@ class Renewal:
             0.0, 0.1
         )  # a fleet that was enrolled in an hour does not renew in one
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="renewal", daemon=True)
 
-    def __enter__(self) -> "Renewal":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._over.set()
-        self._thread.join(timeout=2.0)
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Renew in a thread of its own meanwhile."""
+        thread = threading.Thread(target=self._keep, name="renewal", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join(timeout=2.0)
 
     def _keep(self) -> None:
         failures = 0

@@ -120,15 +120,13 @@ class LoadedProgram:
         )
         if code:
             raise BundleError(self._error.value.decode(errors="replace"))
-        return [_copy(view) for view in self._outputs]
+        outputs = []  # copies: the runtime writes to the same memory in the next run
+        for view in self._outputs:
+            array: Array = np.empty(tuple(view.sizes[: view.rank]), DTYPES[view.dtype])
+            ctypes.memmove(array.ctypes.data, view.data, array.nbytes)
+            outputs.append(array)
+        return outputs
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self._library.shoal_program_free(self._handle)
-
-
-def _copy(view: TensorView) -> Array:
-    """An array of its own: the runtime writes to the same memory in the next run."""
-    array: Array = np.empty(tuple(view.sizes[: view.rank]), DTYPES[view.dtype])
-    ctypes.memmove(array.ctypes.data, view.data, array.nbytes)
-    return array

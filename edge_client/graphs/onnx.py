@@ -1,5 +1,7 @@
 """A bundle's graphs on onnxruntime: CPU by default, CUDA or TensorRT where its wheel has them."""
 
+from collections.abc import Callable
+
 import numpy as np
 import onnxruntime
 
@@ -39,29 +41,26 @@ def load_session(
         raise BundleError(f"{origin}: {str(error)[:300]}") from None
 
 
-class OnnxModel:
-    """A model in one file (`wire.arrays.onnx_model`), ready to answer."""
+def load_model(
+    data: bytes, providers: tuple[str, ...] = ("CPUExecutionProvider",), threads: int = 1
+) -> Callable[[Array], Array]:
+    """Return a function that answers with a model in one file (`wire.arrays.onnx_model`): class
+    probabilities (n, classes) float32 of examples x (n, \\*window). It raises BundleError where
+    onnxruntime refuses x.
 
-    def __init__(
-        self, data: bytes, providers: tuple[str, ...] = ("CPUExecutionProvider",), threads: int = 1
-    ) -> None:
-        """
-        Raises:
-            BundleError: onnxruntime refuses it.
-        """
-        self._session = load_session(data, providers, threads, "the model in one file")
+    Raises:
+        BundleError: onnxruntime refuses the file.
+    """
+    session = load_session(data, providers, threads, "the model in one file")
 
-    def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window).
-
-        Raises:
-            BundleError: onnxruntime refuses x.
-        """
+    def predict(x: Array) -> Array:
         try:
-            answer: Array = self._session.run([OUTPUT], {INPUT: x})[0]
+            answer: Array = session.run([OUTPUT], {INPUT: x})[0]
         except Exception as error:
             raise BundleError(f"the model in one file: {str(error)[:300]}") from None
         return answer
+
+    return predict
 
 
 class OnnxGraphs:
@@ -107,7 +106,7 @@ class OnnxGraphs:
         Raises:
             BundleError: onnxruntime refuses it or its input.
         """
-        return OnnxModel(model, self._providers, self._threads).predict(x)
+        return load_model(model, self._providers, self._threads)(x)
 
     def _load(self, graph: str) -> onnxruntime.InferenceSession:
         payload, described = self._bundle.graph_bytes(graph), self._bundle.manifest.graphs[graph]

@@ -55,5 +55,5 @@ def has_moved(before: Array, now: Array) -> bool:
 
 
 def some(rows: Array) -> Array:
-    """At most `MOST` rows, evenly taken."""
+    """Return at most `MOST` rows, evenly taken."""
     return rows[np.linspace(0, len(rows) - 1, MOST).astype(np.int64)] if len(rows) > MOST else rows

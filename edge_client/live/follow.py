@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.live.resampling import Stretch
-from edge_client.live.ring import Record, read_records, ring_files
+from edge_client.live.ring import read_records, records_of, ring_files
 from wire.arrays.tensors import Array
 
 LOOK_S = 0.1
@@ -64,7 +64,7 @@ def follow_ring(folder: Path, rate_hz: float, stop: Callable[[], bool]) -> Itera
         ]  # before the read: a file is then whole
         found = False
         if path is not None:
-            for record, end in _records_from(path, at):
+            for record, end in records_of(path, at):
                 found, at = True, end
                 yield Stretch(
                     record.t0_s, record.x, record.begins or is_first or record.rate_hz != rate_hz
@@ -74,14 +74,3 @@ def follow_ring(folder: Path, rate_hz: float, stop: Callable[[], bool]) -> Itera
             path, at = later[0], 0
         elif not found:
             time.sleep(LOOK_S)
-
-
-def _records_from(path: Path, at: int) -> Iterator[tuple[Record, int]]:
-    try:
-        with path.open("rb") as file:
-            file.seek(at)
-            data = file.read()
-    except OSError:
-        return
-    for record, end in read_records(data):
-        yield record, at + end

@@ -62,7 +62,7 @@ class Recorder:
                         log.info("%s", self)
                         self._forget_labels()
                 except Exception as error:
-                    self._lost.add_unforeseen(error)
+                    self._lost.add(error)
                     self._resampler.begin_anew()
                     time.sleep(WAIT_S)
             self._hand_on(self._resampler.flush())
@@ -108,7 +108,7 @@ class Recorder:
     def __str__(self) -> str:
         lost = self._ring.num_lost if self._ring is not None else 0
         ignored, late = (
-            self._source.num_ignored + self._lost.count + self._num_ahead,
+            self._source.ignored.count + self._lost.count + self._num_ahead,
             self._resampler.num_late,
         )
         return f"recorded steps={self.num_steps} lost={lost} late={late} ignored={ignored}"

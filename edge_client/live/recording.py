@@ -35,11 +35,6 @@ RECORD_S = 2.0
 """A record has so many seconds of samples at most, or one stride if that is less."""
 
 
-def live_folder(state: Path) -> Path:
-    """Where the live data of a state folder are."""
-    return state / FOLDER
-
-
 def open_source(
     settings: LiveSettings,
     folder: Path,
@@ -104,7 +99,7 @@ def recording(
         ConfigError: something cannot be used, or another process records into this folder.
         LinkError: as `open_source`.
     """
-    folder = live_folder(state)
+    folder = state / FOLDER
     window, part = settings.window, settings.ring
     with contextlib.ExitStack() as held:
         try:
@@ -134,7 +129,7 @@ def recording(
             settings,
             folder,
             client_id,
-            lambda payload: read_statement(payload, labels.now_s(), labels),
+            lambda payload: read_statement(payload, labels.wall(), labels),
             stop,
         )
         held.callback(source.close)
@@ -158,7 +153,7 @@ def stretches(
     Raises:
         ConfigError, LinkError: as `open_source`.
     """
-    source = open_source(settings, live_folder(state), client_id, give_up=stop)
+    source = open_source(settings, state / FOLDER, client_id, give_up=stop)
     window = settings.window
     resampler = Resampler(len(window.channels), window.rate_hz, settings.ring.gap_s)
     try:

@@ -106,7 +106,10 @@ class Resampler:
         whole = np.isfinite(samples.t)
         t, values = samples.t[whole], samples.values[whole]
         for at in range(0, len(t), AT_ONCE):
-            yield from self._push(t[at : at + AT_ONCE], values[at : at + AT_ONCE])
+            part, rows = t[at : at + AT_ONCE], values[at : at + AT_ONCE]
+            newest = np.maximum.accumulate(np.concatenate([[self._newest_s], part]))[:-1]
+            in_time = not self._streak and not (part < newest - LATE_S).any()
+            yield from (self._take if in_time else self._take_one_by_one)(part, rows)
 
     def flush(self) -> Iterator[Stretch]:
         """No more comes: what leaves of what was held back. What comes all the same begins anew."""
@@ -118,12 +121,6 @@ class Resampler:
         for channel in self._channels:
             channel.t, channel.v, channel.seen_s = np.zeros(0), np.zeros(0), -np.inf
         self._newest_s, self._begin_s, self._streak = -np.inf, np.nan, []
-
-    def _push(self, t: Array, values: Array) -> Iterator[Stretch]:
-        newest = np.maximum.accumulate(np.concatenate([[self._newest_s], t]))[:-1]
-        if not self._streak and not (t < newest - LATE_S).any():
-            return self._take(t, values)
-        return self._take_one_by_one(t, values)
 
     def _take_one_by_one(self, t: Array, values: Array) -> Iterator[Stretch]:
         begin = 0
@@ -156,7 +153,11 @@ class Resampler:
                 channel.add(t[finite[:, i]], values[finite[:, i], i])
         self._newest_s = max(self._newest_s, float(t.max()))
         yield from self._emit(self._newest_s - LATE_S)
-        self._hold_no_more()
+        for channel in self._channels:
+            if len(channel.t) > MOST_HELD:
+                gone = len(channel.t) - MOST_HELD // 2
+                channel.t, channel.v = channel.t[gone:], channel.v[gone:]
+                self.num_late, self._begin_s = self.num_late + gone, np.nan
 
     def _emit(self, until_s: float) -> Iterator[Stretch]:
         """What is settled up to this time leaves: nothing comes before it any more."""
@@ -234,8 +235,13 @@ class Resampler:
     def _values(self, channel: _Channel, at: Array) -> Array:
         if not self._is_fast(channel):
             return np.interp(at, channel.t, channel.v)
+        t, v = channel.t, channel.v
         edges = np.append(at, at[-1] + 1 / self._rate_hz) - 0.5 / self._rate_hz
-        return np.diff(_integral(channel.t, channel.v, edges)) * self._rate_hz
+        # the integral of the line through the samples, up to each edge
+        areas = np.concatenate([[0.0], np.cumsum(np.diff(t) * (v[1:] + v[:-1]) / 2)])
+        i = np.clip(np.searchsorted(t, edges, "right") - 1, 0, len(t) - 1)
+        integral = areas[i] + (edges - t[i]) * (v[i] + np.interp(edges, t, v)) / 2
+        return np.diff(integral) * self._rate_hz
 
     def _is_fast(self, channel: _Channel) -> bool:
         return 0 < channel.usual_s * self._rate_hz * FAST < 1
@@ -244,13 +250,6 @@ class Resampler:
         return max(
             self._gap_s, min(SLOW * channel.usual_s, max(LONGEST_S, LONGEST_STEPS / self._rate_hz))
         )
-
-    def _hold_no_more(self) -> None:
-        for channel in self._channels:
-            if len(channel.t) > MOST_HELD:
-                gone = len(channel.t) - MOST_HELD // 2
-                channel.t, channel.v = channel.t[gone:], channel.v[gone:]
-                self.num_late, self._begin_s = self.num_late + gone, np.nan
 
     def _forget(self, next_s: float) -> None:
         """What no value from this time on depends on."""
@@ -267,11 +266,3 @@ class Resampler:
         for channel in self._channels:
             kept = channel.t >= oldest_s
             channel.t, channel.v = channel.t[kept], channel.v[kept]
-
-
-def _integral(t: Array, v: Array, at: Array) -> Array:
-    """The integral of the line through the samples v (n,) at t (n,), up to each time in `at`
-    (m,)."""
-    areas = np.concatenate([[0.0], np.cumsum(np.diff(t) * (v[1:] + v[:-1]) / 2)])
-    i = np.clip(np.searchsorted(t, at, "right") - 1, 0, len(t) - 1)
-    return np.asarray(areas[i] + (at - t[i]) * (v[i] + np.interp(at, t, v)) / 2)

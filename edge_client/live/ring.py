@@ -96,6 +96,16 @@ def read_records(data: bytes, at: int = 0) -> Iterator[tuple[Record, int]]:
         at = end
 
 
+def records_of(path: Path, at: int = 0) -> Iterator[tuple[Record, int]]:
+    """Read the records of a file from a place on, each with its end; none if the file is gone."""
+    with contextlib.suppress(OSError):
+        with path.open("rb") as file:
+            file.seek(at)
+            data = file.read()
+        for record, end in read_records(data):
+            yield record, at + end
+
+
 def ring_files(folder: Path) -> list[Path]:
     """The files of a ring, the oldest first."""
     return sorted(folder.glob(f"*{SUFFIX}"))
@@ -183,23 +193,26 @@ class Ring:
     def clear_old(self) -> None:
         """Remove the oldest files, as the quota and the retention ask; of what is over the quota,
         files that are not spared go first while these are more than half."""
-        paths = ring_files(self.folder)
-        sizes = {path: _size(path) for path in paths}
-        removable = [path for path in paths if path != self._path]
-        for path in list(removable):
-            if self._wall() - _changed(path) > self._retention_s:
-                self._remove(path, removable, sizes)
-        while removable and sum(sizes.values()) > self._quota_bytes - self._file_bytes:
+        sizes, removable, old = dict[Path, int](), list[Path](), list[Path]()
+        for path in ring_files(self.folder):
+            sizes[path], changed_s = 0, 0.0
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                sizes[path], changed_s = status.st_size, status.st_mtime
+            if path != self._path:
+                is_old = self._wall() - changed_s > self._retention_s
+                (old if is_old else removable).append(path)
+        total = sum(sizes.values()) - sum(sizes[path] for path in old)
+        while removable and total > self._quota_bytes - self._file_bytes:
             plain = [path for path in removable if not self._spared(*span(path))]
             spared_bytes = sum(sizes[path] for path in removable if path not in plain)
             first = plain[0] if plain and spared_bytes <= self._quota_bytes // 2 else removable[0]
-            self._remove(first, removable, sizes)
-
-    def _remove(self, path: Path, removable: list[Path], sizes: dict[Path, int]) -> None:
-        removable.remove(path)
-        sizes.pop(path)
-        with contextlib.suppress(OSError):
-            path.unlink()
+            removable.remove(first)
+            old.append(first)
+            total -= sizes[first]
+        for path in old:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _write(self) -> None:
         if not self._held:
@@ -277,21 +290,6 @@ class Ring:
 def span(path: Path) -> tuple[float, float]:
     """From when to when there are samples in a file; (0, 0) if there are none."""
     begin_s, end_s = np.inf, -np.inf
-    with contextlib.suppress(OSError):
-        for record, _ in read_records(path.read_bytes()):
-            begin_s, end_s = min(begin_s, record.t0_s), max(end_s, record.end_s)
+    for record, _ in records_of(path):
+        begin_s, end_s = min(begin_s, record.t0_s), max(end_s, record.end_s)
     return (begin_s, end_s) if begin_s < end_s else (0.0, 0.0)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

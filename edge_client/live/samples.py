@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from edge_client.live.sources.tally import Tally
 from wire.arrays.tensors import Array
 
 
@@ -21,13 +22,10 @@ class Source(Protocol):
     """A stream of samples. What cannot be read is counted and logged, and never raised: a source
     lasts for months."""
 
-    @property
-    def num_ignored(self) -> int:
-        """How many payloads, lines or files could not be read."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more can come."""
+    ignored: Tally
+    """Payloads, lines or files that could not be read."""
+    is_over: bool
+    """True if nothing more can come."""
 
     def read(self, timeout_s: float) -> list[Samples]:
         """What has come, in order; empty if nothing does within this time."""

@@ -14,7 +14,6 @@ from wire.bundle import Window, unpack
 from wire.errors import ConfigError
 
 More = Annotated[float, msgspec.Meta(gt=0)]
-PAGE = "127.0.0.1:8765"
 
 
 class WindowPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,32 +97,6 @@ class LiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.window.classes or tuple(
             name.partition(".")[2] for name in self.window.channels if is_said(name)
         )
-
-
-def add_live_options(command: argparse.ArgumentParser, required: bool) -> None:
-    """The options of live data."""
-    command.add_argument(
-        "--source",
-        required=required,
-        help="where live samples come from: FILE.toml, stdin, folder:PATH, "
-        "mqtt://HOST[:PORT]/TOPIC or iio:DEVICE",
-    )
-    command.add_argument(
-        "--bundle",
-        type=Path,
-        help="a bundle that says channels, rate, window and classes of live data",
-    )
-    command.add_argument("--channels", help="names of the channels of live data, with commas")
-    command.add_argument(
-        "--rate", type=float, help="samples a second of live data, to which they are resampled"
-    )
-    command.add_argument("--classes", help="names of the classes, with commas")
-    command.add_argument(
-        "--page",
-        nargs="?",
-        const=PAGE,
-        help=f"show a page with a button for each class at HOST:PORT (default: {PAGE})",
-    )
 
 
 def live_settings(arguments: argparse.Namespace) -> LiveSettings:

@@ -7,6 +7,7 @@ last survey are known.
 
 import contextlib
 import io
+import itertools
 import logging
 import secrets
 import time
@@ -21,7 +22,7 @@ from edge_client.core.ports import Windows
 from edge_client.data.labels import NAMED, TARGET, of_samples
 from edge_client.live import drift
 from edge_client.live.labelling.labels import Labels
-from edge_client.live.ring import Record, read_records, ring_files
+from edge_client.live.ring import records_of, ring_files
 from edge_client.live.split import HELD_OUT, TRAIN, sides
 from host.files import make_folder, write_atomically
 from wire.arrays.tensors import Array
@@ -130,13 +131,6 @@ class _Said:
     are_quantities: bool
 
 
-def _no_labels(said: _Said | None) -> Array:
-    """The labels of no window."""
-    if said is None:
-        return np.zeros(0, np.int64)
-    return np.zeros((0, len(said.places)), np.float32 if said.are_quantities else np.int64)
-
-
 class LiveData:
     """What training and predictions see of a folder of live data. `now` is asked between plans:
     what it has returned does not change."""
@@ -164,7 +158,10 @@ class LiveData:
         )
         self._recorded = read_folder(folder)
         self._look_s, self._clock, self._look_at_s = look_s, clock, clock() + look_s
-        self._surveyed = self._read_surveyed()
+        self._surveyed: Array | None = None
+        with contextlib.suppress(OSError, ValueError, EOFError):
+            rows: Array = np.load(folder / SURVEYED, allow_pickle=False)
+            self._surveyed = rows if rows.ndim == 2 and len(rows) > 1 else None
         self.has_moved = False
         """Whether the data have moved against the last survey, as `look` found."""
 
@@ -178,12 +175,6 @@ class LiveData:
         cut = self.cut(window, classes)
         train, held_out = (cut.of(cut.labelled & (cut.sides == side)) for side in (TRAIN, HELD_OUT))
         return Windows(*train, *held_out, cut.of(~cut.labelled & (cut.sides == TRAIN))[0])
-
-    def unlabelled(self, window: Window | None = None) -> Array:
-        """The newest windows (n, channels, time) that nobody has labelled and that are not held
-        out."""
-        cut = self.cut(window)
-        return cut.of(~cut.labelled & (cut.sides == TRAIN))[0]
 
     def surveyed(self) -> None:
         """The data as they are now are what the next ones are compared with."""
@@ -225,11 +216,11 @@ class LiveData:
         window = window or self._window
         classes = classes or self._classes
         places, said = self._places(window), self._said(classes)
-        x, y, begins = (
-            [np.zeros((0, len(places), window.length), np.float32)],
-            [_no_labels(said)],
-            [np.zeros(0)],
-        )
+        x, begins = [np.zeros((0, len(places), window.length), np.float32)], [np.zeros(0)]
+        y = []
+        if said:
+            kind = np.float32 if said.are_quantities else np.int64
+            y.append(np.zeros((0, len(said.places)), kind))
         for run in _runs(self.folder, self._recorded):
             samples = np.concatenate(run.parts)
             starts = np.arange(0, len(samples) - window.length + 1, window.stride)
@@ -263,7 +254,8 @@ class LiveData:
         held = self._recorded.channels
         for begin in (TARGET, NAMED):
             if names and all(begin + name in held for name in names):
-                return _Said([held.index(begin + name) for name in names], begin == TARGET)
+                places = [held.index(begin + name) for name in names]
+                return _Said(places, begin == TARGET)
         return None
 
     def _covering(self, begins_s: Array, window: Window, classes: Sequence[str]) -> Array:
@@ -271,7 +263,7 @@ class LiveData:
         steps, rate_hz = max(1, window.steps), self._recorded.rate_hz
         size = window.length // steps
         of_steps = begins_s[:, None] + np.arange(steps) * size / rate_hz
-        y = self._labels.covering(
+        y = self._labels.timeline.covering(
             of_steps.ravel(), (of_steps + (size - 1) / rate_hz).ravel(), classes
         )
         return y.reshape(-1, steps) if window.steps else y
@@ -301,18 +293,12 @@ class LiveData:
             )
         return [held.channels.index(name) for name in window.channels]
 
-    def _read_surveyed(self) -> Array | None:
-        try:
-            rows: Array = np.load(self.folder / SURVEYED, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            return None
-        return rows if rows.ndim == 2 and len(rows) > 1 else None
-
 
 def _runs(folder: Path, recorded: Recorded) -> Iterator[_Run]:
     """The samples of a ring without gaps, the oldest first."""
     run: _Run | None = None
-    for record in _records(folder):
+    records = itertools.chain.from_iterable(map(records_of, ring_files(folder)))
+    for record, _ in records:
         if record.rate_hz != recorded.rate_hz or record.x.shape[1] != len(recorded.channels):
             continue
         follows = (
@@ -329,13 +315,3 @@ def _runs(folder: Path, recorded: Recorded) -> Iterator[_Run]:
         run = _Run(record.t0_s, [record.x], record.end_s)
     if run is not None:
         yield run
-
-
-def _records(folder: Path) -> Iterator[Record]:
-    for path in ring_files(folder):
-        try:
-            data = path.read_bytes()
-        except OSError:  # the ring has removed it meanwhile
-            continue
-        for record, _ in read_records(data):
-            yield record

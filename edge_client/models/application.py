@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.agent.state import StoredModel
-from edge_client.core.ports import Current, GraphLoader, Windows
-from edge_client.data.layout import fitting
+from edge_client.core.ports import Current, GraphLoader
+from edge_client.data.layout import fitting, no_windows
 from edge_client.data.padding import to_length
+from edge_client.graphs.loading import load_graphs_of, load_model_of
 from edge_client.models.loaded import LoadedModel, check_windows
-from edge_client.options import load_graphs_of, load_model_of
+from edge_client.storage.files import CURRENT
+from edge_client.storage.state import MODEL_JSON, DeviceState
 from edge_client.work.plan import BlobMissing, read_blob
 from wire.arrays.tensors import Array
 from wire.bundle import Window, unpack
@@ -39,6 +40,17 @@ class Model:
     Several threads may use it.
     """
 
+    current: Current
+    """Which model it is: the release, the group, digests of its bundle and its tensors, its run,
+    and since when it is in use."""
+    classes: tuple[str, ...]
+    """The names of the classes, in the order of the probabilities; in another task, of the numbers
+    that it answers."""
+    task: TaskName
+    """What the model has learned, which says what its answers are."""
+    window: Window
+    """What one example is."""
+
     def __init__(
         self,
         state: Path | str,
@@ -57,35 +69,14 @@ class Model:
             ConfigError: no model is in use, or it cannot be read; or the runtime is not here.
             BundleError: the runtime does not load it.
         """
-        self._stored = StoredModel(Path(state))
+        self._folder = Path(state)
+        self._state = DeviceState(self._folder, read_only=True)
         self._load_graphs: GraphLoader = load_graphs_of(runtime, provider, threads, library)
         self._load_model = load_model_of(provider, threads) if runtime == "onnx" else None
         self._on_replaced = on_replaced
         self._seen: object = None
         self._read_at_s = 0.0
         self._read()
-
-    @property
-    def current(self) -> Current:
-        """Which model it is: the release, the group, digests of its bundle and its tensors, its
-        run, and since when it is in use."""
-        return self._current
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the probabilities; in another task, of the
-        numbers that it answers."""
-        return self._classes
-
-    @property
-    def task(self) -> TaskName:
-        """What the model has learned, which says what its answers are."""
-        return self._task
-
-    @property
-    def window(self) -> Window:
-        """What one example is."""
-        return self._window
 
     def predict(self, x: Array) -> Array:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that
@@ -108,36 +99,50 @@ class Model:
     def refresh(self) -> bool:
         """Take up the model that the client has in use now, if it is another one. Returns whether
         it is."""
-        if self._stored.stamp() == self._seen or time.monotonic() < self._read_at_s:
+        if self._stamp() == self._seen or time.monotonic() < self._read_at_s:
             return False
-        before = self._current
+        before = self.current
         try:
             self._read()
         except ShoalError as error:
             self._read_at_s = time.monotonic() + AGAIN_S
             log.warning("the model before goes on answering: %s", error)
             return False
-        if self._current == before:
+        if self.current == before:
             return False
         log.info(
             "%s",
-            f"another model answers: release {self._current.release}, model "
-            f"{self._current.model[:12]}",
+            f"another model answers: release {self.current.release}, model "
+            f"{self.current.model[:12]}",
         )
-        self._on_replaced(self._current)
+        self._on_replaced(self.current)
         return True
+
+    def _stamp(self) -> tuple[int, int] | None:
+        """Return what changes whenever another model comes into use; None where there is none."""
+        try:
+            status = (self._folder / CURRENT / MODEL_JSON).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
 
     def _read(self) -> None:
         for tried in range(1, TRIES + 1):
-            seen, current = self._stored.stamp(), self._stored.current()
+            seen, current = self._stamp(), self._state.current()
+            if current is None:
+                raise ConfigError(
+                    f"state folder {self._folder}: no model is in use: none was released to this "
+                    "device, or it is another folder"
+                )
             try:
                 self._take(current)
             except (
                 BlobMissing
             ) as error:  # the client may have taken another model into use, and removed this one's
-                if tried == TRIES or self._stored.stamp() == seen:
+                if tried == TRIES or self._stamp() == seen:
                     raise ConfigError(
-                        f"{self._stored}: {error} of the model in use is missing or damaged"
+                        f"state folder {self._folder}: {error} of the model in use is missing or "
+                        "damaged"
                     ) from None
                 continue
             self._seen = seen
@@ -146,17 +151,17 @@ class Model:
     def _take(self, current: Current) -> None:
         """Answer with this model: from its one file; from its bundle where that is not there or
         damaged, and on another runtime."""
-        onnx = self._stored.onnx(current) if self._load_model is not None and current.onnx else None
+        onnx = self._state.onnx(current) if self._load_model is not None and current.onnx else None
         if self._load_model is not None and onnx is not None and current.window is not None:
             window, classes, task, answering = (
                 current.window,
                 current.classes,
                 current.task,
-                self._load_model(onnx).predict,
+                self._load_model(onnx),
             )
         else:
             bundle = unpack(
-                read_blob(self._stored, current.bundle)
+                read_blob(self._state.blob, current.bundle)
             )  # the client has checked its signature
             window, classes, task = (
                 bundle.manifest.window,
@@ -164,17 +169,12 @@ class Model:
                 bundle.manifest.task,
             )
             answering = LoadedModel(
-                bundle, self._stored, current, self._load_graphs, _no_windows(window)
+                bundle, self._state.blob, current, self._load_graphs, no_windows(window)
             ).predict
-        self._current, self._classes, self._task, self._window, self._predict = (
+        self.current, self.classes, self.task, self.window, self._predict = (
             current,
             classes,
             task,
             window,
             answering,
         )
-
-
-def _no_windows(window: Window) -> Windows:
-    x, y = np.zeros((0, *window.shape), window.dtype), np.zeros(0, np.int64)
-    return Windows(x, y, x, y)

@@ -7,9 +7,10 @@ import time
 
 import numpy as np
 
-from edge_client.core.ports import Current, DeviceState, GraphLoader, Windows
+from edge_client.core.ports import Current, GraphLoader, Windows
 from edge_client.data.padding import to_length
 from edge_client.models.loaded import LoadedModel, check_windows
+from edge_client.storage.state import DeviceState
 from edge_client.work.plan import BlobMissing, read_blob
 from wire.arrays.tensors import Array
 from wire.bundle import Bundle, unpack
@@ -39,7 +40,8 @@ class CurrentModel:
         """Why the model before answers: the one in use could not be loaded. Empty while it does
         not."""
         self._load_at_s = 0.0
-        self._lock, self._failures = threading.Lock(), 0
+        self._lock, self.failures = threading.Lock(), 0
+        """Predictions that have failed since `drain_failures`."""
 
     @property
     def blobs(self) -> set[str]:
@@ -50,11 +52,6 @@ class CurrentModel:
             if model
             for name in (model.bundle, model.model, model.private)
         } - {""}
-
-    @property
-    def fetched(self) -> set[str]:
-        """Those that an aggregator has, of the model in use."""
-        return {self.current.bundle, self.current.model} if self.current else set()
 
     def predict(self, x: Array) -> Array:
         """Class probabilities (n, classes) float32 of examples x (n, \\*window). What fails, but
@@ -119,7 +116,7 @@ class CurrentModel:
             BlobMissing: a blob of it is not there, or was damaged.
             ShoalError: it cannot be loaded.
         """
-        return LoadedModel(bundle, self._state, current, self._load_graphs, self._windows)
+        return LoadedModel(bundle, self._state.blob, current, self._load_graphs, self._windows)
 
     def replace(self, current: Current, loaded: LoadedModel, onnx: bytes) -> None:
         """Another model, which is loaded, is in use from now on; `onnx` is the whole of it in one
@@ -133,25 +130,20 @@ class CurrentModel:
         self.current, self._loaded, self._stand_in, self.problem = current, loaded, None, ""
         self.drain_failures()
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether predictions have failed since `drain_failures`."""
-        return self._failures > 0
-
     def drain_failures(self) -> int:
         """How many predictions have failed since this was last asked."""
         with self._lock:
-            failures, self._failures = self._failures, 0
+            failures, self.failures = self.failures, 0
         return failures
 
     def _count_failure(self) -> None:
         with self._lock:
-            self._failures += 1
+            self.failures += 1
 
     def _load(self, current: Current) -> LoadedModel:
         try:
             bundle = unpack(
-                read_blob(self._state, current.bundle)
+                read_blob(self._state.blob, current.bundle)
             )  # its signature was checked when it came into use
             return self.try_load(bundle, current)
         except BlobMissing as error:

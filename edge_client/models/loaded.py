@@ -5,7 +5,7 @@ import threading
 import numpy as np
 
 from edge_client.core.kept import own_tensors
-from edge_client.core.ports import BlobReader, Current, GraphLoader, Graphs, WholeModels, Windows
+from edge_client.core.ports import Current, GraphLoader, Graphs, ReadBlob, WholeModels, Windows
 from edge_client.data.layout import fitting, likely_meant
 from edge_client.work.executor import Between, Executor
 from edge_client.work.plan import read_blob
@@ -28,7 +28,7 @@ class LoadedModel:
     def __init__(
         self,
         bundle: Bundle,
-        blobs: BlobReader,
+        blob: ReadBlob,
         current: Current,
         load_graphs: GraphLoader,
         windows: Windows,
@@ -38,14 +38,14 @@ class LoadedModel:
             BlobMissing: a blob of it is not there, or was damaged.
             WireError: it is not what its bundle says.
         """
-        model = decode_tensors(read_blob(blobs, current.model), RECEIVED_FILES)[0]
+        model = decode_tensors(read_blob(blob, current.model), RECEIVED_FILES)[0]
         check_layout(
             model,
             [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()],
             f"model {current.model[:12]}",
         )
         private = (
-            decode_tensors(read_blob(blobs, current.private), OWN_FILES)[0]
+            decode_tensors(read_blob(blob, current.private), OWN_FILES)[0]
             if current.private
             else {}
         )

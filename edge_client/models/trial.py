@@ -3,10 +3,11 @@ how fast."""
 
 import time
 
+import msgspec
 import numpy as np
 
-from edge_client.core.offers import Trial
 from edge_client.core.ports import Windows
+from edge_client.core.session import Offer
 from edge_client.models.loaded import LoadedModel
 from edge_client.work.executor import Between
 from wire.arrays.onnx_model import apart
@@ -70,16 +71,26 @@ def check_whole(loaded: LoadedModel, onnx: bytes, windows: Windows) -> None:
 
 
 def measure(
+    offer: Offer,
     loaded: LoadedModel,
     used: LoadedModel | None,
-    held_back: tuple[Array, Array],
     windows: Windows,
+    policy: Policy,
     between: Between,
-) -> Trial:
-    """Evaluate a model, and the one that is in use, on windows that are held back, and time a
-    prediction. `between` is called before each batch."""
-    before = Metrics() if used is None else _evaluate(used, *held_back, between)
-    return Trial(_evaluate(loaded, *held_back, between), before, _latency_ms(loaded, windows))
+) -> Offer:
+    """Evaluate an offered model, and the one that is in use, on windows that are held back, and
+    time a prediction of one window. Return the offer with these; `between` is called before each
+    batch."""
+    x, y = held_back(windows, policy)
+    before = offer.before if used is None else _evaluate(used, x, y, between)
+    evaluated = _evaluate(loaded, x, y, between)
+    window, took_s = one_window(windows, loaded.bundle.manifest.window), []
+    for _ in range(TIMES):
+        began_s = time.perf_counter()
+        loaded.predict(window)
+        took_s.append(time.perf_counter() - began_s)
+    latency_ms = round(1000 * float(np.median(took_s)), 3)
+    return msgspec.structs.replace(offer, evaluated=evaluated, before=before, latency_ms=latency_ms)
 
 
 def held_back(windows: Windows, policy: Policy) -> tuple[Array, Array]:
@@ -118,12 +129,3 @@ def _evaluate(loaded: LoadedModel, x: Array, y: Array, between: Between) -> Metr
         loss -= float(np.log(np.clip(np.nan_to_num(own), LEAST_PROBABILITY, 1)).sum())
         correct += int((answer.argmax(1) == y[rows]).sum())
     return Metrics(len(y), loss, correct)
-
-
-def _latency_ms(loaded: LoadedModel, windows: Windows) -> float:
-    x, took_s = one_window(windows, loaded.bundle.manifest.window), []
-    for _ in range(TIMES):
-        began_s = time.perf_counter()
-        loaded.predict(x)
-        took_s.append(time.perf_counter() - began_s)
-    return round(1000 * float(np.median(took_s)), 3)

@@ -15,7 +15,7 @@ from edge_client.core.checkpoint import (
     unusable,
     work_digest,
 )
-from edge_client.core.ports import DeviceState
+from edge_client.storage.state import CHECKPOINT, DeviceState
 from edge_client.work.executor import Executor
 from wire.errors import WireError
 from wire.messages import CLIENT, Plan
@@ -79,7 +79,7 @@ class Checkpoints:
         )
         self.before_s = 0.0
         try:
-            self._state.drop_checkpoint()
+            self._state.files.delete(CHECKPOINT)
         except OSError as error:
             log.warning("the checkpoint cannot be deleted device=%s: %s", self._device_id, error)
 

@@ -27,10 +27,6 @@ MOST_RANDOM = 2**24
 """Random numbers for one example, at most: a manifest may ask for any shape."""
 
 
-def _nothing() -> None:
-    """Between batches of a simulation, nothing happens."""
-
-
 def from_entropy(_plan: Plan) -> "np.random.Generator":
     """Noise from the operating system's entropy."""
     return np.random.default_rng()
@@ -49,7 +45,16 @@ class Executor:
         """
         self._bundle, self._graphs, self._secret = bundle, graphs, secret
         fitted = fit_windows(windows, bundle.manifest.window, PARTS)
-        self._check_windows(fitted)
+        shape = bundle.manifest.window.shape
+        unlabelled = [fitted.unlabelled_x] if fitted.num_unlabelled else []
+        for part, x in zip(
+            PARTS.values(), (fitted.train_x, fitted.test_x, *unlabelled), strict=False
+        ):
+            if x.shape[1:] != shape:
+                raise DataError(
+                    f"{part} have shape {x.shape[1:]}, bundle {bundle.manifest.name} expects "
+                    f"{shape}{likely_meant(x.shape[1:], shape)}"
+                )
         self._windows = windows_for(bundle.manifest, fitted)
         self._job: Job | None = None
         if bundle.manifest.min_batch > MOST_EXAMPLES:
@@ -70,7 +75,7 @@ class Executor:
         model: Tensors,
         private: Tensors,
         fetch: Fetch,
-        between: Between = _nothing,
+        between: Between = lambda: None,
         resumed: Checkpoint | None = None,
     ) -> Result:
         """Carry out every verb in order. The first one starts from the tensors in `model` (shared,
@@ -146,14 +151,3 @@ class Executor:
             outputs = self._graphs.run(graph, {**held, **batch})
             sums += float(outputs[names.LOSS_SUM]), float(outputs[names.NUM_CORRECT])
         return Metrics(len(x), float(sums[0]), round(sums[1]))
-
-    def _check_windows(self, windows: Windows) -> None:
-        manifest = self._bundle.manifest
-        shape = manifest.window.shape
-        unlabelled = [windows.unlabelled_x] if windows.num_unlabelled else []
-        for part, x in zip(
-            PARTS.values(), (windows.train_x, windows.test_x, *unlabelled), strict=False
-        ):
-            if x.shape[1:] != shape:
-                told = f"{part} have shape {x.shape[1:]}, bundle {manifest.name} expects {shape}"
-                raise DataError(told + likely_meant(x.shape[1:], shape))

@@ -17,10 +17,10 @@ from edge_client.core.batches import (
 from edge_client.core.checkpoint import Checkpoint, Place, Random, Within
 from edge_client.core.ports import Graphs, WholeTraining, Windows
 from edge_client.data.layout import fitting
-from edge_client.work.split import Split
+from edge_client.work.split import split_of
 from wire.arrays import names
 from wire.arrays.privacy import add_noise, clip
-from wire.arrays.tensors import Array, Tensors, TensorSpec, check_layout
+from wire.arrays.tensors import Array, Tensors, check_layout
 from wire.bundle import Bundle
 from wire.errors import BundleError, DataError, Malformed
 from wire.held import held_out
@@ -88,7 +88,14 @@ class Job:
         self._tuned: set[str] = set()
         self._protected: Tensors = {}
         trains = [verb for verb in plan.verbs if isinstance(verb, Train)]
-        self._asked = {name: value for verb in trains for name, value in verb.hyper.items()}
+        asked = {name: value for verb in trains for name, value in verb.hyper.items()}
+        self._hyper: Tensors = {
+            names.hyper(name): np.asarray(value, np.float32)
+            for name, value in {**self._manifest.hyper, **asked}.items()
+        }
+        """The bundle's hyper-parameters, and in their place those that the plan's training asks
+        for: the same in every verb."""
+        self._specs = {spec.key: spec for spec in self._manifest.tensors}
 
     def carry_out(self) -> Result:
         """Carry out the verbs that are left, in order.
@@ -231,11 +238,18 @@ class Job:
             return
         if len(examples) < min_batch:
             raise DataError(f"{len(examples)} training windows: at least {min_batch} are needed")
-        self._check_batches(verb.batch_size, len(examples))
-        scalars = self._hyper()
+        if self._graphs.max_batch is not None:
+            parts = batch_slices(len(examples), verb.batch_size, min_batch)
+            most = max(part.stop - part.start for part in parts)
+            if most > self._graphs.max_batch:
+                raise BundleError(
+                    f"the plan makes batches of {most} windows: this device's programs take at "
+                    f"most {self._graphs.max_batch}"
+                )
+        scalars = self._hyper
         within = self._within
         if isinstance(self._graphs, WholeTraining) and self._graphs.trains(verb.graph):
-            self._pause()
+            self._between()
             made = list(
                 training_batches(verb, examples, windows.num_unlabelled, min_batch, self._rng)
             )
@@ -263,7 +277,7 @@ class Job:
         ):
             raise Unfit(f"no order of {len(examples)} windows in the midst of a pass")
         for number in range(within.batches, many):
-            self._pause()
+            self._between()
             if number % len(parts) == 0:
                 within.order = examples[self._rng.permutation(len(examples))]
             assert within.order is not None
@@ -313,7 +327,7 @@ class Job:
     def annotate(self, verb: Annotate) -> None:
         if names.batch(verb.column) in (names.X, names.Y):
             raise Malformed(f"verb annotate: a column cannot be called {verb.column!r}")
-        windows, scalars = self._windows, self._hyper()
+        windows, scalars = self._windows, self._hyper
         every = np.arange(windows.num_train)
 
         def inputs(chosen: slice) -> Tensors:
@@ -332,8 +346,8 @@ class Job:
         self.tensors[names.column(verb.column)] = column
 
     def apply(self, verb: Apply) -> None:
-        self._pause()
-        outputs = self._run(verb.graph, {**self.tensors, **self._hyper()})
+        self._between()
+        outputs = self._run(verb.graph, {**self.tensors, **self._hyper})
         self._advance(outputs, report=False)
         self._check_moved(verb.graph)
         metrics = {
@@ -407,10 +421,6 @@ class Job:
             key: measured[key] for key, _, _ in self._manifest.responses(graph) if key in measured
         }
 
-    def _pause(self) -> None:
-        """Between two runs of a graph: nothing is drawn or half done."""
-        self._between()
-
     def _run(self, graph: str, inputs: Tensors) -> Tensors:
         missing = (
             [name for name in self._manifest.graphs[graph].inputs if name not in inputs]
@@ -438,23 +448,6 @@ class Job:
                     f"{spec.dtype}{list(spec.shape)}"
                 )
 
-    @cached_property
-    def _specs(self) -> dict[str, TensorSpec]:
-        return {spec.key: spec for spec in self._manifest.tensors}
-
-    def _check_batches(self, batch_size: int, num_examples: int) -> None:
-        if self._graphs.max_batch is None:
-            return
-        most = max(
-            part.stop - part.start
-            for part in batch_slices(num_examples, batch_size, self._manifest.min_batch)
-        )
-        if most > self._graphs.max_batch:
-            raise BundleError(
-                f"the plan makes batches of {most} windows: this device's programs take at most "
-                f"{self._graphs.max_batch}"
-            )
-
     def _batch(self, x: Array, y: Array, chosen: Array, training: bool = True) -> Tensors:
         columns = {}
         if training:
@@ -474,27 +467,19 @@ class Job:
                 drawn[names.batch(name)] = self._secret.standard_normal(shape, np.float32)
         return drawn
 
-    def _hyper(self) -> Tensors:
-        """The bundle's hyper-parameters, and in their place those that the plan's training asks
-        for: the same in every verb."""
-        return {
-            names.hyper(k): np.asarray(v, np.float32)
-            for k, v in {**self._manifest.hyper, **self._asked}.items()
-        }
-
     def _sums(
         self, graph: str, held: Tensors, split: str, holdout: float = 0.0, most: int = 0
     ) -> tuple[Tensors, int]:
         """The sums of a graph's metrics over a split, and how many examples it has."""
-        x, y, places, order = Split.of(self._windows, self._manifest.label, split, holdout, most)
-        within, scalars = self._within, self._hyper()
+        x, y, places, order = split_of(self._windows, self._manifest.label, split, holdout, most)
+        within, scalars = self._within, self._hyper
         slices = (
             evaluation_slices(len(order), self._manifest.min_batch, self._graphs.max_batch)
             if len(order)
             else []
         )
         for chosen in slices[within.batches :]:
-            self._pause()
+            self._between()
             rows = order[chosen]
             batch = self._batch(x, y, rows, split in ("train", "holdout")) | {
                 name: values[rows] for name, values in places.items()
@@ -518,13 +503,12 @@ class Job:
         for chosen in evaluation_slices(
             num_examples, self._manifest.min_batch, self._graphs.max_batch
         )[within.batches :]:
-            self._pause()
-            within.rows.append(self._one_output(graph, inputs(chosen)))
+            self._between()
+            outputs = list(names.part(self._run(graph, inputs(chosen)), names.OUTPUT).values())
+            if len(outputs) != 1:
+                raise Malformed(
+                    f"graph {graph!r} has {len(outputs)} per-example outputs, expected one"
+                )
+            within.rows.append(outputs[0])
             within.batches += 1
         return within.rows
-
-    def _one_output(self, graph: str, inputs: Tensors) -> Array:
-        outputs = list(names.part(self._run(graph, inputs), names.OUTPUT).values())
-        if len(outputs) != 1:
-            raise Malformed(f"graph {graph!r} has {len(outputs)} per-example outputs, expected one")
-        return outputs[0]

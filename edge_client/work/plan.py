@@ -3,23 +3,23 @@ holds, the work ends with a result or a reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_client.agent.incidents import Incidents
-from edge_client.agent.memory import Memory
 from edge_client.core import session as core
 from edge_client.core.policy import broken_rule
 from edge_client.core.ports import (
-    BlobReader,
-    DeviceState,
     GraphLoader,
     Graphs,
-    LiveWindows,
+    ReadBlob,
     Windows,
 )
 from edge_client.core.verbs import measuring
 from edge_client.data.layout import windows_for
+from edge_client.storage.incidents import Incidents
+from edge_client.storage.memory import Memory
+from edge_client.storage.state import DeviceState
 from edge_client.work.checkpoints import Checkpoints
 from edge_client.work.executor import Between, Executor, Result, Secret
 from edge_client.work.job import Unfit
@@ -31,6 +31,9 @@ from wire.codec import LARGEST_SUM, encode_update
 from wire.errors import BundleError, ConfigError, DataError, ShoalError
 from wire.identity.keys import PublicKey
 from wire.messages import DeclineReason, Evaluate, Plan, Policy, Update
+
+if TYPE_CHECKING:
+    from edge_client.live.store import LiveData
 
 
 class Declined(Exception):
@@ -77,13 +80,13 @@ class BlobMissing(Exception):
     """A stored blob is gone, or was damaged and set aside: it has to be fetched again."""
 
 
-def read_blob(state: BlobReader, name: str) -> bytes:
+def read_blob(blob: ReadBlob, name: str) -> bytes:
     """A stored blob.
 
     Raises:
         BlobMissing: it is not there, or was damaged.
     """
-    payload = state.blob(name)
+    payload = blob(name)
     if payload is None:
         raise BlobMissing(name)
     return payload
@@ -104,7 +107,7 @@ class Work:
         secret: Secret,
         incidents: Incidents,
         checkpoints: Checkpoints,
-        live: LiveWindows | None = None,
+        live: "LiveData | None" = None,
     ) -> None:
         """`live`: where windows are taken from anew for each plan."""
         self._checkpoints = checkpoints
@@ -157,7 +160,7 @@ class Work:
         except Exception as error:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             if not isinstance(cause, Declined):
-                self._incidents.survived("to carry out a plan", cause)
+                self._incidents.add("failed to carry out a plan", cause)
             return decline_of(error)
 
     def _open(self, plan: Plan) -> None:
@@ -169,7 +172,7 @@ class Work:
         """
         if self.bundle is None or self.bundle.digest != plan.bundle:
             self.bundle = self._graphs = self._executor = None
-            payload = read_blob(self._state, plan.bundle)
+            payload = read_blob(self._state.blob, plan.bundle)
             try:
                 self.bundle = unpack(payload, self._trusted)
             # whatever it is, it is the bundle's fault: these bytes have the hash that the plan
@@ -230,7 +233,7 @@ class Work:
         return executor.execute(plan, model, private, self._tensors, paused)
 
     def _tensors(self, name: str) -> Tensors:
-        return decode_tensors(read_blob(self._state, name), RECEIVED_FILES)[0]
+        return decode_tensors(read_blob(self._state.blob, name), RECEIVED_FILES)[0]
 
 
 def decline_of(error: Exception) -> Declined:

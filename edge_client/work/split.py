@@ -1,7 +1,5 @@
 """Which windows of a device an evaluation is over, and in which order."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from edge_client.core.policy import ranks
@@ -13,33 +11,22 @@ from wire.held import held_out
 from wire.tasks import Label
 
 
-class Split(NamedTuple):
-    r"""Windows x (n, \*window) and their labels y (n, \*label); by name what else is said of each
-    (n,); and the `order` (m,) of those that are meant."""
-
-    x: Array
-    y: Array
-    places: Tensors
-    order: Array
-
-    @classmethod
-    def of(
-        cls, windows: Windows, label: Label, name: str, holdout: float = 0.0, most: int = 0
-    ) -> "Split":
-        """The split of this name (`train test holdout windows unlabelled`), as the verb `evaluate`
-        says the rest."""
-        x, y = (
-            (windows.test_x, windows.test_y)
-            if name == "test"
-            else (windows.train_x, windows.train_y)
-        )
-        places: Tensors = {}
-        if name in ("windows", "unlabelled"):
-            x, y, places = _every_window(windows, label, name, holdout, most)
-        order = np.random.default_rng(0).permutation(
-            len(y)
-        )  # recordings are sorted by class; a batch should not be
-        return cls(x, y, places, order[held_out(y, holdout)[order]] if name == "holdout" else order)
+def split_of(
+    windows: Windows, label: Label, name: str, holdout: float = 0.0, most: int = 0
+) -> tuple[Array, Array, Tensors, Array]:
+    r"""Return a split (`train test holdout windows unlabelled`), as the verb `evaluate` says the
+    rest: windows x (n, \*window) and their labels y (n, \*label); by name what else is said of each
+    (n,); and the order (m,) of those that are meant."""
+    x, y = (
+        (windows.test_x, windows.test_y) if name == "test" else (windows.train_x, windows.train_y)
+    )
+    places: Tensors = {}
+    if name in ("windows", "unlabelled"):
+        x, y, places = _every_window(windows, label, name, holdout, most)
+    order = np.random.default_rng(0).permutation(
+        len(y)
+    )  # recordings are sorted by class; a batch should not be
+    return x, y, places, order[held_out(y, holdout)[order]] if name == "holdout" else order
 
 
 def _every_window(

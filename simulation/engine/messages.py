@@ -14,9 +14,9 @@ from aggregator.service.runner import Runner
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.transfer.fleet import Fleet
 from edge_client.agent.loop import Agent
-from edge_client.agent.state import MemoryState
 from edge_client.core.kept import own_tensors
 from edge_client.core.ports import Graphs, Windows
+from edge_client.storage.state import DeviceState
 from edge_client.work.plan import read_blob
 from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.progress import HeldModels, OnProgress, progress_of
@@ -26,6 +26,7 @@ from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.errors import ConfigError, Stalled
 from wire.links.in_process import InProcessBroker
 from wire.links.port import Link, LinkEvent, Will
+from wire.pieces import MOST_BYTES
 from wire.topics import Topics
 
 PATIENCE = 20
@@ -64,7 +65,7 @@ def run_by_messages(
 
     runner, states = (
         Runner(fleet, clock),
-        {device_id: MemoryState() for device_id in experiment.devices},
+        {device_id: DeviceState() for device_id in experiment.devices},
     )
     campaign = runner.add(
         settings,
@@ -90,6 +91,7 @@ def run_by_messages(
                 lambda _: graphs,
                 clock=clock,
                 secret=repeatable_secret,
+                most_whole=MOST_BYTES,
                 attack=attack,
             )
         return Agent(
@@ -101,6 +103,7 @@ def run_by_messages(
             lambda _: graphs,
             clock=clock,
             secret=repeatable_secret,
+            most_whole=MOST_BYTES,  # a broker inside the process needs no pieces
         )
 
     agents = {
@@ -124,7 +127,7 @@ def run_by_messages(
     )
 
 
-def _own_tensors(state: MemoryState, experiment: Experiment) -> Tensors:
+def _own_tensors(state: DeviceState, experiment: Experiment) -> Tensors:
     """Every tensor that a device answers with, from what its agent has stored.
 
     Raises:
@@ -134,7 +137,7 @@ def _own_tensors(state: MemoryState, experiment: Experiment) -> Tensors:
     if current is None:
         raise ConfigError("this device has no model: no plan of the last round reached it")
     model, private = (
-        decode_tensors(read_blob(state, name), OWN_FILES)[0] if name else {}
+        decode_tensors(read_blob(state.blob, name), OWN_FILES)[0] if name else {}
         for name in (current.model, current.private)
     )
     return own_tensors(experiment.bundle, model, private)

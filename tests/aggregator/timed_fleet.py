@@ -12,7 +12,7 @@ from aggregator.transfer.fleet import Fleet
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
 from edge_client.agent.loop import Agent
-from edge_client.agent.state import MemoryState
+from edge_client.storage.state import DeviceState
 from export.describe import describe_bundle
 from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.eager import EagerGraphs
@@ -118,7 +118,7 @@ class TimedFleet:
                 topics,
                 device,
                 data.devices[device_id],
-                MemoryState(),
+                DeviceState(),
                 lambda _, device=device: device,  # type: ignore[misc]  # each its own
                 clock=device.now_s,
                 secret=repeatable_secret,

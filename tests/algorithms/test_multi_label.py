@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 
 import shoal
 from algorithms.composition import make_algorithm, read_algorithm
+from edge_client.commands.predict import told
 from edge_client.core.policy import told_classes
-from edge_client.models.predict import told
 from export.describe import example_inputs, named
 from export.model_file import to_onnx_file
 from export.parity import check_parity

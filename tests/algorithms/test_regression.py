@@ -13,7 +13,7 @@ import shoal
 from algorithms.composition import read_algorithm
 from algorithms.core.keys import Units
 from algorithms.tasks.regression import Regression
-from edge_client.models.predict import told
+from edge_client.commands.predict import told
 from export.describe import example_inputs, named
 from export.model_file import to_onnx_file
 from export.parity import check_parity

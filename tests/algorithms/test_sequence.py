@@ -16,8 +16,8 @@ import shoal
 from algorithms.composition import read_algorithm
 from algorithms.models.registry import make_model
 from algorithms.tasks.sequence import Sequence
+from edge_client.commands.predict import told
 from edge_client.data.labels import classes_of_steps
-from edge_client.models.predict import told
 from export.describe import example_inputs, named
 from export.model_file import agreement, to_onnx_file
 from export.parity import check_parity

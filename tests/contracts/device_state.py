@@ -1,10 +1,11 @@
-"""What every device state must do; subclassed once per adapter. `again` opens the same place
-anew."""
+"""What every device state must do; subclassed for a folder and for memory. `again` opens the same
+place anew."""
 
 import numpy as np
 
-from edge_client.core.ports import Current, DeviceState
+from edge_client.core.ports import Current
 from edge_client.core.session import Offer, Session
+from edge_client.storage.state import BLOBS, CHECKPOINT, TRAFFIC, UPDATE, DeviceState
 from tests.support.plans import plan
 from wire.codec import digest
 
@@ -16,11 +17,16 @@ class DeviceStateContract:
 
     def test_new_device_has_a_new_session(self, state: DeviceState) -> None:
         assert state.load() == Session()
-        assert (state.update(), state.current(), state.before(), state.traffic()) == (
+        assert (
+            state.files.read(UPDATE),
+            state.current(),
+            state.before(),
+            state.document(TRAFFIC, dict[int, int]),
+        ) == (
             None,
             None,
             None,
-            {},
+            None,
         )
         assert state.private("r", 1) == {}
 
@@ -33,17 +39,17 @@ class DeviceStateContract:
         state.put_update("r", 3, b"update", {})
         after = self.again(state)
         assert after.load() == session
-        assert after.update() == b"update"
-        after.drop_update()
-        assert self.again(after).update() is None
+        assert after.files.read(UPDATE) == b"update"
+        after.files.delete(UPDATE)
+        assert self.again(after).files.read(UPDATE) is None
 
     def test_the_model_in_use_and_the_traffic_survive(self, state: DeviceState) -> None:
         models = [Current("a" * 64, name * 64, "", "r", 7, 1.5) for name in "bcd"]
         for model in models:
             state.put_current(model, b"onnx")
-        state.put_traffic({5: 6})
+        state.files.write(TRAFFIC, b'{"5":6}')
         assert (self.again(state).before(), self.again(state).current()) == (models[1], models[2])
-        assert self.again(state).traffic() == {5: 6}
+        assert self.again(state).document(TRAFFIC, dict[int, int]) == {5: 6}
 
     def test_a_repeated_round_starts_from_the_same_private_tensors(
         self, state: DeviceState
@@ -57,12 +63,12 @@ class DeviceStateContract:
 
     def test_the_last_checkpoint_survives_until_it_is_dropped(self, state: DeviceState) -> None:
         assert state.checkpoint() is None
-        state.drop_checkpoint()
+        state.files.delete(CHECKPOINT)
         for payload in (b"one", b"two"):
             state.put_checkpoint(payload)
         after = self.again(state)
         assert after.checkpoint() == b"two"
-        after.drop_checkpoint()
+        after.files.delete(CHECKPOINT)
         assert self.again(after).checkpoint() is None
 
     def test_blobs(self, state: DeviceState) -> None:
@@ -71,5 +77,5 @@ class DeviceStateContract:
         state.put_blob(two, b"2")
         state.keep_blobs({two})
         after = self.again(state)
-        assert (after.has_blob(one), after.blob(one)) == (False, None)
-        assert (after.has_blob(two), after.blob(two)) == (True, b"2")
+        assert (after.files.size(BLOBS + one), after.blob(one)) == (0, None)
+        assert (after.files.size(BLOBS + two), after.blob(two)) == (1, b"2")

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.agent.loop import Agent
-from edge_client.agent.state import FolderState
-from edge_client.core.ports import DeviceState, GraphLoader
+from edge_client.core.ports import GraphLoader
 from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from tests.support.bundles import Exported
 from tests.support.plans import plan
@@ -58,7 +58,7 @@ class Device:
         """Start the client, also again after it died."""
         link = self.broker.connect("d0")
         clocks = {"clock": lambda: self.now_s, "wall": lambda: NOW_S + self.now_s}
-        state = state or FolderState(self.folder)
+        state = state or DeviceState(self.folder)
         options = {"trusted": self.trusted, **clocks, **self.options}
         self.agent = Agent(
             "d0", self.topics, link, self.windows, state, self.load_graphs, **options

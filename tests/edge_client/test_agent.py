@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from edge_client.agent.loop import STATUS_WAIT_S
-from edge_client.agent.state import FolderState
 from edge_client.core.backoff import RESEND_S
+from edge_client.storage.state import BLOBS, UPDATE, DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import NOW_S, Device, finished
 from tests.support.bundles import Exported
@@ -56,7 +56,7 @@ class TestRounds:
         device.reply(m.Acknowledge("d0", digest(payload)))
         device.turn()
         assert device.agent.session.stage == "answered"
-        assert FolderState(device.folder).update() is None
+        assert DeviceState(device.folder).files.read(UPDATE) is None
 
     def test_a_plan_that_asks_for_int8_is_answered_in_it_also_after_a_restart(
         self, make: Make
@@ -95,7 +95,7 @@ class TestRounds:
         assert device.sent("update") == [first]
         device.reply(m.Acknowledge("d0", "0" * 64))
         device.turn()
-        assert FolderState(device.folder).update() == first
+        assert DeviceState(device.folder).files.read(UPDATE) == first
         device.reply(m.Acknowledge("d0", digest(first)))
         device.turn()
         device.now_s += 10_000
@@ -126,11 +126,11 @@ class TestRounds:
         device.reply(m.Refuse("d0", "malformed", "x", about="check-in"))
         device.turn()
         before = device.agent.session.stage
-        assert FolderState(device.folder).update() == first
+        assert DeviceState(device.folder).files.read(UPDATE) == first
         device.reply(m.Refuse("d0", "not-finite", "x", "update", digest(first)))
         device.turn()
         assert (before, device.agent.session.stage) == ("pending", "answered")
-        assert FolderState(device.folder).update() is None
+        assert DeviceState(device.folder).files.read(UPDATE) is None
 
     def test_missing_blob_is_asked_for(self, device: Device) -> None:
         device.send_plan()
@@ -151,7 +151,7 @@ class TestRounds:
         device.turn()
         device.server.publish(device.topics.blob(device.bundle.digest), b"something else")
         device.turn()
-        assert not FolderState(device.folder).has_blob(device.bundle.digest)
+        assert not DeviceState(device.folder).files.size(BLOBS + device.bundle.digest)
 
     def test_new_aggregator_makes_it_check_in_and_an_old_one_does_not(self, device: Device) -> None:
         device.turn()

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import trustme
 
-from edge_client import check as module
-from edge_client.agent.state import FolderState, only_process
-from edge_client.check import check
+from edge_client.commands import check as module
+from edge_client.commands.check import check
 from edge_client.main import run
 from edge_client.options import parser
+from edge_client.storage.state import DeviceState, only_process
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from tests.edge_client.device import Device, other_model, take_up
@@ -329,7 +329,7 @@ class TestWithoutBroker:
             in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         )
         onnx.write_bytes(model)
-        kept = folder / "state" / "blobs" / known(FolderState(folder / "state").current()).private
+        kept = folder / "state" / "blobs" / known(DeviceState(folder / "state").current()).private
         whole = kept.read_bytes()
         kept.write_bytes(whole[:-1])
         assert findings(capsys, *words(folder), "--insecure")[0] != 0
@@ -352,7 +352,7 @@ class TestWithoutBroker:
             "the one before stays"
             in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         )
-        assert FolderState(folder / "state").current() is not None
+        assert DeviceState(folder / "state").current() is not None
 
     def test_graphs_of_the_policy_that_the_bundle_in_use_has_not(
         self, folder: Path, fleet: FleetData, exported: Exported, capsys: Captured

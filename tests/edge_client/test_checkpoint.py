@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_client.agent.state import FolderState
 from edge_client.core.checkpoint import (
     MOST_BYTES,
     Basis,
@@ -30,6 +29,7 @@ from edge_client.core.checkpoint import (
 )
 from edge_client.core.ports import Windows
 from edge_client.core.session import MOST_TRIES, Session, on_plan, on_progress, on_start
+from edge_client.storage.state import DeviceState
 from edge_client.work.executor import Executor, Result
 from edge_client.work.job import Unfit
 from simulation.datasets.windows import FleetData
@@ -406,7 +406,7 @@ class TestAgent:
     ) -> None:
         stopped_after(device, 9)
         assert (device.updates(), device.agent.session.tries) == ([], 0)
-        _, made = decode_checkpoint(FolderState(device.folder).checkpoint() or b"")
+        _, made = decode_checkpoint(DeviceState(device.folder).checkpoint() or b"")
         runs: list[str] = []
         count_runs(device, runs)
         device.start()
@@ -522,7 +522,7 @@ class TestAgent:
     ) -> None:
         caplog.set_level(logging.WARNING)
         monkeypatch.setattr(
-            FolderState,
+            DeviceState,
             "put_checkpoint",
             lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")),
         )
@@ -535,14 +535,14 @@ class TestAgent:
     def test_the_checkpoint_makes_room_for_the_update(
         self, device: Device, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        put = FolderState.put_update
+        put = DeviceState.put_update
 
-        def full(state: FolderState, *arguments: Any) -> None:
+        def full(state: DeviceState, *arguments: Any) -> None:
             if (device.folder / "checkpoint").exists():
                 raise OSError(28, "No space left on device")
             put(state, *arguments)
 
-        monkeypatch.setattr(FolderState, "put_update", full)
+        monkeypatch.setattr(DeviceState, "put_update", full)
         device.offer()
         device.send_plan(verbs=VERBS)
         device.turn()
@@ -568,14 +568,14 @@ class TestAgent:
         device.load_graphs = lambda bundle: mortal(bundle, 4)
         for _ in range(3 * MOST_TRIES):
             killed(device)
-            assert FolderState(device.folder).load().tries == 0
+            assert DeviceState(device.folder).load().tries == 0
         assert device.declines() == []
         device.load_graphs = lambda bundle: mortal(
             bundle, 1
         )  # from here on no start comes any further
         for number in range(MOST_TRIES):
             killed(device)
-            assert FolderState(device.folder).load().tries == number + 1
+            assert DeviceState(device.folder).load().tries == number + 1
         device.start()
         device.turn()
         assert [decline.reason for decline in device.declines()] == ["quarantined"]

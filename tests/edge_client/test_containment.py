@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from edge_client.agent.state import FolderState
 from edge_client.core.session import Session
 from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.storage.files import FolderFiles
+from edge_client.storage.state import TRAFFIC, UPDATE, DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device
 from tests.edge_client.hostile import encrypted, hostile_bundles
@@ -217,10 +218,22 @@ class TestBundles:
             archive.read(archive.namelist()[0])
 
 
-class FullState(FolderState):
-    """A state folder whose disk is full while `full` names the methods that fail."""
+class FullFiles(FolderFiles):
+    def write(self, name: str, payload: bytes) -> None:
+        if name in FullState.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(name, payload)
+
+
+class FullState(DeviceState):
+    """A state folder whose disk is full while `full` names the methods that fail, or
+    files that cannot be written."""
 
     full: frozenset[str] = frozenset()
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.files = FullFiles(folder)
 
     def __getattribute__(self, name: str) -> Any:
         if name in type(self).full:
@@ -240,9 +253,7 @@ class TestFullDisk:
         yield device
         FullState.full = frozenset()
 
-    @pytest.mark.parametrize(
-        "method", ["save", "put_blob", "put_update", "put_traffic", "keep_blobs"]
-    )
+    @pytest.mark.parametrize("method", ["save", "put_blob", "put_update", TRAFFIC, "keep_blobs"])
     @pytest.mark.parametrize("begin", ["before the plan", "before the blobs"])
     def test_a_plan_on_a_full_disk_is_declined_or_carried_out(
         self, device: Device, method: str, begin: str, caplog: pytest.LogCaptureFixture
@@ -254,7 +265,7 @@ class TestFullDisk:
         FullState.full = frozenset({method})
         device.offer()
         device.turn()
-        if method in ("put_traffic", "keep_blobs"):
+        if method in (TRAFFIC, "keep_blobs"):
             assert [update.round for update, _ in device.updates()] == [1]
         else:
             (decline,) = device.declines()
@@ -274,7 +285,7 @@ class TestFullDisk:
         FullState.full = frozenset({"save"})
         device.reply(m.Acknowledge("d0", digest(payload)))
         device.turn()
-        assert FolderState(device.folder).update() is None
+        assert DeviceState(device.folder).files.read(UPDATE) is None
 
     @pytest.mark.parametrize("method", ["save", "put_blob", "put_current"])
     def test_a_finished_run_is_taken_up_when_there_is_room(
@@ -285,13 +296,13 @@ class TestFullDisk:
         device.finish()
         device.offer()
         device.turn()
-        assert FolderState(device.folder).current() is None
+        assert DeviceState(device.folder).current() is None
         FullState.full = frozenset()
         for _ in range(60):
             device.now_s += 10
             device.offer()
             device.turn()
-        current = FolderState(device.folder).current()
+        current = DeviceState(device.folder).current()
         assert current is not None
         assert current.model == digest(device.model)
         assert device.agent.predict(device.windows.test_x).shape == (12, 3)
@@ -330,7 +341,7 @@ def test_a_session_is_counted_before_the_work_begins(device: Device) -> None:
     seen: list[Session] = []
 
     def load(bundle: Any) -> OnnxGraphs:
-        seen.append(FolderState(device.folder).load())
+        seen.append(DeviceState(device.folder).load())
         return OnnxGraphs(bundle)
 
     device.load_graphs = load
@@ -347,7 +358,7 @@ def test_a_stop_between_batches_takes_the_count_back(device: Device) -> None:
     device.send_plan(verbs=(m.Train(8, 5),))
     device.agent._stop = lambda: len(batches.append(1) or batches) > 5  # type: ignore[func-returns-value]
     device.turn()
-    session = FolderState(device.folder).load()
+    session = DeviceState(device.folder).load()
     assert (session.stage, session.tries, device.updates()) == ("working", 0, [])
     device.start()
     device.turn()

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.agent.state import FolderState
 from edge_client.core.session import MOST_TRIES, Offer
 from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.storage.state import BLOBS, DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.hostile import hostile_bundles, packed, with_graph
@@ -52,7 +52,7 @@ class TestTakingUp:
         assert before.shape == (12, 3)
         device.start()
         np.testing.assert_array_equal(answer(device), before)
-        current = FolderState(device.folder).current()
+        current = DeviceState(device.folder).current()
         assert current is not None
         assert (current.bundle, current.model, current.run_id) == (
             device.bundle.digest,
@@ -113,7 +113,7 @@ class TestTakingUp:
         np.testing.assert_array_equal(answer(device), before)
         device.start()
         np.testing.assert_array_equal(answer(device), before)
-        assert FolderState(device.folder).load().offer == device.agent.session.offer
+        assert DeviceState(device.folder).load().offer == device.agent.session.offer
 
     @pytest.mark.parametrize(
         ("graph", "problem"),
@@ -160,7 +160,7 @@ class TestTakingUp:
         assert "StaleBundle" in problem_of(device)
         take_up(device, bundle=packed(device.bundle, name="other"), run_id="t")
         assert "does not permit" in problem_of(device)
-        current = FolderState(device.folder).current()
+        current = DeviceState(device.folder).current()
         assert current is not None
         assert current.bundle == digest(newer)
 
@@ -201,9 +201,9 @@ class TestKeeping:
             device.offer(model)
             device.send_plan(number, run_id="s", bundle=digest(other), model=digest(model))
             device.turn()
-        state = FolderState(device.folder)
+        state = DeviceState(device.folder)
         assert all(state.blob(name) for name in device.agent._model.blobs)
-        assert not state.has_blob(digest(other_model(device, 1.1)))
+        assert not state.files.size(BLOBS + digest(other_model(device, 1.1)))
 
     def test_private_tensors_of_its_run_stay(self, device: Device) -> None:
         device.offer()

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.commands.enrol import enrol
 from edge_client.enrolment.credentials import Credentials
-from edge_client.enrolment.enrol import enrol
 from edge_client.enrolment.enrolled import fill_in
 from edge_client.enrolment.exchange import ask
 from edge_client.enrolment.renewal import Renewal
@@ -329,7 +329,7 @@ class TestRenewal:
         bench.clock.now_s += 50 * 86_400
         renewal = Renewal(credentials, told.set, bench.clock)
         renewal._share = 0.5  # before its thread looks for the first time
-        with renewal:
+        with renewal.at_work():
             assert told.wait(20)
         assert credentials.pair()[1].not_valid_after_utc > before.not_valid_after_utc
         assert is_whole(credentials)

@@ -13,8 +13,9 @@ import pytest
 from edge_client.core.batches import evaluation_slices
 from edge_client.graphs.executorch import ExecutorchGraphs
 from edge_client.graphs.executorch_library import LoadedProgram, load_library
+from edge_client.graphs.loading import RUNTIMES
 from edge_client.graphs.onnx import OnnxGraphs
-from edge_client.options import RUNTIMES, graph_loader, parser
+from edge_client.options import graph_loader, parser
 from edge_client.work.executor import Executor
 from host.executorch.build import build
 from simulation.datasets.windows import FleetData

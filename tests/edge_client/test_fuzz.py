@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_client.agent.state import MemoryState
 from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.storage.state import DeviceState
 from edge_client.work.plan import Done
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import NOW_S, Device
@@ -242,7 +242,7 @@ class Caching(OnnxGraphs):
 def device(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
     device = Device(fleet, exported, tmp_path / "state", policy=POLICY)
     device.load_graphs = Caching
-    device.start(MemoryState())
+    device.start(DeviceState())
     return device
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.agent.state import FolderState
 from edge_client.core.kept import MOST_KEPT, Kept, kept_of, why_alone, with_kept
+from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.kept_cases import answer, keep, train
@@ -192,7 +192,7 @@ class TestHowLong:
             raise KeyboardInterrupt  # as a signal would, it ends the client
 
         with monkeypatch.context() as patched:
-            patched.setattr(FolderState, "put_update", end)
+            patched.setattr(DeviceState, "put_update", end)
             with pytest.raises(KeyboardInterrupt):
                 keep(device)
         device.start()
@@ -232,18 +232,18 @@ class TestNewer:
         assert (said.number, said.offered, said.problem) == (7, 7, "")
         assert said.before == alone.before, "of the model before the release"
         assert said.evaluated.num_correct == update.evaluated.num_correct
-        current = FolderState(device.folder).current()
+        current = DeviceState(device.folder).current()
         assert current is not None
         assert current.kept == held(device)[0].tensors
 
     def test_it_is_taken_once(self, device: Device) -> None:
         keep(device)
         take_up(device)
-        since = FolderState(device.folder).current()
+        since = DeviceState(device.folder).current()
         for _ in range(3):
             device.now_s += 100
             take_up(device)
-        assert FolderState(device.folder).current() == since
+        assert DeviceState(device.folder).current() == since
 
 
 class TestWhatIsHeld:
@@ -301,11 +301,12 @@ class TestDamage:
     def test_a_private_file_with_a_flipped_bit_or_cut_off_is_never_read(
         self, tmp_path_factory: pytest.TempPathFactory, at: int, bit: int, size: int | None
     ) -> None:
-        state = FolderState(tmp_path_factory.mktemp("state"))
+        folder = tmp_path_factory.mktemp("state")
+        state = DeviceState(folder)
         for number in (1, 2):
             state.put_update("r", number, b"", tensors(number))
         first, last = sorted(
-            (path for path in state._folder.glob("private.*")), key=lambda path: path.name
+            (path for path in folder.glob("private.*")), key=lambda path: path.name
         )
         if size is None:
             flip(last, at, bit)
@@ -319,7 +320,7 @@ class TestDamage:
     def test_the_log_says_what_follows(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        state = FolderState(tmp_path)
+        state = DeviceState(tmp_path)
         state.put_update("r", 1, b"", tensors(1))
         flip(tmp_path / "private.r.00000001", 100)
         assert state.private("r", 2) == {}

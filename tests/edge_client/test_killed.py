@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.agent.state import FolderState
 from edge_client.core.session import MOST_TRIES
+from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from tests.support.bundles import Exported
 
@@ -17,7 +17,7 @@ import os, signal, sys
 from pathlib import Path
 import numpy as np
 from edge_client.graphs.onnx import OnnxGraphs
-from edge_client.agent.state import FolderState, only_process
+from edge_client.storage.state import DeviceState, only_process
 from edge_client.agent.loop import Agent
 from edge_client.core.ports import Windows
 from tests.support.plans import plan
@@ -49,7 +49,7 @@ class Deadly(OnnxGraphs):
         return super().run(graph, inputs)
 
 with only_process(folder / "state"):
-    state = FolderState(folder / "state")
+    state = DeviceState(folder / "state")
     agent = Agent("d0", topics, broker.connect("d0"), windows, state, Deadly)
     sent = plan(number, bundle=bundle.digest, model=digest(model))
     broker.publish(topics.device("d0", "plan"), encode(sent), False)
@@ -80,7 +80,7 @@ def test_work_that_kills_the_client_is_quarantined_and_the_next_plan_is_taken(
     for number in range(MOST_TRIES):
         done = client(1, "deadly")
         assert done.returncode == -signal.SIGKILL, done.stderr
-        assert FolderState(tmp_path / "state").load().tries == number + 1
+        assert DeviceState(tmp_path / "state").load().tries == number + 1
     sixth = client(1, "deadly")
     assert (sixth.returncode, set(sixth.stdout.splitlines())) == (0, {"decline quarantined"}), (
         sixth.stderr

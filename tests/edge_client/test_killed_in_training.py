@@ -22,7 +22,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from edge_client.graphs.onnx import OnnxGraphs
-from edge_client.agent.state import FolderState, only_process
+from edge_client.storage.state import DeviceState, only_process
 from edge_client.agent.loop import Agent
 from edge_client.core.checkpoint import Pace
 from edge_client.core.ports import Windows
@@ -53,7 +53,7 @@ class Slow(OnnxGraphs):
 
 print("started", flush=True)
 with only_process(folder):
-    link, state = broker.connect("d0"), FolderState(folder)
+    link, state = broker.connect("d0"), DeviceState(folder)
     agent = Agent("d0", topics, link, windows, state, Slow, pace=Pace(0.0, 1e9))
     verbs = (m.Evaluate("train", "survey"), m.Train(8, 60), m.Evaluate())
     order = plan(bundle=bundle.digest, model=digest(model), verbs=verbs)

@@ -31,6 +31,7 @@ from edge_client.live.sources.readings import (
     decode_payload,
 )
 from edge_client.live.sources.stdin import StdinSource
+from edge_client.live.sources.tally import Tally
 from host.files import open_regular
 from wire.arrays.tensors import Array
 from wire.errors import DataError
@@ -118,17 +119,12 @@ class TestRing:
 class _Source:
     """Gives what is in the list; raises what is an exception."""
 
-    num_ignored = 0
-
     def __init__(self, *parts: Samples | Exception) -> None:
-        self._parts = list(parts)
-
-    @property
-    def is_over(self) -> bool:
-        return not self._parts
+        self._parts, self.ignored, self.is_over = list(parts), Tally("a part"), not parts
 
     def read(self, timeout_s: float) -> list[Samples]:
         part = self._parts.pop(0)
+        self.is_over = not self._parts
         if isinstance(part, Exception):
             raise part
         return [part]
@@ -216,7 +212,7 @@ class TestLines:
             os.write(write, chunk)
             found += source.read(1.0)
         os.close(write)
-        assert source.num_ignored == 4
+        assert source.ignored.count == 4
         assert [s.values.tolist() for s in found] == [[[1.0]]]
         assert SECRET not in caplog.text
         os.close(read)
@@ -238,7 +234,7 @@ class TestLines:
             sender.publish(topic, payload)
         found = [one for _ in range(4) for one in source.read(0.05)]
         assert [s.values.tolist() for s in found] == [[[1.0]]]
-        assert source.num_ignored == 3
+        assert source.ignored.count == 3
         assert all(
             record.getMessage().isprintable() and not record.exc_info for record in caplog.records
         )
@@ -271,7 +267,7 @@ class TestFolder:
         (inbox / "e.csv").write_text("t,x\n1700000000,7\n")
         source = self.source(inbox)
         assert self.read(source, 12).tolist() == [7.0]
-        assert source.num_ignored == 4
+        assert source.ignored.count == 4
         assert SECRET not in caplog.text
 
     @pytest.mark.parametrize("path", ["/dev/zero", "/dev", "/proc/self/exe"])
@@ -286,7 +282,7 @@ class TestFolder:
         (inbox / "b.csv").write_text(f"{SECRET},x\n" + '"' + SECRET * 10_000)
         source = self.source(inbox)
         assert self.read(source, 6).tolist() == [7.0]
-        assert source.num_ignored >= 3
+        assert source.ignored.count >= 3
         assert (SECRET in caplog.text, "a.jsonl, line 1" in caplog.text) == (False, True)
 
     def test_long_lines_wide_tables_and_large_files(self, inbox: Path) -> None:
@@ -299,7 +295,7 @@ class TestFolder:
             file.truncate(2**32)
         source = self.source(inbox)
         assert self.read(source, 8).tolist() == [1.0, 2.0]
-        assert source.num_ignored == 4
+        assert source.ignored.count == 4
 
     @pytest.mark.parametrize(
         "name",

@@ -47,11 +47,11 @@ class TestLabels:
         with pytest.raises(DataError) as caught:
             read_statement(payload, NOW_S, said)
         assert len(str(caught.value)) < 1000
-        assert said.intervals(-np.inf) == []
+        assert said.timeline.intervals(-np.inf) == []
 
     def test_the_longest_interval(self, said: Labels) -> None:
         said.say("sit", NOW_S - MOST_S, NOW_S)
-        assert said.at(NOW_S - MOST_S + 1) == "sit"
+        assert said.timeline.at(NOW_S - MOST_S + 1) == "sit"
 
     def test_very_many_intervals_leave_the_newest(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -63,8 +63,12 @@ class TestLabels:
             held.say(("walk", "sit")[i % 2], NOW_S - 1000 + i, NOW_S - 999 + i, durable=False)
             assert (tmp_path / "labels.jsonl").stat().st_size <= 17_000
         for labels in (held, Labels(tmp_path, ("walk", "sit"))):
-            assert 100 <= len(labels.intervals(0.0)) <= 200
-            assert [labels.at(NOW_S - s + 0.5) for s in (1000, 2, 1)] == [None, "walk", "sit"]
+            assert 100 <= len(labels.timeline.intervals(0.0)) <= 200
+            assert [labels.timeline.at(NOW_S - s + 0.5) for s in (1000, 2, 1)] == [
+                None,
+                "walk",
+                "sit",
+            ]
 
     def test_the_watcher_of_a_file_outlives_any_line(
         self, tmp_path: Path, said: Labels, monkeypatch: pytest.MonkeyPatch
@@ -93,9 +97,9 @@ class TestLabels:
                 file.write(line + b"\n")
             time.sleep(0.05)
         deadline_s = time.monotonic() + 5
-        while said.at(NOW_S + 1) != "sit" and time.monotonic() < deadline_s:
+        while said.timeline.at(NOW_S + 1) != "sit" and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        assert (said.at(NOW_S + 1), thread.is_alive()) == ("sit", True)
+        assert (said.timeline.at(NOW_S + 1), thread.is_alive()) == ("sit", True)
         over = True
         thread.join(5)
 
@@ -112,7 +116,7 @@ class TestLabels:
         (tmp_path / "now").unlink()
         (tmp_path / "now").write_text("sit\n")
         watch.look()
-        assert (said.at(NOW_S + 1), SECRET in caplog.text) == ("sit", False)
+        assert (said.timeline.at(NOW_S + 1), SECRET in caplog.text) == ("sit", False)
 
 
 class TestPage:
@@ -147,7 +151,7 @@ class TestPage:
     ) -> None:
         page = LabelPage("127.0.0.1:0", said, wall=lambda: NOW_S)
         with monkeypatch.context() as broken:
-            broken.setattr(said, "at", lambda _t: 1 / 0)
+            broken.setattr(said.timeline, "at", lambda _t: 1 / 0)
             with pytest.raises(http.client.RemoteDisconnected):
                 self.ask(page, "GET")
         assert self.ask(page, "GET") == 200

@@ -57,15 +57,15 @@ def test_a_button_labels_from_now_on_and_the_page_shows_it(page: LabelPage, labe
     assert "<b>walk" not in text
     status, text = ask(page, "/label", {"token": token(page), "label": "rest", "minutes": "0"})
     assert (status, "Now: <b>rest</b>" in text) == (200, True)
-    assert (labels.at(NOW_S - 1), labels.at(NOW_S + 60)) == (None, "rest")
+    assert (labels.timeline.at(NOW_S - 1), labels.timeline.at(NOW_S + 60)) == (None, "rest")
 
 
 def test_the_last_minutes_can_be_labelled_and_unlabelled(page: LabelPage, labels: Labels) -> None:
     ask(page, "/label", {"token": token(page), "label": "rest", "minutes": "5"})
-    assert [labels.at(NOW_S - s) for s in (301, 299, 1)] == [None, "rest", "rest"]
-    assert labels.at(NOW_S + 1) is None
+    assert [labels.timeline.at(NOW_S - s) for s in (301, 299, 1)] == [None, "rest", "rest"]
+    assert labels.timeline.at(NOW_S + 1) is None
     ask(page, "/label", {"token": token(page), "label": "", "minutes": "2"})
-    assert [labels.at(NOW_S - s) for s in (121, 119)] == ["rest", None]
+    assert [labels.timeline.at(NOW_S - s) for s in (121, 119)] == ["rest", None]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_other_web_pages_say_nothing(
     page: LabelPage, labels: Labels, headers: dict[str, str]
 ) -> None:
     status, _ = ask(page, "/label", {"token": token(page), "label": "rest"}, **headers)
-    assert (status, labels.intervals(0.0)) == (403, [])
+    assert (status, labels.timeline.intervals(0.0)) == (403, [])
 
 
 def test_a_name_that_leads_here_does_not_show_the_token(page: LabelPage) -> None:
@@ -108,7 +108,7 @@ def test_what_is_no_label_is_refused(
 ) -> None:
     fields = fields | ({"token": token(page)} if fields.get("token") == "right" else {})
     assert ask(page, "/label", fields)[0] == status
-    assert labels.intervals(0.0) == []
+    assert labels.timeline.intervals(0.0) == []
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:80", "localhost", "127.0.0.1:99999"])
@@ -122,12 +122,12 @@ def test_a_file_says_what_is_happening_now(tmp_path: Path, labels: Labels) -> No
     path.write_text("rest\n")  # before the process
     watch = LabelFile(path, labels, wall=lambda: NOW_S)
     watch.look()
-    assert labels.intervals(0.0) == []
+    assert labels.timeline.intervals(0.0) == []
     time.sleep(0.01)
     with path.open("a") as file:
         file.write('{"label": "rest", "from": 100, "to": 200}\nrest\n')
     watch.look()
-    assert (labels.at(150), labels.at(NOW_S + 1)) == ("rest", "rest")
+    assert (labels.timeline.at(150), labels.timeline.at(NOW_S + 1)) == ("rest", "rest")
     path.write_text("none")
     watch.look()
-    assert labels.at(NOW_S + 1) is None
+    assert labels.timeline.at(NOW_S + 1) is None

@@ -14,6 +14,7 @@ from edge_client.live.resampling import Resampler, Stretch
 from edge_client.live.ring import Ring
 from edge_client.live.samples import Samples
 from edge_client.live.sources.readings import Readings
+from edge_client.live.sources.tally import Tally
 from edge_client.live.split import HELD_OUT, NEITHER, OF, TRAIN, is_held_out, sides
 from edge_client.live.store import LiveData, open_folder
 from tests.edge_client.board import BLOCK_S, CLASSES, RATE_HZ, T0_S, WINDOW, Board
@@ -39,7 +40,7 @@ class TestWindows:
         assert windows.num_test / (windows.num_train + windows.num_test) == pytest.approx(
             1 / OF, abs=0.03
         )
-        assert len(board.data.unlabelled()) == 0
+        assert board.data.now().num_unlabelled == 0
 
     def test_a_window_without_one_label_all_the_time_is_unlabelled(self, board: Board) -> None:
         board.record(0, 3000, True)
@@ -51,8 +52,8 @@ class TestWindows:
             assert (((seconds >= 10) & (seconds < 20)).all(1) | (y == 1)).all()
             assert (((seconds >= 20) & (seconds < 30)).all(1) | (y == 0)).all()
         assert windows.num_train + windows.num_test > 30
-        assert len(board.data.unlabelled()) > 60
-        np.testing.assert_array_equal(windows.unlabelled_x, board.data.unlabelled())
+        assert board.data.now().num_unlabelled > 60
+        np.testing.assert_array_equal(windows.unlabelled_x, board.data.now().unlabelled_x)
 
     def test_each_step_of_a_window_has_the_label_of_its_time(self, board: Board) -> None:
         board.record(0, 3000, True)
@@ -71,7 +72,7 @@ class TestWindows:
         assert windows.num_train + windows.num_test > whole.num_train + whole.num_test, (
             "a change of label costs a step, not a window"
         )
-        assert len(board.data.unlabelled(window)) < len(board.data.unlabelled())
+        assert board.data.now(window).num_unlabelled < board.data.now().num_unlabelled
 
     @pytest.mark.parametrize("begin", ["target.", "label."])
     def test_channels_say_quantities_or_names_of_a_window(self, tmp_path: Path, begin: str) -> None:
@@ -209,7 +210,7 @@ class TestLabels:
             file.write(b'{"from": 1')
         again = Labels(tmp_path, CLASSES)
         again.say("rest", 150.0, 160.0)
-        assert [Labels(tmp_path, CLASSES).at(t) for t in (99, 120, 155, 170, 201)] == [
+        assert [Labels(tmp_path, CLASSES).timeline.at(t) for t in (99, 120, 155, 170, 201)] == [
             None,
             "walk",
             "rest",
@@ -220,9 +221,11 @@ class TestLabels:
     def test_a_label_without_an_end_does_not_last_for_ever(self, tmp_path: Path) -> None:
         labels = Labels(tmp_path, CLASSES)
         labels.say("walk", 100.0)
-        assert (labels.at(100 + LONGEST_S - 1), labels.at(100 + LONGEST_S + 1)) == ("walk", None)
+        timeline = labels.timeline
+        assert timeline.at(100 + LONGEST_S - 1) == "walk"
+        assert timeline.at(100 + LONGEST_S + 1) is None
         labels.say(None, 300.0)
-        assert labels.at(301) is None
+        assert labels.timeline.at(301) is None
 
     @pytest.mark.parametrize(
         ("payload", "expected"),
@@ -237,11 +240,11 @@ class TestLabels:
     ) -> None:
         labels = Labels(tmp_path, CLASSES)
         read_statement(payload, 5000.0, labels)
-        assert [(i.begin_s, i.end_s, i.label) for i in labels.intervals(0.0)] == [
+        assert [(i.begin_s, i.end_s, i.label) for i in labels.timeline.intervals(0.0)] == [
             (*expected, "walk")
         ]
         read_statement(b'{"label": null, "from": 0, "to": 80000}', 6000.0, labels)
-        assert labels.intervals(0.0) == []
+        assert labels.timeline.intervals(0.0) == []
 
     @pytest.mark.parametrize(
         "payload",
@@ -265,21 +268,19 @@ class TestLabels:
         labels.say("walk", 100.0, 200.0)
         labels.forget(50.0)
         assert (tmp_path / "labels.jsonl").stat().st_size < 200
-        assert Labels(tmp_path, CLASSES).at(150.0) == "walk"
+        assert Labels(tmp_path, CLASSES).timeline.at(150.0) == "walk"
 
 
 class _List:
     """A source of what is given."""
 
     def __init__(self, parts: list[Samples]) -> None:
-        self._parts, self.num_ignored = parts, 0
-
-    @property
-    def is_over(self) -> bool:
-        return not self._parts
+        self._parts, self.ignored, self.is_over = parts, Tally("a part"), not parts
 
     def read(self, timeout_s: float) -> list[Samples]:
-        return [self._parts.pop(0)]
+        part = self._parts.pop(0)
+        self.is_over = not self._parts
+        return [part]
 
     def close(self) -> None:
         self._parts = []

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import edge_client
-from edge_client.agent.state import FolderState
 from edge_client.core.ports import Current
-from edge_client.graphs.onnx import OnnxGraphs, OnnxModel
+from edge_client.graphs.onnx import OnnxGraphs, load_model
 from edge_client.main import main
 from edge_client.models.application import Model
+from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, other_model, take_up
 from tests.edge_client.hostile import with_graph
@@ -115,13 +115,13 @@ class TestModel:
         self, device: Device, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         take_up(device)
-        state, payload = FolderState(device.folder), other_model(device)
+        state, payload = DeviceState(device.folder), other_model(device)
         read = Model._read
 
         def late(model: Model) -> None:
             """The folder as it was, but its blobs are those of the next model."""
             monkeypatch.setattr(Model, "_read", read)
-            stored = model._stored
+            stored = model._state
             old = stored.current()
             take_up(device, payload, run_id="next")
             now = state.current()
@@ -133,7 +133,7 @@ class TestModel:
             )
             stamps = iter([(0, 0)])
             monkeypatch.setattr(
-                stored, "stamp", lambda: next(stamps, None) or type(stored).stamp(stored)
+                model, "_stamp", lambda: next(stamps, None) or type(model)._stamp(model)
             )
             read(model)
 
@@ -244,7 +244,7 @@ class TestOneFile:
         device.start()
         device.release(1)
         x = device.windows.test_x
-        answer = OnnxModel((device.folder / "current" / "model.onnx").read_bytes()).predict(x)
+        answer = load_model((device.folder / "current" / "model.onnx").read_bytes())(x)
         np.testing.assert_allclose(answer, device.agent.predict(x), atol=1e-5)
 
     def test_a_bundle_without_a_template_works_as_before(self, device: Device) -> None:

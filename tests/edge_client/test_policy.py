@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.agent.owner import read_policy
-from edge_client.agent.state import FolderState
 from edge_client.core.policy import told_classes
 from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.storage.owner import read_policy
+from edge_client.storage.state import TRAFFIC, DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device
 from tests.edge_client.hostile import with_graph
 from tests.support.bundles import Exported
+from tests.support.known import known
 from tests.support.pages import blocks
 from tests.wire.policy_vectors import TOLD
 from wire import messages as m
@@ -196,7 +197,10 @@ class TestAgent:
             device.turn()
             device.reply(m.Acknowledge("d0", device.agent.session.update or "0" * 64))
             device.turn()
-            assert sum(FolderState(folder).traffic().values()) <= 2 * size + 70_000
+            assert (
+                sum(known(DeviceState(folder).document(TRAFFIC, dict[int, int])).values())
+                <= 2 * size + 70_000
+            )
             assert number < 1000
         assert declines[0].detail.startswith("max_bytes_a_day: ")
         device.start()

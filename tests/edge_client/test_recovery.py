@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_client.agent.state import FolderState
 from edge_client.core.session import Session
+from edge_client.storage.state import UPDATE, DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, finished
 from tests.support.bundles import Exported
@@ -32,7 +32,7 @@ def test_plan_that_a_restart_interrupted_is_taken_up(device: Device) -> None:
 def test_update_that_was_finished_before_a_crash_is_not_made_again(device: Device) -> None:
     first = finished(device)
     before = device.agent.session
-    FolderState(device.folder).save(
+    DeviceState(device.folder).save(
         msgspec.structs.replace(before, stage="working", update="", tries=1)
     )
     device.start()
@@ -43,7 +43,7 @@ def test_update_that_was_finished_before_a_crash_is_not_made_again(device: Devic
 
 def test_update_that_was_lost_is_made_again(device: Device) -> None:
     first = finished(device)
-    FolderState(device.folder).drop_update()
+    DeviceState(device.folder).files.delete(UPDATE)
     device.start()
     device.turn()
     assert decode_update(device.sent("update")[0])[0].num_steps == decode_update(first)[0].num_steps
@@ -61,7 +61,7 @@ def test_a_damaged_session_leaves_a_finished_update_that_is_sent(
     assert (device.folder / "session.json.damaged").exists()
     device.reply(m.Acknowledge("d0", digest(first)))
     device.turn()
-    assert FolderState(device.folder).update() is None
+    assert DeviceState(device.folder).files.read(UPDATE) is None
     finished(device, 2)
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_update_is_dropped_and_made_again(device: Device) -> None:
 def test_a_damaged_blob_is_fetched_again(device: Device, which: str) -> None:
     device.send_plan()
     device.turn()
-    state = FolderState(device.folder)
+    state = DeviceState(device.folder)
     for payload in (device.bundle.payload, device.model):
         state.put_blob(digest(payload), payload)
     name = device.bundle.digest if which == "bundle" else digest(device.model)
@@ -91,7 +91,7 @@ def test_a_damaged_blob_is_fetched_again(device: Device, which: str) -> None:
 
 
 def test_older_bundle_is_not_loaded(device: Device) -> None:
-    FolderState(device.folder).save(Session(versions={device.bundle.manifest.name: 2}))
+    DeviceState(device.folder).save(Session(versions={device.bundle.manifest.name: 2}))
     device.start()
     device.offer()
     device.send_plan()

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.agent.state import FolderState
+from edge_client.agent.releases import AGAIN_S
 from edge_client.core.ports import Windows
 from edge_client.core.session import MOST_TRIES
 from edge_client.graphs.onnx import OnnxGraphs
-from edge_client.models.releases import AGAIN_S
+from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import NOW_S, Device, other_model
 from tests.edge_client.hostile import packed
@@ -59,7 +59,7 @@ class TestTakingUp:
         )
         assert 0 < said.evaluated.mean_loss < 3
         assert 0 < said.latency_ms < 1000
-        current = FolderState(device.folder).current()
+        current = DeviceState(device.folder).current()
         assert current is not None
         assert (current.release, current.group, current.since_s) == (3, "left", NOW_S)
 
@@ -198,16 +198,16 @@ class TestFailing:
         self, device: Device, monkeypatch: pytest.MonkeyPatch, method: str
     ) -> None:
         device.release(1)
-        real, writes = getattr(FolderState, method), 0
+        real, writes = getattr(DeviceState, method), 0
 
-        def dying(state: FolderState, *arguments: Any) -> None:
+        def dying(state: DeviceState, *arguments: Any) -> None:
             nonlocal writes
             writes += 1
             if writes % 2:
                 real(state, *arguments)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(FolderState, method, dying)
+        monkeypatch.setattr(DeviceState, method, dying)
         with pytest.raises(KeyboardInterrupt):
             device.release(2, other_model(device))
         for _ in range(20):
@@ -217,7 +217,7 @@ class TestFailing:
                 device.turn()
             except KeyboardInterrupt:
                 continue
-        monkeypatch.setattr(FolderState, method, real)
+        monkeypatch.setattr(DeviceState, method, real)
         device.start()
         device.turn()
         said = device.in_use()

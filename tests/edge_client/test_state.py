@@ -10,34 +10,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.agent import owner as owner_module
-from edge_client.agent import state as module
-from edge_client.agent.owner import Owner, owner_of
-from edge_client.agent.state import MOST_RUNS, FolderState, MemoryState, only_process
-from edge_client.check import check
-from edge_client.core.ports import DeviceState
+from edge_client.commands.check import check
 from edge_client.core.session import Session
 from edge_client.main import run
 from edge_client.options import parser
+from edge_client.storage import owner as owner_module
+from edge_client.storage.owner import Owner, owner_of
+from edge_client.storage.state import BLOBS, MOST_RUNS, TRAFFIC, DeviceState, only_process
 from tests.contracts.device_state import DeviceStateContract
 from wire.codec import digest
 from wire.errors import ConfigError
 
 
-class TestMemoryState(DeviceStateContract):
+class TestMemory(DeviceStateContract):
     @pytest.fixture
     def state(self) -> DeviceState:
-        return MemoryState()
+        return DeviceState()
 
 
-class TestFolderState(DeviceStateContract):
+class TestFolder(DeviceStateContract):
     @pytest.fixture
     def state(self, tmp_path: Path) -> DeviceState:
         self.folder = tmp_path / "state"
-        return FolderState(self.folder)
+        return DeviceState(self.folder)
 
     def again(self, state: DeviceState) -> DeviceState:
-        return FolderState(self.folder)
+        return DeviceState(self.folder)
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b'{"stage": "asleep"}', b"[" * 100_000])
     @pytest.mark.parametrize("name", ["session.json", "current/model.json", "traffic.json"])
@@ -46,7 +44,11 @@ class TestFolderState(DeviceStateContract):
     ) -> None:
         (self.folder / name).parent.mkdir(exist_ok=True)
         (self.folder / name).write_bytes(damage)
-        assert (state.load(), state.current(), state.traffic()) == (Session(), None, {})
+        assert (state.load(), state.current(), state.document(TRAFFIC, dict[int, int])) == (
+            Session(),
+            None,
+            None,
+        )
         assert (self.folder / f"{name}.damaged").read_bytes() == damage
 
     @pytest.mark.parametrize("damage", [b"", b"half", b"other bytes of the same length!!"])
@@ -57,7 +59,7 @@ class TestFolderState(DeviceStateContract):
         state.put_blob(name, b"thirty-two bytes of a model blob")
         (self.folder / "blobs" / name).write_bytes(damage)
         assert state.blob(name) is None
-        assert not state.has_blob(name)
+        assert not state.files.size(BLOBS + name)
         assert (self.folder / "blobs" / f"{name}.damaged").exists()
         state.put_blob(name, b"thirty-two bytes of a model blob")
         assert state.blob(name) == b"thirty-two bytes of a model blob"
@@ -88,11 +90,10 @@ class TestFolderState(DeviceStateContract):
     ) -> None:
         state.save(Session(tries=1))
 
-        def fail(path: Path, payload: bytes) -> None:
-            path.with_name(path.name + ".new").write_bytes(payload[:1])
+        def fail(_file: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(module, "write_atomically", fail)
+        monkeypatch.setattr("host.files.os.fsync", fail)
         with pytest.raises(OSError, match="No space"):
             state.save(Session(tries=2))
         assert sorted(path.name for path in self.folder.iterdir()) == ["blobs", "session.json"]
@@ -105,29 +106,29 @@ class TestOwner:
     def test_the_state_of_another_device_is_one_clear_error_and_stays_as_it_is(
         self, tmp_path: Path
     ) -> None:
-        FolderState(tmp_path, self.ONE).save(Session(released=7))
+        DeviceState(tmp_path, self.ONE).save(Session(released=7))
         for other in (Owner("pi-2", "watch"), Owner("pi-1", "ring")):
             with pytest.raises(
                 ConfigError,
                 match=rf"it is that of device pi-1 of fleet watch, and this is {other}, .* empty "
                 r"this one",
             ):
-                FolderState(tmp_path, other)
-        assert FolderState(tmp_path, self.ONE).load() == Session(released=7)
+                DeviceState(tmp_path, other)
+        assert DeviceState(tmp_path, self.ONE).load() == Session(released=7)
         assert owner_of(tmp_path) == self.ONE
 
     def test_a_folder_of_another_format_is_one_clear_error(self, tmp_path: Path) -> None:
-        FolderState(tmp_path, Owner("pi-1", "watch", format=2))
+        DeviceState(tmp_path, Owner("pi-1", "watch", format=2))
         with pytest.raises(ConfigError, match="format 2, this client reads format 1"):
-            FolderState(tmp_path, self.ONE)
+            DeviceState(tmp_path, self.ONE)
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"[" * 100_000])
     def test_where_whose_it_is_is_damaged_it_is_noted_anew(
         self, tmp_path: Path, damage: bytes
     ) -> None:
-        FolderState(tmp_path, self.ONE)
+        DeviceState(tmp_path, self.ONE)
         (tmp_path / "device.json").write_bytes(damage)
-        FolderState(tmp_path, self.ONE)
+        DeviceState(tmp_path, self.ONE)
         assert owner_of(tmp_path) == self.ONE
 
     def test_a_full_disk_does_not_keep_the_client_from_starting(
@@ -138,12 +139,12 @@ class TestOwner:
 
         with monkeypatch.context() as patched:
             patched.setattr(owner_module, "write_atomically", full)
-            FolderState(tmp_path, self.ONE)
+            DeviceState(tmp_path, self.ONE)
         assert "whose it is cannot be noted: No space left on device" in caplog.text
         assert owner_of(tmp_path) is None
 
     def test_run_and_check_say_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        FolderState(tmp_path / "state", Owner("pi-2", "default"))
+        DeviceState(tmp_path / "state", Owner("pi-2", "default"))
         words = [
             "--id",
             "pi-1",
@@ -164,7 +165,7 @@ class TestOwner:
 class TestOnlyProcess:
     def test_a_second_process_is_one_clear_error(self, tmp_path: Path) -> None:
         code = (
-            "from pathlib import Path; from edge_client.agent.state import *\nwith "
+            "from pathlib import Path; from edge_client.storage.state import *\nwith "
             f"only_process(Path({str(tmp_path)!r})): pass"
         )
         with only_process(tmp_path):

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.agent.state import FolderState
 from edge_client.agent.traffic import HOUR_S, Traffic
 from edge_client.core.backoff import RESEND_S
+from edge_client.storage.state import TRAFFIC, UPDATE, DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device
 from tests.support.bundles import Exported
+from tests.support.known import known
 from wire import messages as m
 
 
@@ -19,7 +20,7 @@ class TestTraffic:
     def counted(self, folder: Path, passed_s: float) -> int:
         """What is left of 1000 bytes that came at a quarter to the hour."""
         now_s = 100 * HOUR_S + 2700.0
-        traffic = Traffic(FolderState(folder), lambda: now_s)
+        traffic = Traffic(DeviceState(folder), lambda: now_s)
         traffic.add(1000)
         now_s += passed_s
         return traffic.last_day
@@ -41,7 +42,7 @@ class TestTraffic:
     def test_a_limit_is_exceeded_by_what_is_above_it(
         self, tmp_path: Path, most: int | None, more: int, exceeds: bool
     ) -> None:
-        traffic = Traffic(FolderState(tmp_path), lambda: 0.0)
+        traffic = Traffic(DeviceState(tmp_path), lambda: 0.0)
         traffic.add(1000)
         assert bool(traffic.exceeds(most, more)) == exceeds
 
@@ -67,7 +68,9 @@ class TestUpdate:
         """The bytes of a round until its update is sent, and those of the update."""
         device = make("unlimited", 10**9)
         (update,) = device.sent("update")
-        return sum(FolderState(device.folder).traffic().values()), len(update)
+        return sum(
+            known(DeviceState(device.folder).document(TRAFFIC, dict[int, int])).values()
+        ), len(update)
 
     def test_one_that_would_exceed_the_day_is_declined(
         self, make: Callable[[str, int], Device], sizes: tuple[int, int]
@@ -75,7 +78,7 @@ class TestUpdate:
         device = make("limited", sizes[0] - sizes[1] // 2)
         (decline,) = device.declines()
         assert (decline.reason, decline.detail.partition(":")[0]) == ("policy", "max_bytes_a_day")
-        assert FolderState(device.folder).update() is None
+        assert DeviceState(device.folder).files.read(UPDATE) is None
 
     def test_one_that_is_pending_waits_until_the_day_permits_it(
         self, make: Callable[[str, int], Device], sizes: tuple[int, int]
@@ -88,7 +91,7 @@ class TestUpdate:
         device.start()
         device.turn()
         assert device.sent("update") == []
-        assert (device.agent.session.stage, FolderState(device.folder).update()) == (
+        assert (device.agent.session.stage, DeviceState(device.folder).files.read(UPDATE)) == (
             "pending",
             update,
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.agent.withdrawal import said_by, tell
+from edge_client.commands.withdraw import said_by, tell
 from wire.codec import decode, digest, encode
 from wire.identity.keys import new_key
 from wire.identity.signed import Signer, vouch

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.agent.loop import Agent
-from edge_client.agent.state import FolderState
 from edge_client.graphs.onnx import OnnxGraphs
+from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Will
@@ -32,7 +32,7 @@ def devices(
             topics,
             link,
             windows,
-            FolderState(folder / device_id),
+            DeviceState(folder / device_id),
             OnnxGraphs,
             **options(device_id),
         )

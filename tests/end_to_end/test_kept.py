@@ -22,9 +22,9 @@ from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
 from algorithms.objectives.supervised import Supervised
-from edge_client.agent.state import FolderState
 from edge_client.core.ports import Current
 from edge_client.models.kept import KeptModels
+from edge_client.storage.state import DeviceState
 from edge_client.work.executor import Result
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
@@ -218,7 +218,7 @@ def test_a_device_that_has_lost_what_it_kept_chooses_again_when_it_is_back(
             with devices(address, topics, data, tmp_path, lambda _: {}):
                 runner.run(lambda: all(in_use(tmp_path / d, campaign) for d in data.devices))
             if is_damaged:
-                (kept,) = FolderState(tmp_path / "d0").load().kept
+                (kept,) = DeviceState(tmp_path / "d0").load().kept
                 path = tmp_path / "d0" / "blobs" / kept.tensors
                 path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
             else:
@@ -276,7 +276,7 @@ def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_ma
 
 def has_own(folder: Path, campaign: Campaign) -> bool:
     """Whether the device holds what it has kept of a model of the run."""
-    state = FolderState(folder)
+    state = DeviceState(folder)
     return any(
         kept.model in campaign.known().models.values() and state.blob(kept.tensors)
         for kept in state.load().kept
@@ -294,7 +294,7 @@ def in_use(folder: Path, campaign: Campaign) -> bool:
 
 def own(folder: Path, campaign: Campaign) -> Tensors:
     """What the device has kept of the model of the run."""
-    state = FolderState(folder)
+    state = DeviceState(folder)
     (kept,) = state.load().kept
     assert (kept.run_id, kept.model in campaign.known().models.values()) == (
         campaign.known().settings.run_id,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edge_client.agent.state import FolderState
+from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
@@ -86,7 +86,7 @@ class Field:
         """By device, the release in use and its model, as its folder says."""
         found = {}
         for device_id in self.data.devices:
-            current = FolderState(self.folder / "devices" / device_id / "state").current()
+            current = DeviceState(self.folder / "devices" / device_id / "state").current()
             found[device_id] = (current.release, current.model) if current is not None else (0, "")
         return found
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.agent.state import FolderState
 from edge_client.core.ports import Windows
 from edge_client.models.application import Model
+from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from simulation.local.fleet import write_device_folder
 from tests.end_to_end.fleet import Fleet
@@ -160,7 +160,7 @@ class YearFleet(Fleet):
         """By device, the number and the model of the release in use, as its folder says."""
         found = {}
         for device_id in devices:
-            current = FolderState(self.state(device_id)).current()
+            current = DeviceState(self.state(device_id)).current()
             found[device_id] = (current.release, current.model) if current is not None else (0, "")
         return found
 
@@ -193,7 +193,7 @@ class YearFleet(Fleet):
     def versions(self) -> dict[str, int]:
         """By device, the version of the bundle in use."""
         return {
-            device_id: known(FolderState(self.state(device_id)).current()).version
+            device_id: known(DeviceState(self.state(device_id)).current()).version
             for device_id in self.devices
         }
 

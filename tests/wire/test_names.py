@@ -28,7 +28,7 @@ OTHERS = (
     "wire/topics.py",
     "wire/links/in_process.py",
     "simulation/engine/checkpoint.py",
-    "edge_client/live/commands.py",
+    "edge_client/commands/live.py",
     "wire/asyncapi.py",
 )
 """These cut at slashes too: topics, the names in a checkpoint, and an address."""

@@ -235,7 +235,7 @@ def _play_offer(
             )
         case "taken":
             assert offer is not None
-            session = offers.on_taken(offers.on_measured(session, offers.Trial(), "b", 1))
+            session = offers.on_taken(offers.on_measured(session, offer, "b", 1))
             own = kept.kept_of(session.kept, offer.bundle, offer.model)
             taken = Current(
                 offer.bundle,

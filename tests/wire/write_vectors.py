@@ -83,7 +83,6 @@ MESSAGES: dict[str, m.Message] = {
         "{}\nQQ==\n{}\nQQ==",
     ),
     "fetch": m.Fetch("p01-left", A),
-    "fetch-pieces": m.Fetch("p01-left", A, True),
     "pieces": PIECES,
     "offer": m.Offer("p01-left", RUN, 3, PIECES),
     "piece": m.Piece("p01-left", A, 3),
@@ -91,9 +90,6 @@ MESSAGES: dict[str, m.Message] = {
     "status": m.DeviceStatus("p01-left", False),
     "status-withdrawn": m.DeviceStatus("p01-left", False, "00112233445566778899aabbccddeeff"),
     "aggregator": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN),
-    "aggregator-pieces": m.AggregatorStatus(
-        True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, pieces=True
-    ),
     "aggregator-paused": m.AggregatorStatus(
         True, "0123456789abcdef", 1795305600, 1795305612.25, RUN, "the disk is full"
     ),

@@ -36,7 +36,7 @@ class LabelFile:
                 try:
                     self.look()
                 except Exception as error:
-                    self._ignored.add_unforeseen(error)
+                    self._ignored.add(error)
                 time.sleep(LOOK_S)
 
         thread = threading.Thread(target=watch, name="label-file", daemon=True)
@@ -66,7 +66,7 @@ class LabelFile:
             except (DataError, OSError) as error:
                 self._ignored.add(str(error))
             except Exception as error:
-                self._ignored.add_unforeseen(error)
+                self._ignored.add(error)
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:

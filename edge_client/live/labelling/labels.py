@@ -47,9 +47,10 @@ class Statement(msgspec.Struct, frozen=True, rename={"begin_s": "from", "end_s":
 
 
 class Timeline:
-    """The labels of all times, as painted so far."""
+    """The labels of all times, as painted so far. Any thread may use it."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._begins: list[float] = [-np.inf]
         self._labels: list[str | None] = [None]
 
@@ -58,38 +59,40 @@ class Timeline:
         begin_s, end_s = statement.begin_s, statement.end_s
         if not begin_s < end_s:
             return
-        after = self.at(end_s)
-        low, high = (
-            bisect.bisect_left(self._begins, begin_s),
-            bisect.bisect_right(self._begins, end_s),
-        )
-        self._begins[low:high], self._labels[low:high] = [begin_s, end_s], [statement.label, after]
-        for i in (low + 1, low):
-            if 0 < i < len(self._labels) and self._labels[i] == self._labels[i - 1]:
-                del self._begins[i], self._labels[i]
-        if len(self._begins) > 2 * MOST_INTERVALS:
-            del self._begins[1 : -2 * MOST_INTERVALS + 1], self._labels[1 : -2 * MOST_INTERVALS + 1]
+        with self._lock:
+            begins, labels = self._begins, self._labels
+            after = self.at(end_s)
+            low, high = bisect.bisect_left(begins, begin_s), bisect.bisect_right(begins, end_s)
+            begins[low:high], labels[low:high] = [begin_s, end_s], [statement.label, after]
+            for i in (low + 1, low):
+                if 0 < i < len(labels) and labels[i] == labels[i - 1]:
+                    del begins[i], labels[i]
+            if len(begins) > 2 * MOST_INTERVALS:
+                del begins[1 : -2 * MOST_INTERVALS + 1], labels[1 : -2 * MOST_INTERVALS + 1]
 
     def at(self, t: float) -> str | None:
         """The label at a time."""
-        return self._labels[bisect.bisect_right(self._begins, t) - 1]
+        with self._lock:
+            return self._labels[bisect.bisect_right(self._begins, t) - 1]
 
     def covering(self, begins_s: Array, ends_s: Array, classes: Sequence[str]) -> Array:
         """The number of the class that each window from begins_s to ends_s (n,) lies in wholly,
         (n,) int64; -1 where there is none."""
         numbers = {name: i for i, name in enumerate(classes)}
+        with self._lock:
+            begins, labels = np.array(self._begins), list(self._labels)
         of = np.array(
-            [numbers.get(label, -1) if label is not None else -1 for label in self._labels],
-            np.int64,
+            [numbers.get(label, -1) if label is not None else -1 for label in labels], np.int64
         )
-        first = np.searchsorted(self._begins, begins_s, "right") - 1
-        last = np.searchsorted(self._begins, ends_s, "right") - 1
+        first = np.searchsorted(begins, begins_s, "right") - 1
+        last = np.searchsorted(begins, ends_s, "right") - 1
         return np.where(first == last, of[first], -1)
 
     def intervals(self, since_s: float) -> list[Statement]:
         """The labelled intervals that end after a time."""
-        ends = [*self._begins[1:], np.inf]
-        rows = zip(self._begins, ends, self._labels, strict=True)
+        with self._lock:
+            begins, labels = list(self._begins), list(self._labels)
+        rows = zip(begins, [*begins[1:], np.inf], labels, strict=True)
         return [
             Statement(begin, end, label)
             for begin, end, label in rows
@@ -98,7 +101,7 @@ class Timeline:
 
 
 class Labels:
-    """The timeline of a folder. `say` may be called from any thread."""
+    """The `timeline` of a folder. `say` may be called from any thread. `wall`: Unix time."""
 
     def __init__(
         self, folder: Path, classes: Sequence[str], wall: Callable[[], float] = time.time
@@ -108,9 +111,9 @@ class Labels:
             OSError: the folder cannot be read.
         """
         make_folder(folder)
-        self._path, self._wall, self._lock = folder / FILE, wall, threading.Lock()
+        self._path, self.wall, self._lock = folder / FILE, wall, threading.Lock()
         self.classes = tuple(classes)
-        self._timeline = Timeline()
+        self.timeline = Timeline()
         self._num_bytes = self._read()
 
     def say(
@@ -130,7 +133,7 @@ class Labels:
         end_s = begin_s + LONGEST_S if end_s is None else end_s
         if not (np.isfinite(begin_s) and np.isfinite(end_s) and begin_s < end_s):
             raise DataError(f"label {label!r}: from {begin_s} to {end_s} is no interval of time")
-        if round(end_s - begin_s) > MOST_S or begin_s > self._wall() + MOST_S:
+        if round(end_s - begin_s) > MOST_S or begin_s > self.wall() + MOST_S:
             raise DataError(
                 f"label {label!r}: from {begin_s} to {end_s}, expected at most {MOST_S:.0f} s, "
                 "and so many ahead of now"
@@ -138,33 +141,14 @@ class Labels:
         statement = Statement(float(begin_s), float(end_s), label)
         with self._lock:
             self._append(statement, durable)
-            self._timeline.paint(statement)
+            self.timeline.paint(statement)
             if self._num_bytes > OVERFULL * MOST_BYTES:
                 with contextlib.suppress(OSError):  # it is stored, and the next one tries again
                     self._write_anew(-np.inf)
 
-    def now_s(self) -> float:
-        """Unix time."""
-        return self._wall()
-
-    def covering(self, begins_s: Array, ends_s: Array, classes: Sequence[str]) -> Array:
-        """As `Timeline.covering`."""
-        with self._lock:
-            return self._timeline.covering(begins_s, ends_s, classes)
-
-    def intervals(self, since_s: float) -> list[Statement]:
-        """As `Timeline.intervals`."""
-        with self._lock:
-            return self._timeline.intervals(since_s)
-
-    def at(self, t: float) -> str | None:
-        """The label at a time."""
-        with self._lock:
-            return self._timeline.at(t)
-
     def has_any(self, begin_s: float, end_s: float) -> bool:
         """Whether there is a label between two times."""
-        return any(interval.begin_s < end_s for interval in self.intervals(begin_s))
+        return any(interval.begin_s < end_s for interval in self.timeline.intervals(begin_s))
 
     def forget(self, before_s: float) -> None:
         """Write the file anew, if it is long, without what ended before this time.
@@ -177,7 +161,7 @@ class Labels:
                 self._write_anew(before_s)
 
     def _write_anew(self, before_s: float) -> None:
-        kept = self._timeline.intervals(before_s)
+        kept = self.timeline.intervals(before_s)
         payload = b"".join(msgspec.json.encode(s) + b"\n" for s in kept)
         write_atomically(self._path, payload)
         self._num_bytes = len(payload)
@@ -201,7 +185,7 @@ class Labels:
         payload = self._path.read_bytes()
         for line in payload.splitlines():
             try:
-                self._timeline.paint(msgspec.json.decode(line, type=Statement))
+                self.timeline.paint(msgspec.json.decode(line, type=Statement))
             except (msgspec.MsgspecError, ValueError):
                 log.warning(
                     "%s: a line that is no label is passed over: %r", self._path, line[:100]

@@ -45,8 +45,125 @@ button{{font:inherit;padding:.8em 1.2em;margin:.2em}}
 up to now (0: from now on)</label></p></form><h2>The last hour</h2><ul>{past}</ul></html>"""
 
 
-class LabelPage:
-    """Serves the page in a thread of its own."""
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one connection to a page."""
+
+    server_version, sys_version = "shoal", ""
+    timeout = 10.0
+    server: "LabelPage"
+
+    def do_GET(self) -> None:
+        """Show the page."""
+        if not self._is_ours():
+            return
+        if self.path.partition("?")[0] != "/":
+            self._answer(404, "there is only /")
+            return
+        page = self.server
+        now_s = page.wall()
+        now = page.labels.timeline.at(now_s)
+        buttons = "".join(
+            (
+                f'<button name="label" value="{html.escape(name)}"'
+                f"{' class=now' if name == now else ''}>{html.escape(name)}</button>"
+            )
+            for name in page.labels.classes
+        )
+        past = "".join(
+            (
+                f"<li>{_clock(max(i.begin_s, now_s - MOST_S))}-{_clock(min(i.end_s, now_s))} "
+                f"{html.escape(i.label or '')}</li>"
+            )
+            for i in page.labels.timeline.intervals(now_s - SHOWN_S)[-SHOWN:]
+            if i.begin_s < now_s
+        )
+        text = _PAGE.format(
+            now=html.escape(now or "nothing"),
+            token=page.token,
+            buttons=buttons,
+            past=past or "<li>nothing</li>",
+        )
+        self._answer(200, text, "text/html; charset=utf-8")
+
+    def do_POST(self) -> None:
+        """Label an interval, and show the page again."""
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch("[0-9]{1,4}", length) or int(length) > MOST_BYTES:
+            self._answer(413, f"expected at most {MOST_BYTES} bytes")
+            return
+        fields = {
+            k: v[-1]
+            for k, v in parse_qs(
+                self.rfile.read(int(length)).decode(errors="replace"), keep_blank_values=True
+            ).items()
+        }
+        if not self._is_ours():
+            return
+        origin, host = self.headers.get("Origin"), self.headers.get("Host", "")
+        site = self.headers.get("Sec-Fetch-Site", "same-origin")
+        if site not in ("same-origin", "none") or origin not in (None, f"http://{host}"):
+            self._answer(403, "labels are said on this page alone")
+            return
+        page = self.server
+        if not hmac.compare_digest(fields.get("token", "").encode(), page.token.encode()):
+            self._answer(403, "the page is out of date: load it again")
+            return
+        if self.path.partition("?")[0] != "/label":
+            self._answer(404, "there is only /label")
+            return
+        try:
+            minutes = float(fields.get("minutes") or 0)
+            if not 0 <= minutes <= LONGEST_MINUTES:
+                raise DataError(f"{minutes:g} minutes: expected 0 to {LONGEST_MINUTES:g}")
+            now_s = page.wall()
+            past = (now_s - 60 * minutes, now_s) if minutes else (now_s, None)
+            page.labels.say(fields.get("label") or None, *past)
+        except (DataError, ValueError) as error:
+            self._answer(400, str(error))
+            return
+        except OSError as error:
+            self._answer(507, f"the label cannot be stored: {error.strerror}")
+            return
+        self.send_response(303)
+        self.send_header("Location", "/")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log a request."""
+        log.debug("page: %s", printable(format % args))
+
+    def _is_ours(self) -> bool:
+        """Return True if the request names this machine, and not a name that leads to it; answer it
+        if not."""
+        host = asked_host(self.headers.get("Host", ""))
+        if is_loopback(host) or (self.server.is_open and _is_address(host)):
+            return True
+        self._answer(403, "this page answers under the address of this machine alone")
+        return False
+
+    def _answer(self, status: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
+        payload = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(payload)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Frame-Options", "DENY")
+        self.send_header(
+            "Content-Security-Policy",
+            "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+            "frame-ancestors 'none'",
+        )
+        self.end_headers()
+        self.wfile.write(payload)
+
+
+class LabelPage(ThreadingHTTPServer):
+    """Serves the page: a thread for each connection, of at most `MOST_CONNECTIONS`. What a request
+    raises ends its connection alone."""
+
+    daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(
         self,
@@ -70,138 +187,22 @@ class LabelPage:
                 f"page {address!r}: other machines could label this device's data; say open_page "
                 "= true if they are to"
             )
-        self._labels, self._wall, self._is_open = labels, wall, is_open
-        self._token = secrets.token_urlsafe(24)
-        page = self
-
-        class Handler(BaseHTTPRequestHandler):
-            """Hands requests to the page."""
-
-            server_version, sys_version = "shoal", ""
-            timeout = 10.0
-
-            def do_GET(self) -> None:
-                page.get(self)
-
-            def do_POST(self) -> None:
-                page.post(self)
-
-            def log_message(self, format: str, *args: object) -> None:
-                log.debug("page: %s", printable(format % args))
-
+        self.labels, self.wall, self.is_open = labels, wall, is_open
+        self.token = secrets.token_urlsafe(24)
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._failed = Tally("a request to the page")
         try:
-            self._server = _Server((host, int(port)), Handler)
+            super().__init__((host, int(port)), _Handler)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"page {address}: {error}") from None
-        self.port: int = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="page", daemon=True).start()
+        self.port: int = self.server_address[1]
+        threading.Thread(target=self.serve_forever, name="page", daemon=True).start()
         log.info("labels can be said at http://%s:%d/", host, self.port)
 
     def close(self) -> None:
         """Serve no longer."""
-        self._server.shutdown()
-        self._server.server_close()
-
-    def get(self, request: BaseHTTPRequestHandler) -> None:
-        """Show the page."""
-        if not self._is_ours(request):
-            return
-        if request.path.partition("?")[0] != "/":
-            _answer(request, 404, "there is only /")
-            return
-        now_s = self._wall()
-        now = self._labels.at(now_s)
-        buttons = "".join(
-            (
-                f'<button name="label" value="{html.escape(name)}"'
-                f"{' class=now' if name == now else ''}>{html.escape(name)}</button>"
-            )
-            for name in self._labels.classes
-        )
-        past = "".join(
-            (
-                f"<li>{_clock(max(i.begin_s, now_s - MOST_S))}-{_clock(min(i.end_s, now_s))} "
-                f"{html.escape(i.label or '')}</li>"
-            )
-            for i in self._labels.intervals(now_s - SHOWN_S)[-SHOWN:]
-            if i.begin_s < now_s
-        )
-        text = _PAGE.format(
-            now=html.escape(now or "nothing"),
-            token=self._token,
-            buttons=buttons,
-            past=past or "<li>nothing</li>",
-        )
-        _answer(request, 200, text, "text/html; charset=utf-8")
-
-    def post(self, request: BaseHTTPRequestHandler) -> None:
-        """Label an interval, and show the page again."""
-        length = request.headers.get("Content-Length", "")
-        if not re.fullmatch("[0-9]{1,4}", length) or int(length) > MOST_BYTES:
-            _answer(request, 413, f"expected at most {MOST_BYTES} bytes")
-            return
-        fields = {
-            k: v[-1]
-            for k, v in parse_qs(
-                request.rfile.read(int(length)).decode(errors="replace"), keep_blank_values=True
-            ).items()
-        }
-        if not self._is_ours(request) or not self._comes_from_here(request):
-            return
-        if not hmac.compare_digest(fields.get("token", "").encode(), self._token.encode()):
-            _answer(request, 403, "the page is out of date: load it again")
-            return
-        if request.path.partition("?")[0] != "/label":
-            _answer(request, 404, "there is only /label")
-            return
-        try:
-            minutes = float(fields.get("minutes") or 0)
-            if not 0 <= minutes <= LONGEST_MINUTES:
-                raise DataError(f"{minutes:g} minutes: expected 0 to {LONGEST_MINUTES:g}")
-            now_s = self._wall()
-            past = (now_s - 60 * minutes, now_s) if minutes else (now_s, None)
-            self._labels.say(fields.get("label") or None, *past)
-        except (DataError, ValueError) as error:
-            _answer(request, 400, str(error))
-            return
-        except OSError as error:
-            _answer(request, 507, f"the label cannot be stored: {error.strerror}")
-            return
-        request.send_response(303)
-        request.send_header("Location", "/")
-        request.send_header("Content-Length", "0")
-        request.end_headers()
-
-    def _is_ours(self, request: BaseHTTPRequestHandler) -> bool:
-        """Whether the request names this machine, and not a name that leads to it."""
-        host = asked_host(request.headers.get("Host", ""))
-        if is_loopback(host) or (self._is_open and _is_address(host)):
-            return True
-        _answer(request, 403, "this page answers under the address of this machine alone")
-        return False
-
-    def _comes_from_here(self, request: BaseHTTPRequestHandler) -> bool:
-        origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
-        site = request.headers.get("Sec-Fetch-Site", "same-origin")
-        if site in ("same-origin", "none") and origin in (None, f"http://{host}"):
-            return True
-        _answer(request, 403, "labels are said on this page alone")
-        return False
-
-
-class _Server(ThreadingHTTPServer):
-    """A thread for each connection, of at most `MOST_CONNECTIONS`. What a request raises ends its
-    connection alone."""
-
-    daemon_threads = True
-    request_queue_size = MOST_CONNECTIONS
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        super().__init__(address, handler)
-        self._free, self._failed = (
-            threading.BoundedSemaphore(MOST_CONNECTIONS),
-            Tally("a request to the page"),
-        )
+        self.shutdown()
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own, if there are not too many."""
@@ -222,24 +223,7 @@ class _Server(ThreadingHTTPServer):
         """Say what a request raised; that somebody has left is nothing to say."""
         error = sys.exception()
         if isinstance(error, Exception) and not isinstance(error, OSError):
-            self._failed.add_unforeseen(error)
-
-
-def _answer(
-    request: BaseHTTPRequestHandler, status: int, text: str, kind: str = "text/plain; charset=utf-8"
-) -> None:
-    payload = text.encode()
-    request.send_response(status)
-    request.send_header("Content-Type", kind)
-    request.send_header("Content-Length", str(len(payload)))
-    request.send_header("Cache-Control", "no-store")
-    request.send_header("X-Frame-Options", "DENY")
-    request.send_header(
-        "Content-Security-Policy",
-        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'",
-    )
-    request.end_headers()
-    request.wfile.write(payload)
+            self._failed.add(error)
 
 
 def _is_address(host: str) -> bool:

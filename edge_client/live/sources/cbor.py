@@ -14,6 +14,9 @@ from wire.errors import DataError
 DEEPEST = 16
 """Lists and maps inside of each other, at most."""
 _BREAK = object()
+SIMPLE = {20: False, 21: True, 22: None, 23: None}
+FLOATS = {25: ">e", 26: ">f", 27: ">d"}
+"""By additional information of major type 7: simple values, and the formats of numbers."""
 
 
 def decode(payload: bytes) -> Any:
@@ -48,7 +51,11 @@ def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     number = int.from_bytes(raw, "big") if size else low
     at += size
     if major == 7:
-        return _simple(raw, low, number), at
+        if low in SIMPLE:
+            return SIMPLE[low], at
+        if low in FLOATS:
+            return struct.unpack(FLOATS[low], raw)[0], at
+        raise DataError(f"CBOR: simple value {number} has no meaning")
     if major >= 4 and depth >= DEEPEST:
         raise DataError(f"CBOR: more than {DEEPEST} lists and maps inside of each other")
     match major:
@@ -104,14 +111,3 @@ def _indefinite(data: bytes, at: int, major: int, depth: int) -> tuple[Any, int]
     if not all(isinstance(item, kind) for item in items):
         raise DataError("CBOR: a text in parts that are none")
     return kind().join(items), at
-
-
-def _simple(raw: bytes, low: int, number: int) -> Any:
-    match low:
-        case 20 | 21:
-            return low == 21
-        case 22 | 23:
-            return None
-        case 25 | 26 | 27:
-            return struct.unpack({25: ">e", 26: ">f", 27: ">d"}[low], raw)[0]
-    raise DataError(f"CBOR: simple value {number} has no meaning")

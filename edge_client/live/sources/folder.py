@@ -60,6 +60,8 @@ class _Found:
 class FolderSource:
     """Watches a folder. `done`: the file in which it remembers what was read."""
 
+    is_over = False
+
     def __init__(
         self,
         folder: Path,
@@ -85,15 +87,7 @@ class FolderSource:
         self._work: Iterator[list[Samples]] = iter(())
         self._done.discard("")
         self._look_at_s = self._look_took_s = 0.0
-        self._ignored = Tally(f"a file or line in {folder}")
-
-    @property
-    def num_ignored(self) -> int:
-        return self._ignored.count
-
-    @property
-    def is_over(self) -> bool:
-        return False
+        self.ignored = Tally(f"a file or line in {folder}")
 
     def read(self, timeout_s: float) -> list[Samples]:
         if (samples := next(self._work, None)) is not None:
@@ -117,11 +111,11 @@ class FolderSource:
             try:
                 yield from self._read_file(found, readings)
             except (OSError, DataError, ValueError, RecursionError, csv.Error) as error:
-                self._ignored.add(
+                self.ignored.add(
                     f"{found.path.name}: {(isinstance(error, OSError) and error.strerror) or error}"
                 )
             except Exception as error:
-                self._ignored.add_unforeseen(error)
+                self.ignored.add(error)
             yield readings.take()
             self._done.add(found.mark)
             try:
@@ -141,7 +135,7 @@ class FolderSource:
             with os.scandir(self._folder) as entries:
                 found = heapq.nsmallest(MOST_FILES, self._new(entries, still))
         except OSError as error:
-            self._ignored.add(f"{self._folder}: {error.strerror}")
+            self.ignored.add(f"{self._folder}: {error.strerror}")
             return []
         if len(still) < len(self._done):
             try:
@@ -194,25 +188,21 @@ class FolderSource:
                     yield readings.take()
 
     def _rows(self, path: Path, file: BinaryIO) -> Iterator[object]:
-        return (
-            self._csv(path, file) if path.suffix.lower() == ".csv" else self._payloads(path, file)
-        )
-
-    def _csv(self, path: Path, file: BinaryIO) -> Iterator[dict[str, str]]:
-        rows = csv.DictReader(line.decode(errors="replace") for _, line in self._lines(path, file))
-        if len(rows.fieldnames or ()) > MOST_COLUMNS:
-            raise DataError(
-                f"{len(rows.fieldnames or ())} columns: at most {MOST_COLUMNS} are read"
-            )
-        return rows
-
-    def _payloads(self, path: Path, file: BinaryIO) -> Iterator[object]:
-        for number, line in self._lines(path, file):
+        lines = self._lines(path, file)
+        if path.suffix.lower() == ".csv":
+            rows = csv.DictReader(line.decode(errors="replace") for _, line in lines)
+            if len(rows.fieldnames or ()) > MOST_COLUMNS:
+                raise DataError(
+                    f"{len(rows.fieldnames or ())} columns: at most {MOST_COLUMNS} are read"
+                )
+            yield from rows
+            return
+        for number, line in lines:
             if line.strip():
                 try:
                     yield msgspec.json.decode(line)
                 except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                    self._ignored.add(f"{path.name}, line {number}: {error}")
+                    self.ignored.add(f"{path.name}, line {number}: {error}")
 
     def _lines(self, path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         """The lines with their numbers, but for those that are longer than a payload may be."""
@@ -220,42 +210,45 @@ class FolderSource:
         while line := file.readline(MOST_BYTES + 1):
             is_whole = line.endswith(b"\n") or len(line) <= MOST_BYTES
             if not is_whole and not is_rest:
-                self._ignored.add(f"{path.name}, line {number}: it has over {MOST_BYTES} bytes")
+                self.ignored.add(f"{path.name}, line {number}: it has over {MOST_BYTES} bytes")
             elif is_whole and not is_rest:
                 yield number, line
             is_rest = not is_whole
             number += is_whole
 
 
+@dataclass
 class _FileClock:
     """How the times of a file count: as they are, from its own start, or not at all."""
 
-    def __init__(self, changed_s: float, rate_hz: float) -> None:
-        self._changed_s, self._rate_hz = changed_s, rate_hz
-        self._total, self._last_s, self._is_timed = 0, math.nan, False
+    changed_s: float
+    rate_hz: float
+    total: int = 0
+    last_s: float = math.nan
+    is_timed: bool = False
 
     def needs(self, row: object) -> bool:
         """See the next row; whether those after it have to be seen as well."""
         at_s = _time_of(row) if isinstance(row, dict) else math.inf
-        self._total += 1
-        if self._total == 1:
-            self._is_timed = not isinstance(row, dict) or _time_field(row) != ""
-        if not self._is_timed:
+        self.total += 1
+        if self.total == 1:
+            self.is_timed = not isinstance(row, dict) or _time_field(row) != ""
+        if not self.is_timed:
             return True
-        if not isinstance(row, dict) or (self._total == 1 and not at_s < FIRST_S):
-            self._last_s = math.inf
+        if not isinstance(row, dict) or (self.total == 1 and not at_s < FIRST_S):
+            self.last_s = math.inf
             return False
-        self._last_s = at_s if math.isfinite(at_s) else self._last_s
+        self.last_s = at_s if math.isfinite(at_s) else self.last_s
         return True
 
     def timed(self, row: object, count: int) -> object:
         """The row of this number, from 1 on, with its time as it counts."""
         if not isinstance(row, dict):
             return row
-        if not self._is_timed:
-            return {**row, "t": self._changed_s - (self._total - count) / self._rate_hz}
-        if self._last_s < FIRST_S:
-            return {**row, _time_field(row): self._changed_s - self._last_s + _time_of(row)}
+        if not self.is_timed:
+            return {**row, "t": self.changed_s - (self.total - count) / self.rate_hz}
+        if self.last_s < FIRST_S:
+            return {**row, _time_field(row): self.changed_s - self.last_s + _time_of(row)}
         return row
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.live.samples import Samples
+from edge_client.live.sources.tally import Tally
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 
@@ -54,6 +55,8 @@ class _Element:
 class IioSource:
     """Reads one device; `device` is its number, or the name that its driver gives it."""
 
+    is_over = False
+
     def __init__(
         self,
         device: str,
@@ -73,7 +76,7 @@ class IioSource:
         self._addresses, self._rate_hz, self._wall = list(addresses), rate_hz, wall
         self._file, self._rest = -1, b""
         self._next_s = 0.0
-        self.num_ignored = 0
+        self.ignored = Tally(f"a sample of {self._folder}")
         self._values = {
             name: (self._number(name, "offset", 0.0), self._number(name, "scale", 1.0))
             for name in addresses
@@ -89,10 +92,6 @@ class IioSource:
                 f"{error.filename or self._folder}: {error.strerror}; does this user have the "
                 "right to?"
             ) from None
-
-    @property
-    def is_over(self) -> bool:
-        return False
 
     def read(self, timeout_s: float) -> list[Samples]:
         return self._read_scans(timeout_s) if self._file >= 0 else self._read_polled(timeout_s)
@@ -116,7 +115,7 @@ class IioSource:
                 rows.append(self._poll())
                 t.append(self._wall())
             except (OSError, ValueError) as error:
-                self._ignore(str(error))
+                self.ignored.add(str(error))
         return [Samples(np.array(t), np.array(rows))] if t else []
 
     def _poll(self) -> list[float]:
@@ -133,7 +132,7 @@ class IioSource:
         except BlockingIOError:
             return []
         except OSError as error:
-            self._ignore(str(error))
+            self.ignored.add(str(error))
             time.sleep(timeout_s)
             return []
         if not data:  # a device that is read to the end for now
@@ -143,15 +142,13 @@ class IioSource:
         if not len(scans):
             return []
         columns = {e.name: _column(scans, e, places[e.name]) for e in self._elements}
-        t = self._times(columns.pop("timestamp", None), len(scans))
+        stamps = columns.pop("timestamp", None)
+        if stamps is None:  # evenly up to now
+            t = self._wall() - np.arange(len(scans) - 1, -1, -1) / self._rate_hz
+        else:
+            t = stamps / 1e9 + (self._wall() - time.clock_gettime(self._clock))
         values = np.stack([columns[name] for name in self._addresses], axis=1)
         return [Samples(t, values)]
-
-    def _times(self, stamps: Array | None, count: int) -> Array:
-        """Unix time of the scans: of their time stamps, if there are any, else evenly up to now."""
-        if stamps is None:
-            return self._wall() - np.arange(count - 1, -1, -1) / self._rate_hz
-        return stamps / 1e9 + (self._wall() - time.clock_gettime(self._clock))
 
     def _set_up(self) -> list[_Element]:
         """Enable the channels and the time stamp, and start the buffer; what a scan then consists
@@ -216,11 +213,6 @@ class IioSource:
                 except (OSError, ValueError) as error:
                     raise ConfigError(f"{path}: {error}") from None
         return default
-
-    def _ignore(self, what: str) -> None:
-        self.num_ignored += 1
-        if self.num_ignored in (1, 10, 100, 1000) or self.num_ignored % 10_000 == 0:
-            log.warning("%s cannot be read times=%d: %s", self._folder, self.num_ignored, what)
 
 
 def _device_folder(sysfs: Path, device: str) -> Path:

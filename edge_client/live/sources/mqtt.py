@@ -23,6 +23,8 @@ class MqttSource:
     """Reads what is published on some topics. `on_label`: what to do with what comes on
     `label_topic`."""
 
+    is_over = False
+
     def __init__(
         self,
         link: Link,
@@ -34,16 +36,9 @@ class MqttSource:
     ) -> None:
         self._link, self._readings, self._wall = link, readings, wall
         self._label_topic, self._on_label = label_topic, on_label
-        self._ignored = Tally("a payload")
+        self.ignored = Tally("a payload")
+        self.close = link.close
         link.subscribe(*topics, *([label_topic] if label_topic else []))
-
-    @property
-    def num_ignored(self) -> int:
-        return self._ignored.count
-
-    @property
-    def is_over(self) -> bool:
-        return False
 
     def read(self, timeout_s: float) -> list[Samples]:
         end_s = time.monotonic() + timeout_s
@@ -64,9 +59,6 @@ class MqttSource:
                 break
         return self._readings.take()
 
-    def close(self) -> None:
-        self._link.close()
-
     def _take(self, delivery: Delivery) -> None:
         try:
             if delivery.topic == self._label_topic:
@@ -75,6 +67,6 @@ class MqttSource:
             elif not delivery.retained:  # a value of some time ago
                 self._readings.add(decode_payload(delivery.payload), self._wall(), delivery.topic)
         except (DataError, OSError) as error:
-            self._ignored.add(f"topic={delivery.topic[:LONGEST_NAME]}: {error}")
+            self.ignored.add(f"topic={delivery.topic[:LONGEST_NAME]}: {error}")
         except Exception as error:
-            self._ignored.add_unforeseen(error)
+            self.ignored.add(error)

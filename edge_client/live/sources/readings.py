@@ -140,7 +140,11 @@ class Readings:
                     self._put_one(self._place(name), one, found)
             else:
                 for one in value:
-                    self._row_or_object(one, name, found)
+                    if isinstance(one, dict):
+                        self._object(one, name, found)
+                    elif isinstance(one, list) and len(one) == self._width:
+                        row = [math.nan if (n := _number(v)) is None else n for v in one]
+                        found.append((None, row, ""))
         elif isinstance(value, dict):
             self._object(value, name, found)
         elif (place := self._place(name)) >= 0:
@@ -153,14 +157,6 @@ class Readings:
             row = [math.nan] * self._width
             row[place] = number
             found.append((None, row, ""))
-
-    def _row_or_object(
-        self, value: Any, name: str, found: list[tuple[float | None, list[float], str]]
-    ) -> None:
-        if isinstance(value, dict):
-            self._object(value, name, found)
-        elif isinstance(value, list) and len(value) == self._width:
-            found.append((None, [math.nan if (n := _number(v)) is None else n for v in value], ""))
 
     def _object(
         self, value: dict[Any, Any], name: str, found: list[tuple[float | None, list[float], str]]

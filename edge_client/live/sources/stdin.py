@@ -25,28 +25,20 @@ class StdinSource:
     ) -> None:
         self._readings, self._file, self._wall = readings, file, wall
         self._rest = b""
-        self._is_over = self._is_too_long = False
-        self._ignored, self._num_lines = Tally("a line of standard input"), 0
-
-    @property
-    def num_ignored(self) -> int:
-        return self._ignored.count
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_over
+        self.is_over = self._is_too_long = False
+        self.ignored, self._num_lines = Tally("a line of standard input"), 0
 
     def read(self, timeout_s: float) -> list[Samples]:
-        if self._is_over or not select.select([self._file], [], [], timeout_s)[0]:
+        if self.is_over or not select.select([self._file], [], [], timeout_s)[0]:
             return []
         data = os.read(self._file, READ_BYTES)
-        self._is_over = not data
+        self.is_over = not data
         *lines, self._rest = (self._rest + data).split(b"\n") if data else (self._rest, b"")
         now_s = self._wall()
         for line in lines:
             self._num_lines += 1
             if self._is_too_long or len(line) > MOST_BYTES:
-                self._ignored.add(f"line {self._num_lines}: it has over {MOST_BYTES} bytes")
+                self.ignored.add(f"line {self._num_lines}: it has over {MOST_BYTES} bytes")
             elif line.strip():
                 self._add(line, now_s)
             self._is_too_long = False
@@ -55,13 +47,13 @@ class StdinSource:
         return self._readings.take()
 
     def close(self) -> None:
-        self._is_over = True
+        self.is_over = True
 
     def _add(self, line: bytes, now_s: float) -> None:
         try:
             if not self._readings.add(msgspec.json.decode(line), now_s):
-                self._ignored.add(f"line {self._num_lines}: it has no value of a channel")
+                self.ignored.add(f"line {self._num_lines}: it has no value of a channel")
         except (msgspec.MsgspecError, ValueError, RecursionError, DataError) as error:
-            self._ignored.add(f"line {self._num_lines}: {error}")
+            self.ignored.add(f"line {self._num_lines}: {error}")
         except Exception as error:
-            self._ignored.add_unforeseen(error)
+            self.ignored.add(error)

@@ -205,7 +205,6 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
 
     private fun onStatus(status: AggregatorStatus) {
         if (!time.heard(status.epoch, status.atS)) return
-        sending.takesPieces = status.pieces
         readyAtS = minOf(readyAtS, clock.steadySeconds())
         if (status.online && status.bootId != bootId) {
             bootId = status.bootId

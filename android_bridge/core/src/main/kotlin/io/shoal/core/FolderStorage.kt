@@ -40,21 +40,26 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         owner?.let(::claim)
     }
 
-    /** Notes whose it is. What an older version stored is of the device that its last plan was for. A full disk is no reason not to start. */
+    /** Notes whose it is. A full disk is no reason not to start. */
     private fun claim(owner: Owner) {
-        val noted = readAs(ownerFile, "whose it is is noted anew") {
-            Fields(parseJson(checked(it)), "device").run { Owner(string("device_id"), string("fleet")) }
+        val file = readAs(ownerFile, "whose it is is noted anew") {
+            Fields(parseJson(checked(it)), "device").run { Pair(Owner(string("device_id"), string("fleet")), positive("format", FORMAT)) }
         }
-        val held = noted ?: session().plan?.let { Owner(it.deviceId) }
-        if (held?.permits(owner) == false) {
+        if (file != null && file.second != FORMAT) {
             throw ConfigException(
-                "state folder $folder: it is that of $held, and this is $owner, which must not answer with another device's model and memory; " +
+                "state folder $folder: format ${file.second}, this client reads format $FORMAT; name a folder of its own, or empty this one",
+            )
+        }
+        val noted = file?.first
+        if (noted != null && noted != owner) {
+            throw ConfigException(
+                "state folder $folder: it is that of $noted, and this is $owner, which must not answer with another device's model and memory; " +
                     "name a folder of its own, or empty this one",
             )
         }
         if (noted == owner) return
         try {
-            writeChecked(ownerFile, jsonText(mapOf("device_id" to owner.deviceId, "fleet" to owner.fleet)).toByteArray())
+            writeChecked(ownerFile, jsonText(mapOf("device_id" to owner.deviceId, "fleet" to owner.fleet, "format" to FORMAT)).toByteArray())
         } catch (error: IOException) {
             log.write(Log.Level.WARNING, "state folder $folder: whose it is cannot be noted: $error")
         }
@@ -237,6 +242,9 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
         /** Private tensors of so many runs are kept. */
         const val KEPT_RUNS = 4
+
+        /** Format of state folders that this client reads and writes. */
+        const val FORMAT = 1L
         const val DIGEST_BYTES = 64
         const val PART = ".part"
         const val NEW = ".new"

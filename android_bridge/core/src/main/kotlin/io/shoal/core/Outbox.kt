@@ -74,7 +74,7 @@ internal class Outbox(
     }
 
     /** Asks the aggregator to publish a blob. */
-    fun fetch(digest: String): Unit = say("fetch", Fetch(self.deviceId, digest, pieces = true))
+    fun fetch(digest: String): Unit = say("fetch", Fetch(self.deviceId, digest))
 
     /** Offers a large update. */
     fun offer(offer: UpdateOffer): Unit = say("offer", offer)

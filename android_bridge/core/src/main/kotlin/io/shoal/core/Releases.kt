@@ -8,7 +8,7 @@ import io.shoal.core.wire.Policy
 import java.io.IOException
 
 /**
- * Takes models that are offered into use, and says which one answers (`edge_client/models/releases.py`). An offered model takes the place of the one
+ * Takes models that are offered into use, and says which one answers (`edge_client/agent/releases.py`). An offered model takes the place of the one
  * in use (`Storage.current`) only when its bundle was verified, its graphs were loaded and it has answered on the device's own windows;
  * until then, and if that fails, the old one answers.
  */

@@ -21,9 +21,6 @@ internal class Sending(
     private var offered: Pieces? = null
     private val sent = HashSet<Int>()
 
-    /** Whether the aggregator takes pieces. */
-    var takesPieces: Boolean = false
-
     /**
      * Sends the update of a session, or offers it, if the day's bytes permit that. False: the update is lost. [again]: what was sent of it may
      * be lost, since nothing was heard for a while; over a connection that was cut the link sends it again by itself.
@@ -31,7 +28,7 @@ internal class Sending(
     fun begin(session: Session, again: Boolean): Boolean {
         if (again) sent.clear()
         val (plan, bytes) = Pair(session.plan, storage.updateSize())
-        return if (plan == null || !takesPieces || bytes <= WHOLE_BYTES) whole(session) else offer(session, plan, bytes)
+        return if (plan == null || bytes <= WHOLE_BYTES) whole(session) else offer(session, plan, bytes)
     }
 
     private fun whole(session: Session): Boolean {

@@ -200,17 +200,16 @@ class FolderStorageTest {
     }
 
     @Test
-    fun `a folder of an older version is taken over, but for one with a plan of another phone`() {
-        storage().save(Session(released = 7))
-        assertEquals(7, storage(Owner("one", "watch")).session().released)
-        File(folder, "device.json").writeText("damaged")
-        storage(Owner("other", "watch"))
+    fun `a folder of another format is one clear error, and a damaged note is written anew`() {
+        storage(Owner("one", "watch"))
+        val note = File(folder, "device.json")
+        note.writeText("damaged")
+        storage(Owner("one", "watch"))
         assertTrue("whose it is is noted anew" in said.single())
-        File(folder, "device.json").delete()
-        storage().save(Session(Fixture.plan()))
-        val error = assertFailsWith<ConfigException> { storage(Owner("other", "watch")) }
-        assertTrue("it is that of device phone, and this is device other of fleet watch" in error.message!!)
-        storage(Owner("phone", "watch"))
+        val other = """{"device_id":"one","fleet":"watch","format":2}""".toByteArray()
+        note.writeBytes(digest(other).toByteArray() + other)
+        val error = assertFailsWith<ConfigException> { storage(Owner("one", "watch")) }
+        assertTrue("format 2, this client reads format 1" in error.message!!, error.message)
     }
 
     @Test

@@ -25,7 +25,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "num_unlabelled" to message.numUnlabelled,
         "kept" to message.kept,
     )
-    is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest, "pieces" to message.pieces)
+    is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest)
     is Pieces -> linkedMapOf(
         "digest" to message.digest,
         "num_bytes" to message.numBytes,
@@ -122,7 +122,6 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "at_s" to message.atS,
         "run_id" to message.runId,
         "paused" to message.paused,
-        "pieces" to message.pieces,
     )
     is Voucher -> linkedMapOf("fleet" to message.fleet, "key" to message.key, "not_after_s" to message.notAfterS)
 }
@@ -153,7 +152,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         numUnlabelled = f.count("num_unlabelled", 0),
         kept = f.digestsOrNull("kept", CheckIn.MOST_HELD),
     )
-    "fetch" -> Fetch(f.name("device_id"), f.digest("digest"), f.bool("pieces", false))
+    "fetch" -> Fetch(f.name("device_id"), f.digest("digest"))
     "pieces" -> piecesOf(f)
     "offer" -> UpdateOffer(f.name("device_id"), f.name("run_id"), f.positive("round"), piecesOf(f.obj("pieces")))
     "piece" -> Piece(f.name("device_id"), f.digest("update"), f.int("index", INDEXES).toInt())
@@ -240,7 +239,6 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         atS = f.double("at_s"),
         runId = f.text("run_id", ""),
         paused = f.text("paused", ""),
-        pieces = f.bool("pieces", false),
     )
     "voucher" -> Voucher(f.name("fleet"), f.digest("key"), f.double("not_after_s"))
     else -> throw Malformed("message: unknown type '${type.take(80)}'")

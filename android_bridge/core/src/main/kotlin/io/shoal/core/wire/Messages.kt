@@ -67,11 +67,8 @@ internal data class CheckIn(
     }
 }
 
-/**
- * Device to aggregator: publish this blob, or this piece of one (again), I lack it. [pieces]: the device can put pieces together; for one that
- * cannot, a large blob is published whole.
- */
-internal data class Fetch(val deviceId: String, val digest: String, val pieces: Boolean = false) : Message {
+/** Device to aggregator: publish this blob, or this piece of one (again), I lack it. */
+internal data class Fetch(val deviceId: String, val digest: String) : Message {
     override val type: String get() = "fetch"
 }
 
@@ -260,8 +257,7 @@ internal data class Finish(
 
 /**
  * On the fleet's aggregator topic, retained and signed, every few seconds. A new [bootId] asks every device to check in again. [atS] is the
- * aggregator's clock (Unix time, seconds) when it was written; [paused] says why it takes no updates now, or is empty;
- * [pieces] whether it takes them in pieces.
+ * aggregator's clock (Unix time, seconds) when it was written; [paused] says why it takes no updates now, or is empty.
  */
 internal data class AggregatorStatus(
     val online: Boolean,
@@ -270,7 +266,6 @@ internal data class AggregatorStatus(
     val atS: Double,
     val runId: String = "",
     val paused: String = "",
-    val pieces: Boolean = false,
 ) : Message {
     override val type: String get() = "aggregator"
 }

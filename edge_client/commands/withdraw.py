@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 
 from edge_client.agent.inbox import Inbox
-from edge_client.agent.state import only_process
 from edge_client.core.backoff import AggregatorTime
 from edge_client.options import broker_address, trusted_keys
+from edge_client.storage.state import only_process
 from wire.codec import digest, encode
 from wire.errors import LinkError, WireError
 from wire.identity.keys import PublicKey

@@ -15,19 +15,20 @@ from pathlib import Path
 import numpy as np
 from cryptography import x509
 
-from edge_client.agent.owner import Owner, check_owner
-from edge_client.agent.state import FolderState, StoredModel
+from edge_client.commands.predict import reader_may_leave
 from edge_client.core.offers import alone_of
 from edge_client.core.ports import Windows
 from edge_client.data.labels import are_steps, has_classes
+from edge_client.data.layout import no_windows
 from edge_client.live.labelling.labels import Labels
-from edge_client.live.recording import live_folder
+from edge_client.live.recording import FOLDER
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
 from edge_client.models.current import CurrentModel
-from edge_client.models.predict import reader_may_leave
 from edge_client.models.trial import has_any, one_window
 from edge_client.options import broker_address, graph_loader, policy_of, trusted_keys, windows_of
+from edge_client.storage.owner import Owner, check_owner
+from edge_client.storage.state import DeviceState
 from host.files import is_locked
 from host.loopback import is_loopback
 from wire.bundle import unpack
@@ -57,12 +58,8 @@ class Finding:
         return f"{'ok   ' if self.is_good else 'WRONG'} {self.subject}: {self.text}"
 
 
-@dataclass(frozen=True)
-class Heard:
-    """The aggregator's status, and until when its voucher is good, in Unix seconds."""
-
-    status: AggregatorStatus
-    until_s: float
+Heard = tuple[AggregatorStatus, float]
+"""The aggregator's status, and until when its voucher is good, in Unix seconds."""
 
 
 def check(arguments: Namespace) -> int:
@@ -132,7 +129,7 @@ def _labels(windows: Windows) -> str:
 
 def _live(arguments: Namespace) -> str:
     settings = live_settings(arguments)
-    folder = live_folder(arguments.state)
+    folder = arguments.state / FOLDER
     what = (
         f"{','.join(settings.window.channels)} at {settings.window.rate_hz:g} Hz from "
         f"{arguments.source}"
@@ -146,14 +143,6 @@ def _live(arguments: Namespace) -> str:
         f"{what}: {windows.num_train} training windows so far, {windows.num_test} held out, "
         f"{windows.num_unlabelled} without labels"
     )
-
-
-def _windows(arguments: Namespace) -> Windows:
-    """Windows on which a model can be tried; none of live data."""
-    if arguments.source is None:
-        return windows_of(arguments)
-    x, y = np.zeros((0, *live_settings(arguments).cut.shape), np.float32), np.zeros(0, np.int64)
-    return Windows(x, y, x, y)
 
 
 def _runtime(arguments: Namespace) -> str:
@@ -192,7 +181,11 @@ def _is_in_use(folder: Path) -> bool:
 def _model(arguments: Namespace) -> str:
     if not (arguments.state / "session.json").exists():
         return "none yet: the first bundle comes with the first plan"
-    state, windows = FolderState(arguments.state), _windows(arguments)
+    if arguments.source is None:
+        windows = windows_of(arguments)
+    else:  # windows on which a model can be tried; none of live data
+        windows = no_windows(live_settings(arguments).cut)
+    state = DeviceState(arguments.state)
     session, model = state.load(), CurrentModel(state, windows, graph_loader(arguments))
     if session.offer is not None and session.offer.problem:
         raise ConfigError(
@@ -202,7 +195,7 @@ def _model(arguments: Namespace) -> str:
     if model.current is None:
         return "none yet: none was released to this device, and no run has finished here"
     model.predict(one_window(windows, model.loaded().bundle.manifest.window))
-    is_whole = StoredModel(arguments.state).onnx(model.current) is not None
+    is_whole = state.onnx(model.current) is not None
     if model.problem:
         told = (
             "applications still have the whole of it in current/model.onnx"
@@ -232,7 +225,12 @@ def _model(arguments: Namespace) -> str:
 def _credentials(arguments: Namespace) -> str:
     address = broker_address(arguments)
     for option in ("ca", "cert", "key"):
-        _read(option, getattr(arguments, option))
+        path = getattr(arguments, option)
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"--{option} {path}: {error.strerror}") from None
     if not address.tls:
         return (
             "none: the broker is on this machine"
@@ -257,15 +255,6 @@ def _credentials(arguments: Namespace) -> str:
         if getattr(arguments, option)
     ]
     return f"certificate {arguments.cert}, valid until {min(until):%Y-%m-%d}"
-
-
-def _read(option: str, path: Path | None) -> None:
-    if path is None:
-        return
-    try:
-        path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"--{option} {path}: {error.strerror}") from None
 
 
 def _check_name(path: Path, device_id: str) -> None:
@@ -319,7 +308,7 @@ def _unknown_graphs(folder: Path, policy: Policy) -> str:
     or misspelt."""
     if not (folder / "session.json").exists():
         return ""
-    state = FolderState(folder)
+    state = DeviceState(folder)
     current = state.current()
     payload = state.blob(current.bundle) if current is not None else None
     if payload is None:
@@ -349,17 +338,18 @@ def _broker(arguments: Namespace, heard: list[Heard]) -> str:
             topics.device(arguments.id, "reply"),
             topics.aggregator,
         )
-        heard.append(_status(link, topics, Verifier(arguments.fleet, trusted_keys(arguments))))
+        status, until_s = _status(link, topics, Verifier(arguments.fleet, trusted_keys(arguments)))
+        heard.append((status, until_s))
     finally:
         link.close()
-    if time.time() > heard[0].until_s:
+    if time.time() > until_s:
         raise LinkError(
             f"{address}: connected, but by this device's clock, which says {utc(time.time())}, "
             "the aggregator's voucher was good until "
-            f"{utc(heard[0].until_s)}: if the clock is right, the service needs a new one (shoal "
+            f"{utc(until_s)}: if the clock is right, the service needs a new one (shoal "
             "vouch)"
         )
-    if not heard[0].status.online:
+    if not status.online:
         raise LinkError(
             f"{address}: connected, but the aggregator of fleet {arguments.fleet!r} is not "
             "online: start shoal serve"
@@ -379,7 +369,7 @@ def _status(link: MqttLink, topics: Topics, verifier: Verifier) -> Heard:
         if isinstance(event, Delivery) and event.topic == topics.aggregator and event.payload:
             try:
                 status = verifier.open(event.payload, AggregatorStatus, -math.inf)
-                return Heard(status, verifier.until_s(event.payload))
+                return status, verifier.until_s(event.payload)
             except WireError as error:
                 raise LinkError(
                     f"connected, but the aggregator's status is not to be believed: {error}; is "
@@ -393,14 +383,11 @@ def _status(link: MqttLink, topics: Topics, verifier: Verifier) -> Heard:
 
 
 def _clock(heard: Heard) -> str:
-    now_s, at_s = time.time(), heard.status.at_s
+    (status, until_s), now_s = heard, time.time()
+    at_s = status.at_s
     behind_s = at_s - now_s
     if not abs(behind_s) <= CLOCK_S:
-        until = (
-            f", whose voucher is good until {utc(heard.until_s)}"
-            if math.isfinite(heard.until_s)
-            else ""
-        )
+        until = f", whose voucher is good until {utc(until_s)}" if math.isfinite(until_s) else ""
         raise ConfigError(
             f"it says {utc(now_s)}, {abs(behind_s):.0f} s "
             f"{'behind' if behind_s > 0 else 'ahead of'} the aggregator's, {utc(at_s)}{until}: "

@@ -7,26 +7,27 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from edge_client.agent.memory import Memory
 from edge_client.agent.outbox import Outbox
 from edge_client.core import offers
 from edge_client.core.backoff import RESEND_S
-from edge_client.core.ports import Current, DeviceState, Windows
+from edge_client.core.ports import Current, Windows
 from edge_client.core.session import Offer
 from edge_client.data.layout import windows_for
 from edge_client.models import trial
 from edge_client.models.current import CurrentModel
 from edge_client.models.kept import KeptModels, Own
 from edge_client.models.loaded import LoadedModel
+from edge_client.storage.memory import Memory
+from edge_client.storage.state import DeviceState
 from edge_client.work.executor import Between
 from edge_client.work.plan import BlobMissing, Stopped, read_blob
 from wire.arrays.onnx_model import whole_model
 from wire.arrays.tensors import encode_tensors
 from wire.bundle import check_version, unpack
-from wire.codec import digest
+from wire.codec import digest, encode
 from wire.errors import BundleError, ShoalError, printable
 from wire.identity.keys import PublicKey
-from wire.messages import Policy, Release
+from wire.messages import Metrics, Policy, Release
 
 log = logging.getLogger("shoal.edge")
 
@@ -92,15 +93,14 @@ class Releases:
             self._memory.note(
                 msgspec.structs.replace(session, failures=session.failures + failures)
             )
-        self._outbox.in_use(
-            offers.in_use(self._memory.session, self._device_id, self.model.current)
-        )
+        in_use = offers.in_use(self._memory.session, self._device_id, self.model.current)
+        self._outbox.publish("in-use", encode(in_use))
         self._failures_at_s = self._clock() + FAILURES_S
 
     def beat(self) -> None:
         """Say it again if predictions have failed, and let a model that could not be used be tried
         again, now and then."""
-        if self.model.has_failed and self._clock() >= self._failures_at_s:
+        if self.model.failures and self._clock() >= self._failures_at_s:
             self.report()
         if self._clock() >= self._again_at_s:
             self._again_at_s = self._clock() + AGAIN_S
@@ -152,7 +152,7 @@ class Releases:
     def _adopt(self, offer: Offer, now_s: float, between: Between) -> None:
         """Take the offered model into use, if its bundle verifies, its graphs load, and it answers
         on one of this device's windows. If anything is raised, the model before stays in use."""
-        bundle = unpack(read_blob(self._state, offer.bundle), self._trusted)
+        bundle = unpack(read_blob(self._state.blob, offer.bundle), self._trusted)
         manifest = bundle.manifest
         # a release may go back: its number only grows, so that nobody can bring an old one again
         if not offer.number:
@@ -188,15 +188,16 @@ class Releases:
         if onnx:
             trial.check_whole(loaded, onnx, stored)
             current = msgspec.structs.replace(current, onnx=digest(onnx))
-        windows = trial.held_back(stored, self._policy)
-        is_again = offers.is_in_use(
-            self._memory.session, self.model.current
-        )  # what was before it was measured when it came
+        session, used = self._memory.session, self.model.current
+        # the offer may be in use already: what was before it was measured when it came
+        is_again = offers.is_of_offer(session, used) and used and used.release == offer.number
         measured = trial.measure(
-            loaded, None if is_again else self._used(), windows, stored, between
-        )
-        measured = msgspec.structs.replace(
-            measured, before=offer.before if is_again else measured.before
+            offer if is_again else msgspec.structs.replace(offer, before=Metrics()),
+            loaded,
+            None if is_again else self._used(),
+            stored,
+            self._policy,
+            between,
         )
         self._memory.save(
             offers.on_measured(self._memory.session, measured, manifest.name, manifest.version)

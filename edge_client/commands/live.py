@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from edge_client.commands.predict import reader_may_leave, told
 from edge_client.live.follow import Cutter, follow_ring
-from edge_client.live.recording import live_folder, recording, stretches
+from edge_client.live.recording import FOLDER, recording, stretches
 from edge_client.live.resampling import Stretch
 from edge_client.live.settings import live_settings
 from edge_client.live.store import read_folder
 from edge_client.models.application import Model
-from edge_client.models.predict import reader_may_leave, told
 from wire.errors import ConfigError, ShoalError
 from wire.links.mqtt import BrokerAddress, MqttLink
 
@@ -37,7 +37,7 @@ def record(arguments: Namespace) -> int:
         windows = held.data.now()
         print(
             f"{held.recorder}: {windows.num_train} training windows, {windows.num_test} held out, "
-            f"{len(held.data.unlabelled())} without a label"
+            f"{windows.num_unlabelled} without a label"
         )
         return 0 if held.recorder.num_steps else 1
 
@@ -81,9 +81,9 @@ def predict_live(arguments: Namespace) -> int:
 
             stretches(settings, arguments.state, "shoal-predict", stop, take)
         else:
-            held = read_folder(live_folder(arguments.state))
+            held = read_folder(arguments.state / FOLDER)
             cutter = _cutter(model, held.channels, held.rate_hz)
-            for stretch in follow_ring(live_folder(arguments.state), held.rate_hz, stop):
+            for stretch in follow_ring(arguments.state / FOLDER, held.rate_hz, stop):
                 for begin_s, x in cutter.cut(stretch):
                     answer(begin_s, x)
     return status
@@ -133,8 +133,8 @@ def _publisher(target: str | None) -> Iterator[Publish]:
         finally:
             link.close()
     elif target.startswith("unix:"):
-        with _UnixSocket(Path(target[5:])) as listeners:
-            yield listeners.publish
+        with _unix_socket(Path(target[5:])) as publish:
+            yield publish
     else:
         raise ConfigError(f"--publish {target!r}: expected mqtt://HOST[:PORT]/TOPIC or unix:PATH")
 
@@ -144,43 +144,38 @@ def _say(line: str) -> None:
         print(line)
 
 
-class _UnixSocket:
-    """A socket in the file system, for this user and group; a listener that does not read is
-    dropped."""
+@contextlib.contextmanager
+def _unix_socket(path: Path) -> Iterator[Publish]:
+    """Open a socket in the file system, for this user and group, to everybody who is connected; a
+    listener that does not read is dropped."""
+    opened, listeners = socket.socket(socket.AF_UNIX), list[socket.socket]()
+    try:
+        if path.is_socket():  # of a process that was killed
+            path.unlink()
+        opened.bind(str(path))
+        path.chmod(0o660)
+        opened.listen()
+    except OSError as error:
+        raise ConfigError(f"--publish unix:{path}: {error.strerror or error}") from None
+    opened.setblocking(False)
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._listeners: list[socket.socket] = []
-        try:
-            if path.is_socket():  # of a process that was killed
-                path.unlink()
-            self._socket.bind(str(path))
-            path.chmod(0o660)
-            self._socket.listen()
-        except OSError as error:
-            raise ConfigError(f"--publish unix:{path}: {error.strerror or error}") from None
-        self._socket.setblocking(False)
-
-    def __enter__(self) -> "_UnixSocket":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for listener in (*self._listeners, self._socket):
-            listener.close()
-        self._path.unlink(missing_ok=True)
-
-    def publish(self, line: str) -> None:
-        """Send a line to everybody who is connected."""
+    def publish(line: str) -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
-                listener, _ = self._socket.accept()
+                listener, _ = opened.accept()
                 listener.setblocking(False)
-                self._listeners.append(listener)
-        for listener in list(self._listeners):
+                listeners.append(listener)
+        for listener in list(listeners):
             try:
                 if listener.send(line.encode() + b"\n") < len(line) + 1:
                     raise BlockingIOError
             except OSError:
-                self._listeners.remove(listener)
+                listeners.remove(listener)
                 listener.close()
+
+    try:
+        yield publish
+    finally:
+        for each in (*listeners, opened):
+            each.close()
+        path.unlink(missing_ok=True)

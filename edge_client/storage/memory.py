@@ -4,9 +4,9 @@ import logging
 
 import msgspec
 
-from edge_client.agent.incidents import Incidents
-from edge_client.core.ports import DeviceState
 from edge_client.core.session import Session, still_works
+from edge_client.storage.incidents import Incidents
+from edge_client.storage.state import CHECKPOINT, UPDATE, DeviceState
 from wire.arrays.tensors import RECEIVED_FILES
 from wire.codec import decode_update, digest
 from wire.errors import WireError
@@ -27,12 +27,12 @@ class Memory:
         """
         self._device_id, self._state, self._incidents = device_id, state, incidents
         self.session = state.load()
-        payload = state.update()
+        payload = state.files.read(UPDATE)
         self.note(self._recovered(payload))
         if payload is not None and self.session.update != digest(payload):
-            self._drop()
+            self._delete(UPDATE)
         if self.session.stage != "working":
-            self._forget_checkpoint()
+            self._delete(CHECKPOINT)
 
     def save(self, session: Session) -> None:
         """Store a session before anything is done because of it. An update that it no longer has is
@@ -49,13 +49,13 @@ class Memory:
         except OSError:
             if not over:
                 raise
-            self._state.drop_update()  # so there may be space
+            self._state.files.delete(UPDATE)  # so there may be space
             self._state.save(session)
         before, self.session = self.session, session
         if over:
-            self._drop()
+            self._delete(UPDATE)
         if not still_works(before, session):
-            self._forget_checkpoint()
+            self._delete(CHECKPOINT)
 
     def note(self, session: Session) -> None:
         """Store a session that holds whether it can be stored or not: after a restart, the worst is
@@ -63,21 +63,16 @@ class Memory:
         try:
             self.save(session)
         except OSError as error:
-            self._incidents.survived("storing the session", error)
+            self._incidents.add("failed storing the session", error)
             self.session = session
 
-    def _drop(self) -> None:
+    def _delete(self, name: str) -> None:
+        """Delete what is over: the update, or the checkpoint, which holds what the device alone may
+        have."""
         try:
-            self._state.drop_update()
+            self._state.files.delete(name)
         except OSError as error:
-            self._incidents.survived("deleting the update", error)
-
-    def _forget_checkpoint(self) -> None:
-        """It holds what the device alone may have, and the plan that it is of is over."""
-        try:
-            self._state.drop_checkpoint()
-        except OSError as error:
-            self._incidents.survived("deleting the checkpoint", error)
+            self._incidents.add(f"failed deleting {name}", error)
 
     def _recovered(self, payload: bytes | None) -> Session:
         """The session that fits the update on disk. A session without a plan is a fresh one: an

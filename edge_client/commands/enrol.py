@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from edge_client.agent.owner import read_policy
 from edge_client.enrolment.credentials import Credentials
 from edge_client.enrolment.enrolled import FOLDER, read_enrolment
 from edge_client.enrolment.exchange import ask, fetch_authority, read_url
 from edge_client.enrolment.unit import install
+from edge_client.storage.owner import read_policy
 from wire.errors import ConfigError, LinkError
 from wire.identity.certificates import make_request
 from wire.identity.enrolment import ENROL, Enrol, Enrolled, Reason, Refused, Waiting, read_token
@@ -76,9 +76,8 @@ def enrol(arguments: argparse.Namespace) -> None:
             lambda: ask(url, authority, ENROL, Enrol(str(token), make_request(key, wanted))),
         )
     if isinstance(answer, Refused):
-        raise ConfigError(
-            f"{url} refuses: {answer.detail or answer.reason}" + _advice(answer.reason)
-        )
+        advice = f" ({WHAT_TO_DO[answer.reason]})" if answer.reason in WHAT_TO_DO else ""
+        raise ConfigError(f"{url} refuses: {answer.detail or answer.reason}{advice}")
     if not isinstance(answer, Enrolled):
         raise ConfigError(f"{url}: it answers {type(answer).__name__}, expected Enrolled")
     enrolment = credentials.take(key, answer, url, authority, wanted, time.time())
@@ -120,10 +119,6 @@ def _patiently(arguments: argparse.Namespace, attempt: Callable[[], T]) -> T:
         if time.monotonic() + pause_s > end_s:
             raise problem
         time.sleep(pause_s)
-
-
-def _advice(reason: Reason) -> str:
-    return f" ({WHAT_TO_DO[reason]})" if reason in WHAT_TO_DO else ""
 
 
 def _install(arguments: argparse.Namespace) -> None:

@@ -1,0 +1,152 @@
+"""Settings of a device, with all that is known of each (`host.settings`): the options of
+`shoal-edge`, their environment variables and the page of the reference follow from them."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from host.settings import LARGEST, Setting, about, settings_of
+from wire.pieces import MOST_BYTES
+
+PAGE = "127.0.0.1:8765"
+LENGTH, STRIDE = 128, 64
+"""Of windows that nobody has said the size of."""
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+
+
+class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `shoal-edge` is started with; each of its commands has some of these."""
+
+    state: Annotated[Path | None, about("Folder for what must survive a restart.")] = None
+    id: Annotated[
+        str | None,
+        about(
+            "This device's id; an enrolled device needs none of --id, --broker, --fleet, --trust, "
+            "--ca, --cert, --key."
+        ),
+    ] = None
+    fleet: Annotated[str, about("Name of the fleet.")] = "default"
+    broker: Annotated[str, about("mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")] = "mqtt://localhost"
+    ca: Annotated[
+        Path | None, about("Certificate authority of the broker (PEM); needs mqtts://.")
+    ] = None
+    cert: Annotated[Path | None, about("This device's certificate (PEM).")] = None
+    key: Annotated[Path | None, about("This device's private key (PEM).")] = None
+    enrolled: Annotated[
+        Path | None,
+        about("Folder that `enrol` writes; enrolled in the state folder when not given."),
+    ] = None
+    trust: Annotated[
+        Path | None,
+        about("Public keys (PEM), one or more: bundles and messages must be signed with one."),
+    ] = None
+    insecure: Annotated[
+        bool, about("Permit to run without --trust, and mqtt:// to another machine.")
+    ] = False
+    policy: Annotated[Path | None, about("What plans may ask of this device (TOML).")] = None
+    max_payload: Annotated[int, about("MiB of the largest model or update.", ge=1, le=LARGEST)] = (
+        MOST_BYTES >> 20
+    )
+    data: Annotated[
+        Path | None,
+        about("Folder with train.npz and test.npz, X.npy and y.npy, or recordings as *.csv."),
+    ] = None
+    source: Annotated[
+        str | None,
+        about(
+            "Where live samples come from: FILE.toml, stdin, folder:PATH, mqtt://HOST[:PORT]/TOPIC "
+            "or iio:DEVICE."
+        ),
+    ] = None
+    bundle: Annotated[
+        Path | None,
+        about("Bundle that says channels, rate, window and classes of live data."),
+    ] = None
+    channels: Annotated[str | None, about("Names of the channels of live data, with commas.")] = (
+        None
+    )
+    rate_hz: Annotated[
+        float | None,
+        about("Samples a second of live data, to which they are resampled.", unit="hz", ge=0),
+    ] = None
+    classes: Annotated[str | None, about("Names of the classes, with commas.")] = None
+    page: Annotated[
+        str | None,
+        about(f"Show a page with a button for each class at HOST:PORT, or at {PAGE}."),
+    ] = None
+    window: Annotated[
+        int | None,
+        about(
+            f"Samples in a window of recordings and live data; {LENGTH} when not given.",
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = None
+    stride: Annotated[
+        int | None,
+        about(f"Samples between two windows; {STRIDE} when not given.", ge=0, le=LARGEST),
+    ] = None
+    steps: Annotated[
+        int | None,
+        about(
+            "Steps of a window of recordings and live data, each with the class of its time.",
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = None
+    live: Annotated[
+        bool,
+        about("Answer to each window of what is recorded, or of --source, as it comes."),
+    ] = False
+    publish: Annotated[
+        str | None,
+        about(
+            "Where answers to live windows go: mqtt://HOST[:PORT]/TOPIC or unix:PATH; standard "
+            "output when not given."
+        ),
+    ] = None
+    threads: Annotated[int, about("Threads for the graphs.", ge=0, le=LARGEST)] = 1
+    runtime: Annotated[Literal["onnx", "executorch"], about("What runs the graphs.")] = "onnx"
+    provider: Annotated[Literal["CPU", "CUDA", "Tensorrt"], about("Where onnxruntime runs.")] = (
+        "CPU"
+    )
+    library: Annotated[
+        Path | None,
+        about("libshoal_executorch.so, where `make native` did not build it on this machine."),
+    ] = None
+    log: Annotated[LogLevel, about("Least level of lines in the log.")] = "INFO"
+    log_format: Annotated[
+        Literal["text", "json"], about("Lines of the log as text, or as JSON.")
+    ] = "text"
+    device: Annotated[
+        str | None,
+        about("Id that this device wants; that of the token, or one of its key, when not given."),
+    ] = None
+    wait_s: Annotated[
+        float, about("Seconds to wait for a network and an answer.", unit="s", ge=0)
+    ] = 60.0
+    again: Annotated[
+        bool, about("Enrol anew, with a new key, although this device is enrolled.")
+    ] = False
+    install: Annotated[bool, about("As root: install and start the systemd unit.")] = False
+
+
+SETTINGS: Mapping[str, Setting] = settings_of(DeviceSettings)
+
+
+def usual(name: str) -> Any:
+    """Return the value of a setting that no option gives: that of its environment variable,
+    ``SHOAL_EDGE_NAME``, else its default.
+
+    Raises:
+        ConfigError: the variable has a value that the setting cannot have.
+    """
+    setting = SETTINGS[name]
+    # SHOAL_BROKER is also what `shoal serve` reads
+    for variable in (f"SHOAL_EDGE_{setting.parameter.upper()}", f"SHOAL_{name.upper()}"):
+        if variable in os.environ and (variable.startswith("SHOAL_EDGE_") or name == "broker"):
+            return setting.read(os.environ[variable], variable)
+    return setting.default

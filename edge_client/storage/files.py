@@ -1,0 +1,152 @@
+"""Named files, in a folder or in memory (simulations): what a device's state is made of.
+
+`FolderFiles` writes each file completely or not at all. A name may be that of a file in a folder
+below, ``blobs/SHA256``. The model in use and the one before are folders of their own, so that any
+program may read them: ``current`` and ``before`` are symbolic links to folders in ``models``, which
+are written before a link names them and never changed afterwards. A program that resolves the link
+once reads all files of one model.
+"""
+
+import io
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from host.files import make_folder, sync_folder, write_atomically
+from host.part_file import PartFile
+from wire.messages import Pieces
+
+CURRENT, BEFORE, MODELS = "current", "before", "models"
+
+
+@dataclass(frozen=True)
+class FolderFiles:
+    """Files in a folder. `MemoryFiles` has the same methods; each may raise OSError."""
+
+    folder: Path
+
+    def read(self, name: str, offset: int = 0, size: int = -1) -> bytes | None:
+        """Return the bytes of a file, all or so many from an offset on; None if there is none."""
+        try:
+            with (self.folder / name).open("rb") as file:
+                file.seek(offset)
+                return file.read(size)
+        except FileNotFoundError:
+            return None
+
+    def size(self, name: str) -> int:
+        """Return the number of bytes of a file; 0 if there is none."""
+        path = self.folder / name
+        return path.stat().st_size if path.exists() else 0
+
+    def write(self, name: str, payload: bytes) -> None:
+        """Write a file in place of the one before, completely or not at all."""
+        write_atomically(self.folder / name, payload)
+
+    def delete(self, *names: str) -> None:
+        """Delete the files that are there, and what a kill left of writing one."""
+        for name in names:
+            for path in (self.folder / name, self.folder / f"{name}.new"):
+                path.unlink(missing_ok=True)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names that begin so, up to the last ``/``; those written last are last."""
+        place, _, begin = prefix.rpartition("/")
+        paths = [path for path in (self.folder / place).glob("*") if path.name.startswith(begin)]
+        paths.sort(key=lambda path: path.stat().st_mtime_ns)
+        return [str(path.relative_to(self.folder)) for path in paths]
+
+    def set_aside(self, name: str) -> None:
+        """Rename a damaged file to ``NAME.damaged``; delete it where even that fails."""
+        path = self.folder / name
+        try:
+            path.replace(path.with_name(path.name + ".damaged"))
+        except OSError:
+            path.unlink(missing_ok=True)
+
+    def part(self, name: str, pieces: Pieces) -> PartFile:
+        """Begin a file that comes in pieces, or go on with it."""
+        return PartFile(self.folder / name, pieces)
+
+    def finish(self, part: PartFile, name: str) -> None:
+        """Let a whole part be the file of this name."""
+        part.move(self.folder / name)
+
+    def switch(self, place: str, files: Mapping[str, bytes], keep: bool) -> None:
+        """Let ``current`` have these files, all at once, in a folder of the name `place`. The files
+        that it had are in ``before`` from then on, if they are to be kept.
+
+        Raises:
+            OSError: they cannot be written; the links name what they named.
+        """
+        new = self.folder / MODELS / place
+        try:
+            make_folder(new)
+            for name, payload in files.items():
+                write_atomically(new / name, payload)
+            sync_folder(new.parent)
+            used = self._target(CURRENT)
+            before = [(BEFORE, used)] if keep and used is not None and used != new else []
+            for link, target in (*before, (CURRENT, new)):
+                temporary = self.folder / f"{link}.new"
+                temporary.unlink(missing_ok=True)
+                temporary.symlink_to(target.relative_to(self.folder))
+                temporary.replace(self.folder / link)
+                sync_folder(self.folder)
+        finally:  # folders that no link names are removed
+            linked = {self._target(CURRENT), self._target(BEFORE)}
+            for path in [path for path in new.parent.glob("*") if path not in linked]:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _target(self, link: str) -> Path | None:
+        with suppress(OSError):
+            return self.folder / (self.folder / link).readlink()
+        return None
+
+
+@dataclass
+class MemoryFiles:
+    """Files in memory."""
+
+    _files: dict[str, bytes] = field(default_factory=dict)
+
+    def read(self, name: str, offset: int = 0, size: int = -1) -> bytes | None:
+        payload = self._files.get(name)
+        if payload is None or (offset, size) == (0, -1):
+            return payload
+        return payload[offset:] if size < 0 else payload[offset : offset + size]
+
+    def size(self, name: str) -> int:
+        return len(self._files.get(name, b""))
+
+    def write(self, name: str, payload: bytes) -> None:
+        self.delete(name)
+        self._files[name] = payload
+
+    def delete(self, *names: str) -> None:
+        for name in names:
+            self._files.pop(name, None)
+
+    set_aside = delete
+
+    def names(self, prefix: str) -> list[str]:
+        return [name for name in self._files if name.startswith(prefix)]
+
+    def part(self, name: str, pieces: Pieces) -> PartFile:
+        return PartFile(Path(name), pieces, io.BytesIO())
+
+    def finish(self, part: PartFile, name: str) -> None:
+        assert part.memory is not None
+        self.write(name, part.memory.getvalue())
+
+    def switch(self, _place: str, files: Mapping[str, bytes], keep: bool) -> None:
+        for name in self.names(f"{CURRENT}/"):
+            payload = self._files.pop(name)
+            if keep:
+                self._files[name.replace(CURRENT, BEFORE, 1)] = payload
+        self._files |= {f"{CURRENT}/{name}": payload for name, payload in files.items()}
+
+
+Files = FolderFiles | MemoryFiles
