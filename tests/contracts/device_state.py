@@ -5,9 +5,10 @@ import numpy as np
 
 from edge_client.core.ports import Current
 from edge_client.core.session import Offer, Session
-from edge_client.storage.state import BLOBS, CHECKPOINT, TRAFFIC, UPDATE, DeviceState
+from edge_client.storage.state import BLOBS, CHECKPOINT, PART, TRAFFIC, UPDATE, DeviceState
 from tests.support.plans import plan
 from wire.codec import digest
+from wire.pieces import cut, place
 
 
 class DeviceStateContract:
@@ -79,3 +80,15 @@ class DeviceStateContract:
         after = self.again(state)
         assert (after.files.size(BLOBS + one), after.blob(one)) == (0, None)
         assert (after.files.size(BLOBS + two), after.blob(two)) == (1, b"2")
+
+    def test_a_blob_that_came_in_pieces(self, state: DeviceState) -> None:
+        payload = bytes(range(256)) * 2048
+        pieces = cut(len(payload), lambda offset, size: payload[offset : offset + size])
+        part = state.files.part(f"{BLOBS}{pieces.digest}{PART}", pieces)
+        assert not part.put(0, b"other bytes")
+        for index in list(part.missing):
+            offset, size = place(pieces, index)
+            assert part.put(index, payload[offset : offset + size])
+        assert part.is_whole()
+        state.files.finish(part, BLOBS + pieces.digest)
+        assert self.again(state).blob(pieces.digest) == payload
