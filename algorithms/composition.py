@@ -375,12 +375,19 @@ def _options(half: type, objective: Choice) -> dict[str, Any]:
     return {key: value for key, value in objective.given if key in own}
 
 
+def _names(spec: AlgorithmSpec) -> list[str]:
+    """Return the names of the objective and of what it is wrapped with, by its short name if it has
+    one."""
+    wrappers = [wrapper.name for wrapper in spec.wrappers]
+    short = [name for name, parts in registry.SHORT.items() if {*parts} == {*wrappers}]
+    return [spec.parts.objective.name, *(short or wrappers)]
+
+
 def objective_name(spec: AlgorithmSpec) -> str:
     """Return what the bundles of an algorithm say of its device's half: the objective, what it is
     wrapped with, what devices keep where that is not what they are served, and the task with its
     options where it is not the plain one."""
-    parts = spec.parts
-    names = [parts.objective.name, *(wrapper.name for wrapper in spec.wrappers)]
+    parts, names = spec.parts, _names(spec)
     if spec.personalisation.name != "served":
         names.append(parts.personalisation.name)
     if not parts.task.plain:
@@ -397,7 +404,7 @@ def _check_privacy(spec: AlgorithmSpec, parts: Parts, coordinator: DefaultCoordi
             f"for {spec.mean.name!r}"
         )
     if coordinator.responds:
-        names = "+".join(choice.name for choice in (spec.objective, *spec.wrappers))
+        names = "+".join(_names(spec))
         raise ConfigError(
             f"{where}: devices report measurements to {names}, which no privacy mechanism covers"
         )

@@ -168,7 +168,7 @@ class TestStart:
             ),
             (
                 {"algorithm": read_algorithm("dbe")},
-                "was exported for the objective 'fedavg', not for 'fedavg\\+prbm\\+mr'",
+                "was exported for the objective 'fedavg', not for 'fedavg\\+dbe'",
             ),
             ({"hyper": {"nothing": 1.0}}, "hyper-parameter 'nothing'"),
         ):

@@ -235,10 +235,8 @@ def test_images_dilation_and_sums_give_the_same_within_rounding(
 def test_a_step_that_is_more_than_sgd_runs_half_in_the_engine_and_says_why() -> None:
     outcome = run("dbe", "auto", rounds=1)
     assert outcome.summary.backend == "hybrid"
-    assert "of fedavg+prbm+mr is more than plain SGD" in known(outcome.summary.backend_reason)
-    with pytest.raises(
-        ConfigError, match=r"backend native: graph '.*' of fedavg\+prbm\+mr is more"
-    ):
+    assert "of fedavg+dbe is more than plain SGD" in known(outcome.summary.backend_reason)
+    with pytest.raises(ConfigError, match=r"backend native: graph '.*' of fedavg\+dbe is more"):
         run("dbe", "native")
     with pytest.raises(ConfigError, match="backend 'fast': expected one of auto"):
         EngineOptions("fast")  # type: ignore[arg-type]  # that it is none is what is tested
