@@ -83,14 +83,18 @@ def check_parity(
     Raises:
         ParityError: names the tensor, the step, the difference and what is allowed.
     """
+    graphs = bundle.manifest.graphs.items()
+    moving = {n for n, g in graphs if any(names.role_of(key) == names.NEXT for key in g.outputs)}
     found = []
     for runtime in runtimes_of(bundle):
         held = bundle.initial
-        for name in sorted(bundle.manifest.graphs, key=lambda n: not _moves(bundle, n)):
-            parity, held = _check_graph(
-                bundle, objective, name, runtime, held, x, y, steps, batch_size
+        for name in sorted(bundle.manifest.graphs, key=lambda n: n not in moving):
+            start = bundle.initial if name in moving else held
+            parity, at = _check_graph(
+                bundle, objective, name, runtime, start, x, y, steps, batch_size
             )
             found.append(parity)
+            held = held | at
     _check_whole(bundle, held, x)
     return Parity(
         steps,
@@ -117,25 +121,19 @@ def _check_whole(bundle: Bundle, tensors: Tensors, x: np.ndarray) -> None:
             )
 
 
-def _moves(bundle: Bundle, graph: str) -> bool:
-    return any(
-        names.role_of(output) == names.NEXT for output in bundle.manifest.graphs[graph].outputs
-    )
-
-
 def _check_graph(
     bundle: Bundle,
     objective: Supervised,
     name: str,
     runtime: str,
-    held: Tensors,
+    start: Tensors,
     x: np.ndarray,
     y: np.ndarray,
     steps: int,
     batch_size: int,
 ) -> tuple[Parity, Tensors]:
-    """What was found for a graph on a runtime, and the tensors as it leaves them, for graphs that
-    do not move any."""
+    """What was found for a graph on a runtime from these tensors, and the tensors as it leaves
+    them."""
     rng = np.random.default_rng(0)
     graph, eager, exact = (
         _graph_step(bundle, name, runtime),
@@ -147,8 +145,7 @@ def _check_graph(
         for g in bundle.manifest.graphs
         for k, _, shape in bundle.manifest.responses(g)
     }
-    moves = _moves(bundle, name)
-    at, at_eager, at_exact = ({**(bundle.initial if moves else held), **measured} for _ in range(3))
+    at, at_eager, at_exact = ({**start, **measured} for _ in range(3))
     found: list[tuple[float, str, float]] = []
     flips = 0
     for step in range(1, steps + 1):
@@ -162,8 +159,8 @@ def _check_graph(
             for key, error in errors.items()
         )
         found.append((worst, where, FLIPPED * batch_size / len(chosen)))
-        if moves:
-            at = at | names.part(outputs, names.NEXT)
+        if moved := names.part(outputs, names.NEXT):
+            at = at | moved
             at_eager, at_exact = (
                 state | names.part(step_of(state, batch), names.NEXT)
                 for state, step_of in ((at_eager, eager), (at_exact, exact))
@@ -179,10 +176,8 @@ def _check_graph(
                 f"float64 by {error:.3g} of its scale, "
                 f"allowed is {allowed:g}"
             )
-    return Parity(steps, found[steps // 2][0], _drift(at, at_exact), _drift(at_eager, at_exact)), {
-        **held,
-        **at,
-    }
+    drifts = _drift(at, at_exact), _drift(at_eager, at_exact)
+    return Parity(steps, found[steps // 2][0], *drifts), at
 
 
 def _draw(objective: Supervised, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -64,7 +64,13 @@ class JsonLine(logging.Formatter):
         }
         if record.exc_info:
             written["traceback"] = self.formatException(record.exc_info)
-        return json.dumps({**_named(record), **self._fields, **written})
+        named: dict[str, str | int | float] = {}
+        if isinstance(record.args, tuple) and isinstance(record.msg, str):
+            places = [found for found in _PLACE.finditer(record.msg) if found["kind"] != "%"]
+            for found, value in zip(places, record.args, strict=False):
+                if found["name"]:
+                    named[found["name"]] = value if isinstance(value, int) else str(value)
+        return json.dumps({**named, **self._fields, **written})
 
 
 def log_to_stderr(level: str, form: str = "text", **fields: str) -> None:
@@ -73,19 +79,6 @@ def log_to_stderr(level: str, form: str = "text", **fields: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLine(fields) if form == "json" else OneLine(FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
-
-
-def _named(record: logging.LogRecord) -> dict[str, str | int | float]:
-    """The arguments of a record that its text names, as in ``device=%s``."""
-    if not isinstance(record.args, tuple) or not isinstance(record.msg, str):
-        return {}
-    places = [found for found in _PLACE.finditer(record.msg) if found["kind"] != "%"]
-    named = (
-        (found["name"], value)
-        for found, value in zip(places, record.args, strict=False)
-        if found["name"]
-    )
-    return {name: value if isinstance(value, int) else str(value) for name, value in named}
 
 
 def _barred(text: str) -> str:

@@ -47,13 +47,8 @@ def decode(payload: bytes, kind: Any, most_bytes: int = MESSAGE_BYTES) -> Any:
         raise Malformed(f"message of {len(payload)} bytes: {error}") from None
 
 
-def encode_piece(message: messages.Piece, payload: bytes) -> bytes:
-    """A piece of an update: its message, a line feed, its bytes."""
-    return encode(message) + b"\n" + payload
-
-
 def decode_piece(payload: bytes) -> tuple[messages.Piece, bytes]:
-    """Read what `encode_piece` wrote.
+    """Read a piece of an update: its message, a line feed, its bytes.
 
     Raises:
         Malformed: there is no line feed where it has to be, or what is before it is no such

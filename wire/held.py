@@ -42,7 +42,10 @@ def held_out(y: Array, share: float) -> Array:
     total, before = sum(weights), 0
     for own, weight in zip(places, weights, strict=True):
         given = (before + weight) * count // total - before * count // total
-        mask[own[_in_runs(len(own), given, longest)]] = True
+        runs = -(-given // longest)
+        for run in range(runs):  # each in the middle of its part
+            shift = (2 * run + 1) * (len(own) - given) // (2 * runs)
+            mask[own[run * given // runs + shift : (run + 1) * given // runs + shift]] = True
         before += weight
     return mask
 
@@ -58,14 +61,3 @@ def _classes(y: Array) -> Array:
     return np.array(
         [np.bincount(row[row >= 0]).argmax() if (row >= 0).any() else -1 for row in rows], np.int64
     )
-
-
-def _in_runs(of: int, count: int, longest: int) -> list[int]:
-    """So many places of the first `of`: runs of at most `longest`, each in the middle of its
-    part."""
-    runs = -(-count // longest)
-    return [
-        i + (2 * run + 1) * (of - count) // (2 * runs)
-        for run in range(runs)
-        for i in range(run * count // runs, (run + 1) * count // runs)
-    ]

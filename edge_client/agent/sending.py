@@ -7,7 +7,7 @@ from edge_client.agent.outbox import Outbox
 from edge_client.agent.traffic import Traffic
 from edge_client.core.session import Session
 from edge_client.storage.state import UPDATE, DeviceState
-from wire.codec import encode, encode_piece
+from wire.codec import encode
 from wire.messages import Offer, Piece, Pieces, Want
 from wire.pieces import WHOLE_BYTES, cut, place
 
@@ -79,13 +79,9 @@ class Sending:
             if not self._permits(size):
                 break
             self.under_way.add(index)
-            self.outbox.publish(
-                "piece",
-                encode_piece(
-                    Piece(self.device_id, want.update, index),
-                    self._update_part(offset, size),
-                ),
-            )
+            message = encode(Piece(self.device_id, want.update, index))
+            payload = self._update_part(offset, size)
+            self.outbox.publish("piece", message + b"\n" + payload)
         return True
 
     def _update_part(self, offset: int, size: int) -> bytes:

@@ -10,7 +10,7 @@ import torch
 from torch.onnx._internal.exporter import _core, _registration
 
 from algorithms.core.contract import TorchTensors
-from export.capture import NamedFunction, Trace, lower, quiet, trace
+from export.capture import Trace, lower, quiet
 from export.lowering.core_program import CoreProgram
 from export.lowering.onnx import onnx_decompositions
 from export.shortcuts import likely_patterns
@@ -31,16 +31,6 @@ class OnnxGraph:
     outputs: tuple[str, ...]
     shapes: TorchTensors = field(default_factory=dict, repr=False)
     """The outputs for the example."""
-
-
-def capture_onnx(function: NamedFunction, example: TorchTensors) -> OnnxGraph:
-    """A function as ONNX with the example's keys as input names and the function's keys as output
-    names.
-
-    Raises:
-        ConfigError: an operator cannot be captured or written; the text names it.
-    """
-    return to_onnx(trace(function, example))
 
 
 def to_onnx(traced: Trace) -> OnnxGraph:

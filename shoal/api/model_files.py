@@ -12,8 +12,9 @@ from torch import nn
 
 from algorithms.build import probe_of
 from algorithms.models.adoption.frozen import frozen_slot, frozen_tensors
+from export.capture import trace
 from export.describe import example_inputs, named
-from export.lowering.onnx_graph import OnnxGraph, capture_onnx, to_template
+from export.lowering.onnx_graph import OnnxGraph, to_onnx, to_template
 from export.model_file import state_file, to_safetensors_file
 from host.files import write_atomically
 from shoal.api.own_model import device_model, network_with, torch_tensors
@@ -152,8 +153,10 @@ class ModelFiles:
         """What a device answers, as a graph over its tensors and as the half of a file that they
         are added to."""
         objective = self._held.objective
-        graph = capture_onnx(
-            named(objective.graphs()["predict"]), example_inputs(objective, self._window.shape)
+        graph = to_onnx(
+            trace(
+                named(objective.graphs()["predict"]), example_inputs(objective, self._window.shape)
+            )
         )
         return graph, to_template(graph)
 
@@ -166,8 +169,10 @@ class ModelFiles:
         probe = probe_of(objective, self._window.shape)
         assert probe.predict is not None
         predict = probe.predict
-        graph = capture_onnx(
-            lambda inputs: {names.PROBABILITIES: predict(inputs, inputs[names.X])},
-            example_inputs(objective, self._window.shape),
+        graph = to_onnx(
+            trace(
+                lambda inputs: {names.PROBABILITIES: predict(inputs, inputs[names.X])},
+                example_inputs(objective, self._window.shape),
+            )
         )
         return graph, to_template(graph)

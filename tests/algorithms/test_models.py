@@ -18,7 +18,8 @@ from algorithms.models.classifier import Classifier, Scale, watch_representation
 from algorithms.models.har_cnn import HarCnn
 from algorithms.models.images import resnet18, vgg11
 from algorithms.models.registry import MODELS, OF_IDS, default_model, make_model
-from export.lowering.onnx_graph import capture_onnx
+from export.capture import trace
+from export.lowering.onnx_graph import to_onnx
 from wire.bundle import Window
 from wire.errors import ConfigError
 
@@ -272,13 +273,15 @@ def test_a_training_step_on_the_device_equals_eager_torch(name: str, window: Win
             | {"loss": value}
         )
 
-    captured = capture_onnx(
-        step,
-        {
-            **tensors,
-            "batch/x": torch.randn(7, *window.shape),
-            "batch/y": torch.zeros(7, dtype=torch.int64),
-        },
+    captured = to_onnx(
+        trace(
+            step,
+            {
+                **tensors,
+                "batch/x": torch.randn(7, *window.shape),
+                "batch/y": torch.zeros(7, dtype=torch.int64),
+            },
+        )
     )
     session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
     for size in (2, 7, 16):

@@ -29,8 +29,9 @@ from algorithms.objectives.supervised import Supervised
 from algorithms.privacy.base import NoPrivacy
 from edge_client.core.ports import Windows
 from edge_client.work.executor import Executor
+from export.capture import trace
 from export.describe import describe_bundle, example_inputs, named, responses_of, to_numpy
-from export.lowering.onnx_graph import capture_onnx
+from export.lowering.onnx_graph import to_onnx
 from simulation.engine.graphs.eager import EagerGraphs
 from tests.contracts.objective import (
     CLASSES,
@@ -117,7 +118,7 @@ class TestEveryObjective:
         }
         for graph, function in objective.graphs().items():
             if graph in own:
-                captured = capture_onnx(named(function), inputs)
+                captured = to_onnx(trace(named(function), inputs))
                 session = onnxruntime.InferenceSession(
                     captured.onnx, providers=["CPUExecutionProvider"]
                 )

@@ -17,7 +17,8 @@ from algorithms.core.contract import TorchTensors
 from algorithms.core.functional import functional
 from algorithms.models.har_cnn import HarCnn
 from algorithms.privacy.per_example import clipped_gradients, example_gradients
-from export.lowering.onnx_graph import capture_onnx
+from export.capture import trace
+from export.lowering.onnx_graph import to_onnx
 from wire.errors import ConfigError
 
 
@@ -284,8 +285,8 @@ def test_the_exported_step_equals_the_eager_one(
             "metric/loss_sum": loss_sum
         }
 
-    captured = capture_onnx(
-        step, {**tensors, "batch/x": x, "batch/y": y, "hyper/clip_norm": torch.tensor(1.0)}
+    captured = to_onnx(
+        trace(step, {**tensors, "batch/x": x, "batch/y": y, "hyper/clip_norm": torch.tensor(1.0)})
     )
     session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
     for num, bound in ((8, 1.0), (2, 0.05), (33, 100.0)):

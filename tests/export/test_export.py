@@ -22,7 +22,8 @@ from algorithms.models.images import resnet18
 from algorithms.objectives.fedavg import FedAvg
 from export import parity
 from export.bundle import capture_graphs, save_probe
-from export.lowering.onnx_graph import capture_onnx, count_operators
+from export.capture import trace
+from export.lowering.onnx_graph import count_operators, to_onnx
 from export.parity import ParityError, check_parity
 from export.publish import DEVICE_FILE
 from host.native.arithmetic import answer
@@ -109,7 +110,7 @@ def test_exported_steps_of_other_networks_equal_eager(net: Net, shape: tuple[int
         scalars = {k.removeprefix("hyper/"): v for k, v in inputs.items() if k.startswith("hyper/")}
         return objective.step(held, {"x": inputs["batch/x"], "y": inputs["batch/y"]}, scalars)
 
-    captured = capture_onnx(step, example)
+    captured = to_onnx(trace(step, example))
     session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
     state = {k: v.clone() for k, v in tensors.items()}
     for size in (2, 7, 32):
@@ -156,7 +157,7 @@ def test_unsupported_convolution_names_itself() -> None:
         ConfigError,
         match=r"^ConvTranspose1d: training it on a device is not supported; use Conv1d or Conv2d$",
     ):
-        capture_onnx(step, example)
+        to_onnx(trace(step, example))
 
 
 def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path: Path) -> None:
@@ -335,7 +336,7 @@ def test_what_is_drawn_is_drawn_for_each_layer() -> None:
     def twice(inputs: TorchTensors) -> TorchTensors:
         return {f"output/{n}": torch.rand_like(inputs["batch/x"]) * inputs["batch/x"] for n in "ab"}
 
-    captured = capture_onnx(twice, {"batch/x": torch.ones(7, 5)})
+    captured = to_onnx(trace(twice, {"batch/x": torch.ones(7, 5)}))
     (a, b) = onnxruntime.InferenceSession(captured.onnx).run(
         None, {"batch/x": np.ones((3, 5), np.float32)}
     )

@@ -15,8 +15,9 @@ from algorithms.composition import read_algorithm
 from algorithms.models.adoption.dropout import keep, replace_dropouts
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
+from export.capture import trace
 from export.describe import example_inputs, named
-from export.lowering.onnx_graph import capture_onnx
+from export.lowering.onnx_graph import to_onnx
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.objective import objective_for_fleet
@@ -265,7 +266,7 @@ def test_the_exported_step_drops_what_eager_torch_drops(from_the_docs: str) -> N
     inputs = example_inputs(objective, fleet.window.shape)
     inputs["batch/x"] = torch.randn_like(inputs["batch/x"])
     step = named(objective.graphs()["step"])
-    captured = capture_onnx(step, inputs)
+    captured = to_onnx(trace(step, inputs))
     assert "batch/uniform/extractor.6" in captured.inputs
     session = onnxruntime.InferenceSession(captured.onnx, providers=["CPUExecutionProvider"])
     found = dict(
