@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from algorithms.core.arena import flatten, layout_of, size_of, views, write_change
-from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import (
     Grouped,
     GroupingMemory,
@@ -30,7 +29,7 @@ from algorithms.core.contract import (
     exchanged,
 )
 from algorithms.core.keys import NEWCOMER, UNLABELLED, is_no_group
-from algorithms.core.stack import Stack
+from algorithms.core.stack import NUMPY, Arithmetic, Stack
 from algorithms.groupings.base import Defaults
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean

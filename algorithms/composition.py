@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from algorithms import outside, registry
 from algorithms.algorithm import Algorithm
-from algorithms.core.arithmetic import NUMPY, Arithmetic
 from algorithms.core.contract import Mean, ServerOptimizer
 from algorithms.core.keys import Units
+from algorithms.core.stack import NUMPY, Arithmetic
 from algorithms.groupings.base import Defaults
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.coordinator import DefaultCoordinator

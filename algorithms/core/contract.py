@@ -14,8 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from torch import Tensor
 
-from algorithms.core.arithmetic import NUMPY, Arithmetic
-from algorithms.core.stack import Stack
+from algorithms.core.stack import NUMPY, Arithmetic, Stack
 from algorithms.models.reading.network import Network
 from algorithms.spec import WithOptions
 from wire.arrays import names

@@ -10,7 +10,7 @@ without). Ranks come from sorted blocks of columns, which numpy does with vector
 faster than a selection (numpy's, torch's) for up to thousands of models.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.core.arithmetic import NUMPY, AddColumns, Arithmetic
+from algorithms.models.reading.layers import Network
 from wire.arrays.tensors import Array
 
 ASKED_FROM = 2**22
@@ -37,6 +37,32 @@ FEWEST_COLUMNS = 128
 LARGEST = float(np.finfo(np.float32).max)
 
 Made = TypeVar("Made")
+
+
+AddColumns = Callable[[Array, slice], None]
+"""Adds a weighted sum over these columns to those of a total (D,) float64. Threads may call it at a
+time, each with columns of its own."""
+
+
+class Arithmetic:
+    """The two heaviest computations of the server's half, as a port: whoever runs an algorithm may
+    give it a faster machine for them (`host.native.arithmetic`). None says that numpy or torch have
+    to do it, as here; they compute the same, within rounding."""
+
+    def column_sums(self, arena: Array, rows: Array, weights: Array) -> AddColumns | None:
+        """The weighted sum sum_i weights_i w_i of the rows (N,) of an arena (M, D) float32, C
+        order, with weights (N,) float32, made for some columns at a time."""
+        return None
+
+    def probabilities(
+        self, network: Network, models: Sequence[Mapping[str, Array]], inputs: Array
+    ) -> Array | None:
+        """Class probabilities (N, z, classes) float32 of N models, tensors by ``shared/NAME`` and
+        ``statistic/NAME``, for inputs (z, channels, time) float32."""
+        return None
+
+
+NUMPY = Arithmetic()
 
 
 class Stack:

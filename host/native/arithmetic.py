@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from algorithms.core.arithmetic import AddColumns, Arithmetic
+from algorithms.core.stack import AddColumns, Arithmetic
 from algorithms.models.reading.network import Network
 from host.compiler import CannotCompile
 from host.native.library import load_library
