@@ -24,8 +24,8 @@ from aggregator.core.plan import make_plan, trained_on_all
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.optimizers.base import slot_of
+from algorithms.personalisation.keeping import Keeping
 from algorithms.personalisation.memory import Memory, mixed, neighbours, unit
-from algorithms.personalisation.neighbourly import ByNeighbours
 from benchmarks.candidate_rules import SHARES, text
 from benchmarks.results.report import describe_machine, put
 from edge_client.data.layout import PARTS, fit_windows, windows_for
@@ -79,7 +79,7 @@ class Fleet:
         devices = self.run.data
         objective = objective_for_fleet(devices, spec, seed)
         keeping = getattr(objective.graphs()["memorise"], "__self__", None)
-        assert isinstance(keeping, ByNeighbours)
+        assert isinstance(keeping, Keeping)
         self.keeping, self.graphs = keeping, EagerGraphs(objective)
         self.bundle = describe_bundle(
             objective, name=devices.name, classes=devices.classes, window=devices.window

@@ -7,6 +7,7 @@ gate, vf, vg the device's columns of Vf and Vg (``filter_shift``, ``gate_shift``
 """
 
 import copy
+from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
@@ -42,17 +43,6 @@ class GatedUnits(nn.Module):
         return torch.tanh(filtered) * torch.sigmoid(gated)
 
 
-class PlainUnits(nn.Module):
-    """max(0, W^T x + b): the units of the baseline."""
-
-    def __init__(self, num_features: int, num_units: int) -> None:
-        super().__init__()
-        self.linear = glorot(num_features, num_units)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.linear(x))
-
-
 class OnFrozen(Classifier):
     """A classifier of two or another number of layers on the frozen extractor of another one.
 
@@ -80,8 +70,11 @@ class OnFrozen(Classifier):
         self.units = {f"units{i}": units for i in range(1, layers + 1)}
         width = pretrained.num_features
         for name in self.units:
-            layer = GatedUnits(width, units, conditioned) if gated else PlainUnits(width, units)
-            extractor.add_module(name, layer)
+            if gated:
+                extractor.add_module(name, GatedUnits(width, units, conditioned))
+            else:
+                plain = OrderedDict[str, nn.Module](linear=glorot(width, units), relu=nn.ReLU())
+                extractor.add_module(name, nn.Sequential(plain))
             width = units
         super().__init__(freeze(pretrained.scale), extractor, glorot(units, num_classes))
         self.shape, self.vocabulary, self.steps = (

@@ -218,16 +218,20 @@ class FedDisk(Weighted):
         fleet, device = self.outputs(tensors, batch, _FLEET), self.outputs(tensors, batch, _BEST)
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, Tensor]:
-            one, zero = (
-                odds_of(call(self.ratio, weights, _CLASSIFIER, fleet)),
-                odds_of(call(self.ratio, weights, _CLASSIFIER, device)),
-            )
-            return (F.softplus(-one).mean() + F.softplus(zero).mean()) / 2, count_right(one, zero)
+            one, zero = self.odds(weights, fleet), self.odds(weights, device)
+            right = (one > 0).to(torch.float32).sum() + (zero <= 0).to(torch.float32).sum()
+            return (F.softplus(-one).mean() + F.softplus(zero).mean()) / 2, right / 2
 
         return plain_step(loss_of, _CLASSIFIER, tensors, hyper["ratio_lr"], batch)
 
     def log_odds(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        return odds_of(call(self.ratio, tensors, _CLASSIFIER, self.outputs(tensors, batch, _BEST)))
+        return self.odds(tensors, self.outputs(tensors, batch, _BEST))
+
+    def odds(self, tensors: TorchTensors, x: Tensor) -> Tensor:
+        """Return log p / (1 - p) (batch,), p what the binary classifier gives the second of two
+        classes for a density model's outputs."""
+        logits = call(self.ratio, tensors, _CLASSIFIER, x)
+        return logits[:, 1] - logits[:, 0]
 
 
 def tensors_of(module: nn.Module, prefix: str) -> TorchTensors:
@@ -243,17 +247,6 @@ def call(module: nn.Module, tensors: TorchTensors, prefix: str, x: Tensor) -> Te
         (x,),
     )
     return made
-
-
-def odds_of(logits: Tensor) -> Tensor:
-    """log p / (1 - p) (batch,), p the softmax output for the second of two classes."""
-    return logits[:, 1] - logits[:, 0]
-
-
-def count_right(fleet: Tensor, device: Tensor) -> Tensor:
-    """How many of each pair of vectors, given their log odds, are told right, as a number of
-    examples."""
-    return ((fleet > 0).to(torch.float32).sum() + (device <= 0).to(torch.float32).sum()) / 2
 
 
 def validation_loss(models: Sequence[LocalModel]) -> float | None:

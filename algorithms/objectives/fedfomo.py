@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from algorithms.core.contract import (
     GraphFunction,
@@ -160,11 +159,9 @@ class FedFomo(Supervised):
             {**tensors, **{k: tensors[peer_key(k)][n] for k in exchanged(tensors)}}
             for n in range(self.num_others)
         ]
-        return {
-            names.metric("loss"): torch.stack(
-                [self._loss_sum(held, batch) for held in (tensors, *peers)]
-            )
-        }
+        answers = (self.forward(held, batch, training=False).logits for held in (tensors, *peers))
+        sums = [self.task.measured(logits, self.target(batch)).sum() for logits in answers]
+        return {names.metric("loss"): torch.stack(sums)}
 
     def mix(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Move towards the others. The weights as they are, negative ones included, are
@@ -184,8 +181,3 @@ class FedFomo(Supervised):
             for k, v in apart.items()
         }
         return following_values(mixed) | {names.metric("weights"): weights}
-
-    def _loss_sum(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        return self.task.measured(
-            self.forward(tensors, batch, training=False).logits, self.target(batch)
-        ).sum()

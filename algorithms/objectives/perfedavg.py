@@ -92,8 +92,14 @@ class PerFedAvg(Supervised):
         directions, loss_after, made_after = differentiate(self.loss, keys, adapted, second, hyper)
         if self.hessian == "free":
             ahead, behind = (
-                self._gradients_at(keys, tensors, directions, first, hyper, sign)
-                for sign in (1.0, -1.0)
+                differentiate(
+                    self.loss,
+                    keys,
+                    {**tensors, **{k: tensors[k] + off * directions[k] for k in keys}},
+                    first,
+                    hyper,
+                )[0]
+                for off in (1.0 * hyper["delta"], -1.0 * hyper["delta"])
             )
             curvature = {k: (ahead[k] - behind[k]) / (2 * hyper["delta"]) for k in keys}
             directions = {k: directions[k] - hyper["inner_lr"] * curvature[k] for k in keys}
@@ -116,18 +122,6 @@ class PerFedAvg(Supervised):
         return following_values(made.following | moved) | self.metrics(
             made.logits, batch, loss * batch["x"].shape[0]
         )
-
-    def _gradients_at(
-        self,
-        keys: list[str],
-        tensors: TorchTensors,
-        along: TorchTensors,
-        batch: TorchTensors,
-        hyper: TorchTensors,
-        sign: float,
-    ) -> TorchTensors:
-        there = {**tensors, **{k: tensors[k] + sign * hyper["delta"] * along[k] for k in keys}}
-        return differentiate(self.loss, keys, there, batch, hyper)[0]
 
 
 def _only(batch: TorchTensors, half: Tensor) -> TorchTensors:

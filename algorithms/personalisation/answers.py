@@ -7,7 +7,6 @@ there or not, and of quantities, a row has one more column, which is its weight:
 would be an answer too.
 """
 
-from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -25,9 +24,9 @@ LEAST_MEASURED = 1e-12
 measured."""
 
 
-class Answers(ABC):
+class Answers:
     """How a task's answers are remembered and mixed: rows (n, width), of which the last column is
-    the weight."""
+    the weight. Here quantities in the fleet's units, as a model gives them."""
 
     by_class: ClassVar[bool] = False
     """True if a window has one of the classes, so that a device may have labels of a part of them
@@ -35,29 +34,34 @@ class Answers(ABC):
     columns: ClassVar[int] = 1
     """Columns of a row besides the numbers that a model gives."""
 
-    @abstractmethod
     def guess(self, logits: Tensor) -> Tensor:
         """Return the rows of what a model answers (n, outputs)."""
+        return with_weight(logits)
 
-    @abstractmethod
     def labels(self, target: Tensor, num_outputs: int) -> Tensor:
         """Return the rows of labels, as `Task.target` gives them; zeros where a window has none."""
+        known = (target == target).all(1, keepdim=True)  # what differs from itself is no number
+        return torch.where(known, with_weight(target), 0.0)
 
     def weight(self, rows: Tensor) -> Tensor:
         """Return (n,) how much there is in each row: 1 for a whole answer, 0 for none."""
         return rows[:, -1]
 
-    @abstractmethod
     def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss (n,) of answers as rows."""
+        """Return the loss (n,) of answers as rows: the mean squared error."""
+        return (rows - labels)[:, :-1].square().mean(1)
 
     def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
         """Return what `Task.answer` would say, by these rows."""
-        return rows[:, :-1]
+        return task.answer(rows[:, :-1], scaled)
 
-    @abstractmethod
     def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
         """Return ``metric/loss_sum`` and ``metric/num_correct`` of answers as rows."""
+        told = rows[:, :-1]
+        return {
+            names.LOSS_SUM: task.measured(told, target).sum(),
+            names.NUM_CORRECT: task.right(told, target).sum(),
+        }
 
 
 class OfClasses(Answers):
@@ -100,6 +104,9 @@ class OfNames(Answers):
         """The mean binary cross-entropy."""
         return _of_names(rows[:, :-1], labels[:, :-1], LEAST)
 
+    def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
+        return rows[:, :-1]
+
     def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
         told = rows[:, :-1]
         right = ((told >= PRESENT) == (target > 0)).all(1).to(torch.float32)
@@ -109,36 +116,11 @@ class OfNames(Answers):
         }
 
 
-class OfQuantities(Answers):
-    """Quantities in the fleet's units, as a model gives them."""
-
-    def guess(self, logits: Tensor) -> Tensor:
-        return with_weight(logits)
-
-    def labels(self, target: Tensor, num_outputs: int) -> Tensor:
-        known = (target == target).all(1, keepdim=True)  # what differs from itself is no number
-        return torch.where(known, with_weight(target), 0.0)
-
-    def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """The mean squared error."""
-        return (rows - labels)[:, :-1].square().mean(1)
-
-    def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
-        return task.answer(rows[:, :-1], scaled)
-
-    def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
-        told = rows[:, :-1]
-        return {
-            names.LOSS_SUM: task.measured(told, target).sum(),
-            names.NUM_CORRECT: task.right(told, target).sum(),
-        }
-
-
 CLASSES = OfClasses()
 ANSWERS: dict[TaskName, Answers] = {
     CLASSIFICATION: CLASSES,
     MULTI_LABEL: OfNames(),
-    REGRESSION: OfQuantities(),
+    REGRESSION: Answers(),
 }
 """The tasks in which a device can look up neighbours: one representation and one label for each
 window."""

@@ -1,24 +1,111 @@
 """What a device keeps when a run is over: the registered ways to decide it."""
 
 from copy import copy
-from dataclasses import replace
+from dataclasses import replace as with_fields
 from typing import ClassVar, Self
 
+from msgspec.structs import replace
+
+from algorithms.core.contract import ObjectiveMemory, Work
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Supervised
+from algorithms.objectives.wrapper import Wrapper
 from algorithms.personalisation.answers import ANSWERS
 from algorithms.personalisation.keeping import (
+    GAUGED,
     GENERAL,
+    GLANCED,
+    TRAINED,
     TUNED,
+    ByScores,
     Candidate,
-    KeepingServer,
+    Keeping,
     Recipe,
 )
-from algorithms.personalisation.neighbourly import ByNeighbours, ByScores
+from algorithms.personalisation.kept import CHOOSE
 from algorithms.spec import WithOptions, option
+from wire.arrays import names
 from wire.errors import ConfigError
-from wire.messages import MOST_EPOCHS
+from wire.messages import MOST_EPOCHS, Apply, Evaluate, Train, Verb
 from wire.tasks import CLASSIFICATION, TaskName
+
+
+class KeepingServer(Wrapper[DefaultCoordinator]):
+    """Wraps the server's half of an objective: what devices do after the last round."""
+
+    replaces = ("keeps", "closing")
+    keeps: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        whole: DefaultCoordinator,
+        recipe: Recipe,
+        memory: int,
+        holdout: float,
+        epochs: int,
+        reports: bool,
+    ) -> None:
+        """Devices remember so many windows in their `memory`, judge candidates on the share
+        `holdout`, train for so many `epochs` (0: as many as in a round), and say what they keep
+        where `reports` is true."""
+        super().__init__(whole)
+        self.recipe, self.memory, self.holdout = recipe, memory, holdout
+        self.epochs, self.reports = epochs, reports
+
+    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        own = (verb for verb in self.inner.closing(context, work) if verb != Evaluate())
+        holdout = (
+            self.holdout if len(self.recipe.candidates) > 1 else 0.0
+        )  # there is nothing to choose from
+        before = tuple(
+            replace(verb, holdout=holdout, least=TRAINED) if isinstance(verb, Train) else verb
+            for verb in own
+        )
+        memorise = Evaluate("windows", "memorise", holdout=holdout, report=False, most=self.memory)
+        gauge: tuple[Verb, ...] = ()
+        if self.recipe.recalibrates:
+            gauge = (
+                Evaluate("windows", "gauge", report=False, most=GAUGED),
+                Apply("recalibrate", report=False),
+            )
+        if self.recipe.glances:
+            gauge = (Evaluate("unlabelled", "glance", report=False, most=GLANCED), *gauge)
+        tune: tuple[Verb, ...] = ()
+        if self.recipe.tunes:
+            tune = (
+                Apply("baseline", report=False),
+                *self._tuning(context, work),
+                Apply("blend", report=False),
+                memorise,
+            )
+        return (
+            *before,
+            *gauge,
+            memorise,
+            *tune,
+            Apply(CHOOSE, report=self.reports),
+            Evaluate("test", names.ASSESS),
+        )
+
+    def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
+        """The objective's own training, on the windows that are not held out; nothing of it is
+        reported."""
+        usual, verbs = self.whole.training(context, work), list[Verb]()
+        judges = any(
+            isinstance(verb, Evaluate) and verb.split == "holdout" for verb in usual
+        )  # by windows that candidates are judged on
+        for verb in usual:
+            match verb:
+                case Train():
+                    epochs = self.epochs or verb.epochs
+                    verbs.append(
+                        replace(
+                            verb, epochs=epochs, report=False, holdout=self.holdout, least=TRAINED
+                        )
+                    )
+                case Apply() | Evaluate() if not judges:
+                    verbs.append(replace(verb, report=False))
+        return tuple(verbs)
 
 
 class ByRecipe(WithOptions):
@@ -49,7 +136,7 @@ class ByRecipe(WithOptions):
         if self.recipe is None:
             return None
         recipe = self.recipe if self.task in ANSWERS else self.recipe.alone
-        return replace(recipe, glances=recipe.recalibrates and self.task == CLASSIFICATION)
+        return with_fields(recipe, glances=recipe.recalibrates and self.task == CLASSIFICATION)
 
     def in_task(self, task: TaskName) -> Self:
         """Return the same for devices that learn this task.
@@ -72,7 +159,7 @@ class ByRecipe(WithOptions):
     def wrap_device(self, objective: Supervised) -> None:
         """Wrap the device's half of an objective with what this needs."""
         if self.rule:
-            keeping = ByNeighbours if self.task in ANSWERS else ByScores
+            keeping = Keeping if self.task in ANSWERS else ByScores
             keeping(objective, self.rule, self.memory)
 
     def wrap_server(self, coordinator: DefaultCoordinator, reports: bool) -> None:

@@ -16,7 +16,7 @@ The candidates are made one after the other, by verbs that every client has:
    to judge it by.
 4. ``memorise`` again, and ``choose``.
 
-What is remembered of a window goes by the task: `algorithms.personalisation.neighbourly`.
+What is remembered of a window goes by the task (`ByScores` where it has no neighbours).
 
 A candidate is a model, and a share of the device's neighbours in its answer. The choice goes
 through the candidates in their order, and takes the first one that is not worse than the best by
@@ -32,23 +32,22 @@ from dataclasses import replace as with_fields
 from typing import ClassVar
 
 import torch
-from msgspec.structs import replace
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, ObjectiveMemory, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, TorchTensors
 from algorithms.core.functional import functional
 from algorithms.core.probe import named_norms, norm_layers, watch_norms
 from algorithms.models.adoption.frozen import fixed_norms
 from algorithms.models.classifier import plausible
-from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.supervised import Pass, Supervised, following_values
 from algorithms.objectives.wrapper import Wrapper
 from algorithms.optimizers.base import slot_of
+from algorithms.personalisation.answers import ANSWERS, Answers
 from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, USABLE, WINDOWS, WORST
-from algorithms.personalisation.memory import SHARE, Memory, Scores
+from algorithms.personalisation.memory import SHARE, Memory, Scores, answer, empty, unit
 from wire.arrays import names
 from wire.held import FEWEST
-from wire.messages import Apply, Evaluate, Train, Verb
+from wire.tasks import NO_LABEL, RECONSTRUCTION
 
 PRIOR, PRIOR_OF_TRAINED = 16.0, 128.0
 """The statistics of the group count as much as so many windows of the device: as fewer where the
@@ -120,10 +119,12 @@ class Recipe:
 
 
 class Keeping(Wrapper[Supervised]):
-    """Wraps an objective: the graphs that make candidates and choose. Classes that derive from it
-    say what is remembered, and how the device answers by it."""
+    """Wraps an objective: the graphs that make candidates and choose. The device remembers the
+    representation, the answer and the label of each window, and answers by neighbours among them
+    too."""
 
-    replaces: tuple[str, ...] = ("initial", "graphs")
+    replaces: tuple[str, ...] = ("initial", "graphs", "has_memory", "predict")
+    has_memory: ClassVar[bool] = True
 
     def __init__(self, whole: Supervised, recipe: Recipe, memory_size: int) -> None:
         super().__init__(whole)
@@ -244,27 +245,6 @@ class Keeping(Wrapper[Supervised]):
         sums = {**rows, "held": batch["held"].unsqueeze(1)}
         return {names.metric(name): place.T @ value for name, value in sums.items()}
 
-    def no_memory(self) -> TorchTensors:
-        """The memory of a device that has none, with its share."""
-        raise NotImplementedError
-
-    def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
-        """What is remembered of each window of a batch, by name (batch, width)."""
-        raise NotImplementedError
-
-    def known(self, batch: TorchTensors) -> Tensor:
-        """(batch,) 1 for each window that has a label, or needs none."""
-        raise NotImplementedError
-
-    def label_rows(self, batch: TorchTensors) -> Tensor:
-        """(batch, outputs) 1 for the class of each window; zeros where it is not known. Only where
-        windows have classes."""
-        raise NotImplementedError
-
-    def memorised(self, tensors: TorchTensors) -> Memory | Scores:
-        """What ``memorise`` gave."""
-        raise NotImplementedError
-
     def baseline(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
@@ -345,12 +325,57 @@ class Keeping(Wrapper[Supervised]):
             names.metric(name): value for name, value in said.items()
         }
 
-    # Answers
+    # Memory of windows, and answers by it
+
+    @property
+    def answers(self) -> Answers:
+        """What answers and labels are in the task."""
+        return ANSWERS[self.whole.task.of]
+
+    def no_memory(self) -> TorchTensors:
+        """Return the memory of a device that has none, with its share."""
+        model = self.model
+        return empty(self.memory_size, model.num_features, model.num_classes + self.answers.columns)
+
+    def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
+        """Return what is remembered of each window of a batch, by name (batch, width)."""
+        labels = self.label_rows(batch).to(made.logits.dtype)
+        return {
+            "keys": unit(made.features),
+            "guess": self.answers.guess(made.logits),
+            "labels": labels,
+        }
+
+    def known(self, batch: TorchTensors) -> Tensor:
+        """Return (batch,) 1 for each window that has a label, or needs none."""
+        return self.answers.weight(self.label_rows(batch))
+
+    def label_rows(self, batch: TorchTensors) -> Tensor:
+        """The rows (batch, width) of the labels."""
+        return self.answers.labels(self.whole.target(batch), self.model.num_classes)
+
+    def memorised(self, tensors: TorchTensors) -> Memory | Scores:
+        """Return what ``memorise`` gave."""
+        keys, guess, labels, held = (
+            tensors[names.response("memorise", name)]
+            for name in ("keys", "guess", "labels", "held")
+        )
+        return Memory(keys, guess, labels, held.squeeze(1), self.answers)
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        """``metric/loss_sum`` and ``metric/num_correct`` of what the device answers with what it
-        has kept."""
-        raise NotImplementedError
+        """Return ``metric/loss_sum`` and ``metric/num_correct`` of what the device answers with what
+        it has kept."""
+        return self.answers.metrics(
+            self._mixed(tensors, batch["x"]), self.whole.task, self.whole.target(batch)
+        )
+
+    def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
+        return self.answers.told(self._mixed(tensors, x), self.whole.task, self.model.scale(x))
+
+    def _mixed(self, tensors: TorchTensors, x: Tensor) -> Tensor:
+        """The rows (batch, width) of what the device answers."""
+        made = self.whole.answer(tensors, x)
+        return answer(tensors, made.features, self.answers.guess(made.logits), self.answers)
 
 
 def variety(shares: Tensor) -> Tensor:
@@ -397,79 +422,31 @@ def _first(flags: Tensor) -> Tensor:
     return torch.stack(firsts)
 
 
-class KeepingServer(Wrapper[DefaultCoordinator]):
-    """Wraps the server's half of an objective: what devices do after the last round."""
+class ByScores(Keeping):
+    """Remembers how well a model does on each window, and keeps a model alone: steps of a window
+    have a representation each, and a window that is given back has no label."""
 
-    replaces = ("keeps", "closing")
-    keeps: ClassVar[bool] = True
+    replaces = ("initial", "graphs")
 
-    def __init__(
-        self,
-        whole: DefaultCoordinator,
-        recipe: Recipe,
-        memory: int,
-        holdout: float,
-        epochs: int,
-        reports: bool,
-    ) -> None:
-        """Devices remember so many windows in their `memory`, judge candidates on the share
-        `holdout`, train for so many `epochs` (0: as many as in a round), and say what they keep
-        where `reports` is true."""
-        super().__init__(whole)
-        self.recipe, self.memory, self.holdout = recipe, memory, holdout
-        self.epochs, self.reports = epochs, reports
+    def no_memory(self) -> TorchTensors:
+        return {SHARE: torch.zeros(())}
 
-    def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        own = (verb for verb in self.inner.closing(context, work) if verb != Evaluate())
-        holdout = (
-            self.holdout if len(self.recipe.candidates) > 1 else 0.0
-        )  # there is nothing to choose from
-        before = tuple(
-            replace(verb, holdout=holdout, least=TRAINED) if isinstance(verb, Train) else verb
-            for verb in own
-        )
-        memorise = Evaluate("windows", "memorise", holdout=holdout, report=False, most=self.memory)
-        gauge: tuple[Verb, ...] = ()
-        if self.recipe.recalibrates:
-            gauge = (
-                Evaluate("windows", "gauge", report=False, most=GAUGED),
-                Apply("recalibrate", report=False),
+    def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
+        loss = self.whole.task.measured(made.logits, self.whole.target(batch))
+        return {"loss": loss.unsqueeze(1), "known": self.known(batch).unsqueeze(1)}
+
+    def known(self, batch: TorchTensors) -> Tensor:
+        if self.whole.task.of == RECONSTRUCTION:
+            return torch.ones_like(batch["count"])
+        return (self.whole.target(batch) != NO_LABEL).any(1).to(batch["count"].dtype)
+
+    def memorised(self, tensors: TorchTensors) -> Scores:
+        return Scores(
+            *(
+                tensors[names.response("memorise", name)].squeeze(1)
+                for name in ("loss", "known", "held")
             )
-        if self.recipe.glances:
-            gauge = (Evaluate("unlabelled", "glance", report=False, most=GLANCED), *gauge)
-        tune: tuple[Verb, ...] = ()
-        if self.recipe.tunes:
-            tune = (
-                Apply("baseline", report=False),
-                *self._tuning(context, work),
-                Apply("blend", report=False),
-                memorise,
-            )
-        return (
-            *before,
-            *gauge,
-            memorise,
-            *tune,
-            Apply(CHOOSE, report=self.reports),
-            Evaluate("test", names.ASSESS),
         )
 
-    def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        """The objective's own training, on the windows that are not held out; nothing of it is
-        reported."""
-        usual, verbs = self.whole.training(context, work), list[Verb]()
-        judges = any(
-            isinstance(verb, Evaluate) and verb.split == "holdout" for verb in usual
-        )  # by windows that candidates are judged on
-        for verb in usual:
-            match verb:
-                case Train():
-                    epochs = self.epochs or verb.epochs
-                    verbs.append(
-                        replace(
-                            verb, epochs=epochs, report=False, holdout=self.holdout, least=TRAINED
-                        )
-                    )
-                case Apply() | Evaluate() if not judges:
-                    verbs.append(replace(verb, report=False))
-        return tuple(verbs)
+    def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
+        return self.whole.evaluate(tensors, batch)

@@ -14,7 +14,6 @@ Neither moment is corrected for its bias towards its first value. The usual valu
 depends on how large the devices' changes are: the paper tries 0.001 to 10.
 """
 
-from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,12 +23,13 @@ from algorithms.spec import option
 from wire.arrays.tensors import Array, Tensors
 
 
-class Adaptive(ServerOptimizer):
-    """What the three have in common."""
+class FedAdagrad(ServerOptimizer):
+    """v_t = v_{t-1} + Delta_t^2."""
 
+    name: ClassVar[str] = "fedadagrad"
     citation: ClassVar[str] = "Reddi et al., ICLR 2021, Algorithm 2"
     server_lr: float = option(0.01, "learning rate of the server", above=0)
-    beta1: float = option(0.9, "decay of the momentum", low=0, below=1)
+    beta1: float = option(0.0, "decay of the momentum", low=0, below=1)
     tau: float = option(0.001, "degree of adaptivity", above=0)
 
     def __init__(self, *values: Any, **options: Any) -> None:
@@ -44,26 +44,16 @@ class Adaptive(ServerOptimizer):
             {"momentum": momentum, "square": square},
         )
 
-    @abstractmethod
     def second_moment(self, square: Array, squared: Array) -> Array:
-        """v_t of v_{t-1} and Delta_t^2, float64 of one shape."""
-
-
-class FedAdagrad(Adaptive):
-    """v_t = v_{t-1} + Delta_t^2."""
-
-    name: ClassVar[str] = "fedadagrad"
-
-    beta1: float = option(0.0, "decay of the momentum", low=0, below=1)
-
-    def second_moment(self, square: Array, squared: Array) -> Array:
+        """Return v_t of v_{t-1} and Delta_t^2, float64 of one shape."""
         return square + squared
 
 
-class FedAdam(Adaptive):
+class FedAdam(FedAdagrad):
     """v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2."""
 
     name: ClassVar[str] = "fedadam"
+    beta1: float = option(0.9, "decay of the momentum", low=0, below=1)
     beta2: float = option(0.99, "decay of the squares", low=0, below=1)
 
     def second_moment(self, square: Array, squared: Array) -> Array:

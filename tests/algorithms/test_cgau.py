@@ -11,7 +11,7 @@ from torch import nn
 from algorithms.core.contract import TorchTensors
 from algorithms.models.adoption.dropout import dropping
 from algorithms.models.classifier import Classifier, Scale
-from algorithms.models.gated import GatedUnits, OnFrozen, PlainUnits, freeze
+from algorithms.models.gated import GatedUnits, OnFrozen, freeze
 from algorithms.objectives.cgau import Cgau
 from algorithms.objectives.supervised import Supervised
 from benchmarks.papers.cgau import First, federate, least_accuracy
@@ -235,7 +235,7 @@ def test_any_classifier_can_be_stood_on() -> None:
     assert objective.model.shape == SHAPE
     assert objective.random == {f"uniform/units{i}": (9,) for i in (1, 2, 3)}
     assert objective.model.head.out_features == 5
-    assert isinstance(Cgau(network, gated=False).model.extractor.units1, PlainUnits)
+    assert isinstance(Cgau(network, gated=False).model.extractor.units1, nn.Sequential)
     assert not any(k.startswith("private/") for k in Cgau(network, conditioned=False).initial())
     ready = OnFrozen(network, 3)
     assert Cgau(ready).model is ready
