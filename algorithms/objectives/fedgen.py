@@ -81,15 +81,12 @@ class FedGenServer(DefaultCoordinator):
             prefix = f"{group}/generator."
             before = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
             rng = np.random.default_rng([context.info["seed"], number, crc32(group.encode())])
-            generator = Generator(
-                before or first_generator(rng, self.noise_dim, shape[1], self.hidden_dim, shape[2]),
-                shape[1],
-            )
             heads = [
                 (m.tensors[names.shared("head.weight")], m.tensors[names.shared("head.bias")])
                 for m in members
             ]
-            generator.train(
+            generator = train_generator(
+                before or first_generator(rng, self.noise_dim, shape[1], self.hidden_dim, shape[2]),
                 heads,
                 counts,
                 rng,
@@ -97,8 +94,8 @@ class FedGenServer(DefaultCoordinator):
                 self.generator_lr,
                 self.generator_batch,
             )
-            arrays |= {f"{prefix}{name}": value for name, value in generator.arrays().items()}
-            arrays[f"{group}/bank"] = generator.bank(rng, shape[0])
+            arrays |= {f"{prefix}{name}": value for name, value in generator.items()}
+            arrays[f"{group}/bank"] = make_bank(generator, shape[1], rng, shape[0])
             arrays[f"{group}/classes"] = (counts.sum(0) > 0).astype(np.float32)
             arrays[f"{group}/strength"] = np.asarray(DECAY**number, np.float32)
         return ObjectiveMemory(arrays, {**context.info, "round": number})
@@ -189,78 +186,68 @@ class FedGen(Supervised):
         )
 
 
-class Generator:
-    """Noise and label -> linear, BatchNorm, ReLU, linear -> representation, as the authors' code
-    has it."""
+def generate(generator: TorchTensors, noise: Tensor, labels: Tensor, training: bool) -> Tensor:
+    """Return what a generator makes of noise and labels: linear, BatchNorm, ReLU, linear, as the
+    authors' code has it."""
+    num_classes = generator["in.weight"].shape[1] - noise.shape[1]
+    inputs = torch.cat([noise, F.one_hot(labels, num_classes).to(torch.float32)], dim=1)
+    hidden = F.linear(inputs, generator["in.weight"], generator["in.bias"])
+    hidden = F.batch_norm(
+        hidden,
+        generator[names.RUNNING_MEAN],
+        generator[names.RUNNING_VAR],
+        generator["norm.weight"],
+        generator["norm.bias"],
+        training,
+    )
+    return F.linear(F.relu(hidden), generator["out.weight"], generator["out.bias"])
 
-    _MOVING: ClassVar[tuple[str, ...]] = (names.RUNNING_MEAN, names.RUNNING_VAR)
 
-    def __init__(self, arrays: Tensors, num_classes: int) -> None:
-        self.num_classes = num_classes
-        self._tensors = {k: torch.from_numpy(v.copy()) for k, v in arrays.items()}
-        self._parameters = [
-            v.requires_grad_() for k, v in self._tensors.items() if k not in self._MOVING
-        ]
+def train_generator(
+    arrays: Tensors,
+    heads: Sequence[tuple[Array, Array]],
+    counts: Array,
+    rng: np.random.Generator,
+    steps: int,
+    lr: float,
+    batch: int,
+) -> Tensors:
+    """Return a generator, its parameters and running statistics, after steps of Adam on the heads'
+    loss and on diversity. For a class, a head counts by its device's number of examples of this
+    class (`counts` (devices, classes))."""
+    generator = {key: torch.from_numpy(value.copy()) for key, value in arrays.items()}
+    still = (names.RUNNING_MEAN, names.RUNNING_VAR)
+    moving = [value.requires_grad_() for key, value in generator.items() if key not in still]
+    width = generator["in.weight"].shape[1] - counts.shape[1]
+    classes = np.flatnonzero(counts.sum(0) > 0)
+    shares = torch.from_numpy((counts / np.maximum(counts.sum(0), 1.0)).astype(np.float32))
+    weight, bias = (torch.from_numpy(np.stack(parts)) for parts in zip(*heads, strict=True))
+    optimiser = torch.optim.Adam(moving, lr=lr, weight_decay=WEIGHT_DECAY)
+    with torch.enable_grad():
+        for _ in range(steps):
+            labels = torch.from_numpy(rng.choice(classes, batch))
+            noise = torch.from_numpy(rng.standard_normal((batch, width), np.float32))
+            made = generate(generator, noise, labels, training=True)
+            logits = torch.einsum("bk,dck->dbc", made, weight) + bias.unsqueeze(1)
+            each = F.cross_entropy(
+                logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none"
+            ).reshape(len(heads), batch)
+            loss = (each * shares[:, labels]).sum(0).mean() + diversity(noise, made)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    return {key: value.detach().numpy() for key, value in generator.items()}
 
-    def arrays(self) -> Tensors:
-        """Its parameters and running statistics."""
-        return {k: v.detach().numpy() for k, v in self._tensors.items()}
 
-    def __call__(self, noise: Tensor, labels: Tensor, training: bool) -> Tensor:
-        held = self._tensors
-        inputs = torch.cat([noise, F.one_hot(labels, self.num_classes).to(torch.float32)], dim=1)
-        hidden = F.linear(inputs, held["in.weight"], held["in.bias"])
-        hidden = F.batch_norm(
-            hidden,
-            held[names.RUNNING_MEAN],
-            held[names.RUNNING_VAR],
-            held["norm.weight"],
-            held["norm.bias"],
-            training,
-        )
-        return F.linear(F.relu(hidden), held["out.weight"], held["out.bias"])
-
-    def train(
-        self,
-        heads: Sequence[tuple[Array, Array]],
-        counts: Array,
-        rng: np.random.Generator,
-        steps: int,
-        lr: float,
-        batch: int,
-    ) -> None:
-        """Adam on the heads' loss and on diversity. For a class, a head counts by its device's
-        number of examples of this class (`counts` (devices, classes))."""
-        classes = np.flatnonzero(counts.sum(0) > 0)
-        shares = torch.from_numpy((counts / np.maximum(counts.sum(0), 1.0)).astype(np.float32))
-        weight, bias = (torch.from_numpy(np.stack(parts)) for parts in zip(*heads, strict=True))
-        optimiser = torch.optim.Adam(self._parameters, lr=lr, weight_decay=WEIGHT_DECAY)
-        with torch.enable_grad():
-            for _ in range(steps):
-                labels, noise = (
-                    torch.from_numpy(rng.choice(classes, batch)),
-                    self._noise(rng, batch),
-                )
-                made = self(noise, labels, training=True)
-                logits = torch.einsum("bk,dck->dbc", made, weight) + bias.unsqueeze(1)
-                each = F.cross_entropy(
-                    logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none"
-                ).reshape(len(heads), batch)
-                loss = (each * shares[:, labels]).sum(0).mean() + diversity(noise, made)
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-
-    def bank(self, rng: np.random.Generator, rows: int) -> Array:
-        """`rows` representations of every class, (rows, classes, K) float32."""
-        with torch.no_grad():
-            labels = torch.arange(self.num_classes).repeat(rows)
-            made: Array = self(self._noise(rng, len(labels)), labels, training=False).numpy()
-        return made.reshape(rows, self.num_classes, -1)
-
-    def _noise(self, rng: np.random.Generator, size: int) -> Tensor:
-        width = self._tensors["in.weight"].shape[1] - self.num_classes
-        return torch.from_numpy(rng.standard_normal((size, width), np.float32))
+def make_bank(arrays: Tensors, num_classes: int, rng: np.random.Generator, rows: int) -> Array:
+    """Return `rows` representations of every class, (rows, classes, K) float32."""
+    generator = {key: torch.from_numpy(value) for key, value in arrays.items()}
+    width = generator["in.weight"].shape[1] - num_classes
+    labels = torch.arange(num_classes).repeat(rows)
+    noise = torch.from_numpy(rng.standard_normal((len(labels), width), np.float32))
+    with torch.no_grad():
+        made: Array = generate(generator, noise, labels, training=False).numpy()
+    return made.reshape(rows, num_classes, -1)
 
 
 def first_generator(

@@ -363,8 +363,8 @@ class Keeping(Wrapper[Supervised]):
         return Memory(keys, guess, labels, held.squeeze(1), self.answers)
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        """Return ``metric/loss_sum`` and ``metric/num_correct`` of what the device answers with what
-        it has kept."""
+        """Return ``metric/loss_sum`` and ``metric/num_correct`` of what the device answers with
+        what it has kept."""
         return self.answers.metrics(
             self._mixed(tensors, batch["x"]), self.whole.task, self.whole.target(batch)
         )

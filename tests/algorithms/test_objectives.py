@@ -20,7 +20,13 @@ from algorithms.means.weighted import WeightedMean
 from algorithms.objectives.apple import AppleServer
 from algorithms.objectives.fedbabu import FedBabuServer
 from algorithms.objectives.fedfomo import FedFomoServer
-from algorithms.objectives.fedgen import FedGenServer, Generator, diversity, first_generator
+from algorithms.objectives.fedgen import (
+    FedGenServer,
+    diversity,
+    first_generator,
+    make_bank,
+    train_generator,
+)
 from algorithms.objectives.fedpcl import FedPclServer
 from algorithms.objectives.fedrod import FedRodServer
 from algorithms.objectives.lgnet import FineTuned
@@ -424,9 +430,9 @@ class TestServers:
             rng.normal(size=3).astype(np.float32),
         )
         heads, counts = [(weight, bias), (-weight, -bias)], np.array([[10, 0, 0], [0, 20, 0]])
-        generator = Generator(first_generator(rng, 8, 3, 16, 5), 3)
-        generator.train(heads, counts, rng, steps=300, lr=0.01, batch=32)
-        bank = generator.bank(rng, 50)
+        first = first_generator(rng, 8, 3, 16, 5)
+        generator = train_generator(first, heads, counts, rng, steps=300, lr=0.01, batch=32)
+        bank = make_bank(generator, 3, rng, 50)
         for known, (weight, bias) in enumerate(heads):
             assert ((bank[:, known] @ weight.T + bias).argmax(1) == known).mean() > 0.95
         assert not np.array_equal(bank[0], bank[1])
