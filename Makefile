@@ -25,7 +25,8 @@ demo: $(VENV)/.demo
 	$(BIN)/shoal demo
 
 # Many tests wait for processes and brokers: one worker more than there are cores keeps the cores busy. `test` runs one representative of
-# each mechanism, `test-all` what `test` leaves out, and `slow` what takes minutes each or needs programs that few machines have.
+# each mechanism, `test-all` what `test` leaves out, and `slow` what takes minutes each or needs programs that few machines
+# have, and ten times as many examples of each property.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 test: setup deploy/.debian
@@ -36,6 +37,7 @@ test-all: setup deploy/.debian
 
 slow: setup deploy/.debian
 	$(PYTEST) -m slow $(ARGS)
+	$(PYTEST) -m 'hypothesis and not slow' --hypothesis-profile=night $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

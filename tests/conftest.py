@@ -46,8 +46,10 @@ if (
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # for the processes that tests start: many run at a time
-settings.register_profile("shoal", deadline=None)  # a busy machine is no failure
-settings.load_profile("shoal")
+# A busy machine is no failure. `make test` draws 30 examples of a property, `make slow` 300.
+settings.register_profile("change", deadline=None, max_examples=30)
+settings.register_profile("night", deadline=None, max_examples=300)
+settings.load_profile("change")
 torch.set_num_threads(
     1
     # the models are tiny: threads would wait for each other, and results would depend on their

@@ -275,7 +275,7 @@ def test_blobs_that_are_not_on_offer_cannot_be_fetched(bench: Bench) -> None:
     assert bench.answers()[-1].reason == "unknown-blob"
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     topic=st.one_of(
         st.builds(
@@ -299,9 +299,7 @@ def test_nothing_that_arrives_crashes_or_changes_what_is_safe(
     assert bench.campaign.state.received == before
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_mutated_update_is_counted_as_it_came_or_refused(
     fleet: FleetData, data: st.DataObject

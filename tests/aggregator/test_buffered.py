@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aggregator.aggregation.apply import weakened
@@ -257,7 +257,6 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=150)
 @example([("update", 0), ("bar", 0), ("check-in", 0), ("deadline", 4), ("update", 0)], 2, 0)
 @given(actions, st.integers(1, 4), st.integers(0, 6))
 def test_whatever_happens_each_update_counts_once_with_its_staleness_and_the_run_ends(

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.core import state as s
@@ -341,7 +341,6 @@ events = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(events)
 def test_any_history_after_the_end_ends_nobodys_work_and_asks_in_vain_only_a_few_times(
     history: list[tuple[Any, ...]],

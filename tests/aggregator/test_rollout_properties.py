@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aggregator.core.release import state as s
@@ -141,7 +141,6 @@ RETURN = [
 """An operator returns behind what the devices had, while they are given something new."""
 
 
-@settings(max_examples=300, deadline=None)
 @example(RETURN)
 @given(histories)
 def test_any_history_keeps_what_is_promised(history: list[tuple[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.core import state as s
@@ -166,7 +166,6 @@ events = st.lists(
 )
 
 
-@settings(max_examples=200)
 @given(events)
 def test_any_history_keeps_the_invariants_and_replays_to_the_same_state(
     history: list[tuple[str, Any]],
@@ -254,7 +253,6 @@ hours_of_a_fleet = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(hours_of_a_fleet, st.sampled_from([1.0, 1.5]), st.sampled_from([0.0, 20.0]))
 def test_a_short_round_asks_whoever_is_there_and_nobody_who_declined(
     history: list[tuple[str, Any]], over: float, pace_s: float

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.core import state as s
@@ -35,7 +35,6 @@ events = st.lists(
     [{}, {"buffer": 2, "concurrency": 2}, {"cohort": 1}],
     ids=["sync", "buffered", "cohort"],
 )
-@settings(max_examples=150)
 @given(events)
 def test_in_any_history_nobody_without_labels_trains_and_the_log_gives_the_same_state(
     policy: dict[str, int], history: list[tuple[str, Any]]

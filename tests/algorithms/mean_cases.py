@@ -1,7 +1,6 @@
 """Models, and a layout of their parameters, that the tests of means share."""
 
 import numpy as np
-from hypothesis import settings
 
 from algorithms.core.contract import Combined, Mean, Slice
 from algorithms.core.stack import Stack
@@ -36,9 +35,6 @@ ALL_CONVOLUTION = [Slice("shared/conv.weight", 0, SIZE, (4, 2, 3))]
 
 def by_name(mean: Mean) -> str:
     return f"{mean.name}{vars(mean) or ''}"
-
-
-many = settings(deadline=None, max_examples=50)
 
 
 def models(num: int, seed: int, size: int = SIZE, spread: float = 0.3) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorithms.core.contract import GroupingMemory, LocalModel
@@ -95,7 +95,6 @@ class TestAutoCFLClustering:
             )
         assert different > 0
 
-    @settings(deadline=None)
     @given(st.integers(1, 12), SEEDS, st.booleans())
     def test_equals_the_algorithm_line_by_line(self, count: int, seed: int, weighted: bool) -> None:
         rng = np.random.default_rng(seed)

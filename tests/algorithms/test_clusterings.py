@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
@@ -58,7 +58,6 @@ class TestCfl:
             np.hypot(0.75, 3.0)
         )
 
-    @settings(max_examples=50, deadline=None)
     @given(st.integers(2, 8), SEEDS)
     def test_bipartition_is_the_best_of_all(self, count: int, seed: int) -> None:
         cosines = cosine_matrix(np.random.default_rng(seed), count)
@@ -71,7 +70,6 @@ class TestCfl:
         assert set(labels.tolist()) == {0, 1}
         assert separation == pytest.approx(np.sqrt((1 - best) / 2))
 
-    @settings(max_examples=30, deadline=None)
     @given(st.integers(2, 12), SEEDS, st.sampled_from(["single", "complete", "average"]))
     def test_bipartition_equals_sklearn(self, count: int, seed: int, linkage: Any) -> None:
         cosines = cosine_matrix(np.random.default_rng(seed), count)
@@ -171,7 +169,6 @@ class TestHierarchical:
             }[metric]
             assert got[i, j] == pytest.approx(expected, rel=1e-6)
 
-    @settings(max_examples=30, deadline=None)
     @given(st.integers(2, 12), SEEDS, st.sampled_from(sorted(JUMP)), st.floats(0.5, 6))
     def test_cut_equals_sklearn(
         self, count: int, seed: int, linkage: Any, threshold: float

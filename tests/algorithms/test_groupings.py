@@ -57,7 +57,7 @@ class TestContract:
     def test_everybody_begins_together(self, name: str) -> None:
         assert MAKERS[name]().start(GroupingMemory(), "d0") == ("0" if name == "ifca" else NEWCOMER)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(count=st.integers(1, 9), seed=SEEDS)
     def test_memberships_are_complete_decimal_and_survive_a_restart(
         self, name: str, count: int, seed: int
@@ -79,7 +79,7 @@ class TestContract:
                 np.array_equal(again.arrays[key], value) for key, value in memory.arrays.items()
             )
 
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=10)
     @given(seed=SEEDS)
     def test_same_inputs_same_answer(self, name: str, seed: int) -> None:
         first, second = (
@@ -89,7 +89,7 @@ class TestContract:
         assert first.extra_epochs == second.extra_epochs
         assert first.notes == second.notes
 
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=10)
     @given(seed=SEEDS)
     def test_names_of_devices_do_not_matter(self, name: str, seed: int) -> None:
         ids = names(8)

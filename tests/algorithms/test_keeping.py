@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import nn
@@ -76,7 +76,6 @@ class TestFirstGood:
                 return i
         raise AssertionError("the best is not worse than itself")
 
-    @settings(deadline=None, max_examples=200)
     @given(
         losses=arrays(
             np.float32, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.integers(0, 6)

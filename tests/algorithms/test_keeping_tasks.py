@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorithms.composition import make_objective, read_algorithm
@@ -121,7 +121,6 @@ def plain_losses(
     return found
 
 
-@settings(deadline=None, max_examples=60)
 @given(memories())
 def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(
     case: tuple[TaskName, Memory, list[bool]],
@@ -137,7 +136,6 @@ def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(
     assert float(memory.elsewhere()) == 0
 
 
-@settings(deadline=None, max_examples=30)
 @given(memories(), st.floats(0, 1), st.integers(0, 99))
 def test_answers_lie_between_what_the_model_and_labels_say(
     case: tuple[TaskName, Memory, list[bool]], share: float, seed: int

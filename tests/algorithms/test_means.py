@@ -16,7 +16,7 @@ from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
 from algorithms.means.median import Median, TrimmedMean
 from algorithms.means.weighted import UniformMean, WeightedMean
-from tests.algorithms.mean_cases import ALL_CONVOLUTION, MEANS, SIZE, by_name, combine, many, models
+from tests.algorithms.mean_cases import ALL_CONVOLUTION, MEANS, SIZE, by_name, combine, models
 from wire.errors import ConfigError
 
 ROBUST: list[Mean] = [
@@ -34,7 +34,6 @@ each_robust = pytest.mark.parametrize("mean", ROBUST, ids=by_name)
 
 class TestEveryMean:
     @each_mean
-    @many
     @given(
         num=st.integers(1, 12), seed=st.integers(0, 1000), scale=st.sampled_from([1e-30, 1.0, 1e30])
     )
@@ -49,14 +48,12 @@ class TestEveryMean:
         assert one.weights[order] == pytest.approx(two.weights, abs=1e-6, nan_ok=True)
 
     @each_mean
-    @many
     @given(num=st.integers(1, 12), seed=st.integers(0, 1000))
     def test_is_deterministic(self, mean: Mean, num: int, seed: int) -> None:
         stack = models(num, seed)
         assert np.array_equal(combine(mean, stack).flat, combine(mean, stack.copy()).flat)
 
     @each_mean
-    @many
     @given(data=st.data(), num=st.integers(1, 9))
     def test_stays_finite_whatever_comes(self, mean: Mean, data: st.DataObject, num: int) -> None:
         values = st.sampled_from(
@@ -91,7 +88,6 @@ class TestEveryMean:
         )
 
     @each_mean
-    @many
     @given(num=st.integers(1, 12))
     def test_of_equal_models_is_that_model(self, mean: Mean, num: int) -> None:
         stack = np.repeat(models(1, 3), num, axis=0)
@@ -110,7 +106,6 @@ class TestEveryMean:
             assert np.array_equal(whole.flat[-SIZE:], combine(mean, stack[:, -SIZE:]).flat)
 
     @each_robust
-    @many
     @given(seed=st.integers(0, 1000), power=st.floats(3, 37), sign=st.sampled_from([-1.0, 1.0]))
     def test_few_attackers_move_it_little_however_large_their_values(
         self, mean: Mean, seed: int, power: float, sign: float
@@ -141,7 +136,6 @@ class TestAverages:
 
 
 class TestMedianAndTrimmedMean:
-    @many
     @given(num=st.integers(1, 20), seed=st.integers(0, 1000))
     def test_equal_numpy_and_scipy(self, num: int, seed: int) -> None:
         stack = models(num, seed)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -110,7 +110,6 @@ def plain_loss(memory: Memory, row: int, share: float) -> float:
     return -math.log(max(LEAST, float(mixed[labels[row].argmax()])))
 
 
-@settings(deadline=None, max_examples=60)
 @given(memory=memories())
 def test_labels_spread_as_in_a_plain_program(memory: Memory) -> None:
     rows = range(int((memory.guess.sum(1) > 0).sum()))
@@ -132,7 +131,6 @@ def test_a_far_window_still_tells_what_it_is_until_it_counts_as_nobody(distance:
     assert bool(expected[1].sum() > 0.999) == (math.exp(-distance / SCALE) > NEAREST)
 
 
-@settings(deadline=None, max_examples=60)
 @given(memory=memories())
 def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(memory: Memory) -> None:
     losses, judged = memory.losses(SHARES)
@@ -144,7 +142,6 @@ def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(memory: Memory) 
         np.testing.assert_allclose(losses[row].numpy(), expected, atol=2e-3)
 
 
-@settings(deadline=None)
 @given(memory=memories(), seed=st.integers(0, 99))
 def test_a_held_out_label_changes_its_own_loss_alone(memory: Memory, seed: int) -> None:
     losses, judged = memory.losses(SHARES)
@@ -164,7 +161,6 @@ def test_a_held_out_label_changes_its_own_loss_alone(memory: Memory, seed: int) 
     )
 
 
-@settings(deadline=None)
 @given(memory=memories())
 def test_a_window_with_a_label_keeps_it_and_others_get_no_more_than_one(memory: Memory) -> None:
     soft = memory.smoothed(memory.weights, memory.known)
@@ -174,7 +170,6 @@ def test_a_window_with_a_label_keeps_it_and_others_get_no_more_than_one(memory: 
     assert float(soft[memory.guess.sum(1) == 0].abs().sum()) == 0
 
 
-@settings(deadline=None)
 @given(memory=memories(), share=st.floats(0, 1), seed=st.integers(0, 99), far=st.booleans())
 def test_an_answer_is_a_probability_distribution(
     memory: Memory, share: float, seed: int, far: bool

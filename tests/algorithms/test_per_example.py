@@ -119,7 +119,7 @@ class TestPerExample:
         assert made["0.weight"] == pytest.approx(by_vmap(model, x, y)["0.weight"], abs=1e-6)
 
     @each_model
-    @settings(deadline=None, max_examples=8)
+    @settings(max_examples=8)
     @given(seed=st.integers(0, 100), num=st.integers(1, 6), bound=st.floats(1e-3, 100))
     def test_no_example_counts_more_than_the_bound(
         self,

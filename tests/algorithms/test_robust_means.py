@@ -15,7 +15,7 @@ from algorithms.means.credit import Credit
 from algorithms.means.gra import GroupwiseRobust, weighted_median
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
-from tests.algorithms.mean_cases import LAYOUT, SIZE, combine, many, models
+from tests.algorithms.mean_cases import LAYOUT, SIZE, combine, models
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 
@@ -32,7 +32,6 @@ def slow_krum_scores(stack: Array, attackers: int) -> list[float]:
 
 
 class TestKrum:
-    @many
     @given(num=st.integers(4, 15), seed=st.integers(0, 1000), asked=st.none() | st.integers(0, 20))
     def test_equals_the_paper(self, num: int, seed: int, asked: int | None) -> None:
         stack = models(num, seed)
@@ -54,7 +53,6 @@ class TestKrum:
         stack = np.array([[0, 0], [5, 5], [1, 0]], np.float32)
         assert combine(Krum(), stack, layout=[]).flat.tolist() == [0.5, 0]
 
-    @many
     @given(num=st.integers(5, 25), seed=st.integers(0, 1000), size=st.floats(-30, 30))
     def test_as_many_attackers_as_it_is_made_for_are_left_out(
         self, num: int, seed: int, size: float
@@ -104,7 +102,6 @@ def slow_credit(stack: Array, components: int, power: float) -> Array:
 
 
 class TestCredit:
-    @many
     @given(
         num=st.integers(3, 14),
         seed=st.integers(0, 1000),
@@ -190,7 +187,6 @@ def slow_irls(stack: Array, interval: float, threshold: float) -> tuple[Array, A
 
 
 class TestResidualReweighting:
-    @many
     @given(
         num=st.integers(3, 12),
         seed=st.integers(0, 1000),
@@ -211,7 +207,6 @@ class TestResidualReweighting:
         weights = combine(ResidualReweighting(), stack).weights
         assert weights[:8].max() < 0.01 * weights[8:].min()
 
-    @many
     @given(seed=st.integers(0, 1000), num=st.integers(3, 10))
     def test_equal_values_count_the_same_in_any_order(self, seed: int, num: int) -> None:
         rng = np.random.default_rng(seed)
@@ -235,7 +230,6 @@ def slow_weighted_median(values: list[float], weights: list[int]) -> float:
 
 
 class TestGroupwise:
-    @many
     @given(seed=st.integers(0, 1000), weights=st.lists(st.integers(1, 9), min_size=1, max_size=7))
     def test_weighted_median_is_the_median_of_repeated_values(
         self, seed: int, weights: list[int]
@@ -244,7 +238,6 @@ class TestGroupwise:
         expected = [slow_weighted_median(list(column), weights) for column in values.T]
         assert weighted_median(values, np.array(weights)).tolist() == expected
 
-    @many
     @given(num=st.integers(6, 15), seed=st.integers(0, 1000), groups=st.integers(2, 4))
     def test_equals_scikit_learn_and_loops(self, num: int, seed: int, groups: int) -> None:
         stack = models(num, seed)
@@ -261,7 +254,6 @@ class TestGroupwise:
             np.array(expected, np.float32), rel=1e-6
         )
 
-    @many
     @given(seed=st.integers(0, 1000), shift=st.floats(0, 100), num=st.integers(5, 20))
     def test_less_than_a_quarter_of_attackers_stay_within_honest_values(
         self, seed: int, shift: float, num: int

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorithms.algorithm import MOST_SHARES, Contribution
@@ -149,7 +149,6 @@ class TestStreaming:
             if OBJECTIVES[name].server.absorb.__qualname__ != "DefaultCoordinator.absorb"
         )
 
-    @settings(deadline=None, max_examples=30)
     @given(num=st.integers(1, 9), seed=st.integers(0, 1000), uniform=st.booleans())
     def test_equals_the_plain_mean(self, num: int, seed: int, uniform: bool) -> None:
         algorithm, contributions = (

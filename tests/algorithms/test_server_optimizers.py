@@ -246,7 +246,7 @@ def test_the_largest_origin_counts_and_of_equals_the_first() -> None:
     ]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.sampled_from(["fedadam", "fedavgm"]), st.integers(0, 3))
 def test_a_run_goes_on_from_its_store_with_the_same_bits(name: str, after: int) -> None:
     algorithm = make_algorithm(read_algorithm(f"ifca:k=2+{name}"))

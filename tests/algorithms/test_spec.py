@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from aggregator.core.round.cohort import POLICIES, read_policy, with_cohort
@@ -117,7 +117,6 @@ def choices(draw: st.DrawFn, names: Mapping[str, Options]) -> Choice:
 
 
 @everywhere
-@settings(deadline=None)
 @given(data=st.data())
 def test_what_is_written_reads_as_the_same(table: Table, data: st.DataObject) -> None:
     choice = data.draw(choices(table.names))
@@ -130,7 +129,6 @@ def test_what_is_written_reads_as_the_same(table: Table, data: st.DataObject) ->
     assert found.options == {**dict(choice.usual), **dict(choice.given)}
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_algorithms_of_several_choices_are_written_and_read_too(data: st.DataObject) -> None:
     alone = (

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorithms.core.contract import Mean
@@ -13,8 +13,6 @@ from algorithms.means.weighted import UniformMean, WeightedMean, shares
 from host.native.arithmetic import NativeArithmetic, weighted_sum
 from tests.algorithms.mean_cases import LAYOUT, MEANS, SIZE, by_name, models
 from wire.arrays.tensors import Array
-
-many = settings(deadline=None, max_examples=40)
 
 
 def error_of(found: Array, rows: Array, weights: Array) -> float:
@@ -33,7 +31,6 @@ def draw(seed: int, num: int, taken: int, size: int) -> tuple[Array, Array]:
 
 
 class TestStack:
-    @many
     @given(seed=st.integers(0, 1000), num=st.integers(1, 3 * ROWS), share=st.floats(0.01, 1))
     def test_weighted_sum_is_off_by_less_than_a_millionth(
         self, seed: int, num: int, share: float
@@ -49,7 +46,6 @@ class TestStack:
         weights = shares(np.arange(1, len(taken) + 1))
         assert error_of(Stack(arena, rows).weighted_sum(weights), taken, weights) < 1e-6
 
-    @many
     @given(
         seed=st.integers(0, 1000),
         num=st.integers(1, 2 * ROWS),
@@ -70,7 +66,6 @@ class TestStack:
             Stack(arena, rows).median(), np.median(arena[rows].astype(np.float64), axis=0)
         )
 
-    @many
     @given(
         seed=st.integers(0, 1000),
         num=st.integers(1, 20),
@@ -135,7 +130,6 @@ def test_every_mean_combines_torch_tensors_as_it_does_arrays(
 
 
 class TestNativeSum:
-    @many
     @given(
         seed=st.integers(0, 1000),
         num=st.integers(1, 90),
@@ -188,7 +182,6 @@ class TestNativeSum:
 
 
 class TestStreaming:
-    @many
     @given(
         seed=st.integers(0, 1000), num=st.integers(1, 30), most=st.sampled_from([0, 1, 100, 2**53])
     )
@@ -211,7 +204,6 @@ class TestStreaming:
             assert error_of(streamed.result(), stack, made.weights) < 1e-7
             assert streamed.result() == pytest.approx(made.flat, rel=1e-6, abs=1e-6)
 
-    @many
     @given(
         seed=st.integers(0, 1000),
         num=st.integers(1, 60),

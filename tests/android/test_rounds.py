@@ -31,6 +31,7 @@ from simulation.simulate import SimulationSettings, simulate
 from tests.android.bridge import run_build
 from tests.support.bundles import write_bundle
 from tests.support.fleets import synthetic_fleet
+from tests.support.waiting import wait_until
 from wire.arrays.tensors import Tensors, decode_tensors
 
 pytestmark = pytest.mark.full
@@ -207,11 +208,8 @@ def reached(run: Run, device_id: str, round: int, stage: str) -> bool:
     return bool(at > round or (at == round and kept["stage"] == stage))
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s, f"never: {what}"
-        time.sleep(0.005)
+def wait_for(condition: Callable[[], object], event: str) -> None:
+    wait_until(condition, PATIENCE_S, lambda: f"never: {event}")
 
 
 def killed(edges: LocalFleet, device_id: str) -> None:

@@ -203,9 +203,7 @@ class TestCodec:
                 if (written := cases.ended_at(asked, run)) is not None:
                     assert encode_checkpoint(*decode_checkpoint(written)) == written
 
-    @settings(
-        max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-    )
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(seed=st.integers(0, 2**32))
     def test_hostile_bytes_are_refused_or_are_a_checkpoint_that_fits(
         self, cases: Cases, seed: int

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.core.kept import MOST_KEPT, Kept, kept_of, why_alone, with_kept
@@ -296,7 +296,6 @@ class TestDamage:
             == again.evaluated.num_correct
         )
 
-    @settings(deadline=None)
     @given(at=st.integers(0, 500), bit=st.integers(0, 7), size=st.none() | st.integers(0, 400))
     def test_a_private_file_with_a_flipped_bit_or_cut_off_is_never_read(
         self, tmp_path_factory: pytest.TempPathFactory, at: int, bit: int, size: int | None

@@ -24,6 +24,7 @@ from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, take_up
 from tests.support.bundles import Exported
 from tests.support.known import known
+from tests.support.waiting import wait_until
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
@@ -124,7 +125,7 @@ class TestRecord:
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            wait_for(
+            wait_until(
                 lambda: (
                     (tmp_path / "live" / "labels.jsonl").parent.exists()
                     and (tmp_path / "live" / "live.json").exists()
@@ -305,7 +306,7 @@ class TestPredictLive:
         assert recorder.stdin is not None
         recorder.stdin.write(lines(3))
         recorder.stdin.flush()
-        wait_for(lambda: bool(list((state / "live").glob("*.samples"))))
+        wait_until(lambda: bool(list((state / "live").glob("*.samples"))))
         predict = [
             *EDGE,
             "predict",
@@ -318,11 +319,11 @@ class TestPredictLive:
         predictor = subprocess.Popen(predict)
         found: list[dict[str, Any]] = []
         try:
-            time.sleep(2.5)
-            recorder.stdin.write(lines(8, 1_700_000_043.0))
-            recorder.stdin.flush()
-            end_s = time.monotonic() + 15
+            second, end_s = 1_700_000_043.0, time.monotonic() + 30
             while len(found) < 5 and time.monotonic() < end_s:
+                recorder.stdin.write(lines(1, second))
+                recorder.stdin.flush()
+                second += 1
                 event = listener.receive(0.2)
                 if isinstance(event, Delivery):
                     found.append(json.loads(event.payload))
@@ -350,7 +351,7 @@ class TestPredictLive:
         ]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
         assert process.stdin is not None
-        wait_for(path.exists)
+        wait_until(path.exists)
         listeners = [socket.socket(socket.AF_UNIX) for _ in range(2)]
         for listener in listeners:
             listener.connect(str(path))
@@ -383,13 +384,6 @@ class TestPredictLive:
         )
         assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)
         assert error in done.stderr
-
-
-def wait_for(ready: Any, patience_s: float = 20.0) -> None:
-    end_s = time.monotonic() + patience_s
-    while not ready():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
 
 
 def test_data_and_source_exclude_each_other(tmp_path: Path) -> None:

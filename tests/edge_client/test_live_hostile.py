@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.live import resampling
@@ -55,7 +55,6 @@ class TestResampling:
         assert sum(parts) <= len(t) * BRIDGED_S * RATE_HZ
         assert len(t) - 10 <= sum(parts)
 
-    @settings(deadline=None)
     @given(
         st.lists(
             st.floats(allow_nan=True, allow_infinity=True) | st.floats(1.6e9, 1.8e9), max_size=60

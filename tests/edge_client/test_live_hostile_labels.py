@@ -14,6 +14,7 @@ from edge_client.live.labelling import labels as labels_module
 from edge_client.live.labelling.label_file import LabelFile
 from edge_client.live.labelling.labels import MOST_S, Labels, read_statement
 from edge_client.live.labelling.page import MOST_CONNECTIONS, LabelPage
+from tests.support.waiting import wait_until
 from wire.errors import DataError
 
 NOW_S = 1_700_100_000.0
@@ -95,11 +96,8 @@ class TestLabels:
         ):
             with path.open("ab") as file:
                 file.write(line + b"\n")
-            time.sleep(0.05)
-        deadline_s = time.monotonic() + 5
-        while said.timeline.at(NOW_S + 1) != "sit" and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        assert (said.timeline.at(NOW_S + 1), thread.is_alive()) == ("sit", True)
+        wait_until(lambda: said.timeline.at(NOW_S + 1) == "sit")
+        assert thread.is_alive()
         over = True
         thread.join(5)
 

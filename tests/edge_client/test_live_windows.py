@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.live.labelling.labels import LONGEST_S, Labels, Statement, Timeline, read_statement
@@ -173,7 +173,6 @@ class TestSplit:
 
 
 class TestLabels:
-    @settings(deadline=None)
     @given(
         st.lists(
             st.tuples(

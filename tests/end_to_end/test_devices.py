@@ -5,8 +5,7 @@ import contextlib
 import io
 import json
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tests.contracts.link import deliveries
 from tests.end_to_end.field import Field
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
+from tests.support.waiting import wait_until
 from wire.links.mqtt import BrokerAddress, MqttLink
 
 pytestmark = pytest.mark.full
@@ -53,14 +53,6 @@ def shoal(field: Field, *arguments: str) -> str:
     return printed.getvalue()
 
 
-def until(holds: Callable[[], Any], patience_s: float = 60.0) -> Any:
-    end_s = time.monotonic() + patience_s
-    while not (value := holds()):
-        assert time.monotonic() < end_s, "it did not become so"
-        time.sleep(0.1)
-    return value
-
-
 def line(field: Field, device_id: str) -> dict[str, Any]:
     return next(d for d in field.get("/devices")["devices"] if d["id"] == device_id)
 
@@ -87,7 +79,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
     )
     with field.edges() as edges:
         serving = field.serve(*options)
-        until(lambda: _answers(field) and field.get("/devices")["total"] == 3)
+        wait_until(lambda: _answers(field) and field.get("/devices")["total"] == 3)
         assert field.get("/run")["phase"] == "waiting"
         assert (
             shoal(field, "tag", ONE, TWO, THREE, "--tags", "lab,berlin")
@@ -114,7 +106,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         number = field.get("/run")["round"]
         field.wait(lambda run: run["round"] >= number + 3)
         assert field.get("/run")["cohort"] == 2
-        until(lambda: field.get("/run")["refused"].get("banned"))
+        wait_until(lambda: field.get("/run")["refused"].get("banned"))
         serving.send_signal(signal.SIGKILL)
         serving.wait(10)
 
@@ -132,12 +124,14 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         field.wait(lambda run: run["cohort"] == 3)
         edges.processes[TWO].send_signal(signal.SIGTERM)
         edges.processes[TWO].wait(20)
-        until(lambda: not line(field, TWO)["online"])
+        wait_until(lambda: not line(field, TWO)["online"])
         assert retained(field, TWO) == [f"shoal/1/t/device/{TWO}/status"]
-        time.sleep(1)
-        assert {Path(name).parts[0] for name in found(field.folder / "run", TWO.encode())} >= {
-            "shoal.db"
-        }
+        wait_until(
+            lambda: (
+                "shoal.db"
+                in {Path(name).parts[0] for name in found(field.folder / "run", TWO.encode())}
+            )
+        )
         told = shoal(field, "forget", TWO, "--yes")
         assert "is forgotten; it stays in models that it helped to train" in told
         left = found(field.folder / "run", TWO.encode())

@@ -4,7 +4,7 @@ seconds and stays out, also over restarts of the broker; the other works on."""
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from simulation.datasets.windows import FleetData
 from simulation.local.fleet import write_device_folder
 from tests.end_to_end.fleet import Fleet, find_mosquitto
 from tests.support.bundles import Exported
+from tests.support.waiting import wait_until
 from wire.errors import LinkError
 from wire.identity.certificates import read_certificate
 from wire.links.mqtt import MqttLink
@@ -47,15 +48,6 @@ def served(tmp_path: Path, exported: Exported, fleet: FleetData) -> Iterator[Fle
     served.close()
 
 
-def until(what: Callable[[], bool], patience_s: float = 60.0) -> float:
-    """Wait until this holds; the seconds that it took."""
-    began_s = time.monotonic()
-    while not what():
-        assert time.monotonic() < began_s + patience_s, "it did not come to that"
-        time.sleep(0.05)
-    return time.monotonic() - began_s
-
-
 @pytest.mark.timeout(400)
 def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seconds(
     served: Fleet,
@@ -72,17 +64,17 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
             str(served.folder / f"state-{name}"),
         ]
         served.start(name, "edge_client.main", "run", *data)
-    until(lambda: rounds(served) >= 2)
+    wait_until(lambda: rounds(served) >= 2)
 
     # certificates of six minutes, which began ten minutes ago, are renewed at once; the devices
     # connect with the new ones, and go on
     pair = served.folder / "state-d0" / "enrolled" / "device.pem"
-    until(lambda: "the certificate was renewed device=d0" in served.log("d0"))
+    wait_until(lambda: "the certificate was renewed device=d0" in served.log("d0"))
     assert "renewed" in served.run("shoal", "enrol", "audit", "runs/served")
-    until(lambda: served.log("d0").count("connected device=d0") >= 2)
+    wait_until(lambda: served.log("d0").count("connected device=d0") >= 2)
     assert read_certificate(pair.read_text()).not_valid_after_utc.timestamp() < time.time() + 4000
     reached = rounds(served)
-    until(lambda: rounds(served) > reached)
+    wait_until(lambda: rounds(served) > reached)
 
     witness, aggregator_side = served.link("d2"), TOPICS.device("d2", "plan")
     witness.subscribe(aggregator_side)
@@ -91,17 +83,14 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     folder = served.folder / "runs" / "served"
     with closing(open_enrolments(folder)) as store:
         ban(store, "d1")
-        assert (
-            until(
-                lambda: (
-                    "connection lost" in served.log("d1").rpartition("connected device=d1\n")[2]
-                    or denied(served)
-                ),
-                10,
-            )
-            < 10
+        wait_until(
+            lambda: (
+                "connection lost" in served.log("d1").rpartition("connected device=d1\n")[2]
+                or denied(served)
+            ),
+            10,
         )
-    until(lambda: denied(served), 20)
+    wait_until(lambda: denied(served), 20)
     served.stop("d1")
     assert out(served, "d1")
     assert "d1  banned" in served.run("shoal", "enrol", "list", "runs/served")
@@ -115,7 +104,7 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     served.stop("broker")
     (folder / "broker" / "data" / "dynamic-security.json").write_text("{}\n")
     served.start_broker()
-    until(
+    wait_until(
         lambda: (
             "banned at the broker device=d1"
             in served.log("serve").partition("banned at the broker device=d1")[2]
@@ -131,7 +120,7 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
 
     with closing(open_enrolments(folder)) as store:
         ban(store, "d1", lifted=True)
-    until(lambda: not out(served, "d1"))
+    wait_until(lambda: not out(served, "d1"))
 
 
 def denied(served: Fleet) -> bool:
@@ -183,5 +172,5 @@ def test_what_waited_for_a_device_that_is_banned_while_it_is_away_is_gone(served
     with closing(open_enrolments(served.folder / "runs" / "served")) as store:
         ban(store, "d9")
     serve(served)
-    until(lambda: "banned at the broker device=d9" in served.log("serve"))
+    wait_until(lambda: "banned at the broker device=d9" in served.log("serve"))
     assert [event for event in drained(served.link("d9")) if isinstance(event, Delivery)] == []

@@ -17,6 +17,7 @@ from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from tests.support.bundles import Exported
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.full
 
@@ -38,11 +39,11 @@ def record(
 
 
 def wait_for(ready: Callable[[], bool], logs: list[Path], patience_s: float = 60.0) -> None:
-    end_s = time.monotonic() + patience_s
-    while not ready():
-        if time.monotonic() > end_s:
-            raise TimeoutError("\n".join(f"{log}\n{log.read_text()[-2500:]}" for log in logs))
-        time.sleep(0.1)
+    wait_until(
+        ready,
+        patience_s,
+        lambda: "\n".join(f"{log}\n{log.read_text()[-2500:]}" for log in logs),
+    )
 
 
 def test_a_board_records_trains_says_that_its_data_have_moved_and_is_surveyed_again(
@@ -121,7 +122,8 @@ def test_a_board_records_trains_says_that_its_data_have_moved_and_is_surveyed_ag
                 processes.append(start_process([*edge, *words], tmp_path / f"{name}.log"))
             wait_for(surveyed.exists, logs)
             before = surveyed.read_bytes()
-            time.sleep(2.0)
+            rounds = logs[1].read_text().count("round done")
+            wait_for(lambda: logs[1].read_text().count("round done") > rounds + 2, logs)
             assert not moved()
             record(tmp_path / "in", "second", now_s - 1000, 400, 0.5, fleet.classes)
             wait_for(moved, logs)

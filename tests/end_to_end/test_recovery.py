@@ -7,7 +7,6 @@ nothing disturbed.
 
 import os
 import signal
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import stop_processes
 from tests.end_to_end.field import ROUNDS, Field, same_models
 from tests.support.bundles import Exported
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -46,11 +46,13 @@ def test_aggregator_killed_in_mid_round(running: Field, undisturbed: RunState) -
 def test_broker_restarted_in_mid_round(
     running: Field, undisturbed: RunState, embedded_broker: EmbeddedBroker
 ) -> None:
-    with running.edges():
+    with running.edges() as edges:
         running.serve()
         running.wait_for_round(2)
         embedded_broker.stop()
-        time.sleep(0.5)
+        wait_until(
+            lambda: all("connection lost" in edges.log(d).read_text() for d in edges.processes)
+        )
         embedded_broker.start()
         same_models(running.finish(), undisturbed)
 

@@ -28,7 +28,7 @@ from tests.host.native_cases import (
 )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(stacks(), st.integers(2, 11), st.sampled_from([2, 5, 33]), st.integers(0, 10**6))
 @example(
     ([nn.Conv1d(2, 3, 2, padding=1), nn.Flatten(), nn.BatchNorm1d(15)], 2, 4), 3, 5, 0
@@ -66,7 +66,7 @@ def test_a_step_equals_that_of_torch(
                 np.testing.assert_allclose(-LR * velocity[part], wanted[part], **near)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(stacks(), st.integers(2, 11), st.sampled_from([1, 31, 70]), st.integers(0, 10**6))
 def test_evaluation_and_prediction_equal_those_of_torch(
     stack: tuple[list[nn.Module], int, int], classes: int, size: int, seed: int

@@ -54,7 +54,7 @@ def encoder_of(
     return made
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     *(
         st.sampled_from([(2, 1), (6, 3), (16, 2), (40, 4), (70, 1)]),

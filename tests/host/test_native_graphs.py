@@ -84,7 +84,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[nn.Module], tuple[int, ...]]:
     return layers, window
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(graphs(), st.sampled_from([1, 2, 5]), st.integers(0, 10**6))
 @example(
     ([nn.Conv2d(1, 5, 3, 2, 1), nn.Flatten()], (1, 7, 6)), 2, 0

@@ -30,7 +30,7 @@ def flat_of(passes: Passes, model: nn.Module) -> Any:
     return np.concatenate([state[name].numpy().ravel() for name in passes.names]).astype(np.float32)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(stacks(), st.integers(1, 9), st.integers(0, 2**16))
 def test_results_gradients_and_statistics_are_those_of_torch(
     stack: tuple[list[nn.Module], int, int], batch: int, seed: int

@@ -36,7 +36,7 @@ class Recurrent(nn.Module):
         return self.read(self.gru(self.before(x.transpose(1, 2))))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(
     *(
         st.sampled_from(["last step", "last state", "a step", "mean", "samples last", "convolved"]),

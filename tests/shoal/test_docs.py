@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -24,6 +23,7 @@ from simulation.local.fleet import start_process, stop_processes, write_device_f
 from tests.support.forked import run_command
 from tests.support.known import known
 from tests.support.pages import COMMANDS, FENCES, PAGES, ROOT, RUNS, WRITTEN, not_named, page
+from tests.support.waiting import wait_until
 
 FIRST = "".join(page.read_text() for page in PAGES if page.name.startswith(("README", "start-")))
 """The README and the quick starts, whose commands `make test` runs."""
@@ -121,19 +121,24 @@ def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
             processes.append(start(filled, f"{device_id}.log"))
         try:
             assert processes[0].wait(120) == 0, (tmp_path / "serve.log").read_text()
-            time.sleep(1)
+            (predict,) = re.findall(r"^    (shoal-edge predict .+?) +#", readme, re.MULTILINE)
+            words = shlex.split(predict.replace("DATA", "p01-left"))[1:]
+            words[words.index("STATE")] = "state-p01-left"
+
+            def predicted() -> "subprocess.CompletedProcess[str] | None":
+                done = subprocess.run(
+                    [sys.executable, "-m", "edge_client.main", *words],
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                )
+                return None if done.returncode else done
+
+            done = wait_until(predicted)  # the device puts its last model in use
         finally:
             stop_processes(processes)
     assert "run run-1: finished" in (tmp_path / "serve.log").read_text()
-    (predict,) = re.findall(r"^    (shoal-edge predict .+?) +#", readme, re.MULTILINE)
-    words = shlex.split(predict.replace("DATA", "p01-left").replace("STATE", "state-p01-left"))[1:]
-    done = subprocess.run(
-        [sys.executable, "-m", "edge_client.main", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    assert done is not None
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert (len(answers), {answer["class"] for answer in answers} <= set(data.classes)) == (
         data.devices["p01-left"].num_test,

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from contextlib import closing
@@ -20,6 +19,7 @@ from simulation.local.broker import EmbeddedBroker, free_port
 from tests.aggregator.rollout_cases import service_with_releases
 from tests.support.known import known
 from tests.support.operator import COMMANDS, PAGE, ROOT, Operator, typed
+from tests.support.waiting import wait_until
 from wire.errors import OtherAggregator
 
 
@@ -49,14 +49,11 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(
     mend = next(command for command in COMMANDS if "--mend" in command)
     assert operator.run(mend).returncode == 2
     embedded_broker.stop()
-    end_s = time.monotonic() + 20
-    while operator.get("/ready")[0] != 503 and time.monotonic() < end_s:
-        time.sleep(0.2)
+    wait_until(lambda: operator.get("/ready")[0] == 503)
     assert operator.get("/ready")[1]["broker"] == "no connection"
     assert operator.get("/health")[0] == 200
     embedded_broker.start()
-    while operator.get("/ready")[0] != 200 and time.monotonic() < end_s + 40:
-        time.sleep(0.2)
+    wait_until(lambda: operator.get("/ready")[0] == 200)
     copied = operator.run(typed("shoal backup"))
     assert copied.returncode == 0, copied.stderr
     assert "a service runs there; stop it" in operator.run(typed("shoal restore")).stderr
@@ -68,7 +65,6 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(
         operator.stop()
         restored = operator.run(typed("shoal restore"))
         assert restored.returncode == 0, restored.stderr
-        time.sleep(1)  # what was there before has a name of its own each second
     assert epochs == sorted(set(epochs)), (
         "a restored backup takes a greater epoch than the service that was newer"
     )
@@ -244,10 +240,7 @@ def test_a_service_is_started_from_the_file_that_init_writes(operator: Operator)
             start_new_session=True,
         )
     )
-    end_s = time.monotonic() + 100
-    while operator.get("/ready")[0] != 200:
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
+    wait_until(lambda: operator.get("/ready")[0] == 200, 100)
 
 
 def test_every_test_that_the_page_names_is_there() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import sqrtm
 
@@ -47,7 +47,6 @@ def test_frechet_distance_of_one_dimension_by_hand() -> None:
     assert float(found) == pytest.approx(9 + (2 - 3) ** 2, rel=1e-4)
 
 
-@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 6))
 def test_frechet_distance_equals_equation_2_with_a_matrix_root(seed: int, size: int) -> None:
     rng = np.random.default_rng(seed)

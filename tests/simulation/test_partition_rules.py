@@ -27,7 +27,6 @@ class TestLabels:
         np.testing.assert_array_equal(fleet.devices["d20"].test_y, pool.test_y[test[19]])
         assert set(fleet.truth.values()) == {"all"}
 
-    @settings(max_examples=40, deadline=None)
     @given(
         alpha=st.sampled_from([0.001, 0.1, 1.0, 100.0]),
         devices=st.integers(1, 25),
@@ -56,7 +55,7 @@ class TestLabels:
         with pytest.raises(ConfigError, match="40 devices with 10 examples each take 800"):
             partition(make_pool(), "dirichlet:devices=40", 0)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     @given(classes=st.integers(1, 10), devices=st.integers(1, 20), seed=st.integers(0, 2**32))
     def test_pathological_devices_have_so_many_classes(
         self, classes: int, devices: int, seed: int

@@ -49,7 +49,6 @@ class TestEveryPartition:
             if images:
                 assert 0 <= windows.train_x.min() <= windows.train_x.max() <= 1
 
-    @settings(max_examples=40, deadline=None)
     @given(
         name=st.sampled_from(WHOLE),
         num_classes=st.integers(5, 10),
@@ -76,7 +75,7 @@ class TestEveryPartition:
             y[test].tolist() == np.concatenate([w.test_y for w in fleet.devices.values()]).tolist()
         )
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(
         name=st.sampled_from(
             [

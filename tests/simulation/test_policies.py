@@ -18,7 +18,7 @@ from wire.errors import ConfigError, ShoalError
 
 
 class TestEveryPolicy:
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     @given(
         text=st.sampled_from(POLICIES),
         kind=st.sampled_from(["phones", "boards"]),
@@ -31,7 +31,6 @@ class TestEveryPolicy:
             bits(b) for b in run(text, make_fleet(kind, 60, seed + 1), 5)[1]
         ]
 
-    @settings(max_examples=60, deadline=None)
     @given(text=st.sampled_from(POLICIES), fleet=fleets)
     def test_no_device_is_in_two_places(self, text: str, fleet: Watched) -> None:
         run(text, fleet, 6)
@@ -42,7 +41,6 @@ class TestEveryPolicy:
             jobs.end_s > jobs.start_s
         ).mean() > 0.9  # a device may be lost in the second in which it starts
 
-    @settings(max_examples=60, deadline=None)
     @given(text=st.sampled_from(POLICIES), fleet=fleets)
     def test_batches_are_in_order_and_name_what_is_kept(self, text: str, fleet: Watched) -> None:
         policy = make_policy(read_policy(text), fleet)
@@ -63,7 +61,6 @@ class TestEveryPolicy:
             assert policy.now_s == batch.at_s
             at_s, needed = batch.at_s, policy.oldest_version_needed
 
-    @settings(max_examples=60, deadline=None)
     @given(
         text=st.sampled_from(
             [
@@ -85,7 +82,6 @@ class TestEveryPolicy:
         for share in (0.25, 0.5, 0.75, 1 - 1e-9):
             assert ask(jobs.devices, jobs.start_s + share * (jobs.end_s - jobs.start_s)).all()
 
-    @settings(max_examples=60, deadline=None)
     @given(
         text=st.sampled_from(POLICIES),
         battery=st.integers(800, 3000),

@@ -21,7 +21,6 @@ from wire.errors import ShoalError
 
 
 class TestSync:
-    @settings(max_examples=40, deadline=None)
     @given(
         seed=st.integers(0, 2**63),
         cohort=st.integers(1, 30),
@@ -84,7 +83,6 @@ class TestSync:
 
 
 class TestOverSelect:
-    @settings(max_examples=60, deadline=None)
     @given(
         seed=st.integers(0, 2**63),
         cohort=st.integers(1, 40),
@@ -122,7 +120,7 @@ class TestOverSelect:
 
 
 class TestBuffered:
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     @given(
         fleet=fleets,
         concurrency=st.integers(1, 12),

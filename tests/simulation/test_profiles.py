@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.timing.availability import Curve, Intervals, stays_until
@@ -101,7 +101,6 @@ class TestProfiles:
 
 
 class TestAvailability:
-    @settings(max_examples=100, deadline=None)
     @given(
         start_s=st.floats(0, 1e7),
         lasts_s=st.floats(1, 1e5),
@@ -149,7 +148,6 @@ class TestAvailability:
         found = [bool(curve.ask(np.zeros(1, int), np.array([3600.0 * h]))[0]) for h in range(336)]
         assert found == ([False] * 120 + [True] * 48) * 2
 
-    @settings(max_examples=100, deadline=None)
     @given(
         st.lists(st.lists(st.integers(0, 400), max_size=8, unique=True), min_size=1, max_size=6),
         st.data(),

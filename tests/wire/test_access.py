@@ -25,6 +25,7 @@ from tests.contracts.link import deliveries, settle
 from tests.support.brokers import wait_for_port
 from tests.support.bundles import Exported
 from tests.support.known import known
+from tests.support.waiting import wait_until
 from wire.errors import ConfigError, LinkError, OtherAggregator
 from wire.identity.keys import new_key
 from wire.identity.signed import Signer, Verifier, vouch
@@ -337,6 +338,7 @@ def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_al
     live.subscribe(*TOPICS.from_devices, TOPICS.aggregator)
     device, over = guarded.connect("device-1"), threading.Event()
     seen: list[Delivery] = []
+    update = Delivery(concrete("update", "device-1"), b"not confirmed yet")
 
     def work() -> None:
         last_s = 0.0
@@ -352,8 +354,8 @@ def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_al
     worker.start()
     try:
         settle(device)
-        device.publish(concrete("update", "device-1"), b"not confirmed yet")
-        time.sleep(0.5)
+        device.publish(update.topic, update.payload)
+        wait_until(lambda: update in seen)
         verifier = Verifier("default", (root.public_key(),))
         with pytest.raises(OtherAggregator, match=r"another aggregator is at work \(epoch 7"):
             find_epoch(
@@ -365,7 +367,7 @@ def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_al
                 time.time(),
                 False,
             )
-        time.sleep(2.5)
+        wait_until(lambda: seen.count(update) >= 2)  # it comes again
     finally:
         over.set()
         worker.join()
@@ -375,9 +377,6 @@ def test_a_second_aggregator_with_the_same_certificate_sees_that_the_first_is_al
         if d.topic == TOPICS.aggregator
     ]
     assert {s.online for s in statuses} == {True}
-    assert seen.count(Delivery(concrete("update", "device-1"), b"not confirmed yet")) >= 2, (
-        "it came again"
-    )
 
 
 def test_a_service_with_another_fleets_certificate_ends(

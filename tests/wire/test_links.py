@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from paho.mqtt.properties import Properties
 
 from simulation.local.broker import EmbeddedBroker, free_port
 from tests.contracts.link import Connect, LinkContract, deliveries, settle
+from tests.support.waiting import wait_until
 from wire.errors import ConfigError, LinkError
 from wire.links.in_process import InProcessBroker, InProcessLink, topic_matches
 from wire.links.mqtt import BrokerAddress, MqttLink
@@ -83,8 +83,8 @@ class OverMqtt(LinkContract):
         settle(link)
         for number in range(40):
             sender.publish("b", bytes([number]) * 2**18)
-        time.sleep(1.0)
-        assert 2**19 <= link._inbox._num_bytes <= 2**20
+        wait_until(lambda: link._inbox._num_bytes >= 2**19)
+        assert link._inbox._num_bytes <= 2**20
         assert [d.payload[0] for d in deliveries(link, 40)] == [*range(40)]
         sender.publish("b", bytes(3 * 2**20))
         assert len(deliveries(link, 1)[0].payload) == 3 * 2**20, (
