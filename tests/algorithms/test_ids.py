@@ -275,6 +275,7 @@ class TestDevices:
         )
         assert published.parity.step_error < 1e-5
 
+    @pytest.mark.full
     def test_a_board_trains_on_the_whole_numbers_of_its_folder(self, tmp_path: Path) -> None:
         fleet = fleet_of_ids()
         w = fleet.devices["d0"]

@@ -260,6 +260,7 @@ class TestUnsupported:
             clipped_gradients(model, lambda: (model(x).sum(1), None), [], 1.0)
 
 
+@pytest.mark.full
 @each_model
 def test_the_exported_step_equals_the_eager_one(
     make: Callable[[], tuple[nn.Module, tuple[int, ...]]],

@@ -32,6 +32,7 @@ def enrolment_service(bench: EnrolmentBench) -> dict[str, str]:
     }
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_kotlin_core(tmp_path: Path) -> None:
     write(tmp_path)

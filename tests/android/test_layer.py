@@ -131,6 +131,7 @@ def test_calls_are_those_of_api_36() -> None:
     assert int(found[1]) > 60
 
 
+@pytest.mark.representatives("*onStartCommand*")
 @pytest.mark.parametrize(
     ("right", "wrong", "named"),
     [
@@ -495,6 +496,7 @@ def test_versions_are_the_same_everywhere() -> None:
     assert f"shoal.version={project}" in (BRIDGE / "gradle.properties").read_text()
 
 
+@pytest.mark.full
 def test_flows_are_compiled_against_the_coroutines_that_they_ask_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -21,6 +21,7 @@ def rows(request: pytest.FixtureRequest) -> list[dict[str, object]]:
         return [fleet.device(device_id) for device_id in sorted(fleet.run.data.devices)]
 
 
+@pytest.mark.full
 def test_the_rule_as_it_is_keeps_what_the_simulation_keeps(rows: list[dict[str, object]]) -> None:
     assert [AS_IT_IS.accuracy(row) for row in rows] == pytest.approx(
         [row["personal"] for row in rows]

@@ -224,6 +224,7 @@ class TestEnrol:
 
 
 class TestKilled:
+    @pytest.mark.full
     def test_between_any_two_steps_of_enrolment(
         self, bench: EnrolmentBench, tmp_path: Path
     ) -> None:

@@ -48,6 +48,7 @@ def served(tmp_path: Path, exported: Exported, fleet: FleetData) -> Iterator[Fle
     served.close()
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seconds(
     served: Fleet,

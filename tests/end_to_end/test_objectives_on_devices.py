@@ -42,7 +42,7 @@ MORE = [
 ]
 
 
-@pytest.mark.representatives("fedavg")
+@pytest.mark.full
 @pytest.mark.parametrize(
     "algorithm", [*ALGORITHMS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
 )

@@ -43,6 +43,7 @@ def test_aggregator_killed_in_mid_round(running: Field, undisturbed: RunState) -
         same_models(running.finish(), undisturbed)
 
 
+@pytest.mark.full
 def test_broker_restarted_in_mid_round(
     running: Field, undisturbed: RunState, embedded_broker: EmbeddedBroker
 ) -> None:

@@ -113,6 +113,7 @@ def _all_returned(told: dict[str, int]) -> bool:
     return 0 < told["offered"] == told["confirmed"]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_worse_canary_rolls_back_by_itself_and_a_service_killed_in_a_step_goes_on(
     running: Field,

@@ -140,6 +140,7 @@ def proxy(postgres: Postgres) -> Iterator[LossyProxy]:
         yield proxy
 
 
+@pytest.mark.full
 def test_the_standby_takes_over_when_the_first_is_killed_and_again_when_it_is_killed_itself(
     pair: Pair, undisturbed: RunState
 ) -> None:

@@ -223,7 +223,7 @@ NETS = {
 QUICK = ("two dimensions", "depthwise")
 
 
-@pytest.mark.representatives("depthwise")
+@pytest.mark.full
 @pytest.mark.parametrize(
     "net", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETS]
 )

@@ -56,7 +56,7 @@ def made(
     return Made(unpack((folder / "device.shoal").read_bytes()), spec, own)
 
 
-@pytest.mark.representatives("classification-all")
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("num_labelled", "lr"), [(None, 0.05), (13, 1e30), (9, 0.05), (1, 0.05), (0, 0.05)], ids=IDS
 )

@@ -119,6 +119,7 @@ def test_a_target_is_a_fraction(target: str) -> None:
         shoal("compare", "--algorithms", "fedavg", "--target", target)
 
 
+@pytest.mark.representatives("compare*")
 @pytest.mark.parametrize(
     "command",
     [

@@ -36,6 +36,7 @@ def interrupted(words: list[str], folder: Path, is_time: Callable[[], bool]) -> 
     return process.returncode, errors
 
 
+@pytest.mark.full
 def test_a_simulation_goes_on_where_ctrl_c_ended_it(tmp_path: Path) -> None:
     words = [
         "simulate",

@@ -81,6 +81,7 @@ def test_a_bundle(said: Any, exported: Exported) -> None:
     assert all(sum(graph["operators"].values()) > 0 for graph in told["graphs"])
 
 
+@pytest.mark.full
 def test_findings_and_checks(said: Any, fleet: FleetData, tmp_path: Path) -> None:
     service_with_releases(fleet, folder := tmp_path / "served", "default")
     findings = said("doctor", folder)

@@ -23,6 +23,7 @@ from tests.support.waiting import wait_until
 from wire.errors import OtherAggregator
 
 
+@pytest.mark.full
 def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(
     operator: Operator, embedded_broker: EmbeddedBroker
 ) -> None:

@@ -168,6 +168,7 @@ REVEALED = [
 ]
 
 
+@pytest.mark.full
 def test_a_type_checker_knows_every_type_and_finds_mistakes(tmp_path: Path) -> None:
     programs = [
         tmp_path / "program.py",

@@ -134,6 +134,7 @@ class TestGrid:
         "scenarios": True,
     }
 
+    @pytest.mark.full
     def test_a_grid_is_that_of_the_command(self, tmp_path: Path) -> None:
         told: list[shoal.CompareProgress] = []
         found = shoal.compare(
@@ -279,6 +280,7 @@ class TestGrid:
 
 
 class TestExport:
+    @pytest.mark.full
     def test_a_bundle_is_written_for_a_model_of_ones_own(self, tmp_path: Path) -> None:
         told: list[str] = []
         published = shoal.export(
@@ -301,10 +303,12 @@ class TestExport:
         assert told[0] == "making the model"
         assert "step: writing it for ONNX" in told
 
+    @pytest.mark.full
     def test_a_class_at_hand_is_exported(self, tmp_path: Path) -> None:
         published = shoal.export(synthetic_fleet(2), tmp_path, algorithm=Heavier, model=small)
         assert published.bundle.manifest.algorithm == "heavier"
 
+    @pytest.mark.full
     def test_a_key_of_ones_own_signs_and_is_not_copied(self, tmp_path: Path) -> None:
         shoal.export(synthetic_fleet(2), tmp_path / "one", algorithm="fedavg", model=small)
         again = shoal.export(

@@ -41,19 +41,22 @@ ALGORITHMS = [
 SMALL: dict[str, Any] = {"rounds": 2, "lr": 0.05}
 
 
+class Results(dict[str, shoal.Result]):
+    """A run of each algorithm, made when it is first asked for."""
+
+    def __missing__(self, name: str) -> shoal.Result:
+        model = {} if name == "cgau" else {"model": small}
+        fleet = synthetic_fleet(4, shift=0.5)
+        self[name] = shoal.simulate(fleet, algorithm=name, **model, **SMALL)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def results() -> dict[str, shoal.Result]:
-    """A run of each algorithm."""
-    fleet = synthetic_fleet(4, shift=0.5)
-    models: dict[str, dict[str, Any]] = {
-        name: {} if name == "cgau" else {"model": small} for name in ALGORITHMS
-    }
-    return {
-        name: shoal.simulate(fleet, algorithm=name, **models[name], **SMALL) for name in ALGORITHMS
-    }
+def results() -> Results:
+    return Results()
 
 
-def test_it_is_what_the_simulation_is(results: dict[str, shoal.Result]) -> None:
+def test_it_is_what_the_simulation_is(results: Results) -> None:
     fleet = synthetic_fleet(4, shift=0.5)
     ours = shoal.simulate(fleet, algorithm="distfl", labels=5, seed=3, rounds=2)
     theirs = by_settings(fleet, SimulationSettings(read_algorithm("distfl"), 2, labels=5, seed=3))
@@ -69,7 +72,7 @@ def test_a_name_is_loaded_and_partitioned_as_the_command_does() -> None:
 
 
 class TestNumbers:
-    def test_evaluations_are_those_of_every_round(self, results: dict[str, shoal.Result]) -> None:
+    def test_evaluations_are_those_of_every_round(self, results: Results) -> None:
         result = results["distfl"]
         assert [(e.device, e.round) for e in result.evaluations] == [
             (f"d{i}", number) for number in range(3) for i in range(4)
@@ -87,7 +90,7 @@ class TestNumbers:
             d: round(s.accuracy or 0, 6) for d, s in result.summary.devices.items()
         }
 
-    def test_rounds_have_what_was_measured(self, results: dict[str, shoal.Result]) -> None:
+    def test_rounds_have_what_was_measured(self, results: Results) -> None:
         rounds = results["personal"].rounds
         assert [(r.round, r.phase, r.evaluated) for r in rounds] == [
             (1, "training", 0),
@@ -100,7 +103,7 @@ class TestNumbers:
         assert rounds[0].loss > rounds[1].loss > 0
         assert sum(r.bytes_up for r in rounds) == results["personal"].summary.bytes.up
 
-    def test_a_table_has_a_row_for_each_record(self, results: dict[str, shoal.Result]) -> None:
+    def test_a_table_has_a_row_for_each_record(self, results: Results) -> None:
         pytest.importorskip(
             "pandas", reason="pandas is not installed: pip install 'shoal[pandas]' would run this"
         )
@@ -121,7 +124,7 @@ class TestNumbers:
         ]
 
     def test_without_pandas_an_error_says_what_installs_it(
-        self, results: dict[str, shoal.Result], monkeypatch: pytest.MonkeyPatch
+        self, results: Results, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(__import__("sys").modules, "pandas", None)
         with pytest.raises(
@@ -130,9 +133,7 @@ class TestNumbers:
         ):
             _ = results["distfl"].accuracies
 
-    def test_predictions_confusions_and_f1_agree_with_scikit_learn(
-        self, results: dict[str, shoal.Result]
-    ) -> None:
+    def test_predictions_confusions_and_f1_agree_with_scikit_learn(self, results: Results) -> None:
         result = results["personal"]
         scores = []
         for device_id, windows in result.data.devices.items():
@@ -147,11 +148,10 @@ class TestNumbers:
         assert result.confusion().sum() == 48
 
 
+@pytest.mark.representatives("distfl", "personal", "scaffold")
 @pytest.mark.parametrize("name", ALGORITHMS)
 class TestModels:
-    def test_a_devices_model_answers_as_the_device_does(
-        self, name: str, results: dict[str, shoal.Result]
-    ) -> None:
+    def test_a_devices_model_answers_as_the_device_does(self, name: str, results: Results) -> None:
         """The engine answers through the device's executor; the module is torch alone."""
         result = results[name]
         for device_id, windows in result.data.devices.items():
@@ -165,7 +165,7 @@ class TestModels:
             )
 
     def test_files_answer_as_the_device_does(
-        self, name: str, results: dict[str, shoal.Result], tmp_path: Path
+        self, name: str, results: Results, tmp_path: Path
     ) -> None:
         result = results[name]
         written = result.save(tmp_path, devices=["d1"])
@@ -200,7 +200,7 @@ class TestModels:
                 np.testing.assert_array_equal(file.get_tensor(key), held[key])
 
     def test_a_groups_model_is_what_its_devices_receive(
-        self, name: str, results: dict[str, shoal.Result], tmp_path: Path
+        self, name: str, results: Results, tmp_path: Path
     ) -> None:
         result = results[name]
         written = result.save(tmp_path, devices=[])
@@ -237,9 +237,7 @@ class TestModels:
 
 
 class TestOwnModels:
-    def test_what_remembers_windows_is_no_bare_network(
-        self, results: dict[str, shoal.Result]
-    ) -> None:
+    def test_what_remembers_windows_is_no_bare_network(self, results: Results) -> None:
         result = results["personal"]
         modules = {d: result.model(device=d) for d in result.data.devices}
         shares = {d: float(result.outcome.models.of_device(d)["memory/share"]) for d in modules}
@@ -254,7 +252,7 @@ class TestOwnModels:
                         torch.softmax(module(x), 1), torch.softmax(module.network(x), 1), atol=1e-3
                     )
 
-    def test_a_copy_may_be_changed(self, results: dict[str, shoal.Result]) -> None:
+    def test_a_copy_may_be_changed(self, results: Results) -> None:
         result = results["fedavg"]
         x = result.data.devices["d0"].test_x
         before = result.predict(x)
@@ -280,6 +278,7 @@ class TestOwnModels:
         )
         assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
 
+    @pytest.mark.full
     @pytest.mark.parametrize("name", ["fedavg", "personal+adamw"])
     def test_a_model_with_frozen_layers_has_all_its_files_and_they_hold_what_is_frozen(
         self, name: str, tmp_path: Path
@@ -345,13 +344,13 @@ def fleet_pair(fleet: shoal.FleetData) -> Any:
     ],
 )
 def test_models_that_are_not_there_are_one_clear_error(
-    asked: dict[str, Any], said: str, results: dict[str, shoal.Result]
+    asked: dict[str, Any], said: str, results: Results
 ) -> None:
     with pytest.raises(shoal.ConfigError, match=said):
         results["fedavg"].model(**asked)
 
 
-def test_windows_of_another_shape_are_one_clear_error(results: dict[str, shoal.Result]) -> None:
+def test_windows_of_another_shape_are_one_clear_error(results: Results) -> None:
     with pytest.raises(
         shoal.DataError, match=r"x is float64\[1, 5\], expected numbers of shape \(n, 2, 32\)"
     ):
@@ -390,6 +389,7 @@ def test_a_class_of_ones_own_is_an_algorithm() -> None:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("labels", ["all", "none"])
 def test_newcomers_have_models_and_files_that_answer_as_they_did(
     labels: Labels, tmp_path: Path

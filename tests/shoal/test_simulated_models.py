@@ -32,6 +32,7 @@ def simulate(out: Path, *options: str) -> list[dict[str, object]]:
     return listed
 
 
+@pytest.mark.full
 def test_models_are_those_of_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listed = simulate(tmp_path)
     assert [entry["name"] for entry in listed] == [

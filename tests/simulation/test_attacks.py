@@ -99,6 +99,7 @@ def test_told_apart() -> None:
     assert told_apart({"a": 0, "b": 0, "c": None}, frozenset("c"))
 
 
+@pytest.mark.full
 def test_distfl_puts_label_flippers_into_groups_of_their_own() -> None:
     data = synthetic_fleet(20, num_windows=120)
     summary = simulate(

@@ -88,6 +88,7 @@ def test_the_same_for_every_objective(algorithm: str) -> None:
     assert_close(run(algorithm, EngineOptions("eager")), run(algorithm, TOGETHER))
 
 
+@pytest.mark.full
 def test_the_same_bits_twice_and_nearly_the_same_however_many_are_together() -> None:
     one, two, waves = (
         run("ditto", msgspec.structs.replace(TOGETHER, workers=n), local_epochs=2)
@@ -236,6 +237,7 @@ def test_examples_leave_the_accelerator_when_there_are_too_many() -> None:
     assert held.get(arrays[0]) is not first
 
 
+@pytest.mark.representatives("ditto")
 @pytest.mark.parametrize(
     "algorithm",
     ["dbe", "ditto", "fedrod", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],

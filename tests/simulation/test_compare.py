@@ -181,6 +181,7 @@ def test_a_run_that_cannot_be_made_is_one_error_and_what_is_finished_is_kept(
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
+@pytest.mark.full
 def test_an_error_in_one_of_several_processes_is_the_same_one_error(
     npz: str, tmp_path: Path
 ) -> None:
@@ -264,6 +265,7 @@ class TestNewcomers:
         assert outcome.state.models == alone.state.models
         assert 0 <= known(known(outcome.summary.newcomers).mean) <= 1
 
+    @pytest.mark.full
     @pytest.mark.parametrize("labels", ["all", "none"])
     def test_what_they_keep_is_told_as_of_other_devices(self, labels: Labels) -> None:
         settings = SimulationSettings(read_algorithm("personal"), 2, newcomers=2, labels=labels)
@@ -281,6 +283,7 @@ class TestNewcomers:
                 )
         assert all(device.kept is not None for device in told.values())
 
+    @pytest.mark.full
     def test_they_are_placed_in_the_group_that_fits_them(self) -> None:
         data = synthetic_fleet(14, shift=1.5)
         summary = simulate(
@@ -289,7 +292,7 @@ class TestNewcomers:
         assert summary.groups.count == 2
         assert known(known(summary.newcomers).mean) > 0.8
 
-    @pytest.mark.representatives("personal-*")
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("algorithm", "epochs"),
         [

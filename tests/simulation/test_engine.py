@@ -53,7 +53,7 @@ QUICK = [
 OTHERS = sorted(OBJECTIVES.keys() - set(QUICK))
 
 
-@pytest.mark.representatives("fedavg", "distfl")
+@pytest.mark.representatives("fedavg")
 @pytest.mark.parametrize("algorithm", QUICK)
 def test_same_bits_as_by_messages(algorithm: str) -> None:
     same(run(algorithm, "messages"), run(algorithm, "eager"))
@@ -97,7 +97,7 @@ def test_messages_refuse_a_checkpoint(tmp_path: Path) -> None:
         EngineOptions("messages", checkpoint=tmp_path)
 
 
-@pytest.mark.representatives("others2")
+@pytest.mark.full
 @pytest.mark.parametrize(
     "others",
     [
@@ -176,6 +176,7 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path:
         )
 
 
+@pytest.mark.full
 def test_worker_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulation.engine.run.FORK_FROM", 0)
     for algorithm in ("distfl", "ditto"):
@@ -282,7 +283,7 @@ def test_a_cohort_is_drawn_anew_every_round() -> None:
     assert len(outcome.records[-1].evaluated) == 8
 
 
-@pytest.mark.representatives("buffered:*")
+@pytest.mark.full
 @pytest.mark.parametrize(
     "policy", ["sync:cohort=3", "over-select:cohort=3:over=0.5", "buffered:concurrency=5:buffer=2"]
 )

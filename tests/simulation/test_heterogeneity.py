@@ -88,6 +88,7 @@ def test_gamma_falls_monotonically_with_shuffling() -> None:
     assert values[0] > 20 * values[-1]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not MNIST.exists(),
     reason="SHOAL_DATA names no folder with mnist/mnist.npz; that would run this",

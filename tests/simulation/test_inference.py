@@ -39,6 +39,7 @@ def test_equal_pairs_are_no_evidence() -> None:
         compare_pairs([])
 
 
+@pytest.mark.full
 def test_false_discoveries_are_rare() -> None:
     rng = np.random.default_rng(1)
     false = [

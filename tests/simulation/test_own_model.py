@@ -76,6 +76,7 @@ def build(fleet: FleetData, name: str) -> Classifier:
     )
 
 
+@pytest.mark.representatives("distfl")
 @pytest.mark.parametrize("algorithm", ["fedavg", "dbe", "distfl"])
 def test_the_model_of_the_docs_learns_in_simulation(algorithm: str, from_the_docs: str) -> None:
     assert _learns(algorithm, from_the_docs)
@@ -260,6 +261,7 @@ def test_every_objective_takes_its_random_numbers_from_the_batch(
     assert any(not torch.equal(first[key], other[key]) for key in first)
 
 
+@pytest.mark.full
 def test_the_exported_step_drops_what_eager_torch_drops(from_the_docs: str) -> None:
     fleet = synthetic_fleet(2)
     objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0, from_the_docs)

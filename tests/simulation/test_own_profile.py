@@ -22,6 +22,7 @@ from wire.messages import CheckIn
 SPEEDS = {"d0": 80.0, "d1": 40.0, "d2": 20.0, "d3": 5.0}
 
 
+@pytest.mark.representatives("sync-*")
 @pytest.mark.parametrize(
     ("policy", "rounds", "within"),
     [

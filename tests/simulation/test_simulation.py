@@ -124,7 +124,7 @@ def test_watches_fall_into_the_two_arms(watch: FleetData, seed: int) -> None:
     assert agreement(outcome, watch) == 1.0
 
 
-@pytest.mark.representatives("0")
+@pytest.mark.full
 @pytest.mark.parametrize("seed", SEEDS)
 def test_watch_windows_dealt_at_random_stay_one_group(watch: FleetData, seed: int) -> None:
     assert run(partition(watch, read_partition("iid"), seed), seed=seed).summary.groups == Groups(

@@ -82,7 +82,7 @@ def test_each_is_placed_among_those_with_inputs_like_its_own_and_weighs_nothing(
     )
 
 
-@pytest.mark.representatives("distfl", "personal:*")
+@pytest.mark.representatives("distfl")
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -127,6 +127,7 @@ def test_a_device_without_a_single_window_is_in_the_largest_group() -> None:
     assert (placed.neighbours, placed.sure) == (0, 0.5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["native", "batched"])
 def test_a_run_that_goes_on_from_a_checkpoint_knows_where_they_belong(
     backend: BackendName, tmp_path: Path

@@ -119,6 +119,7 @@ class TestEmbeddedMqtt311(OverMqtt):
         yield from connector(embedded_broker.url)
 
 
+@pytest.mark.full
 class TestEmbeddedMqtt5(OverMqtt):
     @pytest.fixture
     def connect(self, embedded_broker: EmbeddedBroker) -> Iterator[Connect]:
@@ -131,6 +132,7 @@ class TestMosquitto(OverMqtt):
         yield from connector(mosquitto)
 
 
+@pytest.mark.full
 class TestMosquitto311(OverMqtt):
     @pytest.fixture
     def connect(self, mosquitto: str) -> Iterator[Connect]:
