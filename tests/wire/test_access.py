@@ -168,6 +168,7 @@ def test_no_name_of_a_fleet_gets_rules_of_its_own(fleet: str) -> None:
         mosquitto_acl(fleet)
 
 
+@pytest.mark.representatives("5-True")
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
 def test_a_hostile_device_writes_only_what_the_table_allows(
@@ -192,6 +193,7 @@ def test_a_hostile_device_writes_only_what_the_table_allows(
     assert deliveries(later, 1, patience_s=0.5) == [], "nothing is kept for other devices either"
 
 
+@pytest.mark.representatives("5-True")
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
 def test_a_hostile_device_reads_only_what_the_table_allows(
