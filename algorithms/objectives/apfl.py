@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from algorithms.core.contract import TorchTensors
-from algorithms.objectives.personal_model import (
+from algorithms.objectives.other_models import (
     as_model,
     as_personal_model,
     copy_as_personal_model,

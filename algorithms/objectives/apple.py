@@ -34,7 +34,7 @@ from algorithms.core.contract import (
     Work,
 )
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.peer_models import (
+from algorithms.objectives.other_models import (
     PRESENT,
     known_groups,
     no_peer_models,

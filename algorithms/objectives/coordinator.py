@@ -1,7 +1,9 @@
-"""The server's half of an objective that needs nothing from it; others change what differs."""
+"""The server's half of an objective that needs nothing from it; others change what differs. And
+what either half is wrapped with: an object whose methods take the place of the half's."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import ClassVar, Generic, TypeVar, cast
 
 from algorithms.core.contract import LocalModel, ObjectiveMemory, Programs, Work, without
 from algorithms.spec import WithOptions
@@ -85,3 +87,24 @@ class DefaultCoordinator(WithOptions):
         """Return the tensors of role received (``received/NAME``) for devices that start from the
         model of this key."""
         return {}
+
+
+Whole = TypeVar("Whole")
+
+
+class Wrapper(Generic[Whole]):
+    """Wraps one half of an objective, and is kept alive by it.
+
+    Whatever calls a replaced method of the half calls the wrapper's from then on, the half's own
+    methods included. The wrapper reaches the method as it was before by `inner`, and the half with
+    all of its wrappers by `whole`. Wrappers nest: the last one comes first.
+    """
+
+    replaces: tuple[str, ...] = ()
+    """Names of the methods and declarations that take the place of the half's."""
+
+    def __init__(self, whole: Whole) -> None:
+        before = SimpleNamespace(**{name: getattr(whole, name) for name in self.replaces})
+        self.whole, self.inner = whole, cast(Whole, before)
+        for name in self.replaces:
+            setattr(whole, name, getattr(self, name))

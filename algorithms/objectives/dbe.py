@@ -33,9 +33,8 @@ from algorithms.core.contract import (
 )
 from algorithms.models.adoption.dropout import dropping
 from algorithms.models.classifier import answers_of_head
-from algorithms.objectives.coordinator import DefaultCoordinator
+from algorithms.objectives.coordinator import DefaultCoordinator, Wrapper
 from algorithms.objectives.supervised import Pass, Supervised
-from algorithms.objectives.wrapper import Wrapper
 from algorithms.spec import WithOptions, option
 from wire.arrays import names
 from wire.arrays.tensors import Tensors

@@ -16,7 +16,7 @@ from torch import Tensor
 from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchTensors, Work
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
-from algorithms.objectives.personal_model import (
+from algorithms.objectives.other_models import (
     as_model,
     as_personal_model,
     copy_as_personal_model,

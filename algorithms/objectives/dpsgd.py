@@ -13,8 +13,8 @@ from torch import Tensor
 
 from algorithms.core.contract import Sgd, TorchTensors
 from algorithms.models.adoption.dropout import dropping
+from algorithms.objectives.coordinator import Wrapper
 from algorithms.objectives.supervised import Supervised, following_values
-from algorithms.objectives.wrapper import Wrapper
 from algorithms.privacy.per_example import clipped_gradients
 from wire.arrays import names
 from wire.errors import ConfigError

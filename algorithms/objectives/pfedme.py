@@ -20,7 +20,7 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, TorchTensors
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.personal_model import as_model, copy_as_personal_model, personal_key
+from algorithms.objectives.other_models import as_model, copy_as_personal_model, personal_key
 from algorithms.objectives.supervised import LR, Pass, Supervised, differentiate, following_values
 from algorithms.spec import option
 from wire.messages import Apply

@@ -7,9 +7,8 @@ from typing import ClassVar, Self
 from msgspec.structs import replace
 
 from algorithms.core.contract import ObjectiveMemory, Work
-from algorithms.objectives.coordinator import DefaultCoordinator
+from algorithms.objectives.coordinator import DefaultCoordinator, Wrapper
 from algorithms.objectives.supervised import Supervised
-from algorithms.objectives.wrapper import Wrapper
 from algorithms.personalisation.answers import ANSWERS
 from algorithms.personalisation.keeping import (
     GAUGED,

@@ -39,8 +39,8 @@ from algorithms.core.functional import functional
 from algorithms.core.probe import named_norms, norm_layers, watch_norms
 from algorithms.models.adoption.frozen import fixed_norms
 from algorithms.models.classifier import plausible
+from algorithms.objectives.coordinator import Wrapper
 from algorithms.objectives.supervised import Pass, Supervised, following_values
-from algorithms.objectives.wrapper import Wrapper
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.answers import ANSWERS, Answers
 from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, USABLE, WINDOWS, WORST

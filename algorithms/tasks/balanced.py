@@ -23,9 +23,8 @@ from algorithms.core.contract import (
     TorchTensors,
     Work,
 )
-from algorithms.objectives.coordinator import DefaultCoordinator
+from algorithms.objectives.coordinator import DefaultCoordinator, Wrapper
 from algorithms.objectives.supervised import Supervised, following_values
-from algorithms.objectives.wrapper import Wrapper
 from wire.arrays import names
 from wire.messages import Apply, Evaluate, Train, Verb
 

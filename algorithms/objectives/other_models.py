@@ -1,8 +1,9 @@
-"""What objectives need whose devices look at the models of M other devices, their peers, each
-device being a group of its own.
+"""Models of a device beside the one that it trains: a second one of its own, and those of peers.
 
-A device receives them stacked as ``received/others.NAME`` (M, \\*shape), and ``received/present``
-(M,): 1 where there is one, 0 where there are fewer than M; the tensors of those are zero.
+The second model has the same structure, lies under ``private/personal.NAME`` and has statistics of
+its own. Peers are M other devices, each device being a group of its own: a device receives them
+stacked as ``received/others.NAME`` (M, \\*shape), and ``received/present`` (M,): 1 where there is
+one, 0 where there are fewer than M; the tensors of those are zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,3 +48,32 @@ def stack_peer_models(
 def known_groups(known: Sequence[str], membership: Mapping[str, str]) -> list[str]:
     """The keys of all groups so far, in the order of their numbers."""
     return sorted({*known, *membership.values()} - {NEWCOMER}, key=int)
+
+
+def copy_as_personal_model(tensors: TorchTensors) -> TorchTensors:
+    """The personal model before the first round: a copy of what is exchanged."""
+    return {personal_key(k): torch.clone(v) for k, v in exchanged(tensors).items()}
+
+
+def personal_key(key: str) -> str:
+    """``private/personal.NAME`` for ``shared/NAME`` or ``statistic/NAME``."""
+    return names.private(f"personal.{names.name_of(key)}")
+
+
+def personal_parameters(tensors: TorchTensors) -> list[str]:
+    """The keys of the personal model's parameters."""
+    return [personal_key(key) for key in names.of_role(tensors, names.SHARED)]
+
+
+def as_model(tensors: TorchTensors) -> TorchTensors:
+    """The personal model in the place of the exchanged one: what a pass through the model then
+    uses."""
+    return {**tensors, **{k: tensors[personal_key(k)] for k in exchanged(tensors)}}
+
+
+def as_personal_model(following: TorchTensors) -> TorchTensors:
+    """What a pass through the personal model changed, under its own names."""
+    return {
+        personal_key(k) if names.role_of(k) == names.STATISTIC else k: v
+        for k, v in following.items()
+    }
